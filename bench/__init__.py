@@ -1,10 +1,10 @@
-"""What is measured, against what: one module a question, each runnable alone.
+"""Measurements: one module for each question, such as ``nodepath``, ``footprint``, ``webhook``.
 
-Here belong the questions (``nodepath``, ``footprint``, ``webhook``, ...) and what they
-are measured on: ``kubelet`` calls plugins, ``onenode`` runs an agent, ``servers`` whatever serves
-HTTPS, ``cluster`` lists many objects, ``process`` starts and watches them. A question's ``run``
-measures and gives a :class:`bench.result.Result`, which :func:`bench.result.publish` prints and
-writes. What only checks belongs to the tests. ``bursts`` and ``reviews`` are pure.
+Each question can be measured alone. Its ``run`` returns a :class:`bench.result.Result`, which
+:func:`bench.result.publish` prints and writes. Other modules provide the surroundings: ``kubelet``
+calls plugins, ``onenode`` runs an agent, ``servers`` runs HTTPS servers, ``cluster`` lists many
+objects, ``process`` starts and watches processes. ``load`` and ``reviews`` are pure. Checks without
+a measurement belong to the tests.
 
 Nothing outside ``bench`` and its tests may import this package.
 """

@@ -35,10 +35,10 @@ FAILURES = (NodeStuck, ProcessFailed, BrokenProcessPool, OSError)
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default="build/bench",
-    help="Where a JSON file for every question is written.",
+    help="Folder for a JSON file of each question.",
 )
 def main(names: tuple[str, ...], out: Path) -> None:
-    """Answer the questions named, or all; exit with 1 where something is wrong."""
+    """Measure the named questions, or all; exit with 1 if a result is wrong."""
     wrong = False
     for name in names or QUESTIONS:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""A cluster that stands still: an API server that only lists, page by page."""
+"""A cluster without changes: its API server only lists, page by page."""
 
 import json
 import threading
@@ -17,7 +17,12 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class Listing:
-    """Objects of one kind: how many, and each by its number."""
+    """Objects of one kind.
+
+    Attributes:
+        count: the number of objects.
+        make: returns an object by its number.
+    """
 
     count: int
     make: Callable[[int], Json]
@@ -40,12 +45,12 @@ class Listing:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Pages that were encoded before they are asked for, of the usual size."""
+    """Pages of the usual size that were encoded before any request."""
 
     pages: Sequence[bytes]
 
     def page(self, first: int, _limit: int) -> bytes:
-        """Return the page that begins with an object."""
+        """Return the page that begins with object number *first*."""
         return self.pages[first // _PAGE]
 
 
@@ -55,15 +60,15 @@ _NOTHING = Listing(0, lambda _number: {})
 @contextmanager
 def listing(
     objects: Mapping[str, Listing | Encoded],
-    heard: Callable[[str, int], None] = lambda _url, _size: None,
+    on_request: Callable[[str, int], None] = lambda _url, _size: None,
 ) -> Iterator[str]:
-    """Serve lists by resource, and watches in which nothing happens; hand over the URL.
+    """Serve lists by resource, and watches without events; yield the URL.
 
     Args:
-        objects: by resource, or by path; of any other there are none.
-        heard: told of each request, and how many bytes the answer has.
+        objects: the objects by resource, or by path; all other collections are empty.
+        on_request: called for each request, with its URL and the bytes of the response.
     """
-    over = threading.Event()
+    closed = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -74,15 +79,15 @@ def listing(
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             if query.get("watch"):
-                heard(self.path, 0)
+                on_request(self.path, 0)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
-                over.wait(_WATCHED_S)
+                closed.wait(_WATCHED_S)
                 return
             first, limit = int(query.get("continue", "0")), int(query.get("limit", _PAGE))
             resource = url.path if url.path in objects else url.path.rpartition("/")[2]
             body = objects.get(resource, _NOTHING).page(first, limit)
-            heard(self.path, len(body))
+            on_request(self.path, len(body))
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -95,6 +100,6 @@ def listing(
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        over.set()
+        closed.set()
         server.shutdown()
         server.server_close()

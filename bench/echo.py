@@ -1,7 +1,7 @@
-"""A device plugin that only echoes, for the measurement of what stands before it.
+"""A device plugin with fixed responses, to measure the proxy before it.
 
-``python -m bench.echo FOLDER DEVICES``: serves and registers two resources, and answers every call
-with as few bytes as a real plugin could. Messages are not decoded: what is timed is gRPC.
+``python -m bench.echo FOLDER DEVICES`` serves and registers two resources. Each response has as few
+bytes as a real plugin's may have. Messages are not decoded, so only gRPC is timed.
 """
 
 import sys
@@ -17,13 +17,13 @@ from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 
 RESOURCES = ("bench.example/core", "bench.example/memory")
 CHOSEN = 5
-"""How many IDs a container asks for."""
+"""Number of device IDs that a container requests."""
 _CORES = 800
 _MESSAGE_BYTES = 64 << 20
 
 
 def device_ids(devices: int) -> tuple[list[str], list[str]]:
-    """Make IDs as long as ours, on eight cards: of the cores, and of the memory."""
+    """Return device IDs as long as ours, on eight cards: those of cores, and those of memory."""
     ids = [f"GPU-{each % 8:08x}-2c1e-4d5f-9a8b-7c6d5e4f3a2b::{each}" for each in range(devices)]
     return ids[:_CORES], ids[_CORES:]
 
@@ -33,7 +33,7 @@ def _serve(folder: Path, name: str, ids: list[str]) -> grpc.Server:
     options = api.DevicePluginOptions(
         pre_start_required=True, get_preferred_allocation_available=True
     )
-    answers = {
+    responses = {
         "GetDevicePluginOptions": options,
         "GetPreferredAllocation": api.PreferredAllocationResponse(
             container_responses=[api.ContainerPreferredAllocationResponse(deviceIDs=chosen)]
@@ -47,20 +47,20 @@ def _serve(folder: Path, name: str, ids: list[str]) -> grpc.Server:
         devices=[api.Device(ID=each, health="Healthy") for each in ids]
     ).SerializeToString()
 
-    def answering(answer: bytes) -> Callable[[bytes, grpc.ServicerContext], bytes]:
-        return lambda _request, _context: answer
+    def returning(response: bytes) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+        return lambda _request, _context: response
 
-    def lists(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+    def list_and_watch(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         yield devices
         ended = threading.Event()
         context.add_callback(ended.set)
         ended.wait()
 
     handlers = {
-        method: grpc.unary_unary_rpc_method_handler(answering(answer.SerializeToString()))
-        for method, answer in answers.items()
+        method: grpc.unary_unary_rpc_method_handler(returning(response.SerializeToString()))
+        for method, response in responses.items()
     }
-    handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(lists)
+    handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(list_and_watch)
     server = grpc.server(
         ThreadPoolExecutor(8),
         options=(

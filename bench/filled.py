@@ -1,4 +1,4 @@
-"""A cluster that is filled with pods, as the extender knows it and as plain lists of cards."""
+"""A cluster filled with pods, as the extender's state and as plain lists of cards."""
 
 import random
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from scheduler.state import State
 NAMES = Names()
 CARDS = 8
 LIMITS = tuple((cores, cores // 4) for cores in (5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100))
-"""Cores and memory blocks of the shares that pods ask for."""
+"""Cores and memory blocks of the shares that pods request."""
 
 _BLOCKS, _BLOCK = 160, 256 << 20
 _LOAD, _PODS_PER_NODE = 0.8, 20
@@ -43,7 +43,7 @@ def node_object(number: int) -> Json:
 
 
 def pod_object(uid: str, limit: tuple[int, int], node: str = "", cards: str = "") -> Json:
-    """Return a pod of one container, with as much beside it as pods have."""
+    """Return a pod of one container, about as large as real pods."""
     annotations = {NAMES.predicate_gpu_idx(0): cards} if cards else {}
     limits = {NAMES.core: str(limit[0]), NAMES.memory: str(limit[1])}
     return {
@@ -85,14 +85,14 @@ class Filled:
         for number, name in enumerate(self.names):
             self.state.put_node(node_object(number))
             self.free[name] = [[100, _BLOCKS] for _ in range(CARDS)]
-            left = int(CARDS * 100 * _LOAD)
+            remaining = int(CARDS * 100 * _LOAD)
             for _ in range(_PODS_PER_NODE):
-                limit = min(self.random.choice(LIMITS), (left, left // 4))
+                limit = min(self.random.choice(LIMITS), (remaining, remaining // 4))
                 if limit[1] and self.add(name, limit):
-                    left -= limit[0]
+                    remaining -= limit[0]
 
     def add(self, name: str, limit: tuple[int, int]) -> bool:
-        """Place a pod on the fullest card that fits."""
+        """Place a pod on the fullest card where it fits; return whether there was one."""
         cards = self.free[name]
         fitting = [
             (row[0], index)
@@ -111,9 +111,9 @@ class Filled:
         return True
 
     def end_one(self) -> None:
-        """Let a random pod end."""
-        place = self.random.randrange(len(self.placed))
-        self.placed[place], self.placed[-1] = self.placed[-1], self.placed[place]
+        """Remove a random pod."""
+        chosen = self.random.randrange(len(self.placed))
+        self.placed[chosen], self.placed[-1] = self.placed[-1], self.placed[chosen]
         uid, name, index, limit = self.placed.pop()
         self.state.drop_pod(uid)
         self.free[name][index][0] += limit[0]
@@ -121,7 +121,10 @@ class Filled:
 
 
 def first_fit(cards: Sequence[Sequence[int]], limit: tuple[int, int]) -> int:
-    """Return the first card with room, or how many whole cards there are; -1 for none."""
+    """Return the first card where a pod fits; for whole cards, the number of free ones.
+
+    The result is -1 if the pod does not fit.
+    """
     cores, blocks = limit
     if cores > 100:
         whole = sum(row[0] >= 100 and row[1] >= blocks // (cores // 100) for row in cards)

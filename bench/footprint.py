@@ -1,8 +1,8 @@
-"""What the agent costs its node: time to register, resident memory, and idle CPU.
+"""The agent's cost on its node: time until it has registered, resident memory, and idle CPU.
 
-The agent is its own process, as on a node. Its pods are on a simulated API server, what they
-hold is in a ``List`` that it reads, and the simulated kubelet's sockets take its registration and
-keep both device lists open; a few more containers are served, as they would be over time.
+The agent is its own process, as on a node. A simulated API server has its pods, and ``List`` shows
+the devices that they hold. The simulated kubelet's sockets accept its registration and keep both
+device lists open. A few more containers are served, as on a node over time.
 """
 
 import signal
@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.kubelet import KubeletRecord, Registry, shuffled
+from bench.kubelet import KubeletState, Registry, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, api_settings, running_agent
 from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
@@ -35,13 +35,13 @@ LARGE = Load(cards=16, live=400, arriving=50)
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What was measured.
+    """The measured memory and CPU.
 
     Attributes:
-        live: containers that were there from the start.
-        started: MiB resident once all of them are in the record and annotated on their pods.
-        served: MiB after more containers were served, one after the other.
-        idle: CPU time over wall time while nothing happens, in percent.
+        live: number of containers from the start.
+        started: MiB resident when ``List`` and the pods' annotations have all of them.
+        served: MiB resident after more containers were served, one after the other.
+        idle: CPU time over wall time without any call, in percent.
     """
 
     live: int
@@ -52,11 +52,11 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start, from the start of the process until the kubelet knows both resources.
+    """One start, from the start of the process until both resources are registered.
 
     Attributes:
-        wall: seconds.
-        cpu: seconds of CPU time, of all threads.
+        wall: wall time in seconds.
+        cpu: CPU time of all threads in seconds.
     """
 
     wall: float
@@ -67,15 +67,15 @@ def run(
     *, usual: Load = USUAL, large: Load = LARGE, starts: int = 15, idle_seconds: float = 20.0
 ) -> Result:
     """Measure."""
-    begun = measure_starts(usual, starts)
+    measured = measure_starts(usual, starts)
     found = {load: measure(load, idle_seconds) for load in (usual, large)}
-    walls, cpus = [each.wall for each in begun], [each.cpu for each in begun]
+    walls, cpus = [each.wall for each in measured], [each.cpu for each in measured]
     return Result(
         NAME,
         (
             Table(
                 f"Start after kill -9, until registered: {usual.cards} cards, "
-                f"{usual.settled} live containers, {len(begun)} starts",
+                f"{usual.fitting} live containers, {len(measured)} starts",
                 ("", "shortest", "median", "longest"),
                 [
                     (what, min(values), statistics.median(values), max(values))
@@ -101,13 +101,13 @@ class Site:
     folder: Path
     server: ApiServer
     client: ApiClient
-    record: KubeletRecord
+    state: KubeletState
     kubelet: Registry
 
 
 @contextmanager
 def loaded_site(load: Load, names: Names) -> Iterator[Site]:
-    """Set up a node with its load, and nothing that serves it."""
+    """Set up a node with its load, but without an agent."""
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="gt-bench-", dir="/tmp"))
@@ -117,21 +117,21 @@ def loaded_site(load: Load, names: Names) -> Iterator[Site]:
         server.apply(*(_manifest(each, names) for each in load.views()))
         pods = [each["metadata"] for each in client.list("/api/v1/pods")["items"]]
         uids = {each["name"]: each["uid"] for each in pods}
-        record = stack.enter_context(KubeletRecord(load, folder, names, uids))
+        state = stack.enter_context(KubeletState(load, folder, names, uids))
         kubelet = stack.enter_context(Registry(folder / "plugins"))
-        yield Site(folder, server, client, record, kubelet)
+        yield Site(folder, server, client, state, kubelet)
 
 
 def measure_starts(load: Load, starts: int) -> list[Start]:
-    """Kill an agent and start another, again and again; the first is not counted.
+    """Start an agent and kill it, several times.
 
-    It makes the bytecode, which an image brings.
+    The first start is not counted: it writes the bytecode that an image already has.
     """
     found = []
     live = {view.id.name for view, _ in load.held()}
     with loaded_site(load, Names()) as site:
         for _ in range(starts + 1):
-            site.kubelet.forget()
+            site.kubelet.clear_registered()
             began = time.monotonic()
             with running_agent(load, site.folder, site.server.url, end=signal.SIGKILL) as process:
                 wait(lambda: len(site.kubelet.registered) == 2, "registration", process)
@@ -141,7 +141,7 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
 
 
 def measure(load: Load, idle_seconds: float) -> Footprint:
-    """Run an agent on a loaded node and watch it."""
+    """Run an agent on a loaded node and measure its memory and CPU."""
     names = Names()
     with (
         loaded_site(load, names) as site,
@@ -154,7 +154,7 @@ def measure(load: Load, idle_seconds: float) -> Footprint:
         _serve(load, site, names)
         wait_assigned(site, {each.id.name for each in views}, process)
         resident = resident_mib(process.pid)
-        return Footprint(load.settled, started, resident, cpu_percent(process.pid, idle_seconds))
+        return Footprint(load.fitting, started, resident, cpu_percent(process.pid, idle_seconds))
 
 
 def _manifest(view: PodInfo, names: Names) -> Json:
@@ -165,30 +165,30 @@ def _manifest(view: PodInfo, names: Names) -> Json:
 
 
 def _serve(load: Load, site: Site, names: Names) -> None:
-    """Make the calls for the load's new containers, and show them in the record."""
+    """Make the calls for the load's new containers, and show them in ``List``."""
     taken: dict[Resource, set[str]] = {resource: set() for resource in Resource}
-    for _, living in load.held():
-        for resource, ids in living.items():
+    for _, devices in load.held():
+        for resource, ids in devices.items():
             taken[resource].update(ids)
-    of = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
-    plugins = {name: site.kubelet.calls(name) for name in of.values()}
-    for view in load.views()[load.settled :]:
+    resource_names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
+    plugins = {name: site.kubelet.plugin(name) for name in resource_names.values()}
+    for view in load.views()[load.fitting :]:
         held: dict[Resource, Sequence[str]] = {}
-        site.record.show(view, held)
-        for resource, name in of.items():
+        site.state.show(view, held)
+        for resource, name in resource_names.items():
             plugin = plugins[name]
             free = shuffled({*site.kubelet.devices[name]} - taken[resource])
             _, ids = plugin.prefer(free, count_of(view.demand.containers[0].demand, resource))
             plugin.allocate(ids)
             taken[resource].update(ids)
             held[resource] = ids
-            site.record.show(view, held)
-        for resource, given in held.items():
-            plugins[of[resource]].prestart(given)
+            site.state.show(view, held)
+        for resource, allocated in held.items():
+            plugins[resource_names[resource]].prestart(allocated)
 
 
 def wait_assigned(site: Site, pods: set[str], process: Process) -> None:
-    """Wait until the allocations of pods are written on them."""
+    """Wait until the pods have their allocation annotations."""
 
     def written() -> set[str]:
         listed = site.client.list("/api/v1/pods")["items"]
@@ -199,4 +199,4 @@ def wait_assigned(site: Site, pods: set[str], process: Process) -> None:
             if (each["metadata"].get("annotations") or {}).get(key) == "true"
         }
 
-    wait(lambda: pods <= written(), "the pods' records", process)
+    wait(lambda: pods <= written(), "the pods' allocation annotations", process)

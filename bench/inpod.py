@@ -1,14 +1,14 @@
 """``python -m bench.inpod FOLDER ...``: the agent's command line as in its pod.
 
-The service account's files are in *FOLDER* instead of at their fixed path, and so is ``/proc``, if
-there is a *FOLDER*``/proc``; all else is as with ``python -m agent``.
+The service account's files are in *FOLDER* instead of at their fixed path. If there is a
+*FOLDER*``/proc``, it replaces ``/proc``. Everything else is as with ``python -m agent``.
 """
 
 import sys
 from functools import partial
 from pathlib import Path
 
-from agent import __main__ as agent  # names what is deferred, before what imports it
+from agent import __main__ as agent  # first: it declares the deferred imports
 
 
 def main(folder: Path, arguments: list[str]) -> None:

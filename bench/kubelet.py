@@ -1,8 +1,8 @@
-"""The simulated kubelet's sockets around a plugin that is timed, and the calls that are timed.
+"""Timed calls to a plugin, and the simulated kubelet's sockets around it.
 
-Its registration, ``List`` and checkpoint file are the simulator's; which containers there are and
-what they hold is what a load says. Of a call only the plugin's work is timed: requests are
-serialized before the clock starts, answers are parsed after it has stopped.
+Registration, ``List`` and checkpoint file are the simulator's; a load defines the containers and
+the devices that they hold. Only the plugin's work is timed: requests are serialized before the
+clock starts, responses are parsed after it has stopped.
 """
 
 import time
@@ -37,7 +37,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
-_GIVEN = {
+_RESPONSES = {
     Resource.CORE: PluginResponse(
         envs={"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}
     ),
@@ -45,7 +45,7 @@ _GIVEN = {
 }
 
 
-class KubeletRecord:
+class KubeletState:
     """Serves ``List``, without a limit, and writes the checkpoint."""
 
     def __init__(
@@ -55,9 +55,13 @@ class KubeletRecord:
         names: Names,
         uids: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Show the pods of *load* that live already; *uids* are those that the API gave them.
+        """Serve the live pods of *load*.
 
-        The socket is in *folder*, and so is the plugins' folder, which has the checkpoint.
+        Args:
+            load: the load.
+            folder: gets the socket and the plugins' folder, which has the checkpoint.
+            names: the names of the resources.
+            uids: UIDs from the API server, by pod name.
         """
         (folder / "plugins").mkdir()
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
@@ -70,7 +74,7 @@ class KubeletRecord:
         }
         self._misbehavior = Misbehavior()
         for view, held in load.held():
-            self._enter(view, held)
+            self._add(view, held)
         self._write()
         self._server = PodResourcesServer(
             folder / "r.sock",
@@ -88,17 +92,17 @@ class KubeletRecord:
         self._server.stop()
 
     def show(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
-        """Show what a pod's container holds; the file has it once it has everything (K28)."""
-        self._enter(view, held)
+        """Show a pod's devices in ``List``; the file has them when none is missing (K28)."""
+        self._add(view, held)
         if len(held) == len(Resource):
             self._write()
 
-    def _enter(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
+    def _add(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
         uid = self._uids.get(view.id.name, view.id.uid)
         metadata = {"name": view.id.name, "namespace": view.id.namespace, "uid": uid}
         pod = parse_pod({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
         holdings = {
-            self._names[resource]: Holding(tuple(ids), _GIVEN[resource], {NO_NODE: tuple(ids)})
+            self._names[resource]: Holding(tuple(ids), _RESPONSES[resource], {NO_NODE: tuple(ids)})
             for resource, ids in held.items()
         }
         self._listed[uid] = pod, {"main": holdings}
@@ -108,46 +112,46 @@ class KubeletRecord:
         self._file.save(KubeletCheckpoint(pods, self._registered))
 
     @property
-    def asked(self) -> int:
-        """How often ``List`` was called."""
+    def list_calls(self) -> int:
+        """The number of ``List`` calls so far."""
         return len(self._misbehavior.passed)
 
     @property
     def size(self) -> int:
-        """How many bytes an answer has."""
+        """The bytes of a ``List`` response."""
         return sum(describe(*each).ByteSize() for each in self._listed.values())
 
 
 class TimedPlugin:
-    """One plugin's socket; of a call the work on its messages is not timed."""
+    """Calls one plugin's socket; serializing and parsing is not timed."""
 
     def __init__(self, socket: Path) -> None:
-        """Dial; what is called first waits until somebody answers."""
+        """Connect; the first call waits until the plugin listens."""
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
 
     def prefer(self, available: Sequence[str], size: int) -> tuple[float, tuple[str, ...]]:
-        """Ask for a preference; return seconds and IDs."""
-        asked = api.ContainerPreferredAllocationRequest(
+        """Call ``GetPreferredAllocation``; return seconds and device IDs."""
+        container = api.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, allocation_size=size
         )
-        request = api.PreferredAllocationRequest(container_requests=[asked])
-        took, answer = self._call("GetPreferredAllocation", request.SerializeToString())
-        parsed = api.PreferredAllocationResponse.FromString(answer)
+        request = api.PreferredAllocationRequest(container_requests=[container])
+        took, response = self._call("GetPreferredAllocation", request.SerializeToString())
+        parsed = api.PreferredAllocationResponse.FromString(response)
         return took, tuple(parsed.container_responses[0].deviceIDs)
 
     def allocate(self, ids: Sequence[str]) -> float:
-        """Allocate; return seconds."""
-        asked = api.ContainerAllocateRequest(devices_ids=ids)
-        request = api.AllocateRequest(container_requests=[asked])
+        """Call ``Allocate``; return seconds."""
+        container = api.ContainerAllocateRequest(devices_ids=ids)
+        request = api.AllocateRequest(container_requests=[container])
         return self._call("Allocate", request.SerializeToString())[0]
 
     def prestart(self, ids: Sequence[str]) -> float:
-        """Start a container; return seconds."""
+        """Call ``PreStartContainer``; return seconds."""
         request = api.PreStartContainerRequest(devices_ids=ids)
         return self._call("PreStartContainer", request.SerializeToString())[0]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._channel.close()
 
     def _call(self, method: str, request: bytes) -> tuple[float, bytes]:
@@ -155,19 +159,19 @@ class TimedPlugin:
             f"/v1beta1.DevicePlugin/{method}", request_serializer=None, response_deserializer=None
         )
         began = time.perf_counter()
-        answer: bytes = call(request, timeout=WITHIN_S, wait_for_ready=True)
-        return time.perf_counter() - began, answer
+        response: bytes = call(request, timeout=WITHIN_S, wait_for_ready=True)
+        return time.perf_counter() - began, response
 
 
 class Registry:
-    """The simulated kubelet's registration, in a folder, and the lists that plugins have sent.
+    """The simulated kubelet's registration socket, and the device lists from plugins.
 
     Attributes:
-        devices: the IDs, by resource, of the plugins that are there.
+        devices: the device IDs of the connected plugins, by resource.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare; nothing listens yet."""
+        """Prepare the socket in *folder*; it does not listen yet."""
         self._misbehavior = Misbehavior()
         self._plugins = Plugins(folder, self, self._misbehavior)
         self.devices: dict[str, list[str]] = {}
@@ -179,36 +183,40 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self._plugins.stop()
 
-    def forget(self) -> None:
-        """Forget who has registered so far."""
+    def clear_registered(self) -> None:
+        """Clear :attr:`registered`."""
         self._misbehavior.passed.clear()
 
     @property
     def registered(self) -> set[str]:
-        """The resources that were registered."""
+        """The resources that were registered so far."""
         return set(self._misbehavior.of("Register"))
 
-    def calls(self, resource: str) -> TimedPlugin:
-        """Dial the plugin of a resource whose devices have come."""
+    def plugin(self, resource: str) -> TimedPlugin:
+        """Connect to the plugin of a resource.
+
+        Raises:
+            KeyError: no plugin of this resource is connected.
+        """
         found = self._plugins.get(resource)
         if found is None:
             raise KeyError(resource)
         return TimedPlugin(found.socket)
 
     def connected(self, resource: str, options: PluginOptions) -> None:
-        """Have a plugin, which has sent no devices yet."""
+        """Ignore a new plugin: it has sent no devices yet."""
 
     def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
-        """Keep the devices of a plugin."""
+        """Set the devices of a plugin."""
         self.devices[resource] = [each.id for each in devices]
 
     def disconnected(self, resource: str) -> None:
-        """Forget the devices of a plugin that has gone."""
+        """Remove the devices of a plugin."""
         self.devices.pop(resource, None)
 
 
 def shuffled(ids: Iterable[str]) -> list[str]:
-    """Bring IDs into an order as good as any: the kubelet sends those of a Go set, not sorted."""
+    """Shuffle device IDs: the kubelet sends them unsorted, in the order of a Go set."""
     mixed = sorted(ids)
-    Random(1).shuffle(mixed)  # noqa: S311 -- an order is to be repeatable
+    Random(1).shuffle(mixed)  # noqa: S311 -- an order must be repeatable
     return mixed

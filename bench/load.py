@@ -1,6 +1,6 @@
-"""What stands on a node when a container arrives: cards of 141 GiB, live pods, and the next ones.
+"""The load of a node: cards of 141 GiB, live pods, and pods that arrive.
 
-Pure: both sides of a measurement, which are two processes, make the same from the same numbers.
+Pure: the two processes of a measurement build the same load from the same numbers.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ CARD_MEMORY = "141Gi"
 ARRIVING = Demand(1, 4)
 
 _FILLED = 0.75
-"""How much of a node live containers take at most; the rest is for those that arrive."""
+"""Largest part of a node that live containers hold; the rest is for arriving ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,9 @@ class Load:
     """A node's load.
 
     Attributes:
-        live: how many containers live on it, one a pod.
+        cards: number of cards.
+        live: number of containers at the start, one in each pod; fewer if they do not fit.
+        arriving: number of containers that arrive, one in each pod.
     """
 
     cards: int
@@ -36,30 +38,30 @@ class Load:
     arriving: int
 
     def inventory(self) -> Inventory:
-        """Make the cards."""
+        """Return the cards."""
         return parse_inventory(cards_file(self.cards, CARD_MEMORY))
 
     def table(self) -> DeviceTable:
-        """Make the tickets."""
+        """Return the table of the device IDs."""
         return DeviceTable(self.inventory(), BLOCK)
 
     @property
-    def settled(self) -> int:
-        """How many live containers really fit: at least one core each."""
+    def fitting(self) -> int:
+        """The number of live containers that fit with at least one core each."""
         return min(self.live, int(self.cards * CORES_PER_CARD * _FILLED))
 
     def views(self) -> tuple[PodInfo, ...]:
-        """Return the pods as the API shows them: the live ones, then those to come."""
+        """Return the pods as the API server has them: first the live ones, then the arriving."""
         demand = self._live_demand()
-        live = [_view(f"live-{number:04}", number, demand) for number in range(self.settled)]
+        live = [_view(f"live-{number:04}", number, demand) for number in range(self.fitting)]
         more = [
-            _view(f"new-{number:04}", self.settled + number, ARRIVING)
+            _view(f"new-{number:04}", self.fitting + number, ARRIVING)
             for number in range(self.arriving)
         ]
         return (*live, *more)
 
     def held(self) -> Iterator[tuple[PodInfo, dict[Resource, tuple[str, ...]]]]:
-        """Return what each live pod holds: places of one card, cards in turn."""
+        """Yield the device IDs of each live pod: all of one card, the cards in turn."""
         table, demand = self.table(), self._live_demand()
         free = {
             resource: {card.uuid: count() for card in table.inventory.cards}
@@ -67,7 +69,7 @@ class Load:
         }
         cards = table.inventory.cards
         counts = {Resource.CORE: demand.cores, Resource.MEMORY: demand.memory}
-        for number, view in enumerate(self.views()[: self.settled]):
+        for number, view in enumerate(self.views()[: self.fitting]):
             card = cards[number % len(cards)].uuid
             yield (
                 view,
@@ -80,10 +82,12 @@ class Load:
             )
 
     def _live_demand(self) -> Demand:
-        """Share most of the node out over the live containers."""
-        a_card = -(-max(self.settled, 1) // self.cards)
+        """Divide most of the node among the live containers."""
+        per_card = -(-max(self.fitting, 1) // self.cards)
         memory = self.table().slot_count(Resource.MEMORY, self.inventory().cards[0])
-        return Demand(int(CORES_PER_CARD * _FILLED) // a_card or 1, int(memory * _FILLED) // a_card)
+        return Demand(
+            int(CORES_PER_CARD * _FILLED) // per_card or 1, int(memory * _FILLED) // per_card
+        )
 
 
 def _view(name: str, number: int, demand: Demand) -> PodInfo:

@@ -1,10 +1,10 @@
-"""What a container waits for on its node: our agent against two bare plugins, in one run.
+"""Time that a container waits for device plugins: our agent and two bare plugins, in one run.
 
-A container costs six calls over unix sockets: for each of its two resources a preferred
-call, an ``Allocate`` and a ``PreStartContainer``. The bare plugin gets the very same messages
-and echoes IDs. The two take turns, container by container, so that a noisy machine is
-equally noisy to both. Between the calls the kubelet's ``List`` and checkpoint change as a real
-one's, and every start is proven.
+A container needs six calls over unix sockets: for each of its two resources
+``GetPreferredAllocation``, ``Allocate`` and ``PreStartContainer``. The bare plugins get the same
+messages and return device IDs from the request. The plugins take turns, container by container, so
+other load on the machine affects all of them. Between the calls ``List`` and checkpoint change as a
+real kubelet's, so our agent can verify each start.
 """
 
 import re
@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from bench.kubelet import KubeletRecord, TimedPlugin, shuffled
+from bench.kubelet import KubeletState, TimedPlugin, shuffled
 from bench.load import ARRIVING, Load
 from bench.process import WITHIN_S, running, wait
 from bench.result import Cell, Result, Table, wrong
@@ -46,9 +46,9 @@ def run(
     calls: list[tuple[Cell, ...]] = []
     reads, lists_at_start = 0.0, 0
     for count in cards:
-        for living in dict.fromkeys(Load(count, living, 0).settled for living in live):
-            room = count * CORES_PER_CARD - living  # each container that comes takes one core
-            load = Load(count, living, min(containers + 1, room))
+        for living in dict.fromkeys(Load(count, living, 0).fitting for living in live):
+            free = count * CORES_PER_CARD - living  # each arriving container needs one core
+            load = Load(count, living, min(containers + 1, free))
             found = measure(load, seed=seed)
             reads = max(reads, found.reads)
             lists_at_start += found.lists_at_start
@@ -79,9 +79,9 @@ def run(
                 ),
                 rows,
                 (
-                    "A card has 100 cores: no more than 75 containers live on one here.",
-                    "CPU is that of the plugin's process. An API read is answered at once here.",
-                    "asking is as bare, and asks for List in preferred calls, and reads the file.",
+                    "live: containers at the start, at most 75 on a card of 100 cores.",
+                    "CPU: of the plugin's process. API reads return at once here.",
+                    "asking: bare, but calls List in preferred calls and reads the checkpoint.",
                 ),
             ),
             Table("The same by call, milliseconds", ("cards", "live", "call", *_PLUGINS), calls),
@@ -97,15 +97,15 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class LoadTimes:
-    """What one load took, by plugin.
+    """The measurements of one load.
 
     Attributes:
-        times: seconds, by call.
-        cpu: CPU seconds of the plugin's process for one container.
-        reads: API reads for one container.
-        list_kib: size of a ``List`` answer.
-        lists: ``List`` calls for one container.
-        lists_at_start: those at PreStart, of all containers.
+        times: seconds, by plugin and call.
+        cpu: CPU seconds for one container, by plugin.
+        reads: our agent's API reads for one container.
+        list_kib: size of a ``List`` response.
+        lists: our agent's ``List`` calls for one container.
+        lists_at_start: its ``List`` calls in PreStart, for all containers.
     """
 
     times: dict[str, Times]
@@ -117,13 +117,13 @@ class LoadTimes:
 
 
 class PluginProcess:
-    """One plugin's process, and what it is asked."""
+    """One plugin's process, and the calls to it."""
 
     def __init__(self, name: str, load: Load, folder: Path, stack: ExitStack) -> None:
-        """Start it, until *stack* ends, and wait until it serves.
+        """Start the process and wait until it serves; closing *stack* ends it.
 
         Raises:
-            ProcessFailed: it does not.
+            ProcessFailed: it does not serve in time.
         """
         self.name = name
         self._free = {resource: shuffled(load.table().slots(resource)) for resource in Resource}
@@ -134,56 +134,56 @@ class PluginProcess:
         counts = map(str, (load.cards, load.live, load.arriving))
         arguments = ("bench.plugins", name, *counts, str(folder))
         self._process = stack.enter_context(running(arguments, self._log))
-        wait(lambda: self._told("serving") is not None, f"{name} serves", self._process)
+        wait(lambda: self._find_output("serving") is not None, f"{name} serves", self._process)
         self.calls = {
             resource: TimedPlugin(folder / f"{name}-{resource.value}.sock") for resource in Resource
         }
 
     def take(self, resource: Resource, ids: Sequence[str]) -> None:
-        """Record that the kubelet has given places away."""
-        gone = set(ids)
-        self._free[resource] = [each for each in self._free[resource] if each not in gone]
+        """Remove device IDs from the free ones."""
+        taken = set(ids)
+        self._free[resource] = [each for each in self._free[resource] if each not in taken]
 
     def prefer(self, resource: Resource, size: int) -> tuple[float, tuple[str, ...]]:
-        """Ask for a preference among all that is free; return seconds and IDs."""
+        """Call ``GetPreferredAllocation`` with all free device IDs; return seconds and IDs."""
         return self.calls[resource].prefer(self._free[resource], size)
 
     def stop(self) -> tuple[int, float]:
-        """End it; return how often it would have read from the API, and the CPU seconds it took."""
+        """End the process; return the number of its API reads, and its CPU seconds."""
         for each in self.calls.values():
             each.close()
         self._process.communicate(timeout=WITHIN_S)
-        reads, cpu = (self._told("served") or "").split()
+        reads, cpu = (self._find_output("served") or "").split()
         return int(reads), float(cpu)
 
-    def _told(self, word: str) -> str | None:
-        """Return what follows a word that it has written, on its line."""
+    def _find_output(self, word: str) -> str | None:
+        """Return the rest of the line that begins with *word* in the process's output."""
         found = re.search(rf"^{word}\b(.*)\n", self._log.read_text(encoding="utf-8"), re.MULTILINE)
         return found[1] if found else None
 
 
 def measure(load: Load, *, seed: int) -> LoadTimes:
     """Measure one load."""
-    random = Random(seed)  # noqa: S311 -- an order is to be repeatable
+    random = Random(seed)  # noqa: S311 -- an order must be repeatable
     times: dict[str, Times] = {name: defaultdict(list) for name in _PLUGINS}
     with tempfile.TemporaryDirectory(prefix="gt-bench-", dir=_MEMORY) as made:
         folder = Path(made)
-        with KubeletRecord(load, folder, Names()) as record, ExitStack() as stack:
+        with KubeletState(load, folder, Names()) as state, ExitStack() as stack:
             plugins = [PluginProcess(name, load, folder, stack) for name in times]
-            first, *arriving = load.views()[load.settled :]
+            first, *arriving = load.views()[load.fitting :]
             warm: Times = defaultdict(list)
             for plugin in plugins:
-                _admit(plugin, first, list(Resource), record, warm)
+                _admit(plugin, first, list(Resource), state, warm)
             lists = at_start = 0
             for view in arriving:
                 order = random.sample(list(Resource), 2)
                 for plugin in random.sample(plugins, len(plugins)):
-                    before = record.asked
-                    asked = _admit(plugin, view, order, record, times[plugin.name])
+                    before = state.list_calls
+                    start_lists = _admit(plugin, view, order, state, times[plugin.name])
                     if plugin.name == "ours":
-                        lists += record.asked - before
-                        at_start += asked
-            size = record.size
+                        lists += state.list_calls - before
+                        at_start += start_lists
+            size = state.size
             ended = {plugin.name: plugin.stop() for plugin in plugins}
     served = len(arriving) + 1
     return LoadTimes(
@@ -200,18 +200,18 @@ def _admit(
     plugin: PluginProcess,
     view: PodInfo,
     order: Sequence[Resource],
-    record: KubeletRecord,
+    state: KubeletState,
     times: Times,
 ) -> int:
     """Make the six calls for one container; return the ``List`` calls at its start.
 
-    Only our plugin's answers go into the record.
+    ``List`` shows only the devices from our plugin.
     """
     shown = plugin.name == "ours"
     held: dict[Resource, Sequence[str]] = {}
     total = 0.0
     if shown:
-        record.show(view, held)
+        state.show(view, held)
     for resource in order:
         took, ids = plugin.prefer(resource, count_of(ARRIVING, resource))
         times["GetPreferredAllocation"].append(took)
@@ -222,11 +222,11 @@ def _admit(
         plugin.take(resource, ids)
         held[resource] = ids
         if shown:
-            record.show(view, held)
-    before = record.asked
-    for resource, given in held.items():
-        took = plugin.calls[resource].prestart(given)
+            state.show(view, held)
+    before = state.list_calls
+    for resource, allocated in held.items():
+        took = plugin.calls[resource].prestart(allocated)
         times["PreStartContainer"].append(took)
         total += took
     times["container"].append(total)
-    return record.asked - before
+    return state.list_calls - before

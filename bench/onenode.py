@@ -1,7 +1,7 @@
-"""An agent's process on a node of its own, and what it is given.
+"""An agent's process on its own node.
 
-The agent runs as it does in its pod: with a service account, TLS and bytecode made beforehand,
-since a container's root file system is read-only and its image holds it.
+The agent runs as in its pod: with a service account, TLS, and bytecode from earlier. In the pod,
+the image has the bytecode, because the container's root file system is read-only.
 """
 
 import signal
@@ -23,7 +23,7 @@ NODE = "bench"
 
 
 def api_settings(folder: Path) -> Settings:
-    """Make settings of an API server with TLS, and what a pod needs to trust it."""
+    """Return settings of an API server with TLS; write the service account's files to *folder*."""
     make_certificates(folder)
     (folder / "token").write_text("bench", encoding="utf-8")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -31,7 +31,7 @@ def api_settings(folder: Path) -> Settings:
     return Settings(tls=context)
 
 
-def running_agent(  # noqa: PLR0913 -- what it runs with, by keyword
+def running_agent(  # noqa: PLR0913 -- all options are keywords
     load: Load,
     folder: Path,
     url: str,
@@ -43,7 +43,7 @@ def running_agent(  # noqa: PLR0913 -- what it runs with, by keyword
     """Run the agent's own command line, with the files of :func:`api_settings` in *folder*.
 
     Raises:
-        ProcessFailed: what was done with it has failed.
+        ProcessFailed: the caller's block raised it; the agent's log is added.
     """
     write_yaml(folder / "cards.yaml", cards_file(load.cards, CARD_MEMORY))
     command = (

@@ -1,4 +1,4 @@
-"""The webhook's opponent, for ``gunicorn bench.opponents:bare()``: gunicorn's own TLS and HTTP."""
+"""A bare webhook for comparison with ours: ``gunicorn bench.opponents:bare()``, stock TLS, HTTP."""
 
 import json
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ SERVED_BY: Mapping[str, str] = {
     OURS: "our application; gunicorn's asgi worker",
     BARE: "a bare Flask view; gunicorn's stock gthread, 8 threads",
 }
-"""The servers of a comparison: name to application and server."""
+"""The compared servers: name -> application and server."""
 
-_ANSWER = json.dumps(
+_RESPONSE = json.dumps(
     {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
@@ -25,7 +25,7 @@ _ANSWER = json.dumps(
 
 
 def command(name: str, folder: Path, port: int) -> list[str]:
-    """Return module and arguments that serve with the certificates of *folder*, on 127.0.0.1."""
+    """Return module and arguments of a server on 127.0.0.1 with the certificates of *folder*."""
     cert, key = str(folder / "tls.crt"), str(folder / "tls.key")
     if name == OURS:
         options = f"webhook --host 127.0.0.1 --port {port} --drain-delay 0"
@@ -38,11 +38,11 @@ def command(name: str, folder: Path, port: int) -> list[str]:
 
 
 def bare() -> Flask:
-    """Make an application that answers "allowed" and looks at nothing."""
+    """Return an application that allows every review without reading it."""
     app = Flask("bare", static_folder=None)
     app.add_url_rule(
         "/mutate/pods",
-        view_func=lambda: Response(_ANSWER, mimetype="application/json"),
+        view_func=lambda: Response(_RESPONSE, mimetype="application/json"),
         methods=["POST"],
     )
     app.add_url_rule("/readyz", endpoint="readyz", view_func=lambda: "ok\n")

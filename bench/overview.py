@@ -1,10 +1,10 @@
-"""How long a person waits for ``kubectl gpu`` on a large cluster, and what it costs the API server.
+"""Duration of ``kubectl gpu`` on a large cluster, and its load on the API server.
 
-A stand-in for the API server answers with pages that were encoded before: nodes and pods as large
-as real ones, with ``managedFields`` and status. ``kubectl gpu`` is its own process, as people start
-it. Its CPU is compared with ``json.loads`` of the same bytes in this process, taken in turns. Then
-requests and bytes are counted of one command, and of the page while somebody looks at a pod that
-waits.
+A stand-in for the API server returns pages that were encoded before. Its nodes and pods are as
+large as real ones, with ``managedFields`` and status. ``kubectl gpu`` runs as its own process, as
+users start it. Its CPU time is compared with ``json.loads`` of the same bytes in this process; the
+two take turns. Then requests and bytes are counted: of one command, and of the web page while a
+browser shows a pending pod.
 """
 
 import gc
@@ -38,24 +38,24 @@ _CARDS = 8
 _BLOCK = 256 << 20
 _CARD_MEMORY = 80 << 30
 _MOST_A_MINUTE = 25
-"""Requests of a page that somebody looks at, when nothing happens: whether the server is there
-(15), and Events of the pod (6) while the page is drawn anew."""
+"""Requests of an open page without changes in the cluster: 15 checks whether the server is
+reachable and 6 reads of the pod's Events, when the page is built again."""
 
 _NO_AGENTS = "/api/v1/namespaces/gpu-turnstile-node/pods"
 _DEADLINE = 120.0
 _START = "from view.kubectl import main; main()"
 _SHARES = (30, 50, 40, 50)
-_WAITING = 20
+_PENDING = 20
 
 
 def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: float = 60.0) -> Result:
     """Measure.
 
     Args:
-        nodes: of eight cards each.
-        pods: of all of them; one in twelve asks for no GPU.
-        rounds: of the command and of the decoding; of the ratios the median counts.
-        seconds: for which the page is looked at.
+        nodes: number of nodes, of eight cards each.
+        pods: number of pods; one in twelve requests no GPU.
+        rounds: how often command and decoding are timed; the medians count.
+        seconds: how long the page is open.
     """
     load = _Load()
     objects = {
@@ -72,13 +72,13 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: floa
         measured = [(_command(kubeconfig), _decoding(pages)) for _ in range(rounds)]
         load.begin()
         _command(kubeconfig)
-        command = load.told()
+        command = load.totals()
         load.begin()
         with _page(kubeconfig) as page:
-            began = load.told()
+            starting = load.totals()
             load.begin()
-            _look(page, "/pods/{}/{}".format(*_waiting_pod(pods)), seconds)
-            looked = load.told()
+            _reload(page, "/pods/{}/{}".format(*_pending_pod(pods)), seconds)
+            opened = load.totals()
     wall, cpu, alone = (
         median(each) for each in zip(*[(*own, base) for own, base in measured], strict=True)
     )
@@ -94,22 +94,22 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: floa
             ("CPU : json.loads", f"{ratio:.2f}"),
         ),
     )
-    asked = Table(
+    requests = Table(
         "Load on the API server",
         ("", "requests", "of these lists", "of these watches", "MiB"),
         (
             ("kubectl gpu, once", *command),
-            ("the page, until it is ready", *began),
-            (f"the page, looked at for {seconds:.0f} s", *looked),
+            ("the page, until it is ready", *starting),
+            (f"the page, open for {seconds:.0f} s", *opened),
         ),
     )
-    a_minute = (looked[0] - looked[2]) * 60 / seconds
-    many = f"requests a minute of a page that is looked at, more than {_MOST_A_MINUTE}"
-    return Result(NAME, (table, asked), wrong({many: round(max(a_minute - _MOST_A_MINUTE, 0))}))
+    a_minute = (opened[0] - opened[2]) * 60 / seconds
+    many = f"requests a minute of an open page above {_MOST_A_MINUTE}"
+    return Result(NAME, (table, requests), wrong({many: round(max(a_minute - _MOST_A_MINUTE, 0))}))
 
 
 def _command(kubeconfig: Path) -> tuple[float, float]:
-    """Run the command; return seconds until it has ended, and seconds of CPU."""
+    """Run the command; return its wall and CPU seconds."""
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     began = time.monotonic()
     with subprocess.Popen(  # noqa: S603 -- this interpreter
@@ -125,28 +125,28 @@ def _command(kubeconfig: Path) -> tuple[float, float]:
 
 @contextmanager
 def _page(kubeconfig: Path) -> Iterator[str]:
-    """Serve the page; hand over its URL when it is ready."""
+    """Serve the page; yield its URL when it is ready."""
     port = free_port()
     url, options = f"http://127.0.0.1:{port}", f"serve --port {port} --kubeconfig {kubeconfig}"
     with running(["view", *options.split()], kubeconfig.with_name("log")) as process:
-        wait(lambda: _answers(f"{url}/readyz"), "the page is ready", process, within=_DEADLINE)
+        wait(lambda: _returns_200(f"{url}/readyz"), "the page is ready", process, within=_DEADLINE)
         yield url
 
 
-def _answers(url: str) -> bool:
-    with suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 -- ours
-        return bool(answer.status == 200)
+def _returns_200(url: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 -- ours
+        return bool(response.status == 200)
     time.sleep(0.1)
     return False
 
 
-def _look(url: str, path: str, seconds: float) -> None:
-    """Do what a browser does at a pod's page while the cluster goes on changing."""
+def _reload(url: str, path: str, seconds: float) -> None:
+    """Load a pod's page every second, as a browser does if the cluster changes."""
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if not _answers(f"{url}{path}"):
+    while (remaining := end - time.monotonic()) > 0:
+        if not _returns_200(f"{url}{path}"):
             raise OSError(f"no page at {path}")
-        time.sleep(min(left, 1.0))
+        time.sleep(min(remaining, 1.0))
 
 
 def _decoding(pages: Sequence[bytes]) -> float:
@@ -201,7 +201,7 @@ def _some_pod(nodes: int, count: int, number: int) -> Json:
     node = f"node-{number % nodes:04}"
     if number % 12 == 11:
         return _pod(number, node, 0)
-    if number >= count - _WAITING:
+    if number >= count - _PENDING:
         return _pod(number, "", 95)
     card = number // nodes % _CARDS  # up to two shares a card
     return _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
@@ -222,14 +222,14 @@ class _Load:
         self.counts[next((each for each in kinds if f"{each}=" in url), "")] += 1
         self.size += size
 
-    def told(self) -> tuple[int, int, int, float]:
-        """Return requests, lists and watches of these, and MiB."""
+    def totals(self) -> tuple[int, int, int, float]:
+        """Return the number of requests, of lists and of watches, and MiB."""
         lists, watches = self.counts["limit"], self.counts["watch"]
         return self.counts.total(), lists, watches, round(self.size / 2**20, 2)
 
 
-def _waiting_pod(count: int) -> tuple[str, str]:
-    """Return namespace and name of a pod that waits."""
+def _pending_pod(count: int) -> tuple[str, str]:
+    """Return namespace and name of a pending pod."""
     number = next(each for each in range(count - 1, 0, -1) if each % 12 != 11)
     return f"team-{number % 40}", f"train-{number}"
 
@@ -243,8 +243,8 @@ def _pod(number: int, node: str, cores: int, uuid: str = "") -> Json:
         limits |= {names.core: str(cores), names.memory: str(blocks)}
         annotations[names.admission_order] = f"{number:020}-w-00000000"
         if uuid:
-            record = Allocation((uuid,), cores, blocks, Evidence.WITNESS)
-            annotations[names.gpu_allocation] = encode_allocations({container: record})
+            allocation = Allocation((uuid,), cores, blocks, Evidence.WITNESS)
+            annotations[names.gpu_allocation] = encode_allocations({container: allocation})
             annotations[names.bind_order] = f"{number:020}-w-00000001"
     at = "2026-01-01T08:00:00Z"
     return {

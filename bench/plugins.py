@@ -1,9 +1,9 @@
 """The plugins of the node path, each a process: ``python -m bench.plugins NAME ...``.
 
-``ours`` is the agent's allocator with its gRPC server, log and metrics. ``bare`` answers the
-same messages with the IDs it was asked about, which is the least a device plugin can do in
-this language. ``asking`` is as bare, and asks the kubelet what must be asked: ``List`` in each
-preferred call, and the checkpoint in each call.
+``ours`` is the agent's allocator with its gRPC server, log and metrics. ``bare`` gets the same
+messages and returns device IDs from the request, which is the least that a device plugin in Python
+can do. ``asking`` is ``bare`` with the reads that any such plugin needs: ``List`` in each preferred
+call, and the checkpoint in each call.
 """
 
 import sys
@@ -34,7 +34,7 @@ from placement.pods import Key, PodInfo
 
 
 class LoadedPods:
-    """A pod source that knows all pods of a load, and counts what is read from the API."""
+    """A pod source with all pods of a load; it counts the reads from the API."""
 
     def __init__(self, views: Sequence[PodInfo]) -> None:
         self._views = tuple(views)
@@ -42,15 +42,15 @@ class LoadedPods:
         self.reads = 0
 
     def pods(self) -> Sequence[PodInfo]:
-        """Return all."""
+        """Return all pods."""
         return self._views
 
     def uids_seen(self, key: Key) -> Sequence[str]:
-        """Return the UIDs of the pods of a name."""
+        """Return the UIDs of the pods with this name."""
         return [self._by_name[key].id.uid]
 
     def is_synced(self) -> bool:
-        """Return that all are known."""
+        """Return true: all pods are known."""
         return True
 
     def fetch(
@@ -60,24 +60,24 @@ class LoadedPods:
         *,
         within: float = 1.0,  # noqa: ARG002 -- the Protocol's
     ) -> PodInfo | None:
-        """Return a pod, at once."""
+        """Return a pod at once, and count the read."""
         self.reads += 1
         return self._by_name.get((namespace, name))
 
     def refresh(self, *, within: float) -> None:  # noqa: ARG002 -- the Protocol's
-        """Learn nothing more."""
+        """Only count the read."""
         self.reads += 1
 
 
 class NoOutbox:
-    """Takes what would be written to the API, which happens off the path."""
+    """Discards writes to the API, because they are not part of the timed calls."""
 
     def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Do nothing."""
 
 
 class Echo:
-    """The bare plugin: no decision, no record."""
+    """The bare plugin: it decides nothing and keeps no state."""
 
     def prefer(
         self,
@@ -86,11 +86,11 @@ class Echo:
         must: Sequence[str],  # noqa: ARG002 -- the Protocol's
         size: int,
     ) -> list[str]:
-        """Return the first."""
+        """Return the first device IDs."""
         return list(available[:size])
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Return the card's name, as every GPU plugin must."""
+        """Return the card's UUID, as every GPU plugin must."""
         if resource is Resource.MEMORY:
             return ContainerEdits()
         return ContainerEdits({"NVIDIA_VISIBLE_DEVICES": device_ids[0].partition("::")[0]})
@@ -100,23 +100,23 @@ class Echo:
 
 
 class Asking(Echo):
-    """The bare plugin, which asks and does nothing with the answers."""
+    """The bare plugin that also reads ``List`` and checkpoint, and ignores the results."""
 
     def __init__(self, folder: Path, names: Names) -> None:
         resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
-        self._record = PodResources(folder / "r.sock", resources=resources)
+        self._pod_resources = PodResources(folder / "r.sock", resources=resources)
         self._checkpoint = CheckpointFile(folder / "plugins", resources)
 
     def prefer(
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """Ask for both; return the first."""
+        """Read checkpoint and ``List``; return the first device IDs."""
         self._checkpoint.read()
-        self._record.list(within=1.0)
+        self._pod_resources.list(within=1.0)
         return super().prefer(resource, available, must, size)
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Read the checkpoint; return the card's name."""
+        """Read the checkpoint; return the card's UUID."""
         self._checkpoint.read()
         return super().allocate(resource, device_ids)
 
@@ -126,7 +126,7 @@ class Asking(Echo):
 
 
 def main(plugin: str, load: Load, folder: Path) -> None:
-    """Serve until standard input ends; then tell what was read from the API, and CPU seconds."""
+    """Serve until standard input ends; then print the number of API reads, and CPU seconds."""
     names = Names()
     table, pods = load.table(), LoadedPods(load.views())
     configure("info")

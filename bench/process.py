@@ -1,4 +1,4 @@
-"""Processes that are measured: started, waited for, watched and ended."""
+"""Start, wait for, measure and end processes."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ Process = subprocess.Popen[bytes]
 
 
 class ProcessFailed(Exception):
-    """A process did not come up, or does not do what it should; ends with its log."""
+    """A process did not become ready, or failed; the message ends with its log."""
 
 
 @contextmanager
@@ -30,24 +30,24 @@ def running(
     *,
     end: signal.Signals = signal.SIGTERM,
 ) -> Iterator[Process]:
-    """Run ``python -m`` with *arguments*; its standard input is the caller's.
+    """Run ``python -m`` with *arguments*; its standard input is a pipe of the caller's.
 
     Args:
-        arguments: the module and what it is told.
-        log: gets what it says.
-        variables: further ones.
+        arguments: the module and its arguments.
+        log: gets its output.
+        variables: further environment variables.
         end: the signal that ends it, if it still runs.
 
     Raises:
-        ProcessFailed: what was done with it has failed.
+        ProcessFailed: the caller's block raised it; the log is added.
     """
     with (
-        log.open("wb") as said,
+        log.open("wb") as output,
         subprocess.Popen(  # noqa: S603 -- our own program
             [sys.executable, "-m", *arguments],
             stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
             cwd=_CHECKOUT,
             env=os.environ | dict(variables),
         ) as process,
@@ -75,36 +75,36 @@ def wait(
     """Wait until *condition* holds.
 
     Raises:
-        ProcessFailed: *process* has died, or it does not come to hold.
+        ProcessFailed: *process* has exited, or the time is over.
     """
     began = time.monotonic()
     while not condition():
         if process is not None and process.poll() is not None:
-            raise ProcessFailed(f"it has died with status {process.returncode}")
+            raise ProcessFailed(f"exited with status {process.returncode}")
         if time.monotonic() > began + within:
             raise ProcessFailed(f"not within {within:g} s: {what}")
         time.sleep(0.001)
 
 
 def cpu_us(pid: int) -> float:
-    """Return the time on the processor of a process and its children, in microseconds."""
+    """Return the CPU time of a process and its children, in microseconds."""
     ticks = 0
     for each in (pid, *children(pid)):
-        # Fields 14 and 15 of proc(5), counted from behind the name, which may have spaces.
+        # Fields 14 and 15 of proc(5), counted after the name, because it may have spaces.
         fields = Path(f"/proc/{each}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         ticks += int(fields[11]) + int(fields[12])
     return ticks * _TICK_US
 
 
 def cpu_percent(pid: int, seconds: float) -> float:
-    """Watch how much of a core a process and its children use."""
+    """Measure for *seconds* how many percent of a core a process and its children use."""
     before, began = cpu_us(pid), time.monotonic()
     time.sleep(seconds)
     return (cpu_us(pid) - before) / 1e4 / (time.monotonic() - began)
 
 
 def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process."""
+    """Return the resident memory of a process in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -112,19 +112,19 @@ def resident_mib(pid: int) -> float:
 
 
 def children(pid: int) -> tuple[int, ...]:
-    """Return the processes that a process has started."""
+    """Return the PIDs of a process's children."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return tuple(sorted(map(int, text.split())))
 
 
 def compile_library(source: Path, built: Path) -> None:
-    """Compile a stand-in for a library of a driver.
+    """Compile a stand-in for a driver's library.
 
     Raises:
         ProcessFailed: there is no C compiler.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise ProcessFailed("there is no C compiler for the stand-in of a driver")
+        raise ProcessFailed("no C compiler (cc or gcc) for the stand-in of a driver's library")
     flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built))
     subprocess.run([compiler, *flags, str(source)], check=True, timeout=100)  # noqa: S603 - cc

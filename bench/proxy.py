@@ -1,8 +1,8 @@
-"""What the device plugin proxy costs: latency and CPU of a call, memory, CPU while nothing happens.
+"""Cost of the device plugin proxy: latency and CPU time of a call, memory, and idle CPU.
 
-A plugin that only echoes is called directly and through the proxy, in turns, with the messages of
-a kubelet; so a noisy machine is equally noisy to both. Proxy and plugin are processes of their own;
-the proxy has the environment of its DaemonSet.
+A plugin with fixed responses is called directly and through the proxy, with the messages of a
+kubelet. The two ways take turns, so other load on the machine affects both. Proxy and plugin have
+their own processes; the proxy has the environment of its DaemonSet.
 """
 
 import tempfile
@@ -25,13 +25,13 @@ from simulator.cluster import free_port
 NAME = "proxy"
 
 DEVICES = 4560
-"""Device IDs on offer: eight cards of 117 GiB."""
+"""Number of device IDs: eight cards of 117 GiB."""
 _MANIFEST = Path(__file__).parents[1] / "deploy/base/proxy/daemonset.yaml"
 _CALLS = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
 
 
 def _new_kubelet_ms(folder: Path) -> float:
-    """Let another kubelet start; return the time until it has the devices of all plugins."""
+    """Start another kubelet; return milliseconds until it has the devices of all plugins."""
     for each in folder.iterdir():
         each.unlink()
     with Registry(folder) as kubelet:
@@ -41,7 +41,7 @@ def _new_kubelet_ms(folder: Path) -> float:
 
 
 def environment() -> dict[str, str]:
-    """Read the proxy's environment in its DaemonSet."""
+    """Return the proxy's environment from its DaemonSet."""
     manifests = yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))
     (manifest,) = (each for each in manifests if each["kind"] == "DaemonSet")
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
@@ -49,7 +49,7 @@ def environment() -> dict[str, str]:
 
 
 def _serve(plugins: Mapping[str, TimedPlugin]) -> Iterator[tuple[str, float]]:
-    """Make the six calls of one container; yield each and its seconds."""
+    """Make the six calls of one container; yield the method and the seconds of each."""
     for name, ids in zip(RESOURCES, device_ids(DEVICES), strict=True):
         took, chosen = plugins[name].prefer(ids, CHOSEN)
         yield "GetPreferredAllocation", took
@@ -80,7 +80,7 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
         direct = {
             name: TimedPlugin(folders["plugins"] / socket) for name, socket in sockets.items()
         }
-        proxied = {name: kubelet.calls(name) for name in RESOURCES}
+        proxied = {name: kubelet.plugin(name) for name in RESOURCES}
         ways = {"direct": direct, "proxy": proxied}
         for plugins in ways.values():  # warms up
             for _ in range(20):
@@ -107,7 +107,7 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
         NAME,
         (
             Table(
-                f"Calls of {containers} containers, {DEVICES} device IDs on offer, milliseconds",
+                f"Calls of {containers} containers, {DEVICES} device IDs, milliseconds",
                 ("call", "way", "median", "p99", "median : direct"),
                 rows,
             ),
@@ -117,7 +117,7 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
                 [(cpu_ms, resident, idle)],
             ),
             Table(
-                f"From the socket of a new kubelet to its having all devices, {kubelets} kubelets",
+                f"Time from a new kubelet's socket until it has all devices, {kubelets} kubelets",
                 ("shortest ms", "median ms", "longest ms"),
                 [(min(renewed), median(renewed), max(renewed))],
             ),

@@ -1,4 +1,4 @@
-"""What a question answers with, and how that is printed and written."""
+"""The result of a question, and how it is printed and written."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _WIDTH = 140  # of a file
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its title, the columns, the rows, and what is to be said below it."""
+    """A table: title, columns, rows, and the notes below it."""
 
     title: str
     columns: Sequence[str]
@@ -26,10 +26,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer to one question.
+    """The result of one question.
 
     Attributes:
-        wrong: what may happen on no machine, and did, such as a container that was named wrongly.
+        name: the question.
+        tables: the measurements.
+        wrong: errors that may not happen on any machine, such as a failed review.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Result:
 
 
 def publish(result: Result, seconds: float, out: Path, printed: Report | None = None) -> None:
-    """Print a result, and write it into a JSON file in the folder *out*."""
+    """Print a result, and write it to a JSON file in the folder *out*."""
     printed = printed or Report(width=_WIDTH)
     for table in result.tables:
         printed.heading(table.title)
@@ -55,14 +57,14 @@ def publish(result: Result, seconds: float, out: Path, printed: Report | None = 
 
 
 def _shown(cell: Cell) -> str:
-    """Write a cell: three digits are all that a measurement on a shared machine is worth."""
+    """Format a cell with three digits: measurements on a shared machine are not more exact."""
     if not isinstance(cell, float):
         return str(cell)
     return f"{cell:.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
 
 
 def machine() -> str:
-    """Describe this machine; cores are those this process may run on."""
+    """Describe this machine; its cores are those that this process may use."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
@@ -74,5 +76,5 @@ def machine() -> str:
 
 
 def wrong(counts: Mapping[str, int]) -> list[str]:
-    """Return, as :attr:`Result.wrong`, what was counted and should be 0."""
+    """Return the counts that are not 0, as texts for :attr:`Result.wrong`."""
     return [f"{what}: {count}" for what, count in counts.items() if count]

@@ -9,9 +9,9 @@ NAMES = Names()
 
 
 def review(size: int) -> bytes:
-    """Make the review of a GPU pod of about *size* bytes, as the API server sends it.
+    """Return the review of a GPU pod with about *size* bytes, as the API server sends it.
 
-    Real pods grow by environment, volumes and managed fields; so does this one.
+    Environment variables and volumes fill it, as in real pods.
     """
     pod = _pod()
     spec = pod["spec"]["containers"][0]

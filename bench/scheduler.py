@@ -1,10 +1,12 @@
-"""How fast the scheduler extender decides, and what a large cluster costs it.
+"""Speed of the scheduler extender, and its start on a large cluster.
 
-Three questions. What filter and prioritize of one pod take, while pods come and go, next to
-first-fit over the same cards. How many equal pods a second are decided and bound, without the
-request to the API server. And how long a process takes from its start until it is ready, and how
-much memory it has then. All but the last is CPU time of the thread that decides: a matter of this
-machine, and not of what else it was doing.
+1. The time for filter and prioritize of one pod while pods are created and deleted, compared with
+   first-fit over the same cards.
+2. The number of equal pods that are placed and bound in a second, without the request to the API
+   server.
+3. The time of a process from its start until it is ready, and its memory then.
+
+The first two are CPU time of the deciding thread, so other load on the machine affects them less.
 """
 
 import asyncio
@@ -41,17 +43,17 @@ _DEADLINE_S = 300.0
 
 
 def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LARGE) -> Result:
-    """Measure; garbage is collected as the extender's worker does."""
+    """Measure, with the garbage collector tuned as in the extender's worker."""
     rows: list[tuple[float, ...]] = []
     for nodes in _SIZES:
         made = Speed(nodes)
-        with _collecting_as_served():
+        with _tuned_garbage_collector():
             made.measure(decisions)
         rows.append(
             (
                 nodes,
                 made.pods,
-                asked_about(nodes),
+                nodes_sent(nodes),
                 round(median(made.ours), 2),
                 round(_p99(made.ours), 2),
                 round(_p99(made.first_fit), 2),
@@ -65,20 +67,20 @@ def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LA
         (
             Table(
                 "filter + prioritize of one pod, ms of CPU",
-                ("nodes", "pods", "asked about", "median", "p99", "first-fit p99", "times as long"),
+                ("nodes", "pods", "nodes sent", "median", "p99", "first-fit p99", "times as long"),
                 rows,
                 (
-                    f"{decisions} pods of {len(LIMITS) + len(_SETS)} kinds, JSON read and written",
-                    "between two of them one pod comes or goes on some node",
-                    "asked about: what kube-scheduler sends (numFeasibleNodesToFind), by turns",
-                    "first-fit: the first card that has room, on each node asked about; no JSON",
+                    f"{decisions} pods of {len(LIMITS) + len(_SETS)} sizes, with decoding of JSON",
+                    "before each of them, one pod is added or removed on some node",
+                    "nodes sent: as many as kube-scheduler sends (numFeasibleNodesToFind), in turn",
+                    "first-fit: the first card where the pod fits, on each node sent; no JSON",
                 ),
             ),
             Table(
-                f"a burst of equal pods, {_BURST_NODES} nodes, a second and core",
+                f"a burst of equal pods, {_BURST_NODES} nodes, pods per second and CPU core",
                 ("", "pods a second"),
                 (
-                    ("filter, prioritize, bind without the request", round(a_second)),
+                    ("filter, prioritize, bind without API request", round(a_second)),
                     ("first-fit", round(limit_a_second)),
                 ),
             ),
@@ -91,15 +93,15 @@ def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LA
     )
 
 
-def asked_about(nodes: int) -> int:
-    """Return how many nodes kube-scheduler asks about (``numFeasibleNodesToFind`` of 1.36)."""
+def nodes_sent(nodes: int) -> int:
+    """Return how many nodes kube-scheduler sends (``numFeasibleNodesToFind`` of 1.36)."""
     if nodes < 100:
         return nodes
     return max(nodes * max(50 - nodes // 125, 5) // 100, 100)
 
 
 @contextlib.contextmanager
-def _collecting_as_served() -> Iterator[None]:
+def _tuned_garbage_collector() -> Iterator[None]:
     before = gc.get_threshold()
     tune_garbage_collector()
     try:
@@ -122,13 +124,13 @@ class Speed:
     def __init__(self, nodes: int) -> None:
         self._cluster = Filled(nodes)
         self._handler = handler_of(self._cluster.state)
-        self._asked = asked_about(nodes)
+        self._sent = nodes_sent(nodes)
         self.pods = self._cluster.count
         self.ours: list[float] = []
         self.first_fit: list[float] = []
 
     def measure(self, count: int) -> None:
-        """Decide about so many pods, ours and first-fit in turns."""
+        """Place *count* pods, ours and first-fit in turns."""
         cluster, start_at = self._cluster, 0
         for number in range(count):
             if number % 2:
@@ -137,8 +139,8 @@ class Speed:
                 limit = cluster.random.choice(LIMITS)
                 cluster.add(cluster.random.choice(cluster.names), limit)
             limit = cluster.random.choice((*LIMITS, *_SETS))
-            names = (cluster.names * 2)[start_at : start_at + self._asked]
-            start_at = (start_at + self._asked) % cluster.nodes
+            names = (cluster.names * 2)[start_at : start_at + self._sent]
+            start_at = (start_at + self._sent) % cluster.nodes
             fitting, _, seconds = decide(self._handler, pod_object("new", limit), names)
             self.ours.append(seconds * 1e3)
             began = time.thread_time()
@@ -148,21 +150,21 @@ class Speed:
                 raise ProcessFailed(f"first-fit finds {len(found)} nodes, filter {len(fitting)}")
 
 
-def ask(pod: Json, nodes: Sequence[str]) -> bytes:
-    """Write a question about nodes as kube-scheduler does."""
-    question = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
-    return json.dumps(question, separators=(",", ":")).encode()
+def extender_args(pod: Json, nodes: Sequence[str]) -> bytes:
+    """Return the body of a filter or prioritize request as kube-scheduler sends it."""
+    arguments = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
+    return json.dumps(arguments, separators=(",", ":")).encode()
 
 
 def binding(pod: Json, node: str) -> bytes:
-    """Write the request to bind a pod as kube-scheduler does."""
+    """Return the body of a bind request as kube-scheduler sends it."""
     metadata = pod["metadata"]
-    whose = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"]}
-    return json.dumps({**whose, "PodUID": metadata["uid"], "Node": node}).encode()
+    ids = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"]}
+    return json.dumps({**ids, "PodUID": metadata["uid"], "Node": node}).encode()
 
 
 def handler_of(state: State) -> ExtenderHandler:
-    """Return all of the extender between HTTP and the API server."""
+    """Return the extender's handler, without HTTP and without an API server."""
     metrics = Metrics()
     return ExtenderHandler(
         decisions=Decisions(state, NAMES),
@@ -177,32 +179,32 @@ def handler_of(state: State) -> ExtenderHandler:
 def decide(
     handler: ExtenderHandler, obj: Json, nodes: Sequence[str]
 ) -> tuple[list[str], list[int], float]:
-    """Do all that filter and prioritize do, but HTTP.
+    """Handle filter and prioritize of one pod, without HTTP.
 
     Returns:
         The nodes that fit, their scores, and seconds of CPU.
     """
-    body = ask(obj, nodes)
+    body = extender_args(obj, nodes)
     began = time.thread_time()
-    answer = handler.decide("filter", lambda: body)
+    response = handler.decide("filter", lambda: body)
     seconds = time.thread_time() - began
-    fitting = json.loads(answer.body)["NodeNames"]
-    # kube-scheduler sends the pod anew, with the nodes that fit.
-    again = ask(obj, fitting)
+    fitting = json.loads(response.body)["NodeNames"]
+    # kube-scheduler sends the pod again, with the nodes that fit.
+    again = extender_args(obj, fitting)
     began = time.thread_time()
-    answer = handler.decide("prioritize", lambda: again)
+    response = handler.decide("prioritize", lambda: again)
     seconds += time.thread_time() - began
-    return fitting, [each["Score"] for each in json.loads(answer.body)], seconds
+    return fitting, [each["Score"] for each in json.loads(response.body)], seconds
 
 
 # --- a burst --------------------------------------------------------------------------
 
 
 class _NoRequests:
-    """The API server, in no time."""
+    """An API server that responds at once."""
 
     async def get_pod(self, namespace: str, name: str) -> Json | None:  # noqa: ARG002 -- Protocol
-        """Return nothing: the watch has shown every pod."""
+        """Return ``None``; it is not called, because the state has every pod."""
         return None
 
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
@@ -210,27 +212,27 @@ class _NoRequests:
 
 
 def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
-    """Return how many equal pods a second are scheduled, ours and first-fit."""
+    """Return how many equal pods are scheduled in a second of CPU time, ours and first-fit."""
     cluster = Filled(nodes)
     handler = handler_of(cluster.state)
-    asked, limit, start_at = asked_about(nodes), (10, 2), 0
+    sent, limit, start_at = nodes_sent(nodes), (10, 2), 0
     objects = [pod_object(f"burst-{number}", limit) for number in range(pods)]
     for obj in objects:
         obj["status"]["phase"] = "Pending"
         cluster.state.put_pod(obj)
     ours = theirs = 0.0
     loop = asyncio.new_event_loop()
-    with _collecting_as_served():
+    with _tuned_garbage_collector():
         for obj in objects:
-            names = (cluster.names * 2)[start_at : start_at + asked]
-            start_at = (start_at + asked) % nodes
+            names = (cluster.names * 2)[start_at : start_at + sent]
+            start_at = (start_at + sent) % nodes
             fitting, scores, seconds = decide(handler, obj, names)
             body = binding(obj, fitting[scores.index(max(scores))])
             began = time.thread_time()
-            answer = loop.run_until_complete(handler.bind(lambda body=body: body))  # type: ignore[misc]
+            response = loop.run_until_complete(handler.bind(lambda body=body: body))  # type: ignore[misc]
             ours += seconds + time.thread_time() - began
-            if json.loads(answer.body)["Error"]:
-                raise ProcessFailed(f"bind: {answer.body.decode()}")
+            if json.loads(response.body)["Error"]:
+                raise ProcessFailed(f"bind: {response.body.decode()}")
             began = time.thread_time()
             first = next(name for name in names if first_fit(cluster.free[name], limit) >= 0)
             row = cluster.free[first][first_fit(cluster.free[first], limit)]
@@ -245,19 +247,19 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
 
 
 def start(nodes: int, pods: int) -> tuple[float, float]:
-    """Start a process beside a large cluster.
+    """Start an extender's process on a large cluster.
 
     Returns:
-        Seconds until it is ready, and MiB that its worker has then.
+        Seconds until it is ready, and its worker's resident MiB then.
 
     Raises:
         ProcessFailed: it ended, or was not ready in time.
     """
 
     def pod(number: int) -> Json:
-        node, place = number % nodes, number // nodes
+        node, index = number % nodes, number // nodes
         uid = f"{number:08}-0000-4000-8000-000000000000"
-        return pod_object(uid, LIMITS[place % 5], f"node-{node:05}", str(place % CARDS))
+        return pod_object(uid, LIMITS[index % 5], f"node-{node:05}", str(index % CARDS))
 
     objects = {"nodes": Listing(nodes, node_object), "pods": Listing(pods, pod)}
     with tempfile.TemporaryDirectory(prefix="gt-bench-") as made, listing(objects) as url:

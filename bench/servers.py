@@ -1,4 +1,4 @@
-"""Servers that are measured: each is a process that answers over TLS."""
+"""The measured servers: each is a process that serves over TLS."""
 
 import contextlib
 import http.client
@@ -22,8 +22,9 @@ class RunningServer:
     """A server that is ready.
 
     Attributes:
-        process: its master.
-        tls: the client's side of TLS.
+        process: its master process.
+        port: the port on 127.0.0.1.
+        tls: the TLS context for clients.
         ready_s: seconds from its start until it was ready.
     """
 
@@ -34,7 +35,7 @@ class RunningServer:
 
     @contextlib.contextmanager
     def connect(self, *, timeout: float = 60.0) -> Iterator[http.client.HTTPSConnection]:
-        """Hand over a connection, which is made when it is used first."""
+        """Yield a connection; it connects with its first request."""
         connection = http.client.HTTPSConnection(
             "127.0.0.1", self.port, context=self.tls, timeout=timeout
         )
@@ -42,7 +43,7 @@ class RunningServer:
             yield connection
 
     def post(self, body: bytes, *, timeout: float = 60.0) -> int:
-        """Send one review over a connection of its own; return the status."""
+        """Send one review over a new connection; return the HTTP status."""
         with self.connect(timeout=timeout) as connection:
             headers = {"Content-Type": "application/json"}
             connection.request("POST", "/mutate/pods", body, headers)
@@ -51,12 +52,12 @@ class RunningServer:
             return response.status
 
     def workers(self) -> tuple[int, ...]:
-        """Return the processes that answer."""
+        """Return the PIDs of the worker processes."""
         return children(self.process.pid)
 
 
 def make_certificates(folder: Path) -> None:
-    """Issue a certificate for 127.0.0.1."""
+    """Write a CA and a certificate for 127.0.0.1 to *folder*."""
     subject = parse_subject([], ["127.0.0.1"], 1)
     store.write(folder, issue(subject, now=datetime.now(UTC)))
 
@@ -65,16 +66,17 @@ def make_certificates(folder: Path) -> None:
 def serving(
     arguments: Sequence[str], folder: Path, port: int, *, within: float = WITHIN_S
 ) -> Iterator[RunningServer]:
-    """Start a server of ours or an opponent, and end it.
+    """Start a server, ours or a compared one, and end it.
 
     Args:
-        arguments: of Python's ``-m``: what serves on 127.0.0.1 with the certificates of *folder*.
-        folder: gets the log, too.
-        port: where it will serve.
-        within: seconds that it has to be ready.
+        arguments: module and arguments for ``python -m``; they serve on 127.0.0.1 with the
+            certificates of *folder*.
+        folder: the folder of the certificates; it also gets the log.
+        port: the port of the server.
+        within: timeout in seconds until it is ready.
 
     Raises:
-        ProcessFailed: it did not come up.
+        ProcessFailed: it did not become ready.
     """
     tls = ssl.create_default_context(cafile=folder / "ca.crt")
     began = time.monotonic()
@@ -82,7 +84,7 @@ def serving(
         server = RunningServer(process, port, tls, 0.0)
 
         def ready() -> bool:
-            # Each look at a server that is not ready takes CPU from it.
+            # Each check takes CPU time from the starting server.
             time.sleep(max(0.01, (time.monotonic() - began) / 50))
             return _is_ready(server)
 
@@ -101,7 +103,7 @@ def _is_ready(server: RunningServer) -> bool:
 
 
 def raise_file_limit() -> int:
-    """Let this process, and those it starts, open as many files as may be; return how many."""
+    """Raise the limit of open files of this process and its children; return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard if hard != resource.RLIM_INFINITY else os.sysconf("SC_OPEN_MAX")

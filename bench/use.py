@@ -1,7 +1,7 @@
-"""What measuring use costs the agent: CPU time with and without it, on the node of ``footprint``.
+"""Cost of measuring use: the agent's CPU time with and without it, on the node of ``footprint``.
 
-The driver is the stand-in of NVML that the tests use, a shared library; what it takes counts, too.
-The kernel's word on processes is a folder of files, the container runtime is gRPC in this process.
+The driver is the tests' stand-in for NVML, a shared library; its CPU time is included. A folder of
+files stands in for ``/proc``, and a gRPC server in this process for the container runtime.
 """
 
 import urllib.request
@@ -40,11 +40,11 @@ def run(*, load: Load = USUAL, seconds: float = 60.0, period: str = "5s") -> Res
         NAME,
         (
             Table(
-                f"CPU of an agent to which nothing happens: {load.cards} cards, "
-                f"{load.settled} containers of {_PROCESSES} processes, every {period}",
+                f"CPU of an idle agent: {load.cards} cards, {load.fitting} containers "
+                f"of {_PROCESSES} processes, use measured every {period}",
                 ("", "CPU %"),
-                [("without measuring", plain), ("with", measuring), ("so measuring costs", cost)],
-                ["The stand-in's own time is in it: it reads a file in every call."],
+                [("without measuring", plain), ("with measuring", measuring), ("difference", cost)],
+                ["This includes the stand-in for NVML, which reads a file in every call."],
             ),
         ),
     )
@@ -54,7 +54,7 @@ def measure(load: Load, seconds: float, options: Mapping[str, str]) -> float:
     """Return the CPU time of an agent in percent of a core.
 
     Raises:
-        ProcessFailed: the agent did not come up, or tells no use although it should.
+        ProcessFailed: the agent did not become ready, or reports no use although it should.
     """
     with loaded_site(load, Names()) as node:
         library = node.folder / "lib"
@@ -76,24 +76,28 @@ def measure(load: Load, seconds: float, options: Mapping[str, str]) -> float:
             wait(lambda: len(node.kubelet.devices) == 2, "both lists of devices", process)
             expected = f"gpu_turnstile_agent_container_cores_{'used' if options else 'held'}{{"
             wait_assigned(node, {view.id.name for view, _ in load.held()}, process)
-            wait(lambda: _told(node.folder, expected, load.settled), "what is used", process)
+            wait(
+                lambda: _has_gauges(node.folder, expected, load.fitting),
+                f"a gauge {expected} for each container",
+                process,
+            )
             return cpu_percent(process.pid, seconds)
 
 
-def _told(folder: Path, expected: str, containers: int) -> bool:
-    """Return whether the agent has the *expected* gauge of all containers, none of them 0."""
+def _has_gauges(folder: Path, expected: str, containers: int) -> bool:
+    """Return whether the agent exports the *expected* gauge of all containers, none of them 0."""
     lines = read_lines(folder / "agent.log")
     port = next((each["http_port"] for each in lines if each["message"] == "serving"), None)
     if port is None:
         return False
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        text = response.read().decode()
     lines_with = [line for line in text.splitlines() if line.startswith(expected)]
     return sum(not line.endswith(" 0.0") for line in lines_with) == containers
 
 
 class _Runtime(runtime_pb2_grpc.RuntimeServiceServicer):
-    """A container runtime that knows the load's containers."""
+    """A container runtime with the load's containers."""
 
     def __init__(self) -> None:
         self.containers: dict[str, runtime_pb2.Container] = {}
@@ -101,7 +105,7 @@ class _Runtime(runtime_pb2_grpc.RuntimeServiceServicer):
     def ListContainers(  # noqa: N802 -- the protocol's name
         self, request: runtime_pb2.ListContainersRequest, _context: grpc.ServicerContext
     ) -> runtime_pb2.ListContainersResponse:
-        """Return the container asked for."""
+        """Return the requested container, if it exists."""
         found = self.containers.get(request.filter.id)
         return runtime_pb2.ListContainersResponse(containers=[found] if found else [])
 
@@ -119,9 +123,9 @@ def _runtime(node: Site, load: Load) -> Iterator[Path]:
     cards = load.inventory().cards
     facts = ["driver 550.54.15", f"cards {len(cards)}"]
     for card in cards:
-        of = f"card {card.index}"
-        facts += [f"{of} uuid {card.uuid}", f"{of} mig 0", f"{of} gpu 80", f"{of} used 1073741824"]
-        facts.append(f"{of} memory {card.memory}")
+        name = f"card {card.index}"
+        facts += [f"{name} uuid {card.uuid}", f"{name} mig 0", f"{name} gpu 80"]
+        facts += [f"{name} used 1073741824", f"{name} memory {card.memory}"]
     indices, pid = {card.uuid: card.index for card in cards}, _FIRST_PID
     for number, (view, held) in enumerate(load.held()):
         container_id = f"{number:064x}"

@@ -1,7 +1,7 @@
-"""The cost of a review beside a stock server's, and honest reviews beside clients that stall.
+"""Cost of a review compared with a stock server, and normal reviews while other clients stall.
 
-Both servers speak TLS and take turns under one client, so that a noisy machine is equally noisy to
-both; ratios are medians of turns. The review function alone, without HTTP and TLS, is timed in this
+Both servers use TLS and take turns with one client, so other load on the machine affects both;
+ratios are medians of turns. The review function alone, without HTTP and TLS, is timed in this
 process.
 """
 
@@ -38,13 +38,13 @@ def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int
     """Measure.
 
     Args:
-        seconds: of each turn.
-        turns: of each server.
-        number: of reviews in each of the short turns of the function alone.
-        stalled: how many connections are opened that never finish a request.
+        seconds: length of each turn.
+        turns: number of turns of each server.
+        number: number of reviews in each short turn of the function alone.
+        stalled: number of connections that never finish a request.
 
     Raises:
-        ProcessFailed: a server did not come up.
+        ProcessFailed: a server did not become ready.
     """
     raise_file_limit()
     alone = {size: alone_us(size, number) for size in _SIZES}
@@ -56,7 +56,7 @@ def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int
         with serving(command(OURS, folder, port), folder, port) as server:
             (worker,) = server.workers()
             resident = resident_mib(worker)
-            with _honest(server) as honest:
+            with _reviewing(server) as reviews:
                 _stall(server, stalled)
             grown = resident_mib(worker) - resident
             same = server.workers() == (worker,)
@@ -71,38 +71,38 @@ def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int
             ],
         ),
         Table(
-            f"{stalled} connections that stall; meanwhile one client reviews over new connections",
+            f"{stalled} stalled connections; meanwhile one client sends reviews over new ones",
             ("reviews", "failed", "resident MiB", "grown MiB"),
-            [(honest.sent, honest.failed, resident, grown)],
+            [(reviews.sent, reviews.failed, resident, grown)],
         ),
     )
-    strength = {
-        "honest reviews that failed beside clients that stall": honest.failed,
-        "workers lost beside them": int(not same),
+    failures = {
+        "reviews that failed while other clients stalled": reviews.failed,
+        "workers lost while clients stalled": int(not same),
     }
-    return Result(NAME, tables, wrong(strength))
+    return Result(NAME, tables, wrong(failures))
 
 
 @dataclass(slots=True)
-class Honest:
-    """Reviews that one client has sent, and those of them that were not answered with 200."""
+class ReviewCount:
+    """The number of reviews from one client, and of those without a response 200."""
 
     sent: int = 0
     failed: int = 0
 
 
 @contextlib.contextmanager
-def _honest(server: RunningServer) -> Iterator[Honest]:
-    """Send one review after the other, meanwhile."""
-    counted, stop, body = Honest(), threading.Event(), review(_SIZES[0])
+def _reviewing(server: RunningServer) -> Iterator[ReviewCount]:
+    """Send one review after the other in a thread until the block ends."""
+    counted, stop, body = ReviewCount(), threading.Event(), review(_SIZES[0])
 
     def send() -> None:
         while not stop.is_set():
-            right = False
+            succeeded = False
             with contextlib.suppress(OSError):
-                right = server.post(body, timeout=30) == 200
+                succeeded = server.post(body, timeout=30) == 200
             counted.sent += 1
-            counted.failed += not right
+            counted.failed += not succeeded
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -114,7 +114,7 @@ def _honest(server: RunningServer) -> Iterator[Honest]:
 
 
 def _stall(server: RunningServer, count: int) -> None:
-    """Open connections as fast as they are taken: half a request, half a handshake, or nothing."""
+    """Open connections as fast as possible, with half a request, half a handshake, or nothing."""
     with contextlib.ExitStack() as held:
         for number in range(count):
             with contextlib.suppress(OSError):
@@ -122,7 +122,7 @@ def _stall(server: RunningServer, count: int) -> None:
                 held.callback(plain.close)
                 if number % 3 == 1:
                     plain.sendall(b"\x16\x03\x01\x02\x00\x01")
-                elif number % 30 == 2:  # handshakes cost this side as much as the other
+                elif number % 30 == 2:  # few, because a handshake costs this side as much
                     secure = server.tls.wrap_socket(plain, server_hostname="127.0.0.1")
                     held.callback(secure.close)
                     secure.sendall(b"POST /mutate/pods HTTP/1.1\r\nContent-Le")
@@ -131,17 +131,17 @@ def _stall(server: RunningServer, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Microseconds on the processor, of the review function and of reading its JSON."""
+    """CPU microseconds of the review function, and of decoding its JSON."""
 
     review: float
     loads: float
 
 
 def alone_us(size: int, number: int) -> Alone:
-    """Time the review function on one review, from bytes to bytes, beside ``json.loads`` of it.
+    """Time the review function on one review, from bytes to bytes, and ``json.loads`` of it.
 
-    Each is the best of many short turns on the processor: both wait for nothing, and a machine
-    that others slow down is equally slow to both.
+    Each result is the best CPU time of many short turns. The two take turns, so other load on the
+    machine affects both.
     """
     body = review(size)
     stamper = Stamper(clock=time.time_ns, writer="bench")
@@ -162,7 +162,7 @@ def alone_us(size: int, number: int) -> Alone:
 
 
 def _cpu(folder: Path, seconds: float, turns: int) -> dict[int, dict[str, list[float]]]:
-    """Measure the time on the processor of a review: by size and server, turn by turn."""
+    """Measure the CPU time of a review, by size and server, for each turn."""
     found: dict[int, dict[str, list[float]]] = {}
     with contextlib.ExitStack() as running:
         servers = {}
@@ -191,8 +191,8 @@ def _costs(cpu: dict[int, dict[str, list[float]]]) -> Table:
         rows.append((*cells, SERVED_BY[name]))
     titles = [f"{size // 1000} KB" for size in _SIZES]
     return Table(
-        "Time on the processor of one review, microseconds, 1 worker, kept connections",
+        "CPU time of one review, microseconds, 1 worker, kept connections",
         ("server", *(cell for each in titles for cell in (each, "ours/its")), "served by"),
         rows,
-        ("A bare view answers 'allowed' without looking. Medians of turns.",),
+        ("A bare view allows every review without reading it. Medians of turns.",),
     )

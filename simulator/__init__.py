@@ -1,9 +1,9 @@
-"""A node without a node: API server, scheduler and kubelet, for demo, tests and benchmarks.
+"""Simulated nodes: API server, scheduler and kubelet, for demo, tests and benchmarks.
 
-Here belong models of the parts of Kubernetes that a GPU pod meets, faithful in what
-README.md of this folder lists and silent about the rest. Everything that Kubernetes
-leaves open (orders, delays, names) is drawn from a seed that is given.
+This package models the parts of Kubernetes that a GPU pod uses. This folder's README.md lists
+what is modelled; nothing else is. What Kubernetes does not define (orders, delays, names) is
+random, from a given seed.
 
-I/O is allowed: sockets, processes, files in folders that the caller names. May import
+I/O is allowed: sockets, processes, files in folders that the caller names. The package may import
 every other package of the project; none of them may import this one.
 """

@@ -1,6 +1,6 @@
-"""``python -m simulator``: the simulated node's parts, each a process, and the demo.
+"""``python -m simulator``: the demo, and the simulated node's parts, each as a process.
 
-Each process loads its own part alone: they are started by the dozen.
+Each command imports only its own part, because the demo and tests start dozens of processes.
 """
 
 # ruff: noqa: PLC0415
@@ -29,7 +29,7 @@ _CONTEXT = {
 
 @click.group(context_settings=_CONTEXT)
 def main() -> None:
-    """A node without a node: API server, scheduler and kubelet for demo, tests, benchmarks."""  # noqa: D401 -- what --help prints
+    """Simulated API server, scheduler and kubelet for demo, tests and benchmarks."""  # noqa: D401 -- what --help prints
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -49,8 +49,8 @@ def _log() -> None:
 @main.command()
 @_option("--port", type=click.IntRange(0, 65535), default=8001, help="0 takes a free one.")
 @_option("--manifests", type=_PATH, help="Objects that exist from the start.")
-@_option("--kubeconfig", type=_PATH, help="Where to write how to reach the server.")
-@_option("--seed", type=int, default=0, help="Of UIDs and generated names.")
+@_option("--kubeconfig", type=_PATH, help="File for a kubeconfig of this server.")
+@_option("--seed", type=int, default=0, help="Seed of the UIDs.")
 def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: int) -> None:
     """Serve the Kubernetes API from memory, on 127.0.0.1."""
     from simulator.api.server import ApiServer, Settings, kubeconfig_for
@@ -66,13 +66,13 @@ def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: 
         ending.wait()
 
 
-@main.command(short_help="Bind pods to nodes that have room, not in order.")
+@main.command(short_help="Bind pods to nodes where they fit, not in order.")
 @_option("--server", required=True, help="URL of the API server.")
-@_option("--seed", type=int, default=0, help="Of the delays before a binding.")
-@_option("--workers", type=click.IntRange(1), default=8, help="Bindings at once.")
+@_option("--seed", type=int, default=0, help="Seed of the delays before a binding.")
+@_option("--workers", type=click.IntRange(1), default=8, help="Threads that bind.")
 @_option("--config", type=_PATH, help="A KubeSchedulerConfiguration with extenders.")
 def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None:
-    """Bind pods to nodes that have room, concurrently and not in order."""
+    """Bind pods to nodes where they fit, concurrently and not in order."""
     from simulator.scheduler.configuration import parse_configuration
     from simulator.scheduler.scheduler import Scheduler
 
@@ -91,29 +91,29 @@ def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None
 
 @main.command()
 @_option("--server", required=True, help="URL of the API server.")
-@_option("--node-name", required=True, help="The node to be.")
-@_option("--root-dir", type=_PATH, required=True, help="What survives a restart.")
-@_option("--plugin-dir", type=_PATH, required=True, help="Where plugins put their sockets.")
-@_option("--pod-resources-socket", type=_PATH, help="Where PodResources is served.")
-@_option("--trace", "trace_path", type=_PATH, help="A file of JSON lines: every call to a plugin.")
+@_option("--node-name", required=True, help="Name of the Node.")
+@_option("--root-dir", type=_PATH, required=True, help="Folder for what survives a restart.")
+@_option("--plugin-dir", type=_PATH, required=True, help="Folder of the plugins' sockets.")
+@_option("--pod-resources-socket", type=_PATH, help="Socket for PodResources.")
+@_option("--trace", "trace_path", type=_PATH, help="File for all calls to plugins, JSON lines.")
 @_option(
     "--plugin-wait",
     "plugin_wait_s",
     type=float,
     default=0.0,
-    help="Seconds a restarted kubelet waits.",
+    help="Seconds that a restarted kubelet waits for plugins.",
 )
-@_option("--seed", type=int, default=0, help="Of every random choice.")
+@_option("--seed", type=int, default=0, help="Seed of every random choice.")
 def kubelet(server: str, **settings: Any) -> None:
-    """Admit and run pods as a kubelet does, without running anything."""
+    """Admit pods and report them as running as a kubelet does, without running containers."""
     from simulator.kubelet.node import Kubelet
     from simulator.kubelet.settings import Settings
 
     _log()
-    told = Settings(**settings)
+    chosen = Settings(**settings)
     ending = TerminationSignal()
-    with ApiClient(server, user_agent=f"kubelet/{told.node_name}") as client:
-        running = Kubelet(told, client)
+    with ApiClient(server, user_agent=f"kubelet/{chosen.node_name}") as client:
+        running = Kubelet(chosen, client)
         try:
             running.start()
             ending.wait()
@@ -121,33 +121,33 @@ def kubelet(server: str, **settings: Any) -> None:
             running.stop()
 
 
-@main.command(short_help="Run it all: examples, refusals, a burst; tell who was right.")
-@_option("--seed", type=int, default=1, help="Of everything random.")
+@main.command(short_help="Run the demo: examples, denials, a burst, and checks.")
+@_option("--seed", type=int, default=1, help="Seed of every random choice.")
 @_option("--pods", type=click.IntRange(1, 400), default=100, help="Pods in the burst.")
 @_option("--clients", type=click.IntRange(1, 64), default=32, help="Clients that create them.")
-@_option("--examples", type=_PATH, help="A folder of manifests.  [default: deploy/examples]")
-@_option("--verbose", is_flag=True, help="Print everything that is done.")
+@_option("--examples", type=_PATH, help="Folder of manifests.  [default: deploy/examples]")
+@_option("--verbose", is_flag=True, help="Print every step.")
 def demo(examples: Path | None, **settings: Any) -> None:
-    """Run everything as real processes, submit the examples and a burst, and tell who was right."""
+    """Run all programs as processes, create examples and a burst of pods, and check the results."""
     from simulator.demo import run_demo
 
-    _end_as_ctrl_c_does()
+    _exit_on_signals()
     folder = examples or Path(__file__).parents[1] / "deploy" / "examples"
     sys.exit(0 if run_demo(folder, **settings) else 1)
 
 
-@main.command(short_help="Fill four nodes, and serve their page.")
-@_option("--port", type=click.IntRange(1, 65535), default=8480, help="Of the page, on 127.0.0.1.")
+@main.command(short_help="Fill four nodes with pods, and serve their page.")
+@_option("--port", type=click.IntRange(1, 65535), default=8480, help="Port of the page.")
 def page(port: int) -> None:
     """Run four nodes with webhook, agents and scheduler extender, and serve their page."""
     from simulator.demo import run_page
 
-    _end_as_ctrl_c_does()
+    _exit_on_signals()
     run_page(port)
 
 
-def _end_as_ctrl_c_does() -> None:
-    """Let a closed terminal or a cancelled job end the nodes too: nothing stays behind."""
+def _exit_on_signals() -> None:
+    """Exit on SIGTERM and SIGHUP as on Ctrl-C, so that no process or file is left."""
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda number, _frame: sys.exit(128 + number))
 

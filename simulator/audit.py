@@ -9,27 +9,27 @@ from simulator.kubelet.trace import TraceEvent
 from simulator.manifests import Json
 from simulator.objects import annotations
 
-Who = tuple[str, str]
+ContainerKey = tuple[str, str]
 """(pod UID, container name)."""
 
-Holdings = Mapping[Who, Mapping[str, frozenset[str]]]
+Holdings = Mapping[ContainerKey, Mapping[str, frozenset[str]]]
 """Container -> resource name -> device IDs."""
 
 
-def holdings_of(trace: Iterable[TraceEvent]) -> dict[Who, dict[str, frozenset[str]]]:
+def holdings_of(trace: Iterable[TraceEvent]) -> dict[ContainerKey, dict[str, frozenset[str]]]:
     """Return each container's devices: a later ``Allocate`` replaces an earlier one.
 
     A kubelet that was killed before it wrote its checkpoint allocates for the container again.
     """
-    held: dict[Who, dict[str, frozenset[str]]] = {}
+    held: dict[ContainerKey, dict[str, frozenset[str]]] = {}
     for call in trace:
         if call.rpc == "Allocate" and not call.error:
-            who = call.pod_uid, call.container
-            held.setdefault(who, {})[call.resource] = frozenset(call.ids)
+            container_key = call.pod_uid, call.container
+            held.setdefault(container_key, {})[call.resource] = frozenset(call.ids)
     return held
 
 
-def records_of(pods: Iterable[Json], names: Names) -> dict[Who, Allocation]:
+def records_of(pods: Iterable[Json], names: Names) -> dict[ContainerKey, Allocation]:
     """Read the allocation annotations of pods."""
     return {
         (pod["metadata"]["uid"], container): allocation
@@ -45,8 +45,8 @@ def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
     cards: dict[str, dict[str, int]] = {}
     for resource, ids in held.items():
         for device_id in ids:
-            places = cards.setdefault(Slot.parse(device_id).card, {})
-            places[resource] = places.get(resource, 0) + 1
+            slots = cards.setdefault(Slot.parse(device_id).card, {})
+            slots[resource] = slots.get(resource, 0) + 1
     return cards
 
 
@@ -62,13 +62,19 @@ def held_twice(held: Holdings) -> list[str]:
     ]
 
 
-def unequal_records(held: Holdings, records: Mapping[Who, Allocation], names: Names) -> list[str]:
+def unequal_records(
+    held: Holdings, records: Mapping[ContainerKey, Allocation], names: Names
+) -> list[str]:
     """List every container whose devices differ from its allocation, or that has no allocation."""
     wrong = []
-    for who, resources in sorted(held.items()):
+    for container_key, resources in sorted(held.items()):
         cores, blocks = (len(resources.get(each, ())) for each in (names.core, names.memory))
         truth = frozenset(per_card(resources)), cores, blocks
-        got = records.get(who)
-        if got is None or (frozenset(got.cards), got.cores, got.memory_blocks) != truth:
-            wrong.append(f"{who}: recorded {got}, holds {truth}")
+        annotated = records.get(container_key)
+        if annotated is None or _amounts(annotated) != truth:
+            wrong.append(f"{container_key}: recorded {annotated}, holds {truth}")
     return wrong
+
+
+def _amounts(allocation: Allocation) -> tuple[frozenset[str], int, int]:
+    return frozenset(allocation.cards), allocation.cores, allocation.memory_blocks

@@ -1,4 +1,4 @@
-"""Bursts of GPU pods, drawn from a seed, and the clients that create them at once."""
+"""Random bursts of GPU pods, repeatable by a seed, and clients that create them concurrently."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ _CONTAINERS = (1, 1, 2, 3)
 
 
 def container(name: str, cores: int, memory: int, names: Names, **fields: Any) -> Json:
-    """Make one GPU container."""
+    """Return a GPU container."""
     limits = {names.core: str(cores), names.memory: str(memory)}
     return {
         "name": name,
@@ -26,7 +26,7 @@ def container(name: str, cores: int, memory: int, names: Names, **fields: Any) -
 
 
 def pod(name: str, containers: Sequence[Json], **spec: Any) -> Json:
-    """Make one pod in the default namespace."""
+    """Return a pod in the default namespace."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -36,8 +36,8 @@ def pod(name: str, containers: Sequence[Json], **spec: Any) -> Json:
 
 
 def burst_pods(count: int, *, seed: int, names: Names, prefix: str = "burst") -> list[Json]:
-    """Draw pods of one to three containers, many of them equal in cores and not in memory."""
-    random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
+    """Return random pods of one to three containers; many have equal cores but unequal memory."""
+    random = Random(seed)  # noqa: S311 -- a burst must be repeatable
     pods = []
     for number in range(count):
         containers = [
@@ -52,10 +52,10 @@ def burst_pods(count: int, *, seed: int, names: Names, prefix: str = "burst") ->
 
 
 def submit(create: Callable[[Json], object], pods: Sequence[Json], *, clients: int) -> None:
-    """Create all *pods* from so many clients at once.
+    """Create all *pods* from *clients* threads at the same time.
 
     Raises:
-        Exception: the first error of *create*, once all clients have ended.
+        Exception: the first error of *create*, after all clients have ended.
     """
     with ThreadPoolExecutor(clients) as pool:
         for done in [pool.submit(create, each) for each in pods]:

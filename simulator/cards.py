@@ -6,7 +6,7 @@ CARDS = 4
 
 
 def cards_file(count: int = CARDS, memory: str = "24Gi") -> Json:
-    """Make the content of a cards file: equal cards, two to a PCIe switch, two NUMA nodes."""
+    """Return the content of a cards file: equal cards, two on each PCIe switch and NUMA node."""
     return {
         "cards": [
             {
@@ -29,7 +29,7 @@ def cards_file(count: int = CARDS, memory: str = "24Gi") -> Json:
 
 
 def cards_of(node: int) -> Json:
-    """Make the cards file of one node of several, with UUIDs that no other node has."""
+    """Return the cards file of one of several nodes, with UUIDs that no other node has."""
     found = cards_file()
     for card in found["cards"]:
         card["uuid"] = card["uuid"].replace("-5eed-", f"-{node:04d}-")

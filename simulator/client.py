@@ -1,9 +1,10 @@
 """A small synchronous JSON client of a Kubernetes API server.
 
-Used by the simulated kubelet, the scheduler, the demo and tests: our programs' own client is part
-of what is tested, and a simulation wants raw objects and a watch that another thread can end.
+The simulated kubelet, the scheduler, the demo and tests use it. They do not use our programs' own
+client, because that client is itself under test. They also need raw objects, and a watch that
+another thread can end.
 
-The exceptions of urllib3 end here. That is why watch and requests share one module.
+No exception of urllib3 leaves this module; that is why it has both watch and requests.
 """
 
 import json
@@ -20,21 +21,22 @@ Json: TypeAlias = dict[str, Any]
 """A decoded JSON object, as the API server sent it."""
 
 _TIMEOUT_S = 60.0
-"""For connecting, and for each answer but a watch's: a busy machine takes long."""
+"""Timeout of a connection, and of each response except a watch's; long for busy machines."""
 _WATCH_S = 300
-# Above the time the server was asked to end a watch by itself: then it is the network.
+# If the server does not end a watch this long after its timeout, the network is broken.
 _WATCH_GRACE_S = 30.0
 _IDLE_CONNECTIONS = 32
 _BROKEN = (HTTPError, OSError)
 
 
 class ApiError(Exception):
-    """The API server refused, in the words of its ``Status`` body.
+    """The API server refused a request; the fields are those of its ``Status`` body.
 
     Attributes:
-        status: the HTTP status code; 0 when there was no answer at all.
+        status: the HTTP status code; 0 if there was no response.
         reason: the machine-readable reason, such as ``NotFound`` or ``Conflict``.
-        details: the ``details`` of the ``Status``: which object, and the causes.
+        message: the text for users.
+        details: the ``details`` of the ``Status``: the object, and the causes.
     """
 
     def __init__(self, status: int, reason: str, message: str, details: Json | None = None) -> None:
@@ -45,7 +47,7 @@ class ApiError(Exception):
         self.details = details or {}
 
     def as_kubectl(self) -> str:
-        """Write the error as ``kubectl create`` prints it (``checkErr`` in its ``cmd/util``)."""
+        """Return the error as ``kubectl create`` prints it (``checkErr`` in its ``cmd/util``)."""
         causes = [
             f"{each['field']}: {each['message']}" if each.get("field") else each["message"]
             for each in self.details.get("causes") or ()
@@ -59,29 +61,30 @@ class ApiError(Exception):
 
 
 class ApiUnreachable(ApiError):
-    """There was no answer: refused, reset, timed out, or the client was closed."""
+    """There was no response: connection refused, reset, timed out, or the client was closed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, "Unreachable", message)
 
 
 class WatchEvent(NamedTuple):
-    """One line of a watch; of a ``BOOKMARK`` only kind and resourceVersion are set."""
+    """One line of a watch; the object of a ``BOOKMARK`` has only kind and resourceVersion."""
 
     type: str
     object: Json
 
     @property
     def resource_version(self) -> str:
-        """Where a later watch continues."""
+        """The version from which a later watch continues."""
         return str(self.object["metadata"]["resourceVersion"])
 
 
 class Watch:
-    """A running watch: iterate it; :meth:`close` ends it from any thread at once.
+    """A running watch; any thread may end it with :meth:`close`.
 
-    It ends when closed and when the server ends it in good order; a connection that breaks raises
-    :class:`ApiUnreachable`, an expired resourceVersion :class:`ApiError` with status 410.
+    Iterating it yields events until it is closed, or until the server ends it regularly. A broken
+    connection raises :class:`ApiUnreachable`, an expired resourceVersion :class:`ApiError` with
+    status 410.
     """
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
@@ -95,7 +98,7 @@ class Watch:
                 if event["type"] == "ERROR":
                     raise _error_of(event["object"], int(event["object"].get("code", 500)))
                 yield WatchEvent(event["type"], event["object"])
-        # Shutting a TLS socket down under a reader surfaces as AttributeError or ValueError too.
+        # If another thread shuts a TLS socket down, the reader may get these errors too.
         except (*_BROKEN, ValueError, AttributeError) as error:
             if not self._closed.is_set():
                 raise ApiUnreachable(f"watch broke off: {error}") from error
@@ -108,20 +111,20 @@ class Watch:
         self._response.close()
 
     def close(self) -> None:
-        """End the watch; a thread that waits in it returns at once."""
+        """End the watch; a thread that iterates it returns at once."""
         self._closed.set()
-        # Only this wakes a thread that blocks in recv. It fails where the connection is gone.
+        # Only this wakes a thread that blocks in recv. It fails if the connection is closed.
         with suppress(HTTPError, OSError, ValueError, RuntimeError):
             self._response.shutdown()
 
 
 class ApiClient:
-    """Talks JSON to one API server. Safe to share between threads.
+    """Calls one API server with JSON; threads may share it.
 
     Args:
         server: base URL, such as ``http://127.0.0.1:6443``.
-        ca_file: PEM bundle to verify an ``https`` server with.
-        user_agent: how the server's request record names this client.
+        ca_file: PEM bundle that verifies an ``https`` server.
+        user_agent: name of this client in the server's log of requests.
     """
 
     def __init__(
@@ -146,7 +149,7 @@ class ApiClient:
         self.close()
 
     def close(self) -> None:
-        """Close idle connections; whoever watches ends that."""
+        """Close idle connections; running watches must be closed by their users."""
         self._pool.clear()
 
     def get(self, path: str, **query: str) -> Json:
@@ -160,17 +163,17 @@ class ApiClient:
         return self._call("POST", path, {}, obj)
 
     def replace(self, path: str, obj: Json) -> Json:
-        """PUT *obj*; refused with 409 when its resourceVersion is not the newest."""
+        """PUT *obj*; the server refuses it with 409 if its resourceVersion is not the newest."""
         return self._call("PUT", path, {}, obj)
 
     def patch(self, path: str, patch: Json) -> Json:
-        """Change one object (or its ``/status``) by a merge patch."""
+        """Change one object or its ``/status`` with a merge patch."""
         return self._call("PATCH", path, {}, patch)
 
     def delete(
         self, path: str, *, grace_period_seconds: int | None = None, uid: str | None = None
     ) -> Json:
-        """Delete one object; with *uid* only if it still is that very one (else 409)."""
+        """Delete one object; with *uid* only if it has this UID, else 409."""
         options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
@@ -179,10 +182,10 @@ class ApiClient:
         return self._call("DELETE", path, {}, options)
 
     def watch(self, path: str, *, resource_version: str, field_selector: str = "") -> Watch:
-        """Watch a collection from the version of a list or event on, bookmarks included.
+        """Watch a collection, with bookmarks, from the version of a list or event.
 
         Raises:
-            ApiError: the server refused, 410 when *resource_version* is too old.
+            ApiError: the server refused; 410 if *resource_version* is too old.
         """
         query = {
             "watch": "true",
@@ -234,7 +237,7 @@ class ApiClient:
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Split a stream into lines at once when they come; what has no end yet is held back."""
+    """Yield the lines of a stream as soon as each is complete."""
     rest = b""
     for chunk in response.stream():
         *lines, rest = (rest + chunk).split(b"\n")
@@ -242,11 +245,11 @@ def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _read(response: urllib3.BaseHTTPResponse) -> Json:
-    """Read an answer; of what is no JSON object, such as a proxy's page, the words are kept."""
+    """Decode a response; a body that is not a JSON object, such as a proxy's page, is a message."""
     try:
         body = response.read()
     except _BROKEN as error:
-        raise ApiUnreachable(f"the answer broke off: {error}") from error
+        raise ApiUnreachable(f"the response broke off: {error}") from error
     finally:
         response.release_conn()
     with suppress(ValueError):

@@ -1,7 +1,7 @@
 """A whole cluster of real processes in one temporary folder.
 
 API server, scheduler and kubelets are simulated; webhook, agents and extender are the real
-programs. A program is known by its name, one of a node with the node's after it: ``agent-node-1``.
+programs. Each program has a name; a node's programs have the node's name in it: ``agent-node-1``.
 """
 
 import json
@@ -45,11 +45,11 @@ _CHECKOUT = Path(__file__).parents[1]
 
 
 class SimulatedCluster:
-    """Starts everything, knows where everything is, and leaves nothing behind.
+    """Starts all programs; closing it ends every process and removes the folder.
 
     Args:
-        cards: makes the cards file of a node from its number.
-        seed: of everything random.
+        cards: returns the cards file of a node by its number.
+        seed: seed of every random choice.
         kubelet_options, agent_options: further flags of each kubelet, and of each agent.
     """
 
@@ -72,7 +72,7 @@ class SimulatedCluster:
         self.api = ApiClient(f"http://127.0.0.1:{self._ports['apiserver']}")
 
     def __enter__(self) -> Self:
-        """Start what a cluster without nodes has, and wait until it works."""
+        """Start a cluster without nodes, and wait for its API server."""
         try:
             self._start_control_plane()
         except BaseException:
@@ -85,24 +85,24 @@ class SimulatedCluster:
 
     @property
     def webhook_url(self) -> str:
-        """Where the webhook listens."""
+        """The base URL of the webhook."""
         return f"https://127.0.0.1:{self._ports['webhook']}"
 
     def log(self, name: str) -> Path:
-        """Return the file with everything a process has printed."""
+        """Return the file with all output of a process."""
         return self.root / f"{name}.log"
 
     def agent_log(self, node: str = NODE) -> list[dict[str, Any]]:
-        """Read the log of a node's agent so far; a line cut short by a kill is left out."""
+        """Read the log of a node's agent; a line that a kill cut short is left out."""
         return read_lines(self.log(f"agent-{node}"))
 
     def trace(self, node: str = NODE) -> list[TraceEvent]:
-        """Read the trace of a node's kubelet so far."""
+        """Read the trace of a node's kubelet."""
         return [TraceEvent(**each) for each in read_lines(self.root / node / "trace.jsonl")]
 
     def start(self, name: str, *options: str) -> None:
         """Start a program, with further flags."""
-        with self.log(name).open("ab") as log, _undisturbed():
+        with self.log(name).open("ab") as log, _signals_delayed():
             self._processes[name] = subprocess.Popen(  # noqa: S603 -- our own program
                 [sys.executable, "-m", *self._command(name), *options],
                 stdin=subprocess.DEVNULL,
@@ -115,14 +115,18 @@ class SimulatedCluster:
 
     @staticmethod
     def environment() -> dict[str, str]:
-        """Return what is set for a program here, without settings meant for other clusters."""
+        """Return the environment of a program, without settings for other clusters."""
         others = ("GPU_TURNSTILE", "KUBE")
         kept = {key: value for key, value in os.environ.items() if not key.startswith(others)}
-        # The simulator is no part of what is installed: it runs from the checkout.
+        # The simulator is not installed: it runs from the checkout.
         return kept | {"PYTHONPATH": str(_CHECKOUT)}
 
     def kill(self, name: str, *, number: int = signal.SIGKILL) -> int:
-        """End one process by a signal; give its exit status."""
+        """End one process with a signal; return its exit status.
+
+        Raises:
+            ProcessDied: the process did not end in time; it is killed then.
+        """
         process = self._processes.pop(name)
         process.send_signal(number)
         try:
@@ -133,7 +137,7 @@ class SimulatedCluster:
             raise ProcessDied(f"{name} did not end within {_STOP_SECONDS:g} s") from None
 
     def close(self) -> None:
-        """Kill every process, and what it has started; remove the folder."""
+        """Kill every process with its children; remove the folder."""
         for process in self._processes.values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -141,7 +145,7 @@ class SimulatedCluster:
             process.wait()
         self._processes.clear()
         self.api.close()
-        for _ in range(_CLEANUPS):  # what a killed process has started may write for a moment more
+        for _ in range(_CLEANUPS):  # children of a killed process may still write for a moment
             try:
                 self._folder.cleanup()
                 return
@@ -153,24 +157,24 @@ class SimulatedCluster:
         """Wait until *condition* holds.
 
         Raises:
-            ClusterError: it does not in time, or a process died meanwhile.
+            ProcessDied: the time is over, or a process died.
         """
         deadline = time.monotonic() + within
         while not condition():
             for name, process in self._processes.items():
                 if process.poll() is not None:
-                    raise ProcessDied(f"{name} has died: {self._tail(name)}")
+                    raise ProcessDied(f"{name} died: {self._tail(name)}")
             if time.monotonic() > deadline:
                 raise ProcessDied(f"{what}: not within {within:g} s")
             time.sleep(0.05)
 
     def ready(self) -> bool:
-        """Return whether every node offers places of both resources, and shows its cards."""
+        """Return whether every node has devices of both resources, and publishes its cards."""
         try:
             found = self.api.list("/api/v1/nodes")["items"]
         except ApiError:
             return False
-        return {each["metadata"]["name"] for each in found if _shows(each)} == {*self.nodes}
+        return {each["metadata"]["name"] for each in found if _is_published(each)} == {*self.nodes}
 
     def pods(self) -> list[Json]:
         """List all pods."""
@@ -189,17 +193,17 @@ class SimulatedCluster:
         (self.root / "webhooks.yaml").write_text("\n---\n".join(made), encoding="utf-8")
         for name in ("apiserver", "webhook"):
             self.start(name)
-        self.wait("API server", self.answers("apiserver"))
+        self.wait("API server", self.ready_check("apiserver"))
         self.start("scheduler")
 
     def clear(self) -> None:
-        """Delete all pods, and wait until they are gone."""
+        """Delete all pods, and wait until none exists."""
         for each in self.pods():
             self.api.delete(path_of(each))
         self.wait("deletion", lambda: not self.pods())
 
     def start_nodes(self, *names: str) -> None:
-        """Start a kubelet and an agent for each; :meth:`wait_for_nodes` waits for them."""
+        """Start a kubelet and an agent for each node; :meth:`wait_for_nodes` waits for them."""
         for name in names:
             home = self.root / name
             (home / "plugins").mkdir(parents=True)
@@ -209,18 +213,18 @@ class SimulatedCluster:
             self.start(f"agent-{name}")
 
     def wait_for_nodes(self) -> None:
-        """Wait until every node offers its cards, and the webhook stamps pods.
+        """Wait until every node publishes its cards, and the webhook is ready.
 
         Raises:
-            ClusterError: it takes too long, or a process died.
+            ProcessDied: it takes too long, or a process died.
         """
-        self.wait("webhook", self.answers("webhook"))
+        self.wait("webhook", self.ready_check("webhook"))
         self.wait("nodes", self.ready)
 
-    def let_the_scheduler_see_cards(self) -> None:
-        """Replace the scheduler by one that asks the extender, configured as it is installed."""
+    def enable_extender(self) -> None:
+        """Restart the scheduler with the scheduler extender and our shipped configuration."""
         self.start("extender")
-        self.wait("extender", self.answers("extender"))
+        self.wait("extender", self.ready_check("extender"))
         (configuration,) = read_manifests(SHIPPED)
         (entry,) = configuration["extenders"]
         entry["urlPrefix"] = f"https://127.0.0.1:{self._ports['extender']}"
@@ -231,14 +235,14 @@ class SimulatedCluster:
         self.start("scheduler", "--config=kube-scheduler.yaml")
 
     def inventories(self) -> dict[str, PublishedInventory]:
-        """Read what the nodes show of their cards."""
+        """Read the inventories that the nodes publish, by node."""
         return {
             each["metadata"]["name"]: decode_inventory(annotations(each)[NAMES.gpu_cards])
             for each in self.api.list("/api/v1/nodes")["items"]
         }
 
-    def answers(self, name: str) -> Callable[[], bool]:
-        """Return a check whether ``apiserver``, ``webhook`` or ``extender`` is ready."""
+    def ready_check(self, name: str) -> Callable[[], bool]:
+        """Return a function that checks if ``apiserver``, ``webhook`` or ``extender`` is ready."""
         secure = name != "apiserver"
         port = self._ports[name]
         url = f"http{'s' if secure else ''}://127.0.0.1:{port}/{'readyz' if secure else 'healthz'}"
@@ -248,10 +252,10 @@ class SimulatedCluster:
 
     @staticmethod
     def reaches(url: str, context: ssl.SSLContext | None = None) -> bool:
-        """Return whether *url*, on this machine, answers with 200."""
+        """Return whether a GET of *url*, on this machine, returns 200."""
         try:
-            with urllib.request.urlopen(url, timeout=1, context=context) as answer:  # noqa: S310 -- loopback
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(url, timeout=1, context=context) as response:  # noqa: S310 -- loopback
+                return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 
@@ -269,7 +273,7 @@ class SimulatedCluster:
             "apiserver": f"simulator apiserver --port {ports['apiserver']} {seed} "
             "--manifests webhooks.yaml --kubeconfig kubeconfig",
             "scheduler": f"simulator scheduler --server {server} {seed}",
-            # One replica alone needs no Lease.
+            # A single replica needs no Lease.
             "extender": f"scheduler --port {ports['extender']} {secure} "
             "--kubeconfig kubeconfig --lease=",
             "webhook": f"webhook --port {ports['webhook']} {secure}",
@@ -286,32 +290,34 @@ class SimulatedCluster:
         return self.log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
-def _shows(node: Json) -> bool:
-    offered = (node.get("status") or {}).get("allocatable") or {}
-    places = all(offered.get(each, "0") != "0" for each in (NAMES.core, NAMES.memory))
-    return places and NAMES.gpu_cards in annotations(node)
+def _is_published(node: Json) -> bool:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    has_devices = all(allocatable.get(each, "0") != "0" for each in (NAMES.core, NAMES.memory))
+    return has_devices and NAMES.gpu_cards in annotations(node)
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Hold signals back while a process is started: nobody would know it to end it."""
+def _signals_delayed() -> Iterator[None]:
+    """Delay signals while a process starts: otherwise an unregistered process could be left."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in signals}
+    before = {
+        each: signal.signal(each, lambda number, _: received.append(number)) for each in signals
+    }
     try:
         yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    if came:
-        signal.raise_signal(came[0])
+    if received:
+        signal.raise_signal(received[0])
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read a file of JSON lines; what is no JSON object is left out."""
+    """Read a file of JSON lines; other lines are left out."""
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -324,7 +330,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The demo: examples, refusals and a burst on one node, then a burst on four; real processes."""
+"""The demo: examples, denials and a burst on one node, then a burst on four; real processes."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         Whether all checks passed.
 
     Raises:
-        ProcessDied: a process did not come up or died.
+        ProcessDied: a process did not become ready, or died.
         ValueError: an example cannot be read.
         OSError: an example cannot be read, or a process cannot be started.
     """
@@ -75,7 +75,7 @@ def run_page(port: int) -> None:
     """Serve the page of four simulated nodes with pods until a signal ends the program.
 
     Raises:
-        ProcessDied: the port is in use; a process did not come up or died.
+        ProcessDied: the port is in use; a process did not become ready, or died.
         OSError: a process cannot be started.
     """
     _claim(port)
@@ -84,7 +84,7 @@ def run_page(port: int) -> None:
     with SimulatedCluster() as cluster:
         cluster.start_nodes(*NODES)
         cluster.wait_for_nodes()
-        cluster.let_the_scheduler_see_cards()
+        cluster.enable_extender()
         SchedulerComparison(cluster, report).burst(mixed_pods(LOAD, seed=SEED))
         viewer = ClusterViewer(cluster, report)
         viewer.explain_pending()
@@ -92,7 +92,7 @@ def run_page(port: int) -> None:
 
 
 def _claim(port: int) -> None:
-    """Check that the port is free: a page of another program there would be taken for ours."""
+    """Check that the port is free: otherwise users would see another program's page."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:

@@ -2,4 +2,4 @@
 
 
 class ProcessDied(Exception):
-    """A process did not come up, or has died; the message ends with its log."""
+    """A process did not become ready, or died; then the message ends with its log."""

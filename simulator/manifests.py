@@ -1,4 +1,4 @@
-"""Reading manifests: the only importer of PyYAML here."""
+"""Read and write YAML; the simulator's only module that imports PyYAML."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,15 @@ import yaml
 
 Json = dict[str, Any]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Ten times as fast where PyYAML comes with libyaml."""
+"""libyaml's loader, ten times as fast, if PyYAML was built with it."""
 
 
 def read_manifests(path: Path) -> list[Json]:
     """Read every object of one YAML file.
 
     Raises:
-        ValueError: it is not YAML, or holds something that is no object; names the file.
-        OSError: it cannot be read.
+        ValueError: it is not YAML, or a document is not an object; the message names the file.
+        OSError: the file cannot be read.
     """
     try:
         documents = list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=_LOADER))

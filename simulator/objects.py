@@ -1,4 +1,4 @@
-"""What the demo reads of objects of the API server."""
+"""Read fields of API objects, for the demo."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from simulator.manifests import Json
 
 
 def phase(pod: Json) -> str:
-    """Return a pod's phase; new pods have none yet."""
+    """Return a pod's phase; ``Pending`` if a new pod has none yet."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
@@ -17,19 +17,19 @@ def annotations(obj: Json) -> dict[str, Any]:
 
 
 def node_of(pod: Json) -> str:
-    """Return the node a pod is bound to; empty for none."""
+    """Return the node of a pod; empty for none."""
     return str(pod["spec"].get("nodeName") or "")
 
 
 def path_of(pod: Json) -> str:
-    """Return where the API server has a pod."""
+    """Return the API path of a pod."""
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
 
 def why_unbound(pod: Json) -> str:
-    """Return why all nodes were rejected for a pod; empty while nobody has said so.
+    """Return why a pod fits no node; empty if the scheduler has not reported that.
 
-    What went wrong is tried again: only a rejection by all nodes is for longer.
+    Other scheduling errors are not returned: the scheduler tries these pods again by itself.
     """
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return next(

@@ -1,4 +1,4 @@
-"""What every process of the simulator does: work until it is told to end."""
+"""Wait for the signal that ends a process of the simulator."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ _POLL_S = 0.1
 
 
 class TerminationSignal:
-    """Whether SIGTERM or SIGINT has come. Make it in the main thread, before work begins."""
+    """Catches SIGTERM and SIGINT; create it in the main thread, before other work."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()
@@ -15,8 +15,8 @@ class TerminationSignal:
             signal.signal(number, lambda *_: self._ended.set())
 
     def wait(self) -> None:
-        """Return once the signal has come."""
-        # It may reach one of gRPC's threads: Python then runs the handler only when the main
-        # thread wakes by itself.
+        """Return when the process has got a signal."""
+        # One of gRPC's threads may get the signal. Python then runs the handler only when the
+        # main thread wakes, so this loop wakes it often.
         while not self._ended.wait(_POLL_S):
             pass

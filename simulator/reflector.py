@@ -1,4 +1,4 @@
-"""Follows a collection of the API server, across errors and expired watches."""
+"""Follow a collection of the API server, across errors and expired watches."""
 
 import logging
 import threading
@@ -18,8 +18,11 @@ class Reflector:
     """Lists a collection, watches it, and lists again if the watch cannot continue.
 
     Args:
+        client: calls the API server.
+        path: path of the collection.
+        on_list: called with all objects after each list.
         on_event: called with the type and object of every change.
-        selector: of fields, such as ``spec.nodeName=n1``.
+        selector: a field selector, such as ``spec.nodeName=n1``.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Reflector:
         while not self._stopped.is_set():
             try:
                 version = self._follow(version or self._list())
-                # A server that ends every watch at once must not be asked in a tight loop.
+                # If the server ends every watch at once, this pause avoids a tight loop.
                 pauses.reset()
                 self._stopped.wait(pauses.next())
             except ApiError as error:
@@ -72,7 +75,7 @@ class Reflector:
         with self._client.watch(
             self._path, resource_version=version, field_selector=self._selector
         ) as self._watch:
-            if self._stopped.is_set():  # before stop() could see this watch
+            if self._stopped.is_set():  # stop() may have run before self._watch was set
                 return version
             for event in self._watch:
                 version = event.resource_version

@@ -1,4 +1,4 @@
-"""What the demo prints: the only importer of ``rich``."""
+"""Print the demo's output; the simulator's only module that imports ``rich``."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,13 +11,14 @@ class Report:
     """Prints to standard output, in columns.
 
     Attributes:
-        detail: prints what is shown on request only, or nothing.
+        verbose: whether details are printed.
+        detail: the report for details; prints nothing unless verbose.
     """
 
     def __init__(
         self, console: Console | None = None, *, verbose: bool = False, width: int = 118
     ) -> None:
-        """Prepare; *width*: columns where standard output is no terminal."""
+        """Prepare; *width* is the number of columns if standard output is no terminal."""
         console = console or Console(highlight=False)
         if not console.is_terminal:
             console = Console(
@@ -34,7 +35,7 @@ class Report:
             self.detail = Report(Console(quiet=True))
 
     def heading(self, text: str) -> None:
-        """Print a line that begins a part."""
+        """Print the heading of a part."""
         self._console.print()
         self._console.print(Text(text, style="bold"))
 
@@ -45,7 +46,13 @@ class Report:
     def table(
         self, titles: Sequence[str], rows: Sequence[Sequence[str]], *, counts: bool = False
     ) -> None:
-        """Print rows under titles; the last column is folded. *counts*: the others are numbers."""
+        """Print rows under titles; the last column wraps.
+
+        Args:
+            titles: the column titles.
+            rows: the cells.
+            counts: whether all columns except the first are numbers.
+        """
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
         for index, title in enumerate(titles):
             table.add_column(
@@ -59,7 +66,7 @@ class Report:
         self._console.print(table)
 
     def cards(self, nodes: Mapping[str, Sequence[int]]) -> None:
-        """Print how many hundredths of each card are taken, a row for each node."""
+        """Print how many cores of each card are held, a row for each node."""
         most = max(map(len, nodes.values()), default=0)
         self.table(
             ["NODE", *(f"CARD {index}" for index in range(most))],

@@ -20,10 +20,10 @@ class Candidate:
 
     Attributes:
         pod: namespace and name.
-        uid: orders pods with equal stamps.
-        bound_ns: when it was bound; before that it is no candidate.
+        uid: the UID; it orders pods with equal stamps.
+        bound_ns: time of its binding; before that it is no candidate.
         stamp_ns: the stamp from which rules derive its age.
-        containers: all that request GPUs.
+        containers: its containers that request GPUs.
     """
 
     pod: str
@@ -34,15 +34,18 @@ class Candidate:
 
     @property
     def main(self) -> tuple[ContainerDemand, ...]:
-        """Those of ``spec.containers``."""
+        """The containers of ``spec.containers``."""
         return tuple(each for each in self.containers if each.kind is ContainerKind.MAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleCall:
-    """One ``Allocate``.
+    """One ``Allocate`` call.
 
     Attributes:
+        resource: the resource of the plugin.
+        size: number of device IDs.
+        at_ns: time of the call.
         pod, container: the true target.
     """
 
@@ -73,38 +76,39 @@ def gpu_manager(
     """Apply the rule of ``tkestack/gpu-manager``, for the core calls (K6).
 
     Source: ``pkg/services/allocator/nvidia/allocator.go``, ``Allocate`` and
-    ``getCandidatePods``; ``pkg/utils/util.go``, ``GetPredicateTimeOfPod``. Pending pods of
-    the node, not yet assigned, sorted by ``predicate-time``; the
-    first container with as many cores that was not served yet. A pod of which only some
-    containers were served comes before all others: its first container left has to ask for
-    as many cores, or the call is refused.
+    ``getCandidatePods``; ``pkg/utils/util.go``, ``GetPredicateTimeOfPod``. The rule sorts the
+    pending, unassigned pods of the node by ``predicate-time``. It takes the first container that
+    requests as many cores and was not served yet. If only some containers of a pod were served,
+    this pod comes first: its next container must request as many cores, or the call is refused.
     """
     served: set[tuple[str, str]] = set()
     unfinished: Candidate | None = None
-    answers: list[NamedContainer | None] = []
+    choices: list[NamedContainer | None] = []
     for request in requests:
-        line = [unfinished] if unfinished else in_line(candidates, request)
+        queue = [unfinished] if unfinished else bound_by_age(candidates, request)
         found: tuple[Candidate, ContainerDemand] | None = None
-        for pod in line:
-            left = [each for each in pod.main if (pod.uid, each.name) not in served]
+        for pod in queue:
+            unserved = [each for each in pod.main if (pod.uid, each.name) not in served]
             if unfinished is not None:
-                left = left[:1]
-            fits = [each for each in left if count_of(each.demand, Resource.CORE) == request.size]
+                unserved = unserved[:1]
+            fits = [
+                each for each in unserved if count_of(each.demand, Resource.CORE) == request.size
+            ]
             if fits:
                 found = pod, fits[0]
                 break
         if found is None:
-            answers.append(None)
+            choices.append(None)
             continue
         pod, container = found
         served.add((pod.uid, container.name))
         missing = any((pod.uid, each.name) not in served for each in pod.main)
         unfinished = pod if missing else None
-        answers.append(NamedContainer(pod.pod, container.name))
-    return answers
+        choices.append(NamedContainer(pod.pod, container.name))
+    return choices
 
 
-def in_line(candidates: Iterable[Candidate], request: RuleCall) -> list[Candidate]:
-    """Return the pods bound by then, oldest first; pods with equal stamps by UID."""
-    known = (each for each in candidates if each.bound_ns <= request.at_ns)
-    return sorted(known, key=lambda each: (each.stamp_ns, each.uid))
+def bound_by_age(candidates: Iterable[Candidate], request: RuleCall) -> list[Candidate]:
+    """Return the pods bound before the call, oldest first; pods with equal stamps by UID."""
+    bound = (each for each in candidates if each.bound_ns <= request.at_ns)
+    return sorted(bound, key=lambda each: (each.stamp_ns, each.uid))

@@ -42,15 +42,15 @@ class BurstOutcome:
 
 
 def mixed_pods(cores: int, *, seed: int) -> list[Json]:
-    """Draw pods that request shares of a card, up to *cores* in total."""
-    random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
+    """Return random pods that request shares of a card, up to *cores* in total."""
+    random = Random(seed)  # noqa: S311 -- a burst must be repeatable
     pods: list[Json] = []
     while cores >= min(_CORES):
-        asked = random.choice([each for each in _CORES if each <= cores])
-        cores -= asked
-        blocks = max(asked * _BLOCKS_PER_CARD // 100, 1)
-        one = container("main", asked, blocks, NAMES)
-        pods.append(pod(f"job-{len(pods):02d}-{asked}", [one]))
+        requested = random.choice([each for each in _CORES if each <= cores])
+        cores -= requested
+        blocks = max(requested * _BLOCKS_PER_CARD // 100, 1)
+        one = container("main", requested, blocks, NAMES)
+        pods.append(pod(f"job-{len(pods):02d}-{requested}", [one]))
     return pods
 
 
@@ -76,20 +76,20 @@ class SchedulerComparison:
         self._cluster.start("scheduler", f"--seed={SCHEDULER_SEED}")
         stock = self.burst(pods)
         self._cluster.clear()
-        self._cluster.let_the_scheduler_see_cards()
+        self._cluster.enable_extender()
         self._report.detail.say("The same pods, with the scheduler extender:")
-        seeing = self.burst(pods)
+        extended = self.burst(pods)
         # A pod may stay pending if no card has room for it.
-        self.right = not seeing.failed and seeing.running + len(seeing.pending) == len(pods)
+        self.right = not extended.failed and extended.running + len(extended.pending) == len(pods)
         self._report.say(
             f"Failed, as no card of the chosen node had room: {len(stock.failed)} of {len(pods)} "
-            f"pods without the scheduler extender, {len(seeing.failed)} with it."
+            f"pods without the scheduler extender, {len(extended.failed)} with it."
         )
 
     def burst(self, pods: Sequence[Json]) -> BurstOutcome:
         """Create *pods*, wait, and show the result."""
         began = time.monotonic()
-        # One client: which pods come first decides which can be placed at all.
+        # One client, because the order of creation decides which pods can be placed.
         submit(self._cluster.create, pods, clients=1)
         self._cluster.wait("pods", self._settled, within=_SETTLE_SECONDS)
         took = time.monotonic() - began
@@ -160,5 +160,5 @@ def _cores_of(pod: Json) -> int:
 def _refusal(pod: Json) -> str:
     """Return the agent's reason without the text that the kubelet adds."""
     message = str(pod["status"].get("message", ""))
-    _, _, words = message.partition("desc = ")
-    return (words or message).removesuffix(", which is unexpected")
+    _, _, reason = message.partition("desc = ")
+    return (reason or message).removesuffix(", which is unexpected")

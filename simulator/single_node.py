@@ -1,4 +1,4 @@
-"""The parts of the demo. Each acts on a cluster, prints the result and checks it."""
+"""The parts of the demo on one node; each runs on a cluster, prints the result and checks it."""
 
 import json
 import time
@@ -22,7 +22,7 @@ from simulator.objects import annotations, phase
 from simulator.report import Report
 from simulator.rules import Candidate, RuleCall, gpu_manager, score
 
-_SETTLE_SECONDS = 300.0  # on two idle cores 6
+_SETTLE_SECONDS = 300.0  # it takes 6 on two idle cores
 _EVIDENCE = {
     "ticket": "the device IDs were reserved for one container before the call",
     "record": "the kubelet's checkpoint or List shows the container with exactly these device IDs",
@@ -57,7 +57,7 @@ class SingleNodeDemo:
         self._cluster.clear()
 
     def bad_examples(self, files: Sequence[Path]) -> None:
-        """Create invalid pods and show how they are denied: the first one, with detail all."""
+        """Create invalid pods and show the first denial; all of them if verbose."""
         shown, denied = [], 0
         for file in files:
             for manifest in read_manifests(file):
@@ -99,9 +99,9 @@ class SingleNodeDemo:
         self._expect(held=not failed)
         uids = {each["metadata"]["uid"] for each in found}
         calls = [each for each in self._cluster.trace() if each.pod_uid in uids]
-        answers = decisions_in_log(self._cluster.agent_log())
+        decisions = decisions_in_log(self._cluster.agent_log())
         resources = {NAMES.core: Resource.CORE, NAMES.memory: Resource.MEMORY}
-        judged = judge(calls, answers, resources)
+        judged = judge(calls, decisions, resources)
         agent = count(judged)
         requests = [_request(each) for each in judged if each.resource is Resource.CORE]
         candidates = [_candidate(each) for each in found]
@@ -161,21 +161,22 @@ class SingleNodeDemo:
         found = []
         for each in pods:
             name = each["metadata"]["name"]
-            recorded = decode_allocations(annotations(each).get(NAMES.gpu_allocation, "{}"))
+            annotated = decode_allocations(annotations(each).get(NAMES.gpu_allocation, "{}"))
             for one in read_pod_demand(each["spec"], NAMES)[0].containers:
-                who = each["metadata"]["uid"], one.name
-                got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
-                record = recorded.get(one.name)
+                key = each["metadata"]["uid"], one.name
+                by_card = per_card(held.get(key, {}))
+                slots_of = {self._index[card]: slots for card, slots in by_card.items()}
+                allocation = annotated.get(one.name)
                 kind = "" if one.kind is ContainerKind.MAIN else f" ({one.kind})"
                 found.append(
                     (
                         name,
                         one.name + kind,
                         _counts(one.demand.cores, one.demand.memory),
-                        record.evidence.value if record else "-",
+                        allocation.evidence.value if allocation else "-",
                         "; ".join(
                             f"card {card}: {self._slots(slots)}"
-                            for card, slots in sorted(got.items())
+                            for card, slots in sorted(slots_of.items())
                         )
                         or phase(each),
                     )
@@ -192,10 +193,10 @@ def _request(admission: JudgedCall) -> RuleCall:
 def _candidate(pod: Json) -> Candidate:
     metadata, stamps = pod["metadata"], annotations(pod)
     created = OrderStamp.decode(stamps[NAMES.admission_order]).time_ns
-    # A pod has no bind order if the webhook did not answer in time at its binding.
+    # A pod has no bind order if the webhook did not respond in time at its binding.
     bound = OrderStamp.decode(stamps.get(NAMES.bind_order, stamps[NAMES.admission_order])).time_ns
-    # gpu-manager knows the age of a pod from its creation only: nobody stamps the time of the
-    # binding for it, as our webhook does.
+    # gpu-manager knows only the creation time of a pod: nothing stamps the time of the binding
+    # for it, as our webhook does.
     containers = read_pod_demand(pod["spec"], NAMES)[0].containers
     name = f"{metadata['namespace']}/{metadata['name']}"
     return Candidate(name, metadata["uid"], bound, created, containers)

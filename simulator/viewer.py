@@ -14,13 +14,13 @@ from simulator.objects import node_of, why_unbound
 from simulator.report import Report
 
 _CORES, _BLOCKS, _MOST = 90, 96, 16
-"""Pods that request nearly a whole card each; at most one more than there are cards."""
+"""Cores and blocks of a pod, nearly a whole card; most pods to create, for up to 16 cards."""
 _PROGRAM = "from view.kubectl import main; main()"
 _SECONDS = 300.0
 
 
 class ClusterViewer:
-    """Shows a cluster of several nodes as its users see it."""
+    """Shows a cluster of several nodes with ``kubectl gpu`` and the page."""
 
     def __init__(self, cluster: SimulatedCluster, report: Report) -> None:
         self.right = True
@@ -52,7 +52,7 @@ class ClusterViewer:
         """Serve the page until a signal ends the program.
 
         Raises:
-            ClusterError: a process did not come up or died.
+            ProcessDied: a process did not become ready, or died.
         """
         url = f"http://127.0.0.1:{port}"
         self._cluster.start("view", f"--port={port}")
@@ -75,7 +75,7 @@ class ClusterViewer:
     def _show(self, *command: str) -> str:
         """Run ``kubectl gpu``: on the terminal if verbose, else return its output."""
         sys.stdout.flush()
-        done = subprocess.run(  # noqa: S603 -- our own program, on the terminal that we have
+        done = subprocess.run(  # noqa: S603 -- our own program
             [sys.executable, "-c", _PROGRAM, *command, "--kubeconfig", "kubeconfig"],
             stdin=subprocess.DEVNULL,
             stdout=None if self._report.verbose else subprocess.PIPE,

@@ -1,6 +1,6 @@
-"""The webhook configurations that are installed on clusters, to apply elsewhere.
+"""The shipped webhook configurations, for tests and simulated clusters.
 
-``deploy/`` has the only copy; what is read here is what an administrator applies.
+They are read from ``deploy/``, so they are the same as those that administrators apply.
 """
 
 import base64
@@ -13,18 +13,20 @@ _MISSPELT = "misspelt.gpu-turnstile.io"
 
 
 def webhook_configuration(url: str, ca: bytes) -> Json:
-    """Make the configuration of what stamps: pods when created, pods when bound.
+    """Return the mutating configuration, which stamps pods at creation and at binding.
 
-    *url* is without a path; *ca*, PEM, has signed the webhook's certificate.
+    Args:
+        url: the webhook's URL without a path.
+        ca: PEM of the CA that signed the webhook's certificate.
     """
     return _shipped("MutatingWebhookConfiguration", url, ca)
 
 
 def simulated_configurations(url: str, ca: bytes) -> list[Json]:
-    """Make all configurations for the simulated API server, which asks no matchConditions.
+    """Return all configurations for the simulated API server, which ignores matchConditions.
 
-    The entry for names that are nearly ours has the pods that conditions keep from the one before
-    it; here they meet that one.
+    The webhook for misspelt names is left out: it gets only the pods that matchConditions keep
+    from the previous webhook. Without matchConditions, the previous webhook gets all pods.
     """
     stamping = webhook_configuration(url, ca)
     stamping["webhooks"] = [each for each in stamping["webhooks"] if each["name"] != _MISSPELT]

@@ -1,4 +1,4 @@
-"""``make gpu``: the programs on a real GPU, measured against loads of known size.
+"""``make gpu``: check the programs on a real GPU, with loads of known size.
 
-Everything that cannot be done on this machine is skipped, and the table says why.
+A check that is not possible on this machine is skipped, and the table shows why.
 """

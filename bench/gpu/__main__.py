@@ -36,8 +36,8 @@ _ALL = (
 def main(hami_library: Path) -> None:
     """Check discovery, health, use and limits on a real GPU; for docs/benchmarks.md."""
     if not _CONTROL.exists():
-        why = f"no GPU here: {_CONTROL} is not there"
-        machine, rows = platform.node(), [skipped(each, why) for each in _ALL]
+        reason = f"no GPU here: {_CONTROL} does not exist"
+        machine, rows = platform.node(), [skipped(each, reason) for each in _ALL]
     else:
         machine, rows = _check(hami_library)
     click.echo(render(machine, rows))
@@ -48,7 +48,7 @@ def _check(hami_library: Path) -> tuple[str, list[Row]]:
     try:
         found = discover(None)
     except SettingsError as error:
-        wrong = Row(_ALL[0], "the driver answers", str(error), CheckOutcome.WRONG)
+        wrong = Row(_ALL[0], "the driver responds", str(error), CheckOutcome.WRONG)
         return platform.node(), [wrong, *(skipped(each, "no cards") for each in _ALL[1:])]
     rows = _try(_ALL[0], lambda: checks.list_cards(found))
     if not found.inventory.cards:
@@ -63,12 +63,12 @@ def _check(hami_library: Path) -> tuple[str, list[Row]]:
     if hami_library.exists():
         rows += _try(_ALL[3], lambda: checks.hami(cards[0], hami_library))
     else:
-        rows.append(skipped(_ALL[3], f"{hami_library} is not there (--hami-library)"))
+        rows.append(skipped(_ALL[3], f"{hami_library} does not exist (--hami-library)"))
     return _machine(found), rows
 
 
 def _try(name: str, check: Callable[[], list[Row]]) -> list[Row]:
-    """Make a check; what keeps it from being made is told in its place."""
+    """Run a check; if it is not possible or fails, return a row with the reason."""
     try:
         return check()
     except NotHere as error:

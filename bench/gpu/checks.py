@@ -1,4 +1,4 @@
-"""The checks on a real GPU. Each returns rows of the table; none of them changes the card."""
+"""The checks on a real GPU; each returns rows of the table, and none changes the card."""
 
 import json
 import os
@@ -27,17 +27,17 @@ from contract.resource import Resource
 MIB = 1 << 20
 _BLOCK = 256 * MIB
 _HELD = 1024 * MIB
-_CONTEXT = 1024 * MIB  # a context of CUDA takes some hundred MiB of its own
+_CONTEXT = 1024 * MIB  # a CUDA context itself needs some hundred MiB
 _SECONDS = 14.0
-_SETTLE = 3.0  # the driver's samples are of the last second or less
-_LOOK = 0.5
+_SETTLE = 3.0  # the driver's samples cover the last second or less
+_READ_EVERY = 0.5
 _DUTIES = (0.25, 0.75)
 _POINTS = 10.0
 _LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z", re.ASCII)  # of Kubernetes
 
 
 class LoadFailed(Exception):
-    """The process with the load did not do what it was told."""
+    """The process with the load failed."""
 
 
 def list_cards(found: Discovery) -> list[Row]:
@@ -69,22 +69,22 @@ def list_cards(found: Discovery) -> list[Row]:
 
 
 def health(cards: tuple[Card, ...]) -> list[Row]:
-    """Check that every card answers the probe and can be watched."""
+    """Check that every card passes the probe, and that its events can be watched."""
     rows = []
     with NvmlSource().open() as session:
         session.discover()
         unwatched = session.watch([each.uuid for each in cards])
         for card in cards:
-            answer = session.probe(card.uuid)
-            ill = isinstance(answer, CardFault)
-            told = answer.text if isinstance(answer, CardFault) else "healthy"
-            rows.append(row(f"health of card {card.index}", "healthy", told, right=not ill))
-    told = "; ".join(sorted(set(unwatched.values()))) or "all"
-    return [*rows, row("cards whose events are told", "all", told, right=not unwatched)]
+            result = session.probe(card.uuid)
+            unhealthy = isinstance(result, CardFault)
+            found = result.text if isinstance(result, CardFault) else "healthy"
+            rows.append(row(f"health of card {card.index}", "healthy", found, right=not unhealthy))
+    found = "; ".join(sorted(set(unwatched.values()))) or "all"
+    return [*rows, row("cards whose events are watched", "all", found, right=not unwatched)]
 
 
 def use(card: Card) -> list[Row]:
-    """Compare what the agent reads of a load with what the load is."""
+    """Compare the use that the agent reads with a load of known size."""
     rows = []
     for duty in _DUTIES:
         begun, busy, cores, memory = time.time_ns() // 1000, [], [], 0
@@ -98,10 +98,11 @@ def use(card: Card) -> list[Row]:
                 by_process = found.process_cores or {}
                 cores += [by_process[pid]] if pid in by_process else []
                 memory = max(memory, (found.process_memory or {}).get(pid, 0))
-                time.sleep(_LOOK)
+                time.sleep(_READ_EVERY)
             real = 100 * float(run.line()["duty"])
         problems = (
-            "; ".join(found.problems) or "the driver names no process of ours: run it on the host"
+            "; ".join(found.problems)
+            or "the driver does not list our process: run this on the host, not in a container"
         )
         for what, figures in (("card", busy), ("process", cores)):
             name = f"load of {duty:.0%}: cores of the {what}"
@@ -119,7 +120,7 @@ def use(card: Card) -> list[Row]:
 
 
 def hami(card: Card, library: Path) -> list[Row]:
-    """Check that HAMi-core's library holds a share to what the agent answers for it."""
+    """Check that HAMi-core's library enforces the limits in the agent's container edits."""
     confined.check()
     container, alone = LimitedContainer(30, {card: 8}), {"CUDA_VISIBLE_DEVICES": card.uuid}
     (plain,) = container.run(ContainerEdits(), alone)
@@ -133,7 +134,7 @@ def hami(card: Card, library: Path) -> list[Row]:
 
 
 class _Run:
-    """A load that runs."""
+    """A running load."""
 
     def __init__(self, process: "subprocess.Popen[str]", errors: IO[str]) -> None:
         self._process, self._errors = process, errors
@@ -142,19 +143,19 @@ class _Run:
         """Return its next line.
 
         Raises:
-            LoadFailed: it has ended without.
+            LoadFailed: it ended without another line.
         """
         for line in self._process.stdout or ():
             decoded: dict[str, Any] = json.loads(line)
             return decoded
         self._errors.seek(0)
-        told = self._errors.read().strip().splitlines()
-        raise LoadFailed(f"the load ended: {told[-1] if told else 'without a word'}")
+        printed = self._errors.read().strip().splitlines()
+        raise LoadFailed(f"the load ended: {printed[-1] if printed else 'without a message'}")
 
 
 @contextmanager
 def _load(card: Card, *options: str) -> Iterator[_Run]:
-    """Start a load on a card, and end it."""
+    """Run a load on a card until the block ends."""
     command = [sys.executable, "-m", "bench.gpu.load", *options]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": card.uuid}
     with (

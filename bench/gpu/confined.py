@@ -1,7 +1,7 @@
-"""A program with what an ``Allocate`` answer gives a container: its variables and its mounts.
+"""Run a program with the variables and mounts of an ``Allocate`` response.
 
-It has a mount namespace of its own, in which ``/etc`` and ``/usr/local`` are overlaid, so that
-the mounts find a place. All else is this machine's.
+The program has its own mount namespace with overlays on ``/etc`` and ``/usr/local``, so that mount
+points can be created there. Everything else is this machine's.
 """
 
 import os
@@ -20,18 +20,18 @@ _SECONDS = 60
 
 
 class NotHere(Exception):
-    """This machine cannot do it."""
+    """This machine does not support the check."""
 
 
 class ProgramFailed(Exception):
-    """The program did not end well."""
+    """The program failed or did not end in time."""
 
 
 def check() -> None:
-    """Try whether programs can be confined here.
+    """Check that programs can be confined on this machine.
 
     Raises:
-        NotHere: they cannot.
+        NotHere: mount namespaces are not available.
     """
     try:
         run(ContainerEdits(), ["true"], {})
@@ -40,17 +40,23 @@ def check() -> None:
 
 
 def run(
-    answer: ContainerEdits,
+    edits: ContainerEdits,
     command: Sequence[str],
     variables: Mapping[str, str],
     *,
     before: str = ":",
 ) -> tuple[str, str]:
-    """Run a program, having run *before* in a shell; return its output and its errors.
+    """Run a program; return its standard output and standard error.
+
+    Args:
+        edits: the container edits with variables and mounts.
+        command: the program and its arguments.
+        variables: further environment variables.
+        before: a shell command that runs before the mounts.
 
     Raises:
-        OSError: it could not be begun.
-        ProgramFailed: with its last line.
+        OSError: the program could not be started.
+        ProgramFailed: the program failed; the message is its last line.
     """
     with tempfile.TemporaryDirectory() as own:
         script = "\n".join(
@@ -58,7 +64,7 @@ def run(
                 f"set -e\nmount -t tmpfs none {own}",
                 *(_overlay(each, f"{own}{each}") for each in _OVERLAID),
                 before,
-                *map(_bind, answer.mounts),
+                *map(_bind, edits.mounts),
                 f"exec {shlex.join(command)}",
             )
         )
@@ -67,17 +73,17 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | dict(variables) | dict(answer.envs),
+            env=os.environ | dict(variables) | dict(edits.envs),
             start_new_session=True,
         ) as process:
             try:
                 output, errors = process.communicate(timeout=_SECONDS)
             except subprocess.TimeoutExpired as error:
                 os.killpg(process.pid, signal.SIGKILL)
-                raise ProgramFailed(f"it had not ended after {_SECONDS} s") from error
+                raise ProgramFailed(f"still running after {_SECONDS} s") from error
     if process.returncode:
-        told = errors.strip().splitlines() or [f"it ended with {process.returncode}"]
-        raise ProgramFailed(told[-1])
+        lines = errors.strip().splitlines() or [f"exited with status {process.returncode}"]
+        raise ProgramFailed(lines[-1])
     return output, errors
 
 
@@ -88,7 +94,7 @@ def _overlay(path: str, own: str) -> str:
 
 def _bind(mount: Mount) -> str:
     source, target = shlex.quote(mount.host), shlex.quote(mount.container)
-    above = shlex.quote(str(Path(mount.container).parent))
+    parent = shlex.quote(str(Path(mount.container).parent))
     folder = Path(mount.host).is_dir()
-    place = f"mkdir -p {target}" if folder else f"mkdir -p {above}; test -e {target} || >{target}"
-    return f"{place}; mount -o {'bind,ro' if mount.read_only else 'bind'} {source} {target}"
+    make = f"mkdir -p {target}" if folder else f"mkdir -p {parent}; test -e {target} || >{target}"
+    return f"{make}; mount -o {'bind,ro' if mount.read_only else 'bind'} {source} {target}"

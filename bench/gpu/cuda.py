@@ -1,7 +1,7 @@
-"""The driver's own API, ``libcuda.so.1``, as far as a load needs it.
+"""The parts of the CUDA driver API (``libcuda.so.1``) that a load needs.
 
-https://docs.nvidia.com/cuda/cuda-driver-api/ has the functions. Those with ``_v2`` are what the
-names without it mean in today's ``cuda.h``.
+The functions: https://docs.nvidia.com/cuda/cuda-driver-api/. In today's ``cuda.h``, a name without
+``_v2`` means the function with it.
 """
 
 import ctypes
@@ -41,21 +41,21 @@ class CudaError(Exception):
 
 
 def spin_ptx(major: int, minor: int) -> bytes:
-    """Return a kernel that runs for as many nanoseconds as it is told, in PTX.
+    """Return a PTX kernel that runs for the nanoseconds in its parameter.
 
-    The driver compiles PTX for any card that is newer than its target. The newest drivers know
-    no target below ``sm_75`` (PTX 6.3); cards older than that need ``sm_50``.
+    The driver compiles PTX for any card that is at least as new as the PTX target. The newest
+    drivers support no target below ``sm_75`` (PTX 6.3); older cards need ``sm_50``.
     """
     target, version = ("sm_75", "6.3") if (major, minor) >= (7, 5) else ("sm_50", "6.0")
     return _SPIN.format(target=target, version=version).encode() + b"\0"
 
 
 class Cuda:
-    """A card that the driver shows to this process, by CUDA's number, with its primary context.
+    """A card that is visible to this process, by CUDA's number, with its primary context.
 
     Raises:
         OSError: there is no ``libcuda.so.1``.
-        CudaError: the driver shows no such card, or cannot make a context.
+        CudaError: there is no such card, or the driver cannot create a context.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -84,17 +84,17 @@ class Cuda:
         return text.value.decode()
 
     def memory(self) -> tuple[int, int]:
-        """Return the bytes of the card, and those of the current context's."""
+        """Return the card's memory by ``cuDeviceTotalMem`` and by ``cuMemGetInfo``, in bytes."""
         size, free, total = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuDeviceTotalMem_v2", ctypes.byref(size), self._device)
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return size.value, total.value
 
     def allocate(self, size: int) -> int:
-        """Allocate and touch so many bytes; return their address.
+        """Allocate *size* bytes and write to them; return their address.
 
         Raises:
-            CudaError: with ``OUT_OF_MEMORY`` where there are not as many.
+            CudaError: its code is ``OUT_OF_MEMORY`` if there are not enough.
         """
         address = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
@@ -110,7 +110,7 @@ class Cuda:
         self._call("cuModuleGetFunction", ctypes.byref(self._function), module, name)
 
     def spin(self, seconds: float, blocks: int = 1) -> None:
-        """Run the kernel in so many blocks, each for so long, and wait for it."""
+        """Run the kernel with *blocks* blocks, each for *seconds*, and wait for it."""
         length = ctypes.c_uint64(int(seconds * 1e9))
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(length))
         grid_and_block: Sequence[ctypes.c_uint] = [ctypes.c_uint(each) for each in (blocks, *_ONE)]

@@ -1,7 +1,7 @@
-"""A limit as a program meets it: our enforcer, the library that it counts on, and a driver.
+"""Limits as a program sees them, with our enforcer, the limiting library and a driver.
 
-A container is given what the agent would answer for it, and a program in it
-(:mod:`bench.gpu.share`) says what it is told of each card and what it is given.
+The program (:mod:`bench.gpu.share`) runs with the agent's container edits. It prints the memory
+size of each card, and whether it can allocate its share.
 """
 
 import re
@@ -26,7 +26,7 @@ BLOCK = 256 << 20
 
 _MIB = 1 << 20
 _REF = ContainerRef(PodId("default", "limits", "11111111-2222-4333-8444-555555555555"), "main")
-_TOLD = re.compile(r"[0-9a-fA-F:.]+: .* MiB, |busy [0-9]+%$")
+_CARD_LINE = re.compile(r"[0-9a-fA-F:.]+: .* MiB, |busy [0-9]+%$")
 _READ = re.compile(
     r" (core utilization limit|limit|total utilization|hard limit mode|enable mode)"
     r" *[:=] ([0-9]+)$",
@@ -36,9 +36,13 @@ _READ = re.compile(
 
 @dataclass(frozen=True)
 class LimitedContainer:
-    """A container that asks for so many *cores* and *blocks* of memory of each card.
+    """A container with a share of each card.
 
-    Its program launches kernels of *spin* blocks; 0 is none. The libraries count blocks.
+    Attributes:
+        cores: cores of each card.
+        blocks: memory blocks, by card.
+        core_limit: limit of cores, if it differs.
+        spin: blocks of its program's kernels; 0 for no kernels. The libraries count blocks.
     """
 
     cores: int
@@ -48,8 +52,8 @@ class LimitedContainer:
 
     @cached_property
     def entitlement(self) -> Entitlement:
-        """What it may use by the agent's record."""
-        ids = {f"{card.uuid}::{place}" for card in self.blocks for place in range(self.cores)}
+        """The entitlement that the agent would return for it."""
+        ids = {f"{card.uuid}::{slot}" for card in self.blocks for slot in range(self.cores)}
         cores = Grant(
             Resource.CORE, tuple(CardGrant(card.uuid, self.cores) for card in self.blocks)
         )
@@ -58,34 +62,34 @@ class LimitedContainer:
 
     @property
     def memory(self) -> Grant:
-        """What its blocks of memory stand for."""
+        """The grant of its memory blocks."""
         shares = (CardGrant(card.uuid, blocks) for card, blocks in self.blocks.items())
         return Grant(Resource.MEMORY, tuple(shares))
 
     def run(
-        self, answer: ContainerEdits, variables: Mapping[str, str], before: str = ":"
+        self, edits: ContainerEdits, variables: Mapping[str, str], before: str = ":"
     ) -> list[str]:
-        """Run the program with an answer; return what it says, and what a library has read.
+        """Run the program; return its lines, and the limits that a library logged.
 
         Raises:
-            ProgramFailed: it did not end well.
+            ProgramFailed: the program failed.
         """
         by_bus = sorted(self.blocks.items(), key=lambda each: each[0].bus_id)
         shares = [str(blocks * BLOCK // _MIB) for _, blocks in by_bus]
         command = [sys.executable, "-m", "bench.gpu.share", str(self.spin), *shares]
         here = {"PYTHONPATH": str(Path(__file__).parents[2])}
-        output, errors = confined.run(answer, command, here | dict(variables), before=before)
-        told = [each for each in output.splitlines() if _TOLD.match(each)]
-        return told + list(dict.fromkeys(" ".join(each) for each in _READ.findall(errors)))
+        output, errors = confined.run(edits, command, here | dict(variables), before=before)
+        lines = [each for each in output.splitlines() if _CARD_LINE.match(each)]
+        return lines + list(dict.fromkeys(" ".join(each) for each in _READ.findall(errors)))
 
 
 def hami(
     container: LimitedContainer, library: Path, folder: Path, variables: Mapping[str, str]
 ) -> list[str]:
-    """Limit a container, or one that is guessed, by HAMi-core's library in the folder *library*.
+    """Run a container with the limits of HAMi-core's library in the folder *library*.
 
     Raises:
-        ProgramFailed: the program did not end well.
+        ProgramFailed: the program failed.
     """
     enforcer = HamiCore(
         state_dir=folder / "state",
@@ -95,8 +99,8 @@ def hami(
     )
     enforcer.open()
     held = container.entitlement
-    answer = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores).merged_with(
+    edits = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores).merged_with(
         enforcer.prepare_allocation(held.ref, frozenset(), container.memory)
     )
     enforcer.prepare_start(held.core_ids, held)
-    return container.run(answer, {"LIBCUDA_LOG_LEVEL": "3"} | dict(variables))
+    return container.run(edits, {"LIBCUDA_LOG_LEVEL": "3"} | dict(variables))

@@ -1,6 +1,6 @@
 """``python -m bench.gpu.load``: a process that holds memory and uses a card for a known time.
 
-It writes a line of JSON once it holds what it was told to, and another at the end.
+It prints a line of JSON when it holds the memory, and another at the end.
 """
 
 import json
@@ -16,8 +16,8 @@ _PERIOD = 0.1
 
 @click.command()
 @click.option("--memory", type=int, default=0, help="Bytes to hold.")
-@click.option("--duty", type=click.FloatRange(0, 1), default=0.0, help="Part of the time.")
-@click.option("--seconds", type=float, default=0.0, help="How long.")
+@click.option("--duty", type=click.FloatRange(0, 1), default=0.0, help="Busy part of the time.")
+@click.option("--seconds", type=float, default=0.0, help="Duration in seconds.")
 def main(memory: int, duty: float, seconds: float) -> None:
     """Hold memory, and keep the card busy."""
     cuda = Cuda()
@@ -25,17 +25,17 @@ def main(memory: int, duty: float, seconds: float) -> None:
         cuda.allocate(memory)
     if duty:
         cuda.load_spin()
-    _tell(pid=os.getpid())
+    _print_json(pid=os.getpid())
     begun, busy = time.monotonic(), 0.0
     while (now := time.monotonic()) < begun + seconds:
         if duty:
             cuda.spin(duty * _PERIOD)
             busy += time.monotonic() - now
         time.sleep(max(now + _PERIOD - time.monotonic(), 0))
-    _tell(duty=busy / max(time.monotonic() - begun, _PERIOD))
+    _print_json(duty=busy / max(time.monotonic() - begun, _PERIOD))
 
 
-def _tell(**fields: object) -> None:
+def _print_json(**fields: object) -> None:
     click.echo(json.dumps(fields))
 
 

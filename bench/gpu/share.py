@@ -1,8 +1,9 @@
-"""``python -m bench.gpu.share BLOCKS MIB ...``: what this program is told and given of its cards.
+"""``python -m bench.gpu.share BLOCKS MIB ...``: print what this program can use of its cards.
 
-A line for each card, by CUDA's number: its MiB by ``cuDeviceTotalMem``, ``cuMemGetInfo`` and NVML,
-once where they agree, and whether half of *MIB* and then all of it is given. Then, unless *BLOCKS*
-is 0, which part of the time the last card is busy with kernels of so many blocks.
+It prints a line for each card, by CUDA's number: its MiB by ``cuDeviceTotalMem``, ``cuMemGetInfo``
+and NVML (one number if they agree), and whether half of *MIB* and then all of it can be allocated.
+Then, if *BLOCKS* is not 0, it prints how many percent of the time the last card is busy with
+kernels of that many blocks.
 """
 
 import sys
@@ -14,20 +15,20 @@ from bench.gpu.cuda import OUT_OF_MEMORY, Cuda, CudaError
 
 _MIB = 1 << 20
 _KERNEL = 0.002
-_SETTLE, _SECONDS = 2.0, 3.0  # the libraries begin low, and look eight times a second
+_SETTLE, _SECONDS = 2.0, 3.0  # the libraries start low, and adjust eight times a second
 
 
 def main(blocks: int, shares: list[int]) -> None:
-    """Look at as many cards as there are *shares*."""
+    """Check as many cards as there are *shares*, in MiB."""
     pynvml.nvmlInit()
     cuda = Cuda()
     for number, share in enumerate(shares):
         cuda = Cuda(number)
         handle = pynvml.nvmlDeviceGetHandleByIndex(number)
         sizes = (*cuda.memory(), pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        told = " / ".join(dict.fromkeys(str(each // _MIB) for each in sizes))
-        half, whole = (_ask(cuda, each * _MIB) for each in (share // 2, share))
-        print(f"{cuda.bus_id()}: {told} MiB, half {half}, all {whole}", flush=True)  # noqa: T201
+        total = " / ".join(dict.fromkeys(str(each // _MIB) for each in sizes))
+        half, whole = (_try_allocate(cuda, each * _MIB) for each in (share // 2, share))
+        print(f"{cuda.bus_id()}: {total} MiB, half {half}, all {whole}", flush=True)  # noqa: T201
     if blocks:
         cuda.load_spin()
         _kernels(cuda, blocks, _SETTLE)
@@ -36,7 +37,7 @@ def main(blocks: int, shares: list[int]) -> None:
 
 
 def _kernels(cuda: Cuda, blocks: int, seconds: float) -> int:
-    """Launch kernels for so long; return how many ended."""
+    """Launch kernels for *seconds*; return how many ended."""
     until, count = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         cuda.spin(_KERNEL, blocks)
@@ -44,7 +45,7 @@ def _kernels(cuda: Cuda, blocks: int, seconds: float) -> int:
     return count
 
 
-def _ask(cuda: Cuda, size: int) -> str:
+def _try_allocate(cuda: Cuda, size: int) -> str:
     try:
         cuda.allocate(size)
     except CudaError as error:

@@ -1,4 +1,4 @@
-"""The result as a table for docs/benchmarks.md."""
+"""The results as a table for docs/benchmarks.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class CheckOutcome(StrEnum):
-    """What became of a check."""
+    """The outcome of a check."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -18,8 +18,10 @@ class Row:
     """One check.
 
     Attributes:
-        expected: in words and figures.
-        found: the same; where it was skipped, why.
+        check: its name.
+        expected: the expected result, as text.
+        found: the result, as text; the reason if it was skipped.
+        outcome: whether it is right.
     """
 
     check: str
@@ -29,23 +31,23 @@ class Row:
 
 
 def near(check: str, expected: float, found: float, within: float, unit: str) -> Row:
-    """Compare a figure with the one that is known."""
+    """Return the row that compares a number with the expected one."""
     right = abs(found - expected) <= within
     return row(check, f"{expected:.0f} {unit} ± {within:.0f}", f"{found:.0f} {unit}", right=right)
 
 
 def row(check: str, expected: str, found: str, *, right: bool) -> Row:
-    """Return the row of a check that was made."""
+    """Return the row of a check that ran."""
     return Row(check, expected, found, CheckOutcome.RIGHT if right else CheckOutcome.WRONG)
 
 
-def skipped(check: str, why: str) -> Row:
-    """Return the row of a check that cannot be made here."""
-    return Row(check, "", why, CheckOutcome.SKIPPED)
+def skipped(check: str, reason: str) -> Row:
+    """Return the row of a check that is not possible on this machine."""
+    return Row(check, "", reason, CheckOutcome.SKIPPED)
 
 
 def render(machine: str, rows: Sequence[Row]) -> str:
-    """Write the table, in Markdown."""
+    """Return the table in Markdown."""
     lines = [f"On {machine}:", "", "| check | expected | found | |", "| --- | --- | --- | --- |"]
     for row in rows:
         cells = (each.replace("|", "\\|") for each in (row.check, row.expected, row.found))

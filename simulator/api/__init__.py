@@ -1,11 +1,10 @@
 """An API server in memory: objects, lists and watches, patches, admission webhooks.
 
-What decides is free of I/O: ``errors``, ``resources``, ``selectors``, ``quantities``,
-``patching``, ``validation``, ``store``, ``webhooks``, ``review``. ``operations`` puts
-them in the order a request goes through. I/O is in three modules: ``caller`` (calls
-webhooks over TLS), ``http`` (serves clients) and ``server`` (the thread, the socket,
-the faults a test can cause). aiohttp is imported in ``caller`` and ``http`` only,
-jsonpatch in ``patching``.
+The modules with the rules do no I/O: ``errors``, ``resources``, ``selectors``, ``quantities``,
+``patching``, ``validation``, ``store``, ``webhooks``, ``review``. ``operations`` calls them in
+the order of the real server. Three modules do I/O: ``caller`` (calls webhooks over TLS),
+``http`` (serves clients) and ``server`` (the thread, the socket, the faults that a test can
+cause). Only ``caller`` and ``http`` import aiohttp, only ``patching`` imports jsonpatch.
 
-One event loop owns the store: no module here takes a lock for it.
+Only one event loop uses the store, so no module here needs a lock for it.
 """

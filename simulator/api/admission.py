@@ -1,8 +1,8 @@
-"""Taking a request through webhooks, in the order and words of the real server.
+"""Send a request through the admission webhooks, in the real server's order and with its messages.
 
-Mutating webhooks run one after the other, each on what the one before made of the object.
-Validating webhooks all see the final object. ``matchConditions``, policies and
-``reinvocationPolicy`` are not modelled: ``tests/e2e`` asks a real API server about them.
+Mutating webhooks run one after the other; each gets the object as the previous one changed it.
+Validating webhooks all get the final object. ``matchConditions``, policies and
+``reinvocationPolicy`` are not modelled: ``tests/e2e`` tests them on a real API server.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from simulator.api.review import (
     ReviewRequest,
     WebhookResponse,
     denial,
-    read_answer,
+    read_response,
     review,
     review_request,
 )
@@ -30,12 +30,19 @@ from simulator.api.selectors import InvalidSelector
 from simulator.api.webhooks import Webhook, parse_webhooks
 
 
-def _as_it_is(obj: Json) -> Json:
+def _unchanged(obj: Json) -> Json:
     return obj
 
 
 class AdmissionChain:
-    """The chain of webhooks."""
+    """Calls the webhooks that a request must pass.
+
+    Args:
+        caller: calls one webhook.
+        new_uid: returns a UID for a review.
+        stored: returns the stored objects of a resource.
+        namespace_labels: returns the labels of a namespace.
+    """
 
     def __init__(
         self,
@@ -56,59 +63,59 @@ class AdmissionChain:
         obj: Json | None,
         warnings: list[str],
         *,
-        settle: Callable[[Json], Json] = _as_it_is,
+        normalize: Callable[[Json], Json] = _unchanged,
     ) -> Json | None:
-        """Let the mutating webhooks change *obj*.
+        """Return *obj* as the mutating webhooks change it.
 
         Args:
             request: the request.
             obj: the object in it, ``None`` in a deletion.
-            warnings: gets what the webhooks want the user to be told.
-            settle: decodes what a webhook made of the object and fills in the defaults.
+            warnings: the webhooks' warnings for the user are appended here.
+            normalize: decodes a patched object and fills in the defaults.
 
         Returns:
-            The object as they made it.
+            The changed object.
 
         Raises:
-            StatusError: one denied it, or failed and its policy is ``Fail``.
+            StatusError: a webhook denied it, or failed and its policy is ``Fail``.
         """
         for webhook in self._webhooks(request, mutating=True):
             body = self._review_for(webhook, request, obj)
             if body is None:
                 continue
-            answer = await self._ask(webhook, body)
-            if answer is not None:
-                warnings.extend(answer.warnings)
-                if answer.patch is not None and obj is not None:
+            response = await self._call(webhook, body)
+            if response is not None:
+                warnings.extend(response.warnings)
+                if response.patch is not None and obj is not None:
                     try:
-                        obj = settle(apply_json_patch(obj, answer.patch))
+                        obj = normalize(apply_json_patch(obj, response.patch))
                     except InvalidPatch as error:
                         raise internal(str(error)) from error
         return obj
 
     async def validate(self, request: ReviewRequest, obj: Json | None, warnings: list[str]) -> None:
-        """Ask the validating webhooks, all at once; the first refusal is told.
+        """Call all validating webhooks at the same time; raise the first denial, in their order.
 
         Raises:
-            StatusError: one denied it, or failed and its policy is ``Fail``.
+            StatusError: a webhook denied it, or failed and its policy is ``Fail``.
         """
-        asked = [
+        calls = [
             (webhook, body)
             for webhook in self._webhooks(request, mutating=False)
             if (body := self._review_for(webhook, request, obj)) is not None
         ]
-        answers = await asyncio.gather(
-            *(self._ask(webhook, body) for webhook, body in asked),
+        responses = await asyncio.gather(
+            *(self._call(webhook, body) for webhook, body in calls),
             return_exceptions=True,
         )
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-            if answer is not None:
-                warnings.extend(answer.warnings)
+        for response in responses:
+            if isinstance(response, BaseException):
+                raise response
+            if response is not None:
+                warnings.extend(response.warnings)
 
     def _webhooks(self, request: ReviewRequest, *, mutating: bool) -> Sequence[Webhook]:
-        # A broken webhook could otherwise keep anybody from repairing its configuration.
+        # Otherwise a broken webhook could block the repair of its own configuration.
         if request.target.resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             return ()
         stored = self._stored(MUTATING_WEBHOOKS if mutating else VALIDATING_WEBHOOKS)
@@ -120,9 +127,9 @@ class AdmissionChain:
     def _review_for(
         self, webhook: Webhook, request: ReviewRequest, obj: Json | None
     ) -> Json | None:
-        """Build what a webhook is asked; ``None`` when it has no say."""
+        """Build the review for a webhook; ``None`` if the webhook does not match the request."""
         namespace = request.target.namespace
-        if not webhook.wants(
+        if not webhook.matches(
             request.target,
             request.operation,
             objects=(obj, request.old),
@@ -131,10 +138,10 @@ class AdmissionChain:
             return None
         return review_request(request, obj, uid=self._new_uid())
 
-    async def _ask(self, webhook: Webhook, body: Json) -> WebhookResponse | None:
-        """Return the answer of a webhook; ``None`` when it failed and may be ignored."""
+    async def _call(self, webhook: Webhook, body: Json) -> WebhookResponse | None:
+        """Return a webhook's response; ``None`` if it failed and its failure is ignored."""
         try:
-            answer = read_answer(
+            response = read_response(
                 await self._caller.post(webhook, review(body)),
                 uid=body["uid"],
                 mutating=webhook.mutating,
@@ -145,11 +152,11 @@ class AdmissionChain:
         except InvalidResponse as error:
             _fail_unless_open(webhook, f"received invalid webhook response: {error}", error)
             return None
-        if not answer.allowed:
-            raise denial(webhook.name, answer.status)
-        return answer
+        if not response.allowed:
+            raise denial(webhook.name, response.status)
+        return response
 
 
-def _fail_unless_open(webhook: Webhook, why: str, error: Exception) -> None:
+def _fail_unless_open(webhook: Webhook, reason: str, error: Exception) -> None:
     if not webhook.fails_open:
-        raise internal(f'failed calling webhook "{webhook.name}": {why}') from error
+        raise internal(f'failed calling webhook "{webhook.name}": {reason}') from error

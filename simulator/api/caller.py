@@ -1,4 +1,4 @@
-"""Calling webhooks over TLS, verified as the API server verifies them."""
+"""Call webhooks over TLS; their certificates are verified as the API server does."""
 
 import base64
 import binascii
@@ -9,15 +9,15 @@ import aiohttp
 
 from simulator.api.webhooks import Webhook
 
-_LARGEST_ANSWER = 3 * 1024 * 1024
+_LARGEST_RESPONSE = 3 * 1024 * 1024  # bytes
 
 
 class WebhookCallFailed(Exception):
-    """A webhook could not be asked, or gave no answer."""
+    """A webhook could not be called, or did not respond."""
 
 
 class WebhookCaller:
-    """Posts reviews, keeping connections as the API server does."""
+    """Posts reviews and reuses connections, as the API server does."""
 
     def __init__(self) -> None:
         self._contexts: dict[str, ssl.SSLContext] = {}
@@ -33,10 +33,10 @@ class WebhookCaller:
         await self._session.close()
 
     async def post(self, webhook: Webhook, body: bytes) -> bytes:
-        """Return the body of the answer.
+        """Return the body of the response.
 
         Raises:
-            CallFailed: there was none, or not with status 200.
+            WebhookCallFailed: there was no response, its status is not 200, or it is too long.
         """
         url = f"{webhook.url}?timeout={webhook.timeout_s}s"
         call = f'Post "{url}"'
@@ -48,29 +48,29 @@ class WebhookCaller:
                 timeout=aiohttp.ClientTimeout(total=webhook.timeout_s),
                 allow_redirects=False,
             ) as response:
-                answer = await response.content.read(_LARGEST_ANSWER + 1)
-                while len(answer) <= _LARGEST_ANSWER and not response.content.at_eof():
-                    answer += await response.content.read(_LARGEST_ANSWER)
+                received = await response.content.read(_LARGEST_RESPONSE + 1)
+                while len(received) <= _LARGEST_RESPONSE and not response.content.at_eof():
+                    received += await response.content.read(_LARGEST_RESPONSE)
         except TimeoutError as error:
             raise WebhookCallFailed(f"{call}: context deadline exceeded") from error
         except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
             raise WebhookCallFailed(f"{call}: {error}") from error
         if response.status != 200:
-            text = answer[:200].decode(errors="replace").strip()
+            text = received[:200].decode(errors="replace").strip()
             raise WebhookCallFailed(f"an error on the server ({response.status}: {text!r})")
-        if len(answer) > _LARGEST_ANSWER:
-            raise WebhookCallFailed(f"{call}: the answer is longer than {_LARGEST_ANSWER} bytes")
-        return answer
+        if len(received) > _LARGEST_RESPONSE:
+            raise WebhookCallFailed(f"{call}: response is longer than {_LARGEST_RESPONSE} bytes")
+        return received
 
     def _context(self, ca_bundle: str) -> ssl.SSLContext:
-        # One context for each bundle: connections are only shared within a context.
+        # One context for each bundle: only calls with the same context share connections.
         context = self._contexts.get(ca_bundle)
         if context is None:
-            context = self._contexts[ca_bundle] = _trusting(ca_bundle)
+            context = self._contexts[ca_bundle] = _context_trusting(ca_bundle)
         return context
 
 
-def _trusting(ca_bundle: str) -> ssl.SSLContext:
+def _context_trusting(ca_bundle: str) -> ssl.SSLContext:
     if not ca_bundle:
         return ssl.create_default_context()
     try:

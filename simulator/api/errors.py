@@ -1,4 +1,4 @@
-"""Refusals in the words of the real API server (``apimachinery/pkg/api/errors``)."""
+"""Errors with the messages of the real API server (``apimachinery/pkg/api/errors``)."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,7 +6,7 @@ from simulator.api.resources import ApiResource, Json
 
 
 class StatusError(Exception):
-    """A request is refused; rendered as a ``Status`` body.
+    """A request is refused; the response body is a ``Status``.
 
     Attributes:
         message: the text ``kubectl`` shows.
@@ -38,31 +38,31 @@ class StatusError(Exception):
 
 
 def bad_request(message: str) -> StatusError:
-    """Refuse what cannot be understood."""
+    """Build the error for a request that cannot be parsed."""
     return StatusError(400, "BadRequest", message)
 
 
 def not_found(resource: ApiResource, name: str) -> StatusError:
-    """Refuse because there is no such object."""
+    """Build the error for an object that does not exist."""
     return StatusError(
         404, "NotFound", f'{resource.qualified} "{name}" not found', _of(resource, name)
     )
 
 
 def no_such_path() -> StatusError:
-    """Refuse a path that names no known resource."""
+    """Build the error for a path of no known resource."""
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
 def method_not_allowed() -> StatusError:
-    """Refuse a verb that the path does not know."""
+    """Build the error for a verb that the path does not support."""
     return StatusError(
         405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
     )
 
 
 def unsupported_media_type(found: str) -> StatusError:
-    """Refuse a body in a format that is not served."""
+    """Build the error for a body in a format that is not supported."""
     return StatusError(
         415,
         "UnsupportedMediaType",
@@ -72,24 +72,24 @@ def unsupported_media_type(found: str) -> StatusError:
 
 
 def already_exists(resource: ApiResource, name: str) -> StatusError:
-    """Refuse to create a second object of one name."""
+    """Build the error for creating an object whose name is in use."""
     return StatusError(
         409, "AlreadyExists", f'{resource.qualified} "{name}" already exists', _of(resource, name)
     )
 
 
-def conflict(resource: ApiResource, name: str, why: str) -> StatusError:
-    """Refuse because the object is not in the state the caller believed it in."""
+def conflict(resource: ApiResource, name: str, reason: str) -> StatusError:
+    """Build the error for a write that does not suit the object's state."""
     return StatusError(
         409,
         "Conflict",
-        f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}',
+        f'Operation cannot be fulfilled on {resource.qualified} "{name}": {reason}',
         _of(resource, name),
     )
 
 
 def modified(resource: ApiResource, name: str) -> StatusError:
-    """Refuse a write that is based on an older version."""
+    """Build the error for a write that is based on an older version."""
     return conflict(
         resource,
         name,
@@ -98,13 +98,13 @@ def modified(resource: ApiResource, name: str) -> StatusError:
     )
 
 
-def expired(asked: int, oldest: int) -> StatusError:
-    """Refuse a watch from before the history that is kept."""
-    return StatusError(410, "Expired", f"too old resource version: {asked} ({oldest})")
+def expired(requested: int, oldest: int) -> StatusError:
+    """Build the error for a watch that starts before the kept history."""
+    return StatusError(410, "Expired", f"too old resource version: {requested} ({oldest})")
 
 
 def invalid(resource: ApiResource, name: str, errors: Iterable[str]) -> StatusError:
-    """Refuse an object that breaks rules; *errors* are ``path: kind: value: rule``."""
+    """Build the error for an invalid object; *errors* are ``path: kind: value: rule``."""
     found = list(errors)
     text = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
     causes = [
@@ -120,7 +120,7 @@ def invalid(resource: ApiResource, name: str, errors: Iterable[str]) -> StatusEr
 
 
 def internal(message: str) -> StatusError:
-    """Refuse because something of the server's own failed."""
+    """Build the error for a failure of the server or of a webhook."""
     return StatusError(
         500,
         "InternalError",
@@ -130,7 +130,7 @@ def internal(message: str) -> StatusError:
 
 
 def unavailable() -> StatusError:
-    """Refuse everything, as a server does that is going down or coming up."""
+    """Build the error with which a server that starts or stops refuses every request."""
     return StatusError(503, "ServiceUnavailable", "the server is currently unable to handle it")
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong with the server on purpose, and what it remembers of its callers."""
+"""Faults that a test injects into the server, and the server's log of requests."""
 
 import math
 from collections.abc import Mapping
@@ -7,25 +7,25 @@ from enum import StrEnum
 
 
 class Outage(StrEnum):
-    """How the server is away."""
+    """How the server is unavailable."""
 
     NONE = "none"
     REFUSED = "refused"
-    """Nobody listens on the port; open connections are reset."""
+    """Nothing listens on the port; open connections are reset."""
     UNAVAILABLE = "unavailable"
-    """Every request is answered with 503; running watches are cut."""
+    """Every request gets 503; running watches are cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a request gets instead of its answer.
+    """What a request gets instead of its normal response.
 
     Attributes:
-        status: the HTTP status; 0 for the answer that it would have got, late.
-        body: the bytes of the answer; ``None`` for a ``Status`` with the message.
-        message: why, in a ``Status``; ``{asked}`` in it stands for verb and path.
-        delay_s: seconds before anything is said.
-        cut: whether the connection is reset after *body*, of which more was announced.
+        status: the HTTP status; 0 for the normal response, only late.
+        body: the bytes of the response; ``None`` for a ``Status`` with the message.
+        message: the message of the ``Status``; ``{asked}`` in it becomes verb and path.
+        delay_s: seconds before the response starts.
+        cut: whether the connection is reset after *body*, which is shorter than announced.
     """
 
     status: int = 0
@@ -36,23 +36,23 @@ class Fault:
 
 
 SILENCE = Fault(delay_s=math.inf)
-"""A server that takes connections and never says a word."""
+"""The server accepts connections and never responds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request, in the terms in which RBAC speaks of it.
+    """One request, in the terms of RBAC.
 
     Attributes:
         method: the HTTP method.
         path: the path without its query.
         verb: get, list, watch, create, update, patch or delete.
         group: API group of the resource, empty for the core and for paths of no resource.
-        resource: plural name with subresource, such as ``pods/binding``; empty for others.
-        namespace: where, empty for cluster-wide.
-        name: of the object, empty for a collection.
-        query: what follows the path, decoded.
-        headers: by their names, in any case.
+        resource: plural name with subresource, such as ``pods/binding``; empty for other paths.
+        namespace: the object's namespace, empty for cluster-wide objects.
+        name: the object's name, empty for a collection.
+        query: the decoded query string.
+        headers: by name; letter case does not matter.
     """
 
     method: str
@@ -67,5 +67,5 @@ class RequestRecord:
 
     @property
     def user_agent(self) -> str:
-        """Who."""
+        """The client's ``User-Agent`` header, empty without one."""
         return self.headers.get("User-Agent", "")

@@ -1,7 +1,7 @@
-"""The server's HTTP side. The only module but ``caller`` that imports aiohttp.
+"""The server's HTTP side; besides ``caller`` the only module that imports aiohttp.
 
-Bodies in, ``Status`` bodies out; what a request means is decided in ``operations``. Long
-because requests, watches and the port all need the library that is imported only here.
+It decodes requests and encodes responses; ``operations`` does what they ask for. The module is
+long because requests, watches and the port all need aiohttp.
 """
 
 import asyncio
@@ -33,10 +33,13 @@ _VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.2-simulated", "pla
 
 
 class HttpServer:
-    """Serves a store on a port. Lives on one event loop.
+    """Serves a store on a port; all methods run on one event loop.
 
     Args:
-        bookmark_s: seconds between two bookmarks of a quiet watch.
+        store: the objects.
+        operations: the verbs that change objects.
+        bookmark_s: seconds between two bookmarks of a watch without changes.
+        tls: the context for HTTPS; HTTP without it.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class HttpServer:
         self._operations = operations
         self.outage = Outage.NONE
         self.faults: dict[str, Fault] = {}
-        self._mended = asyncio.Event()
+        self._restored = asyncio.Event()
         self._bookmark_s = bookmark_s
         self._tls = tls
         self._watchers: set[asyncio.Transport] = set()
@@ -83,7 +86,7 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def listen(self) -> asyncio.Server:
-        """Accept connections (again)."""
+        """Start accepting connections, unless the server already does."""
         if self._listener is None:
             if self._runner.server is None:
                 raise RuntimeError("the HTTP server is not set up")
@@ -93,10 +96,11 @@ class HttpServer:
         return self._listener
 
     async def refuse(self) -> None:
-        """Stop listening and reset every connection, those just accepted too."""
+        """Stop listening and reset every connection, also those just accepted."""
         if self._listener is not None:
-            # asyncio loses an accepted connection whose listener closes before it is made
-            # (Server._attach asserts): accept nothing more, let those be made, then close.
+            # asyncio loses an accepted connection if the listener closes before
+            # connection_made() (Server._attach asserts). So accept no more connections, wait
+            # until the accepted ones are made, then close.
             loop = asyncio.get_running_loop()
             for each in self._listener.sockets:
                 loop.remove_reader(each.fileno())
@@ -119,9 +123,9 @@ class HttpServer:
         try:
             return await self._route(request, warnings)
         except errors.StatusError as error:
-            return _answer(error.body(), warnings, error.code)
+            return _respond(error.body(), warnings, error.code)
         except InvalidSelector as error:
-            return _answer(errors.bad_request(str(error)).body(), warnings, 400)
+            return _respond(errors.bad_request(str(error)).body(), warnings, 400)
 
     async def _route(self, request: web.Request, warnings: list[str]) -> web.StreamResponse:
         if self.outage is Outage.UNAVAILABLE:
@@ -129,7 +133,7 @@ class HttpServer:
         if request.path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
         target = parse_path(request.path)
-        fault = self._fault_of(_asked(request))
+        fault = self._fault_of(_describe(request))
         if target is not None and not (fault and fault.status == HTTPStatus.FORBIDDEN):
             self.records.append(_record(request, target))
         if fault is not None:
@@ -142,31 +146,31 @@ class HttpServer:
         self, request: web.Request, target: RequestTarget | None, warnings: list[str]
     ) -> web.StreamResponse:
         if request.path == "/version":
-            return _answer(_VERSION, warnings)
+            return _respond(_VERSION, warnings)
         if target is None:
             raise errors.no_such_path()
         if request.method == "GET":
             if target.name:
                 found = self._store.get(target.resource, target.namespace, target.name)
-                return _answer(with_kind(target.resource, found), warnings)
+                return _respond(with_kind(target.resource, found), warnings)
             if _is_watch(request):
                 return await self._watch(request, target)
-            return _answer(self._list(request, target), warnings)
+            return _respond(self._list(request, target), warnings)
         return await self._write(request, target, warnings)
 
     def restore(self) -> None:
-        """Have no faults any more; who was kept waiting is answered."""
+        """Remove all faults; delayed requests continue."""
         self.faults.clear()
-        self._mended.set()
-        self._mended = asyncio.Event()
+        self._restored.set()
+        self._restored = asyncio.Event()
 
-    def _fault_of(self, asked: str) -> Fault | None:
-        found = (fault for pattern, fault in self.faults.items() if re.fullmatch(pattern, asked))
+    def _fault_of(self, call: str) -> Fault | None:
+        found = (fault for pattern, fault in self.faults.items() if re.fullmatch(pattern, call))
         return next(found, None)
 
     async def _wait(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._mended.wait(), None if seconds == math.inf else seconds)
+            await asyncio.wait_for(self._restored.wait(), None if seconds == math.inf else seconds)
 
     async def _write(
         self, request: web.Request, target: RequestTarget, warnings: list[str]
@@ -175,27 +179,27 @@ class HttpServer:
         match request.method, bool(target.name), target.subresource:
             case "POST", False, "":
                 created = await operations.create(target, await _object(request), warnings)
-                return _answer(created, warnings, 201)
+                return _respond(created, warnings, 201)
             case "POST", True, "binding" if target.resource == PODS:
                 await operations.bind(target, await _object(request), warnings)
-                return _answer(_success(), warnings, 201)
+                return _respond(_success(), warnings, 201)
             case "PUT", True, "" | "status":
                 obj = await _object(request)
-                return _answer(await operations.edit(target, lambda _: obj, warnings), warnings)
+                return _respond(await operations.edit(target, lambda _: obj, warnings), warnings)
             case "PATCH", True, "" | "status":
-                return _answer(
+                return _respond(
                     await operations.edit(target, await _edit(request), warnings), warnings
                 )
             case "DELETE", True, "":
                 deleted = await operations.delete(target, await _options(request), warnings)
                 if target.resource != PODS:
                     deleted = _success(name=target.name, kind=target.resource.plural)
-                return _answer(deleted, warnings)
+                return _respond(deleted, warnings)
             case _:
                 raise errors.method_not_allowed()
 
     def _list(self, request: web.Request, target: RequestTarget) -> Json:
-        """List a collection; ``limit`` is ignored, all come at once."""
+        """List a collection; ``limit`` is ignored, the whole list is one page."""
         resource, matches = target.resource, _selection(request)
         return {
             "kind": resource.list_kind,
@@ -211,7 +215,7 @@ class HttpServer:
     async def _watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         transport, version = request.transport, _version(request) or self._store.version
         if transport is None:
-            raise ConnectionResetError("the client went away")
+            raise ConnectionResetError("the client disconnected")
         queue: asyncio.Queue[ObjectWrite] = asyncio.Queue()
         expired: errors.StatusError | None = None
         try:
@@ -226,13 +230,13 @@ class HttpServer:
         response.enable_chunked_encoding()
         try:
             await response.prepare(request)
-            if expired is not None:  # an event: once a watch is accepted it has its status code
+            if expired is not None:  # an event, because the status code 200 is already sent
                 await _write_line(response, error_line(expired.body()))
             else:
                 await self._stream(request, response, target, queue)
             await response.write_eof()
         except ConnectionResetError:
-            pass  # the client went away, or drop_watches sent it away
+            pass  # the client disconnected, or drop_watches reset the connection
         finally:
             self._watchers.discard(transport)
             self._store.unsubscribe(enqueue)
@@ -245,7 +249,7 @@ class HttpServer:
         target: RequestTarget,
         queue: asyncio.Queue[ObjectWrite],
     ) -> None:
-        """Write changes and bookmarks until the watch's time is over."""
+        """Write changes and bookmarks until the watch's timeout."""
         now = asyncio.get_running_loop().time
         end = now() + float(request.query.get("timeoutSeconds") or _DEFAULT_WATCH_S)
         bookmarks = request.query.get("allowWatchBookmarks") == "true"
@@ -261,12 +265,12 @@ class HttpServer:
             else:
                 if change.resource == target.resource:
                     line = line_of(change, namespace=target.namespace, matches=matches)
-            await self._while_silent(request)
+            await self._wait_out_fault(request)
             if line is not None and now() < end:
                 await _write_line(response, line)
 
-    async def _while_silent(self, request: web.Request) -> None:
-        fault = self._fault_of(_asked(request))
+    async def _wait_out_fault(self, request: web.Request) -> None:
+        fault = self._fault_of(_describe(request))
         if fault is not None:
             await self._wait(fault.delay_s)
 
@@ -278,7 +282,7 @@ def _verb(request: web.Request, target: RequestTarget | None) -> str:
     return verb
 
 
-def _asked(request: web.Request) -> str:
+def _describe(request: web.Request) -> str:
     return f"{_verb(request, parse_path(request.path))} {request.path}"
 
 
@@ -353,8 +357,8 @@ async def _faulty(request: web.Request, fault: Fault) -> web.StreamResponse:
     body = fault.body
     if body is None:
         reason = HTTPStatus(fault.status).phrase.replace(" ", "")
-        told = errors.StatusError(fault.status, reason, fault.message.format(asked=_asked(request)))
-        body = json.dumps(told.body()).encode()
+        message = fault.message.format(asked=_describe(request))
+        body = json.dumps(errors.StatusError(fault.status, reason, message).body()).encode()
     if not fault.cut:
         return web.Response(status=fault.status, body=body, content_type="application/json")
     response = web.StreamResponse(status=fault.status)
@@ -375,9 +379,9 @@ def _success(**details: str) -> Json:
     return status | ({"details": details} if details else {})
 
 
-def _answer(body: Json, warnings: list[str], status: int = 200) -> web.Response:
+def _respond(body: Json, warnings: list[str], status: int = 200) -> web.Response:
     response = web.json_response(body, status=status)
-    for warning in dict.fromkeys(warnings):  # each is told once, however often it was said
+    for warning in dict.fromkeys(warnings):  # each one once, also if several webhooks send it
         response.headers.add("Warning", f"299 - {_quoted(warning)}")
     return response
 

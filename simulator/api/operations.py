@@ -1,7 +1,7 @@
-"""What each verb does to the store, admission included.
+"""The verbs, with admission, on the store.
 
-Where a verb waits (for a webhook), the object may change under it: like the real server
-it then starts over, and refuses only what the caller based on an older version.
+While a verb waits for a webhook, the object may change. Like the real server, the verb then
+starts again, and refuses the request only if the caller based it on an older version.
 """
 
 import copy
@@ -18,7 +18,7 @@ from simulator.api.validation import check, decoded, prepared
 from simulator.api.watching import with_kind
 
 Edit: TypeAlias = Callable[[Json], Json]
-"""Makes the new object from the stored one."""
+"""Returns the new object, made from the stored one."""
 
 _ATTEMPTS = 5
 _DEFAULT_GRACE_S = 30
@@ -26,7 +26,7 @@ _SET_BY_SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriod
 
 
 class Operations:
-    """The verbs. Each adds what webhooks want the user to be told to *warnings*."""
+    """The verbs; each appends the webhooks' warnings for the user to *warnings*."""
 
     def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class Operations:
         """Create an object in the collection that *target* names.
 
         Raises:
-            StatusError: it is refused.
+            StatusError: the request is refused.
         """
         resource, namespace = target.resource, target.namespace
         obj = with_kind(resource, decoded(resource, _with_metadata(obj, namespace)))
@@ -51,7 +51,7 @@ class Operations:
             request,
             obj,
             warnings,
-            settle=lambda made: prepared(resource, decoded(resource, made)),
+            normalize=lambda patched: prepared(resource, decoded(resource, patched)),
         )
         admitted = with_kind(
             resource, decoded(resource, _with_metadata(admitted or obj, namespace))
@@ -66,10 +66,10 @@ class Operations:
         return self._store.create(resource, admitted)
 
     async def edit(self, target: RequestTarget, edit: Edit, warnings: list[str]) -> Json:
-        """Change an object, or the status of it.
+        """Change an object or its status.
 
         Raises:
-            StatusError: it is refused, or not there.
+            StatusError: the request is refused, or the object does not exist.
         """
         resource = target.resource
         for _ in range(_ATTEMPTS):
@@ -79,10 +79,10 @@ class Operations:
             except InvalidPatch as error:
                 raise errors.StatusError(422, "Invalid", str(error)) from error
             self._check_preconditions(target, old, new["metadata"])
-            new = decoded(resource, _keep(target, old, new))
+            new = decoded(resource, _restore_protected(target, old, new))
             request = ReviewRequest(target, "UPDATE", (resource.api_version, resource.kind), old)
             admitted = await self._admission.mutate(request, new, warnings) or new
-            admitted = decoded(resource, _keep(target, old, admitted))
+            admitted = decoded(resource, _restore_protected(target, old, admitted))
             check(resource, admitted)
             await self._admission.validate(request, admitted, warnings)
             if self._store.find(resource, target.namespace, target.name) is old:
@@ -90,13 +90,13 @@ class Operations:
         raise errors.modified(resource, target.name)
 
     async def delete(self, target: RequestTarget, options: Json, warnings: list[str]) -> Json:
-        """Delete an object, or let the kubelet of its node do so in time.
+        """Delete an object; a pod on a node only gets its ``deletionTimestamp``.
 
         Returns:
             The object as it is now.
 
         Raises:
-            StatusError: it is refused, or not there.
+            StatusError: the request is refused, or the object does not exist.
         """
         resource = target.resource
         for _ in range(_ATTEMPTS):
@@ -112,19 +112,21 @@ class Operations:
                 return self._store.delete(resource, target.namespace, target.name)
             metadata = old["metadata"]
             if grace >= metadata.get("deletionGracePeriodSeconds", grace + 1):
-                return old  # it is going already, and not later than this
-            going = {
+                return old  # it is already being deleted, and not later than this
+            deletion = {
                 "deletionTimestamp": self._store.timestamp_in(grace),
                 "deletionGracePeriodSeconds": grace,
             }
-            return self._store.update(resource, {**old, "metadata": metadata | going}, based_on=old)
+            return self._store.update(
+                resource, {**old, "metadata": metadata | deletion}, based_on=old
+            )
         raise errors.modified(resource, target.name)
 
     async def bind(self, target: RequestTarget, binding: Json, warnings: list[str]) -> None:
-        """Give a pod its node, and the annotations and labels of the Binding (K13).
+        """Set a pod's node, and add the annotations and labels of the Binding (K13).
 
         Raises:
-            StatusError: 409 when the pod has a node or is being deleted.
+            StatusError: 409 if the pod has a node or is being deleted, or another refusal.
         """
         self._store.get(PODS, target.namespace, target.name)
         binding = with_kind(PODS, _with_metadata(binding, target.namespace))
@@ -141,11 +143,11 @@ class Operations:
         pod = self._store.get(PODS, target.namespace, target.name)
         self._check_preconditions(target, pod, binding["metadata"])
         if pod["metadata"].get("deletionTimestamp"):
-            why = f"pod {target.name} is being deleted, cannot be assigned to a host"
-            raise errors.conflict(PODS, target.name, why)
+            reason = f"pod {target.name} is being deleted, cannot be assigned to a host"
+            raise errors.conflict(PODS, target.name, reason)
         if pod["spec"].get("nodeName"):
-            why = f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"'
-            raise errors.conflict(PODS, target.name, why)
+            reason = f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"'
+            raise errors.conflict(PODS, target.name, reason)
         bound = _bound(pod, binding, node, now=self._store.now())
         self._store.update(PODS, bound, based_on=pod)
 
@@ -164,7 +166,7 @@ class Operations:
 
 
 def _with_metadata(obj: Json, namespace: str) -> Json:
-    """Copy *obj* with the metadata of its place; bodies that are no objects are refused."""
+    """Copy *obj* with the request's namespace in its metadata; raise if that is malformed."""
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         raise errors.bad_request("metadata: must be an object")
@@ -179,8 +181,12 @@ def _with_metadata(obj: Json, namespace: str) -> Json:
     return {**obj, "metadata": metadata}
 
 
-def _keep(target: RequestTarget, old: Json, new: Json) -> Json:
-    """Undo what an edit may not touch: the system's metadata, and status or all but status."""
+def _restore_protected(target: RequestTarget, old: Json, new: Json) -> Json:
+    """Undo the changes that an edit may not make.
+
+    These are the system's metadata and, of pods and nodes, the status. An edit of the ``status``
+    subresource may change only the status.
+    """
     if new["metadata"].get("name", target.name) != target.name:
         raise errors.bad_request(
             "the name of the object does not match the name on the URL "
@@ -197,15 +203,15 @@ def _keep(target: RequestTarget, old: Json, new: Json) -> Json:
 
 
 def _grace(target: RequestTarget, old: Json, options: Json) -> int:
-    """Return the seconds until an object may go: only pods on a node are waited for."""
+    """Return the grace period in seconds; 0 for everything but unfinished pods on a node."""
     if target.resource != PODS or not old["spec"].get("nodeName"):
         return 0
     if (old.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
-    asked = options.get("gracePeriodSeconds")
-    if asked is None:
-        asked = old["spec"].get("terminationGracePeriodSeconds")
-    return _DEFAULT_GRACE_S if asked is None else max(int(asked), 0)
+    grace = options.get("gracePeriodSeconds")
+    if grace is None:
+        grace = old["spec"].get("terminationGracePeriodSeconds")
+    return _DEFAULT_GRACE_S if grace is None else max(int(grace), 0)
 
 
 def _bound(pod: Json, binding: Json, node: str, *, now: str) -> Json:

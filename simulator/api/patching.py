@@ -1,4 +1,4 @@
-"""Applying patches. The only module of the simulator that imports jsonpatch and jsonpointer."""
+"""Apply patches; the simulator's only module that imports jsonpatch and jsonpointer."""
 
 import copy
 from collections.abc import Sequence
@@ -15,14 +15,13 @@ class InvalidPatch(ValueError):
 
 
 def apply_merge_patch(obj: Json, patch: object) -> Json:
-    """Apply an RFC 7386 merge patch, leaving *obj* as it is.
+    """Apply an RFC 7386 merge patch to a copy of *obj*.
 
-    Strategic merge patches are applied the same way. That is the same thing for maps
-    (annotations, labels, status fields); lists, which a real server would merge by
-    their key, are replaced.
+    Strategic merge patches are applied the same way. The result is the same for maps
+    (annotations, labels, status fields). Lists are replaced; a real server merges them by key.
 
     Raises:
-        InvalidPatch: the patch is not an object.
+        InvalidPatch: the patch, or its result, is not an object.
     """
     if not isinstance(patch, dict):
         raise InvalidPatch("a merge patch of an object must be an object")
@@ -33,16 +32,16 @@ def apply_merge_patch(obj: Json, patch: object) -> Json:
 
 
 def apply_json_patch(obj: Json, patch: object) -> Json:
-    """Apply an RFC 6902 JSON patch, leaving *obj* as it is.
+    """Apply an RFC 6902 JSON patch to a copy of *obj*.
 
     Raises:
-        InvalidPatch: it is no list of operations, or one does not apply.
+        InvalidPatch: it is not a list of operations, or an operation does not apply.
     """
     if not isinstance(patch, Sequence) or isinstance(patch, str):
         raise InvalidPatch("a JSON patch must be a list of operations")
     try:
         patched = jsonpatch.apply_patch(obj, list(patch))
-    # The last three are what the library lets through when an operation is not even a mapping.
+    # The library raises the last three if an operation is not even a mapping.
     except (JsonPatchException, JsonPointerException, TypeError, AttributeError, KeyError) as error:
         raise InvalidPatch(str(error)) from error
     if not isinstance(patched, dict):

@@ -1,8 +1,8 @@
-"""Quantities as the API server writes them back.
+"""The canonical form of quantities.
 
-The real server decodes a quantity and encodes it again before anybody else sees the
-object: ``1000`` becomes ``"1k"``, ``1.5`` becomes ``"1500m"``, the number ``50`` the
-string ``"50"``. Webhooks and agents meet only the canonical form. Exponents are not modelled.
+The real server decodes each quantity and encodes it again: ``1000`` becomes ``"1k"``, ``1.5``
+becomes ``"1500m"``, the number ``50`` becomes the string ``"50"``. Webhooks and agents get only
+this canonical form. Exponents are not modelled.
 """
 
 from fractions import Fraction
@@ -15,14 +15,14 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
 class InvalidQuantity(ValueError):
-    """A value is not a quantity; in the words of apimachinery's ``resource.ErrFormatWrong``."""
+    """A value is not a quantity; the message is apimachinery's ``resource.ErrFormatWrong``."""
 
 
 def canonical(value: object) -> str:
     """Write *value* in canonical form.
 
     Raises:
-        InvalidQuantity: it is no quantity.
+        InvalidQuantity: it is not a quantity.
     """
     if value is None:  # JSON null decodes to the zero quantity
         return "0"
@@ -35,7 +35,7 @@ def canonical(value: object) -> str:
     exact = Fraction(number)
     if str(value).endswith("i") and abs(exact) >= 1024 and exact.denominator == 1:
         return _suffixed(int(exact), 1024, _BINARY)
-    nano = ceil(abs(exact) * 10**9) * (1 if exact >= 0 else -1)  # finer is rounded up
+    nano = ceil(abs(exact) * 10**9) * (1 if exact >= 0 else -1)  # rounded away from zero
     return _suffixed(nano, 1000, _DECIMAL) if nano else "0"
 
 

@@ -1,4 +1,4 @@
-"""The resources that are served, and what a request path names."""
+"""The served resources, and the parsing of request paths."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -13,7 +13,10 @@ class ApiResource:
 
     Attributes:
         group: API group, empty for the core.
-        version: the one version that is served.
+        version: the only served version.
+        plural: the name in request paths, such as ``pods``.
+        kind: the ``kind`` of its objects.
+        namespaced: whether its objects are in a namespace.
     """
 
     group: str
@@ -24,7 +27,7 @@ class ApiResource:
 
     @property
     def api_version(self) -> str:
-        """Return ``apiVersion`` as objects carry it."""
+        """Return the ``apiVersion`` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -34,7 +37,7 @@ class ApiResource:
 
     @property
     def list_kind(self) -> str:
-        """List the kind of its lists."""
+        """Return the ``kind`` of its lists."""
         return f"{self.kind}List"
 
 
@@ -94,9 +97,10 @@ _BY_KIND = {(each.api_version, each.kind): each for each in ALL}
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """What a path names.
+    """The resource, collection or object that a path names.
 
     Attributes:
+        resource: the resource.
         namespace: empty for cluster-wide objects and for lists over all namespaces.
         name: empty for a collection.
         subresource: such as ``status`` or ``binding``, else empty.
@@ -109,12 +113,12 @@ class RequestTarget:
 
 
 def resource_of_kind(api_version: str, kind: str) -> ApiResource | None:
-    """Find a resource by what an object says of itself."""
+    """Find a resource by an object's ``apiVersion`` and ``kind``."""
     return _BY_KIND.get((api_version, kind))
 
 
 def parse_path(path: str) -> RequestTarget | None:
-    """Read a request path; ``None`` when it names nothing that is served."""
+    """Parse a request path; ``None`` if it names nothing that is served."""
     match path.strip("/").split("/"):
         case ["api", version, *rest]:
             group = ""
@@ -123,14 +127,14 @@ def parse_path(path: str) -> RequestTarget | None:
         case _:
             return None
     match rest:
-        # A namespace is also an object of its own: only a third part makes it a scope.
+        # ``namespaces/<name>`` is an object; with a third part, the namespace is a scope.
         case ["namespaces", namespace, plural, *tail] if plural not in ("status", "finalize"):
             scoped = True
         case [plural, *tail]:
             namespace, scoped = "", False
         case _:
             return None
-    if tail[1:2] == ["proxy"]:  # what follows is the pod's; no pod answers here
+    if tail[1:2] == ["proxy"]:  # the rest is the pod's own path, which is not simulated
         tail = tail[:2]
     resource = _BY_PATH.get((group, version, plural))
     if resource is None or len(tail) > 2 or not all([plural, *tail]):

@@ -1,4 +1,4 @@
-"""AdmissionReview v1: the question and the reading of the answer. Pure."""
+"""AdmissionReview v1: build requests and parse responses. Pure."""
 
 import base64
 import json
@@ -10,11 +10,11 @@ from simulator.api.resources import Json, RequestTarget
 from simulator.api.webhooks import Operation
 
 _USER: Json = {"username": "system:admin", "groups": ["system:masters", "system:authenticated"]}
-"""Who everybody is: the simulation has no authentication."""
+"""The user of every request: the simulation has no authentication."""
 
 
 class InvalidResponse(ValueError):
-    """A webhook answered what the API server cannot use."""
+    """The API server cannot use a webhook's response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,10 @@ class ReviewRequest:
     """A request on its way through admission.
 
     Attributes:
-        target: what it names; for a subresource, of the parent object.
-        kind: apiVersion and kind of the object in it.
+        target: the object; for a subresource, its parent object.
+        operation: what the request does.
+        kind: apiVersion and kind of the object in the request.
+        old: the object before, if there is one.
     """
 
     target: RequestTarget
@@ -34,11 +36,13 @@ class ReviewRequest:
 
 @dataclass(frozen=True, slots=True)
 class WebhookResponse:
-    """What a webhook said.
+    """A webhook's response.
 
     Attributes:
-        patch: a JSON patch, ``None`` when it wants no change.
-        status: code, reason and message of a refusal.
+        allowed: whether the webhook allows the request.
+        patch: a JSON patch, ``None`` for no change.
+        status: code, reason and message of a denial.
+        warnings: texts for the user.
     """
 
     allowed: bool
@@ -77,17 +81,17 @@ def review_request(request: ReviewRequest, obj: Json | None, *, uid: str) -> Jso
 
 
 def review(body: Json) -> bytes:
-    """Build the body of the call."""
+    """Return the HTTP body with the ``request`` *body*."""
     return json.dumps(
         {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": body}
     ).encode()
 
 
-def read_answer(body: bytes, *, uid: str, mutating: bool) -> WebhookResponse:
-    """Read the body of an answer.
+def read_response(body: bytes, *, uid: str, mutating: bool) -> WebhookResponse:
+    """Parse the body of a response.
 
     Raises:
-        InvalidAnswer: it is not what the API server accepts.
+        InvalidResponse: the API server would not accept it.
     """
     try:
         decoded = json.loads(body)
@@ -111,14 +115,14 @@ def read_answer(body: bytes, *, uid: str, mutating: bool) -> WebhookResponse:
 
 
 def denial(webhook: str, status: Json) -> StatusError:
-    """Turn a refusal into what the user is told."""
-    said = status.get("message") or status.get("reason")
+    """Turn a webhook's denial into the error for the user."""
+    explanation = status.get("message") or status.get("reason")
     denied = f'admission webhook "{webhook}" denied the request'
     code = status.get("code")
     return StatusError(
         code if isinstance(code, int) and code >= 400 else 400,
         str(status.get("reason") or ""),
-        f"{denied}: {said}" if said else f"{denied} without explanation",
+        f"{denied}: {explanation}" if explanation else f"{denied} without explanation",
         status.get("details"),
     )
 

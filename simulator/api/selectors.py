@@ -1,4 +1,4 @@
-"""Field and label selectors, as in lists, watches and webhook configurations."""
+"""Field and label selectors of lists, watches and webhook configurations."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ class Requirement:
 
     Attributes:
         key: a label key, or a dotted field path.
-        values: what the value may be, or may not be; ``None`` asks only whether there is one.
-        negated: whether *values* are excluded.
+        values: the allowed values; ``None`` requires only that the key has a value.
+        negated: whether the condition is reversed.
     """
 
     key: str
@@ -29,7 +29,7 @@ class Requirement:
     negated: bool = False
 
     def allows(self, found: str | None) -> bool:
-        """Decide about the value found."""
+        """Return whether the value *found* meets the condition."""
         hit = found is not None if self.values is None else found in self.values
         return hit != self.negated
 
@@ -38,7 +38,7 @@ _TERM = re.compile(r"(?P<key>[^=!,]+?)\s*(?P<op>==|!=|=)\s*(?P<value>[^=!,]*)\Z"
 
 
 def parse_equality(text: str) -> tuple[Requirement, ...]:
-    """Read ``a=b,c!=d``; empty text selects everything.
+    """Parse ``a=b,c!=d``; empty text selects everything.
 
     Raises:
         InvalidSelector: a term is neither ``key=value``, ``key==value`` nor ``key!=value``.
@@ -53,7 +53,7 @@ def parse_equality(text: str) -> tuple[Requirement, ...]:
 
 
 def field_value(obj: Json, path: str) -> str:
-    """Read a dotted path; what is absent is the empty string, as in field selectors."""
+    """Return the value at a dotted path; "" if there is none, as in field selectors."""
     value: Any = obj
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -73,14 +73,14 @@ def by_labels(text: str) -> Matches:
 
 
 def labels_of(obj: Json) -> Mapping[str, str]:
-    """Return an object's labels, empty when it has none."""
+    """Return an object's labels, empty if it has none."""
     metadata = obj.get("metadata")
     labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
     return labels if isinstance(labels, Mapping) else {}
 
 
 def parse_label_selector(selector: Json | None) -> tuple[Requirement, ...]:
-    """Read a ``LabelSelector`` object (matchLabels, matchExpressions).
+    """Parse a ``LabelSelector`` object (matchLabels, matchExpressions).
 
     Raises:
         InvalidSelector: an operator is unknown.
@@ -93,11 +93,11 @@ def parse_label_selector(selector: Json | None) -> tuple[Requirement, ...]:
         operator = expression.get("operator")
         if operator not in ("In", "NotIn", "Exists", "DoesNotExist"):
             raise InvalidSelector(f'"{operator}" is not a valid label selector operator')
-        asks_values = operator in ("In", "NotIn")
+        has_values = operator in ("In", "NotIn")
         requirements.append(
             Requirement(
                 expression["key"],
-                tuple(expression.get("values") or ()) if asks_values else None,
+                tuple(expression.get("values") or ()) if has_values else None,
                 negated=operator in ("NotIn", "DoesNotExist"),
             )
         )
@@ -105,5 +105,5 @@ def parse_label_selector(selector: Json | None) -> tuple[Requirement, ...]:
 
 
 def labels_match(requirements: Sequence[Requirement], labels: Mapping[str, str]) -> bool:
-    """Decide whether *labels* meet all *requirements*."""
+    """Return whether *labels* meet all *requirements*."""
     return all(each.allows(labels.get(each.key)) for each in requirements)

@@ -1,4 +1,4 @@
-"""The server as tests and processes use it: a thread with the event loop, and the knobs."""
+"""The server for tests and processes: it runs in a thread, with methods that inject faults."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ _NAMESPACES_AT_START = ("default", "kube-node-lease", "kube-public", "kube-syste
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a server is made.
+    """Settings of a server.
 
     Attributes:
-        port: 0 takes a free one.
-        seed: of uids.
-        bookmark_s: seconds between two bookmarks of a quiet watch.
-        tls: serves HTTPS with it, otherwise HTTP.
+        port: the port; 0 takes a free one.
+        seed: seed of the UIDs.
+        bookmark_s: seconds between two bookmarks of a watch without changes.
+        tls: the context for HTTPS; HTTP without it.
     """
 
     port: int = 0
@@ -56,7 +56,7 @@ class ApiServer:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
-        random = Random(self._settings.seed)  # noqa: S311 - a simulation is to be repeatable
+        random = Random(self._settings.seed)  # noqa: S311 - a simulation must be repeatable
         self._store = ObjectStore(random)
         self._started: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, name="apiserver", daemon=True)
@@ -80,20 +80,20 @@ class ApiServer:
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
-        """Return every request so far that named a resource and was allowed."""
+        """Return every request so far that named a resource and was permitted."""
         return tuple(self._http.records)
 
     def start(self) -> None:
         """Start serving; returns when the port is open.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port cannot be opened.
         """
         self._thread.start()
         self._started.result(_CONTROL_TIMEOUT_S)
 
     def stop(self) -> None:
-        """Stop serving; every connection is reset."""
+        """Reset every connection and stop serving."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_CONTROL_TIMEOUT_S)
@@ -102,37 +102,42 @@ class ApiServer:
         """Create objects as an administrator would, replacing those that exist.
 
         Raises:
-            StatusError: one is refused, or its kind is not served.
+            StatusError: an object is refused, or its kind is not served.
         """
         self._control(lambda: self._apply(objects))
 
     def fail(self, fault: Fault, asked: str = ".*") -> None:
-        """Let requests have a fault from now on, until :meth:`restore`.
+        """Apply a fault to requests until :meth:`restore`.
 
         Args:
-            fault: what they get.
-            asked: which, a regular expression of verb and path: ``list /api/v1/pods``.
+            fault: what the requests get.
+            asked: a regular expression that their verb and path match, such as
+                ``list /api/v1/pods``.
         """
         self._control(lambda: self._http.faults.update({asked: fault}))
 
     def restore(self) -> None:
-        """Answer requests again, those too that wait for an answer."""
+        """Remove all faults; delayed requests get their responses."""
         self._control(self._http.restore)
 
     def expire_history(self) -> None:
-        """Forget all history: a watch from any older version gets 410."""
+        """Drop all history: a watch from any older version gets 410."""
         self._control(self._store.expire_history)
 
     def drop_watches(self) -> None:
-        """Cut every running watch off in the middle."""
+        """Reset the connection of every running watch."""
         self._control(self._http.drop_watches)
 
     def set_outage(self, outage: Outage) -> None:
-        """Take the server away, or bring it back on the same port with all its objects."""
+        """Start or end an outage; port and objects stay the same."""
         self._control(lambda: self._set_outage(outage))
 
     def deny(self, *asked: str) -> None:
-        """Take rights away, until :meth:`restore`: regular expressions of verb and path."""
+        """Refuse requests with 403 until :meth:`restore`.
+
+        Args:
+            asked: regular expressions that their verb and path match.
+        """
         for each in asked:
             self.fail(Fault(403, message='User "ana" cannot {asked}'), each)
 
@@ -202,7 +207,7 @@ class ApiServer:
 
 
 def kubeconfig_for(url: str) -> str:
-    """Write a kubeconfig; JSON, which is YAML too."""
+    """Return a kubeconfig as JSON, which is valid YAML."""
     return json.dumps(
         {
             "apiVersion": "v1",

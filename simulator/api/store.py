@@ -1,8 +1,8 @@
 """The objects and their history, in memory and without I/O.
 
-One counter gives every write its resourceVersion. Each resource keeps the last so many
-changes; what is older is expired, as in a watch cache. A stored object is never changed
-in place: who reads one must not either.
+One counter gives every write its resourceVersion. For each resource, a limited number of the
+newest changes is kept; older ones expire, as in a watch cache. Neither the store nor its callers
+may change a stored object in place.
 """
 
 import time
@@ -25,10 +25,11 @@ class ObjectWrite:
     """One write.
 
     Attributes:
-        version: the resourceVersion it made.
-        old: the object before, ``None`` when it was created.
-        new: the object after, ``None`` when it was deleted.
-        last: the object as watchers see it; when deleted, its last state with *version*.
+        version: the resourceVersion of this write.
+        resource: the resource of the object.
+        old: the object before, ``None`` if it was created.
+        new: the object after, ``None`` if it was deleted.
+        last: the object as watchers get it; if deleted, its last state with *version*.
     """
 
     version: int
@@ -54,9 +55,9 @@ class ObjectStore:
     """All objects of one server.
 
     Args:
-        random: draws uids.
-        clock: gives unix time in seconds.
-        history: how many changes of each resource are kept.
+        random: makes the UIDs.
+        clock: returns Unix time in seconds.
+        history: number of changes kept for each resource.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class ObjectStore:
         self._history = history
         self._collections: dict[ApiResource, _Collection] = {}
         self._subscribers: list[Subscriber] = []
-        # Zero is no version: a list at "0" means "whatever you have".
+        # Not 0: in a request, resourceVersion "0" means any version.
         self._version = 1
 
     @property
@@ -84,14 +85,14 @@ class ObjectStore:
         self._subscribers.remove(subscriber)
 
     def find(self, resource: ApiResource, namespace: str, name: str) -> Json | None:
-        """Read one object."""
+        """Return one object, ``None`` if it does not exist."""
         return self._of(resource).objects.get((namespace, name))
 
     def get(self, resource: ApiResource, namespace: str, name: str) -> Json:
-        """Read one object.
+        """Return one object.
 
         Raises:
-            StatusError: 404.
+            StatusError: 404, the object does not exist.
         """
         found = self.find(resource, namespace, name)
         if found is None:
@@ -99,27 +100,27 @@ class ObjectStore:
         return found
 
     def list(self, resource: ApiResource, namespace: str = "") -> Iterable[Json]:
-        """Read all objects, of one namespace or of all, ordered by namespace and name."""
+        """Return the objects of one or all namespaces, ordered by namespace and name."""
         objects = self._of(resource).objects
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
 
     def new_uid(self) -> str:
-        """Draw a uid."""
+        """Return a new random UID."""
         return str(UUID(int=self._random.getrandbits(128), version=4))
 
     def now(self) -> str:
-        """Return the time as objects carry it."""
+        """Return the current time in the format of object fields."""
         return timestamp(self._clock())
 
     def timestamp_in(self, seconds: float) -> str:
-        """Return the time in so many seconds as objects carry it."""
+        """Return the time *seconds* from now in the format of object fields."""
         return timestamp(self._clock() + seconds)
 
     def create(self, resource: ApiResource, obj: Json) -> Json:
         """Store a new object under its namespace and name.
 
         Raises:
-            StatusError: 409, the name is taken.
+            StatusError: 409, the name is in use.
         """
         key = _key(obj)
         if key in self._of(resource).objects:
@@ -132,11 +133,11 @@ class ObjectStore:
 
         Args:
             resource: the kind of object.
-            obj: the new version; what the system fills in is kept from *based_on*.
-            based_on: the version read before; the newest one, or the write is refused.
+            obj: the new version; the system's fields are taken from *based_on*.
+            based_on: the version that the caller read; it must be the newest one.
 
         Raises:
-            StatusError: 404 or 409, the object is gone or is another by now.
+            StatusError: 404 if the object is deleted, 409 if *based_on* is not the newest version.
         """
         namespace, name = _key(based_on)
         old = self.get(resource, namespace, name)
@@ -148,16 +149,16 @@ class ObjectStore:
             if each in old["metadata"]
         }
         new = {**obj, "metadata": {**obj["metadata"], **kept}}
-        # A write that changes nothing makes no version and no event.
+        # As in the real server, a write without a change makes no version and no event.
         if _without_version(new) == _without_version(old):
             return old
         return self._write(resource, old, new)
 
     def delete(self, resource: ApiResource, namespace: str, name: str) -> Json:
-        """Remove an object and give its last state.
+        """Remove an object and return its last state.
 
         Raises:
-            StatusError: 404.
+            StatusError: 404, the object does not exist.
         """
         old = self.get(resource, namespace, name)
         del self._of(resource).objects[namespace, name]
@@ -167,7 +168,7 @@ class ObjectStore:
         """Return the changes of a resource after *version*, oldest first.
 
         Raises:
-            StatusError: 410, some of them are no longer kept.
+            StatusError: 410, some of these changes have expired.
         """
         collection = self._of(resource)
         if version < collection.expired:
@@ -175,7 +176,7 @@ class ObjectStore:
         return [change for change in collection.changes if change.version > version]
 
     def expire_history(self) -> None:
-        """Forget all changes: whoever continues from before now gets 410."""
+        """Drop all kept changes: a watch from an older version gets 410."""
         for collection in self._collections.values():
             collection.changes.clear()
             collection.expired = self._version
@@ -213,7 +214,7 @@ class ObjectStore:
 
 
 def timestamp(seconds: float) -> str:
-    """Write unix time as RFC 3339 with whole seconds, as objects carry it."""
+    """Format Unix time as RFC 3339 with whole seconds, as in object fields."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

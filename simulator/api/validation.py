@@ -1,7 +1,7 @@
-"""What the API server does to pods and nodes before it stores them.
+"""Decode, default and validate pods and nodes before they are stored.
 
-Only what a GPU pod meets: defaults, quantities in canonical form, required names. The words are
-those of ``kubernetes/pkg/apis/core/validation``.
+Only the parts that matter for GPU pods: defaults, quantities in canonical form, required names.
+The messages are those of ``kubernetes/pkg/apis/core/validation``.
 """
 
 import copy
@@ -16,10 +16,10 @@ _CONTAINER_FIELDS = ("initContainers", "containers")
 
 
 def decoded(resource: ApiResource, obj: Json) -> Json:
-    """Return *obj* as the server's own types would write it back.
+    """Return *obj* as the server encodes it after decoding it into its own types.
 
     Raises:
-        StatusError: 400, a field has a type that the server's types do not have.
+        StatusError: 400, a field has a wrong type.
     """
     if resource == PODS:
         return _decoded_pod(obj)
@@ -29,7 +29,7 @@ def decoded(resource: ApiResource, obj: Json) -> Json:
 
 
 def prepared(resource: ApiResource, obj: Json) -> Json:
-    """Fill in what the server fills in when an object is created."""
+    """Return a new object with the server's default values."""
     if resource != PODS:
         return obj
     pod = copy.deepcopy(obj)
@@ -51,7 +51,7 @@ def check(resource: ApiResource, obj: Json) -> None:
     """Refuse an object that breaks the rules.
 
     Raises:
-        StatusError: 422, with every finding.
+        StatusError: 422, with all errors.
     """
     findings = list(_check_meta(obj))
     if resource == PODS:
@@ -89,7 +89,7 @@ def _decoded_node(obj: Json) -> Json:
 def _mapping(parent: Json, field: str, kind: str) -> Json:
     value: Any = parent.get(field)
     if value is None:
-        parent.pop(field, None)  # null decodes to what absence decodes to
+        parent.pop(field, None)  # null means the same as a missing field
         return {}
     if not isinstance(value, dict):
         raise _undecodable(kind, f"{field} must be an object")
@@ -105,8 +105,8 @@ def _canonicalise(parent: Json, field: str, kind: str) -> None:
             raise _undecodable(kind, str(error)) from error
 
 
-def _undecodable(kind: str, why: str) -> StatusError:
-    return bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {why}')
+def _undecodable(kind: str, reason: str) -> StatusError:
+    return bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {reason}')
 
 
 def _check_meta(obj: Json) -> Iterator[str]:

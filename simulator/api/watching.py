@@ -1,4 +1,4 @@
-"""What a watcher sees of a change, given what it selects."""
+"""Watch events: the form in which a change reaches a watcher with a selector."""
 
 from collections.abc import Callable
 
@@ -8,11 +8,10 @@ from simulator.api.store import ObjectWrite
 
 
 def line_of(change: ObjectWrite, *, namespace: str, matches: Matches) -> Json | None:
-    """Turn a change into a watch event, or ``None`` when the watcher is not to see it.
+    """Turn a change into a watch event; ``None`` if the watcher does not select the object.
 
-    An object that starts to match is ``ADDED`` for this watcher, one that stops is
-    ``DELETED``: so a kubelet that selects ``spec.nodeName`` sees a pod appear when it is
-    bound.
+    If an object starts to match, this watcher gets ``ADDED``; if it stops, ``DELETED``. So a
+    kubelet that selects ``spec.nodeName`` gets ``ADDED`` for a pod when the pod is bound.
     """
     if namespace and change.key[0] != namespace:
         return None
@@ -31,7 +30,7 @@ def line_of(change: ObjectWrite, *, namespace: str, matches: Matches) -> Json | 
 
 
 def bookmark(resource: ApiResource, version: int) -> Json:
-    """Make the event that only says how far the watch has come."""
+    """Return the event that carries only the newest resourceVersion."""
     return {
         "type": "BOOKMARK",
         "object": {
@@ -43,21 +42,21 @@ def bookmark(resource: ApiResource, version: int) -> Json:
 
 
 def error_line(status: Json) -> Json:
-    """Make the event that ends a watch with a refusal."""
+    """Return the event with an error *status*; it ends a watch."""
     return {"type": "ERROR", "object": status}
 
 
 def with_kind(resource: ApiResource, obj: Json) -> Json:
-    """Return what the object is, as objects outside a list do."""
+    """Return *obj* with ``kind`` and ``apiVersion``, which objects in a list do not have."""
     return {**obj, "kind": resource.kind, "apiVersion": resource.api_version}
 
 
 def _last_seen(change: ObjectWrite) -> Json:
-    """Return the last state that the watcher selected, with the version of its going."""
+    """Return the last state that the watcher selected, with the version of this change."""
     old = change.old or change.last
     return {**old, "metadata": {**old["metadata"], "resourceVersion": str(change.version)}}
 
 
 def all_of(*predicates: Matches) -> Callable[[Json], bool]:
-    """Select what every predicate selects."""
+    """Return a predicate that holds if all *predicates* hold."""
     return lambda obj: all(matches(obj) for matches in predicates)

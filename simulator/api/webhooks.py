@@ -1,4 +1,4 @@
-"""Webhook configurations, and which of them a request goes to. Pure."""
+"""Webhook configurations, and which webhooks match a request. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ _DEFAULT_TIMEOUT_S = 10
 
 
 def rule_matches(rule: Json, target: RequestTarget, operation: Operation) -> bool:
-    """Decide whether a request is what a rule of a webhook or of a policy wants.
+    """Return whether a rule of a webhook or policy matches a request.
 
-    ``*`` stands for all; resources are such as ``pods``, ``pods/binding``, ``pods/*``, ``*/*``.
+    ``*`` stands for all. Examples of resources: ``pods``, ``pods/binding``, ``pods/*``, ``*/*``.
     """
     resource = target.resource
     return (
@@ -31,13 +31,16 @@ def rule_matches(rule: Json, target: RequestTarget, operation: Operation) -> boo
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """One entry of a configuration.
+    """One webhook of a configuration.
 
     Attributes:
-        name: as error messages quote it.
-        url: where to call it; a service by its name, which nothing resolves.
-        ca_bundle: base64 PEM the server certificate is verified with; empty for the system's.
-        fails_open: failurePolicy ``Ignore``.
+        name: its name in error messages.
+        mutating: whether its configuration is a mutating one.
+        url: its URL; for a service, a host name that does not resolve here.
+        ca_bundle: base64 PEM that verifies the server certificate; empty for the system's CAs.
+        timeout_s: timeout of a call, in seconds.
+        fails_open: whether its failurePolicy is ``Ignore``.
+        rules: the rules as configured; one of them must match.
         namespace_selector: conditions on the labels of the object's namespace.
         object_selector: conditions on the labels of the object, old or new.
     """
@@ -52,7 +55,7 @@ class Webhook:
     namespace_selector: tuple[Requirement, ...]
     object_selector: tuple[Requirement, ...]
 
-    def wants(
+    def matches(
         self,
         target: RequestTarget,
         operation: Operation,
@@ -60,13 +63,13 @@ class Webhook:
         objects: Sequence[Json | None],
         namespace_labels: Mapping[str, str] | None,
     ) -> bool:
-        """Decide by rules and selectors.
+        """Return whether rules and selectors match a request.
 
         Args:
-            target: what the request names.
-            operation: what it does.
-            objects: the new object and the old, as far as there are.
-            namespace_labels: of the object's namespace, ``None`` for cluster-wide objects.
+            target: the object of the request.
+            operation: what the request does.
+            objects: the new and the old object, each ``None`` if there is none.
+            namespace_labels: labels of the object's namespace, ``None`` for cluster-wide objects.
         """
         if not any(rule_matches(rule, target, operation) for rule in self.rules):
             return False
@@ -82,7 +85,7 @@ class Webhook:
 
 
 def parse_webhooks(configurations: Iterable[Json], *, mutating: bool) -> list[Webhook]:
-    """Read stored configurations, in the order their webhooks are called.
+    """Parse stored configurations; the webhooks are in the order of their calls.
 
     Raises:
         InvalidSelector: a selector has an unknown operator.

@@ -33,7 +33,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.pods import PodInfo, read_pod
-from simulator.audit import Holdings, Who, held_twice, unequal_records
+from simulator.audit import ContainerKey, Holdings, held_twice, unequal_records
 from simulator.cards import cards_file
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
@@ -124,7 +124,7 @@ class SimulatedNode:
             self.kubelet.settings.misbehavior.at["List"] = deny
         self.api: InMemoryApi[PodObject] = InMemoryApi(self._names, self._inventory)
         self.watch = InMemoryWatch(self.api, self._names, count().__next__)
-        self.diary = RecordingLog(lambda: time.time() * 1000)
+        self.decision_log = RecordingLog(lambda: time.time() * 1000)
         self.manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
         self._mirrors: dict[str, str] = {}
@@ -292,7 +292,7 @@ class SimulatedNode:
         """Return pods whose starts the agent refuses again and again, until they are deleted."""
         starts = Counter(
             each.ref.pod.uid
-            for each in self.diary.refusals
+            for each in self.decision_log.refusals
             if each.call == "prestart" and each.ref is not None
         )
         return {uid for uid, count in starts.items() if count >= _VETOES}
@@ -314,7 +314,7 @@ class SimulatedNode:
 
     def admissions(self) -> list[JudgedCall]:
         """Compare each ``Allocate`` of the kubelet with the agent's decision."""
-        answers = decisions_in_recording(self.diary.everything)
+        answers = decisions_in_recording(self.decision_log.everything)
         return judge(self.kubelet.trace.events, answers, self._resources, self._mirrors)
 
     def differences(self) -> list[str]:
@@ -342,7 +342,7 @@ class SimulatedNode:
         return len(held_twice(self._held()))
 
     def _held(self) -> Holdings:
-        held: dict[Who, dict[str, frozenset[str]]] = {}
+        held: dict[ContainerKey, dict[str, frozenset[str]]] = {}
         for each in self.kubelet.held_devices():
             held.setdefault((each.pod_uid, each.container), {})[each.resource] = frozenset(each.ids)
         return held
@@ -383,7 +383,7 @@ class SimulatedNode:
             store=StateFile(self.plugin_dir / "current-pod.json"),
             kubelet=KubeletInstance(self.kubelet_dir).current,
             writer=writer,
-            decision_log=killable_log(self.diary, kill_switch),
+            decision_log=killable_log(self.decision_log, kill_switch),
             inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,

@@ -1,6 +1,6 @@
-"""The parts of a KubeSchedulerConfiguration that are simulated. Pure.
+"""The simulated parts of a KubeSchedulerConfiguration. Pure.
 
-A field that is not known is refused, as kube-scheduler refuses what is misspelt.
+An unknown field is an error, as in kube-scheduler.
 """
 
 from collections.abc import Collection
@@ -21,13 +21,13 @@ class ExtenderSettings:
     """The entry of ``extenders``.
 
     Attributes:
-        url: what verbs are appended to, without a slash at its end.
-        weight: what its scores are multiplied by.
-        managed: resources that make a pod its business.
-        ca_file: who has signed its certificate; empty for http.
-        server_name: whose certificate it must be, where that is not the URL's host.
-        timeout_s: between two bytes of an answer.
-        filter_verb, prioritize_verb, bind_verb: empty for what it does not do.
+        url: the base URL of the verbs, without a slash prefix its end.
+        weight: factor of its scores.
+        managed: a pod with one of these resources is sent to the extender.
+        ca_file: the CA of its certificate; empty for http.
+        server_name: the name in its certificate; empty for the URL's host.
+        timeout_s: longest time between two bytes of a response, in seconds.
+        filter_verb, prioritize_verb, bind_verb: empty if the extender does not support it.
     """
 
     url: str
@@ -43,17 +43,22 @@ class ExtenderSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """What a scheduler is told: the ``schedulerName`` of its pods, and its extender, if any."""
+    """Settings of a scheduler.
+
+    Attributes:
+        names: the ``schedulerName`` values of its pods.
+        extender: its extender, if it has one.
+    """
 
     names: frozenset[str] = frozenset({"default-scheduler"})
     extender: ExtenderSettings | None = None
 
 
 def parse_configuration(document: Json) -> SchedulerSettings:
-    """Read a decoded KubeSchedulerConfiguration.
+    """Parse a decoded KubeSchedulerConfiguration.
 
     Raises:
-        ValueError: a field is not known, or there are several extenders.
+        ValueError: a field is unknown, or there are several extenders.
     """
     _check(document, _KNOWN, "")
     extenders = document.get("extenders") or []
@@ -66,13 +71,13 @@ def parse_configuration(document: Json) -> SchedulerSettings:
     )
 
 
-def _extender(entry: Json, at: str) -> ExtenderSettings:
-    _check(entry, _KNOWN_OF_EXTENDER, at)
+def _extender(entry: Json, prefix: str) -> ExtenderSettings:
+    _check(entry, _KNOWN_OF_EXTENDER, prefix)
     tls = entry.get("tlsConfig") or {}
-    _check(tls, ("serverName", "caFile"), f"{at}tlsConfig.")
+    _check(tls, ("serverName", "caFile"), f"{prefix}tlsConfig.")
     managed = entry.get("managedResources") or []
     for each in managed:
-        _check(each, ("name",), f"{at}managedResources[].")
+        _check(each, ("name",), f"{prefix}managedResources[].")
     return ExtenderSettings(
         url=entry["urlPrefix"].rstrip("/"),
         weight=entry.get("weight", 0),
@@ -86,7 +91,7 @@ def _extender(entry: Json, at: str) -> ExtenderSettings:
     )
 
 
-def _check(entry: Json, known: Collection[str], at: str) -> None:
+def _check(entry: Json, known: Collection[str], prefix: str) -> None:
     for key in entry:
         if key not in known:
-            raise ValueError(f'strict decoding error: unknown field "{at}{key}"')
+            raise ValueError(f'strict decoding error: unknown field "{prefix}{key}"')

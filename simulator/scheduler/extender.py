@@ -1,7 +1,7 @@
-"""One extender, as ``pkg/scheduler/extender.go`` calls it (K25): JSON over HTTP.
+"""Call one extender as ``pkg/scheduler/extender.go`` does (K25): JSON over HTTP.
 
-Payloads have capitalised keys and no omitted fields; answers are read as Go reads them:
-keys in any case, unknown ones ignored.
+Requests have capitalised keys and no omitted fields. Responses are parsed as in Go: the case of
+keys does not matter, unknown keys are ignored.
 """
 
 import ssl
@@ -18,14 +18,14 @@ from simulator.scheduler.configuration import ExtenderSettings
 
 
 class ExtenderError(Exception):
-    """An extender could not be asked, or its answer is not usable."""
+    """An extender could not be called, or its response is not usable."""
 
 
 class ExtenderClient:
-    """Calls one extender; safe to share between threads.
+    """Calls one extender; threads may share it.
 
     Raises:
-        ValueError: the URL is none, or an https one without a usable authority.
+        ValueError: the URL is invalid, or it is https and the CA file is not usable.
     """
 
     def __init__(self, settings: ExtenderSettings) -> None:
@@ -42,79 +42,79 @@ class ExtenderClient:
 
     @property
     def binds(self) -> bool:
-        """Whether it makes the bindings of its pods itself."""
+        """Whether the extender creates the bindings of its pods itself."""
         return bool(self._settings.bind_verb)
 
     def is_interested(self, pod: Pod) -> bool:
-        """Return whether a container asks for a managed resource; with none, all pods are its."""
+        """Return whether a pod requests a managed resource; always true if none is managed."""
         managed = self._settings.managed
         return not managed or any(not managed.isdisjoint(each.limits) for each in pod.containers)
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Return the nodes that are left, and why others are not, by node.
+        """Return the nodes that fit, and the reasons against the others, by node.
 
         Raises:
-            ExtenderError: it did not answer, or says that something went wrong.
+            ExtenderError: the extender did not respond, or reports an error.
         """
         if not self._settings.filter_verb:
             return nodes, {}
-        answer = self._post(self._settings.filter_verb, _arguments(pod, nodes))
-        left = answer.get("nodenames") or []
-        reasons = answer.get("failednodes") or {}
-        return left, reasons | (answer.get("failedandunresolvablenodes") or {})
+        response = self._post(self._settings.filter_verb, _arguments(pod, nodes))
+        fitting = response.get("nodenames") or []
+        reasons = response.get("failednodes") or {}
+        return fitting, reasons | (response.get("failedandunresolvablenodes") or {})
 
     def prioritize(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, int]:
-        """Return scores by node, times the weight.
+        """Return the scores by node, multiplied by the weight.
 
         Raises:
-            ExtenderError: it did not answer.
+            ExtenderError: the extender did not respond, or its response is not usable.
         """
         if not self._settings.prioritize_verb:
             return {}
-        answer = self._send(self._settings.prioritize_verb, _arguments(pod, nodes))
-        if not isinstance(answer, list):
-            raise ExtenderError(f"prioritize: not a list: {answer!r}")
-        scores = map(_lowered, answer)
+        response = self._send(self._settings.prioritize_verb, _arguments(pod, nodes))
+        if not isinstance(response, list):
+            raise ExtenderError(f"prioritize: not a list: {response!r}")
+        scores = map(_with_lower_keys, response)
         return {each["host"]: each["score"] * self._settings.weight for each in scores}
 
     def bind(self, pod: Pod, node: str) -> None:
-        """Let it bind a pod.
+        """Call the extender to bind a pod to a node.
 
         Raises:
-            ExtenderError: it did not, or did not answer.
+            ExtenderError: the extender did not respond, or did not bind the pod.
         """
-        who = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
-        self._post(self._settings.bind_verb, {**who, "Node": node})
+        ids = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
+        self._post(self._settings.bind_verb, {**ids, "Node": node})
 
     def _post(self, verb: str, body: Json) -> Json:
-        answer = _lowered(self._send(verb, body))
-        if answer.get("error"):
-            raise ExtenderError(str(answer["error"]))
-        return answer
+        response = _with_lower_keys(self._send(verb, body))
+        if response.get("error"):
+            raise ExtenderError(str(response["error"]))
+        return response
 
     def _send(self, verb: str, body: Json) -> Any:
         url = f"{self._settings.url}/{verb}"
         try:
-            answer = self._pool.request("POST", url, json=body)
+            response = self._pool.request("POST", url, json=body)
         except (HTTPError, OSError) as error:
             raise ExtenderError(f'Post "{url}": {error}') from error
-        if answer.status != 200:
-            raise ExtenderError(f"failed {verb} with extender at URL {url}, code {answer.status}")
+        if response.status != 200:
+            raise ExtenderError(f"failed {verb} with extender at URL {url}, code {response.status}")
         try:
-            return answer.json()
+            return response.json()
         except ValueError as error:
             raise ExtenderError(f"{url}: not JSON: {error}") from error
 
 
 def _arguments(pod: Pod, nodes: Sequence[str]) -> Json:
-    """Make the arguments; a pod in a scheduler's cache has no kind and no managed fields."""
+    """Return the request body; a pod in a scheduler's cache has no kind and no managed fields."""
     metadata = pod.manifest["metadata"]
     kept = {k: v for k, v in pod.manifest.items() if k not in ("kind", "apiVersion")}
     kept["metadata"] = {k: v for k, v in metadata.items() if k != "managedFields"}
     return {"Pod": kept, "Nodes": None, "NodeNames": list(nodes)}
 
 
-def _lowered(answer: Any) -> Json:
-    if not isinstance(answer, dict):
-        raise ExtenderError(f"not an object: {answer!r}")
-    return {key.lower(): value for key, value in answer.items()}
+def _with_lower_keys(decoded: Any) -> Json:
+    if not isinstance(decoded, dict):
+        raise ExtenderError(f"not an object: {decoded!r}")
+    return {key.lower(): value for key, value in decoded.items()}

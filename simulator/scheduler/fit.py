@@ -1,4 +1,4 @@
-"""Why a node has no room for a pod, by counts (K24). Pure."""
+"""Compare a pod's requests with the free resources of a node, as counts (K24). Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,9 +8,12 @@ from simulator.kubelet.pods import Pod, requests_of
 
 
 def reasons_against(node: Json, pod: Pod, used: Mapping[str, int]) -> Sequence[str]:
-    """Return why *pod* cannot be on *node*, in kube-scheduler's words; none where it fits.
+    """Return why *pod* does not fit *node*, in kube-scheduler's words; empty if it fits.
 
-    *used* has what is taken on the node, by extended resource.
+    Args:
+        node: the Node object.
+        pod: the pod.
+        used: the amount that pods on the node request, by extended resource.
     """
     if (node.get("spec") or {}).get("unschedulable"):
         return ("node(s) were unschedulable",)

@@ -1,8 +1,8 @@
-"""Pods get nodes: by counts, and by what an extender says where there is one.
+"""Choose nodes for pods by counts of extended resources and, if there is one, by an extender.
 
-One thread decides. Several bind, each after a delay of its own, so pods are bound in another
-order than they were created in: a node agent must be able to live with that. What the API server
-has not got yet is assumed, and takes room. After any change all pods that wait are tried again.
+One thread chooses. Several threads bind, each after a random delay, so pods are not bound in the
+order of their creation: a node agent must handle that. Until the API server confirms a binding,
+it is assumed: its pod counts on the node. After any change, all pending pods are tried again.
 """
 
 import logging
@@ -28,25 +28,27 @@ _RETRY_S = 1.0
 _JOIN_S = 15.0
 
 _Used = Mapping[str, Counter[str]]
-"""What is taken on each node, by extended resource."""
+"""Amounts that the pods of each node request, by node and extended resource."""
 
 
 class NoNodeFits(Exception):
-    """No node is left; the message counts the reasons as kube-scheduler does."""
+    """No node fits; the message counts the reasons as kube-scheduler does."""
 
     def __init__(self, nodes: int, reasons: Iterable[str]) -> None:
         counts = Counter(reasons)
-        told = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
-        super().__init__(f"0/{nodes} nodes are available:" + (f" {told}." if told else ""))
+        text = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+        super().__init__(f"0/{nodes} nodes are available:" + (f" {text}." if text else ""))
 
 
 class Scheduler:
-    """Binds what fits, and tries the rest again.
+    """Binds pods that fit, and tries the others again.
 
     Args:
-        settings: which pods are its own, and its extender.
-        seed: of the choice among equal nodes and of the delays.
-        max_delay: seconds, the longest delay before a binding.
+        client: calls the API server.
+        settings: the names of the scheduler, and its extender.
+        seed: seed of the choice among equal nodes and of the delays.
+        workers: number of threads that bind.
+        max_delay: longest delay before a binding, in seconds.
 
     Raises:
         ValueError: the settings of the extender cannot be used.
@@ -65,7 +67,7 @@ class Scheduler:
         self._client = client
         self._names = settings.names
         self._extender = ExtenderClient(settings.extender) if settings.extender else None
-        self._random = Random(seed)  # noqa: S311 - a simulation is to be repeatable
+        self._random = Random(seed)  # noqa: S311 - a simulation must be repeatable
         self._workers = workers
         self._max_delay = max_delay
         self._changed = threading.Condition()
@@ -77,19 +79,19 @@ class Scheduler:
         self._not_before: dict[str, float] = {}
         self._stop = threading.Event()
         self._reflectors = (
-            Reflector(client, _PODS, on_list=self._all_pods, on_event=self._pod),
-            Reflector(client, _NODES, on_list=self._all_nodes, on_event=self._node),
+            Reflector(client, _PODS, on_list=self._set_pods, on_event=self._apply_pod_event),
+            Reflector(client, _NODES, on_list=self._set_nodes, on_event=self._apply_node_event),
         )
         loops = (self._schedule, *(each.run for each in self._reflectors))
         self._threads = [threading.Thread(target=each, daemon=True) for each in loops]
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads; returns at once."""
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End; returns when no binding is under way any more."""
+        """Stop; returns when all bindings in progress have ended."""
         self._stop.set()
         for each in self._reflectors:
             each.stop()
@@ -99,46 +101,46 @@ class Scheduler:
             thread.join(_JOIN_S)
 
     def choose(self, pod: Pod, nodes: Sequence[Json], used: _Used) -> str:
-        """Return the node for *pod*: the extender's best, by chance among equals.
+        """Return the node for *pod*: one with the extender's best score, a random one of these.
 
         Raises:
-            Unschedulable: there is none.
-            ExtenderError: the extender did not say which fit.
+            NoNodeFits: the pod fits no node.
+            ExtenderError: the extender could not filter the nodes.
         """
         against = {_name(each): reasons_against(each, pod, used[_name(each)]) for each in nodes}
-        left: Sequence[str] = [name for name, reasons in against.items() if not reasons]
-        refused: Mapping[str, str] = {}
+        fitting: Sequence[str] = [name for name, reasons in against.items() if not reasons]
+        filtered: Mapping[str, str] = {}
         scores: Mapping[str, int] = {}
-        if self._extender and left and self._extender.is_interested(pod):
-            left, refused = self._extender.filter(pod, left)
-            if len(left) > 1:
-                scores = self._scores(self._extender, pod, left)
-        if not left:
+        if self._extender and fitting and self._extender.is_interested(pod):
+            fitting, filtered = self._extender.filter(pod, fitting)
+            if len(fitting) > 1:
+                scores = self._scores(self._extender, pod, fitting)
+        if not fitting:
             reasons = [reason for each in against.values() for reason in each]
-            raise NoNodeFits(len(nodes), [*reasons, *refused.values()])
-        best = max(scores.get(name, 0) for name in left)
-        return self._random.choice([name for name in left if scores.get(name, 0) == best])
+            raise NoNodeFits(len(nodes), [*reasons, *filtered.values()])
+        best = max(scores.get(name, 0) for name in fitting)
+        return self._random.choice([name for name in fitting if scores.get(name, 0) == best])
 
     def _scores(
         self, extender: ExtenderClient, pod: Pod, nodes: Sequence[str]
     ) -> Mapping[str, int]:
         try:
             return extender.prioritize(pod, nodes)
-        except ExtenderError as error:  # as kube-scheduler: others decide then
-            _log.info("an extender gives no scores", extra={"reason": str(error)})
+        except ExtenderError as error:  # kube-scheduler too goes on without its scores
+            _log.info("no scores from the extender", extra={"reason": str(error)})
             return {}
 
     def _schedule(self) -> None:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="binder") as binders:
-            seen = -1
+            handled = -1
             while not self._stop.is_set():
                 with self._changed:
-                    if seen == self._changes:
+                    if handled == self._changes:
                         self._changed.wait(self._until_retry())
-                    seen = self._changes
+                    handled = self._changes
                     nodes = [self._nodes[name] for name in sorted(self._nodes)]
-                    waiting, used = self._waiting(), self._used()
-                for pod in waiting:
+                    pending, used = self._pending(), self._used()
+                for pod in pending:
                     if self._stop.is_set():
                         return
                     self._decide(pod, nodes, used, binders)
@@ -149,21 +151,21 @@ class Scheduler:
         try:
             node = self.choose(pod, nodes, used)
         except NoNodeFits as error:
-            self._tell(pod, "Unschedulable", str(error))
+            self._set_condition(pod, "Unschedulable", str(error))
         except ExtenderError as error:
-            self._failed(pod, str(error))
+            self._retry_later(pod, str(error))
         else:
             with self._changed:
                 self._assumed[pod.uid] = node
             used[node].update(requests_of(pod))
             binders.submit(self._bind, pod, node, self._random.uniform(0, self._max_delay))
 
-    def _waiting(self) -> list[Pod]:
-        """Return the pods to decide about, the oldest first; none before all is known."""
+    def _pending(self) -> list[Pod]:
+        """Return the pods to schedule, the oldest first; none before the first lists arrived."""
         if self._not_listed:
             return []
         now = time.monotonic()
-        # What is due now is tried now; if there is no room, only a change helps.
+        # A pod whose retry is due is tried now. If it does not fit, only a change helps.
         self._not_before = {
             uid: due for uid, due in self._not_before.items() if due > now and uid in self._pods
         }
@@ -189,7 +191,7 @@ class Scheduler:
         return used
 
     def _until_retry(self) -> float | None:
-        """Return the seconds until a pod is due again; nothing due, nothing to wait for."""
+        """Return the seconds until the next retry is due; ``None`` if none is planned."""
         if not self._not_before:
             return None
         return max(min(self._not_before.values()) - time.monotonic(), 0.0)
@@ -203,65 +205,65 @@ class Scheduler:
             else:
                 self._client.create(f"{pod.path}/binding", _binding(pod, node))
         except (ApiError, ExtenderError) as error:
-            self._failed(pod, str(error))
+            self._retry_later(pod, str(error))
 
-    def _failed(self, pod: Pod, message: str) -> None:
-        """Free the room, and try again a little later, for a reason that may pass."""
+    def _retry_later(self, pod: Pod, message: str) -> None:
+        """Forget the assumed binding and plan a retry, after an error that may be temporary."""
         with self._changed:
             self._assumed.pop(pod.uid, None)
             self._not_before[pod.uid] = time.monotonic() + _RETRY_S
             self._count_change()
-            known = self._pods.get(pod.uid)
-        # It may be gone, or bound by a call whose answer was lost.
-        if known is not None and not _node_of(known):
-            self._tell(known, "SchedulerError", message)
+            current = self._pods.get(pod.uid)
+        # It may be deleted by now, or bound by a call whose response was lost.
+        if current is not None and not _node_of(current):
+            self._set_condition(current, "SchedulerError", message)
 
-    def _tell(self, pod: Pod, reason: str, message: str) -> None:
-        """Write on a pod why it has no node, unless it says so already."""
-        told = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    def _set_condition(self, pod: Pod, reason: str, message: str) -> None:
+        """Set the pod's condition ``PodScheduled`` to false, unless it is so already."""
+        wanted = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
         found = (pod.manifest.get("status") or {}).get("conditions") or ()
-        if any(told.items() <= each.items() for each in found):
+        if any(wanted.items() <= each.items() for each in found):
             return
         others = [each for each in found if each.get("type") != "PodScheduled"]
-        patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [*others, told]}}
+        patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [*others, wanted]}}
         try:
             self._client.patch(f"{pod.path}/status", patch)
         except ApiError as error:
-            _log.info("no condition written", extra={"pod": pod.full_name, "reason": str(error)})
+            _log.info("condition not written", extra={"pod": pod.full_name, "reason": str(error)})
 
-    # What the reflectors tell
+    # Called by the reflectors
 
-    def _all_pods(self, pods: Iterable[Json]) -> None:
+    def _set_pods(self, pods: Iterable[Json]) -> None:
         with self._changed:
             self._pods = {}
             for each in pods:
-                self._keep(parse_pod(each))
+                self._store_pod(parse_pod(each))
             self._assumed = {k: v for k, v in self._assumed.items() if k in self._pods}
             self._not_listed.discard(_PODS)
             self._count_change()
 
-    def _pod(self, kind: str, obj: Json) -> None:
+    def _apply_pod_event(self, kind: str, obj: Json) -> None:
         pod = parse_pod(obj)
         with self._changed:
             if kind == "DELETED":
                 self._pods.pop(pod.uid, None)
                 self._assumed.pop(pod.uid, None)
             else:
-                self._keep(pod)
+                self._store_pod(pod)
             self._count_change()
 
-    def _keep(self, pod: Pod) -> None:
+    def _store_pod(self, pod: Pod) -> None:
         self._pods[pod.uid] = pod
         if _node_of(pod):
             self._assumed.pop(pod.uid, None)
 
-    def _all_nodes(self, nodes: Iterable[Json]) -> None:
+    def _set_nodes(self, nodes: Iterable[Json]) -> None:
         with self._changed:
             self._nodes = {_name(each): each for each in nodes}
             self._not_listed.discard(_NODES)
             self._count_change()
 
-    def _node(self, kind: str, node: Json) -> None:
+    def _apply_node_event(self, kind: str, node: Json) -> None:
         with self._changed:
             self._nodes.pop(_name(node), None)
             if kind != "DELETED":

@@ -1,4 +1,4 @@
-"""``python -m tests.adversary``: more nodes than the tests run, or all that happens on one."""
+"""``python -m tests.adversary``: run more nodes than the tests, or trace one node."""
 
 import logging
 import sys
@@ -14,15 +14,15 @@ from tests.adversary.run import FORMS, Outcome, run
 @click.option("--first", default=0, help="The first seed.")
 @click.option("--seeds", type=click.IntRange(1), default=100, help="How many seeds.")
 @click.option("--rounds", type=click.IntRange(1), default=80, help="Bursts on each node.")
-@click.option("--trace", is_flag=True, help="Print all that happens with the first seed.")
+@click.option("--trace", is_flag=True, help="Print all events of the first seed.")
 def main(*, first: int, seeds: int, rounds: int, trace: bool) -> None:
-    """Look for findings with each form of ``List``; exit with 1 when there are any."""
+    """Run nodes with each form of ``List``; exit with 1 if there are findings."""
     logging.disable(logging.CRITICAL)
     total = Outcome()
     for seed in range(first, first + (1 if trace else seeds)):
         for name, active_only in FORMS.items():
-            tell = click.echo if trace else lambda _line: None
-            outcome = run(seed, active_only=active_only, rounds=rounds, trace=tell)
+            on_event = click.echo if trace else lambda _line: None
+            outcome = run(seed, active_only=active_only, rounds=rounds, trace=on_event)
             total += outcome
             for each in outcome.findings:
                 click.echo(f"seed {seed}, {name}, step {each.step}: {each.kind}: {each.text}")

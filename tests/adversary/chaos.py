@@ -1,4 +1,4 @@
-"""When something happens to a node, and how often what."""
+"""Inject random faults into a node, each with its weight."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -10,26 +10,25 @@ from tests.adversary.world import KubeletDied
 Choices = Sequence[tuple[int, Callable[[], None]]]
 
 _EAGER = 0.25
-"""How likely something happens at a point where it may."""
-
+"""Probability of a fault at each point where faults may happen."""
 
 _LOST = 0.01
-"""How likely an answer is lost."""
+"""Probability that a response is lost."""
 
 
 class Chaos:
-    """Lets faults happen at every point where something may.
+    """Causes random faults at every point where faults may happen.
 
     Attributes:
-        paused: nothing happens.
+        paused: whether no faults happen.
     """
 
     def __init__(self, faults: Faults, random: Random) -> None:
         self._faults = faults
         self._random = random
-        self._deep = False
+        self._striking = False
         self.paused = False
-        # What a node sees all the time, and what is rare.
+        # The usual events of a node, then the rare faults.
         self._mild: Choices = (
             (12, faults.deliver),
             (12, faults.start_one),
@@ -44,7 +43,7 @@ class Chaos:
             (2, faults.come_back),
             (2, faults.fail_a_get),
             (1, faults.refresh),
-            (3, faults.tell_devices),
+            (3, faults.send_devices),
         )
         self._rare: Choices = (
             (6, faults.kill_agent),
@@ -56,23 +55,23 @@ class Chaos:
         )
 
     def strike(self, where: str, call: Call | None) -> None:
-        """Let something happen, or nothing.
+        """Cause some faults, or none.
 
         Args:
             where: ``between`` pods, before a ``call``, in ``flight`` (the kubelet has chosen
-                places and asks), or while the agent asks for the ``list``.
-            call: which call it is.
+                device IDs and calls the agent), or while the agent calls ``List`` (``list``).
+            call: the current call.
 
         Raises:
-            KubeletDied: the kubelet is.
+            KubeletDied: the fault is a crash of the kubelet.
         """
-        if self._deep or self.paused:
+        if self._striking or self.paused:
             return
-        self._deep = True
+        self._striking = True
         try:
             self._strike(where, call)
         finally:
-            self._deep = False
+            self._striking = False
 
     def _strike(self, where: str, call: Call | None) -> None:
         random = self._random
@@ -82,27 +81,27 @@ class Chaos:
                 self._faults.forget(call)
             return
         while random.random() < _EAGER:
-            self._one_of(self._mild)
+            self._run_one(self._mild)
         if where == "list":
             return
         self._faults.may_see_again()
         if random.random() < 0.03:
-            self._one_of(self._rare)
+            self._run_one(self._rare)
         if where == "call" and random.random() < 0.006:
             self._faults.note("kubelet died in the middle of a pod")
             raise KubeletDied
         if where == "call" and random.random() < 0.006:
-            self._faults.kill_agent()  # the device plugin proxy asks the next one
+            self._faults.kill_agent()  # the device plugin proxy calls the next one
 
     def loses(self) -> bool:
-        """Let the agent die after it has answered and before the proxy has the answer, or not."""
-        if self._deep or self.paused or self._random.random() > _LOST:
+        """Return whether this response is lost: the agent is killed before the proxy has it."""
+        if self._striking or self.paused or self._random.random() > _LOST:
             return False
-        self._faults.lose_answer()
+        self._faults.lose_response()
         return True
 
-    def _one_of(self, choices: Choices) -> None:
-        [what] = self._random.choices(
+    def _run_one(self, choices: Choices) -> None:
+        [fault] = self._random.choices(
             [each for _, each in choices], [weight for weight, _ in choices]
         )
-        what()
+        fault()

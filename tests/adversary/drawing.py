@@ -1,4 +1,4 @@
-"""What pods look like: drawn at random, so that many are alike and some are strange."""
+"""Random pods: many are alike, and some are unusual."""
 
 from random import Random
 
@@ -11,12 +11,12 @@ INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.M
 _SHARES = ((10, 2), (10, 2), (10, 4), (20, 2), (30, 4), (50, 8), (90, 12))
 _WHOLE = ((100, 0), (100, 0), (100, 16), (100, 6), (200, 0), (200, 5))
 _REPLICAS = 0.4
-"""How likely a pod asks for just what the one before it did."""
+"""Probability that a pod requests the same as the previous one."""
 _UNCHECKED = ((150, 4), (0, 3), (10, 0))
 
 
 def draw_containers(random: Random) -> tuple[Container, ...]:
-    """Draw the containers of a pod that asks for GPUs somewhere."""
+    """Return random containers of a pod with at least one that requests GPUs."""
     drawn: list[Container] = []
     if random.random() < 0.25:
         drawn.append(_share("init", INIT, random))
@@ -49,9 +49,9 @@ def _share(name: str, kind: ContainerKind, random: Random) -> Container:
 def draw_pod(
     number: int, name: str, cards: tuple[str, ...], random: Random, like: Pod | None = None
 ) -> Pod:
-    """Draw a pod, with what webhook, authors, forgers and other plugins do to it.
+    """Return a random pod, with stamps, wishes, forged annotations and failing plugins.
 
-    *like* is the pod before it, of which it may be another replica.
+    *like* is the previous pod; the new pod may be another replica of it.
     """
     if like is not None and random.random() < _REPLICAS:
         containers = like.containers
@@ -77,16 +77,16 @@ def draw_pod(
 
 
 def forged(pod: Pod, cards: tuple[str, ...], random: Random) -> dict[str, str]:
-    """Make a record of a pod that was copied from elsewhere, with cards unknown here or known."""
+    """Return forged allocation annotations, as copied from another pod or another cluster."""
     named = random.choice((("GPU-elsewhere",), (random.choice(cards),)))
-    records = {
+    allocations = {
         each.name: Allocation(named, each.cores, each.memory, Evidence.TICKET)
         for each in pod.containers
         if each.asks or random.random() < 0.5
     }
-    if len(records) > 1 and random.random() < 0.5:
-        del records[random.choice(sorted(records))]
-    made = {NAMES.gpu_allocation: encode_allocations(records)}
+    if len(allocations) > 1 and random.random() < 0.5:
+        del allocations[random.choice(sorted(allocations))]
+    made = {NAMES.gpu_allocation: encode_allocations(allocations)}
     if random.random() < 0.5:
         made[NAMES.gpu_assigned] = "true"
     if random.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Who was right: what the agent said and did, against the truth."""
+"""Compare the agent's decisions and actions with the true state."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,10 +15,12 @@ from tests.in_memory.pods import Container, Pod, card_of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that must not be.
+    """An error of the agent.
 
     Attributes:
-        kind: in one word, see :class:`Judge`.
+        kind: its kind in one word, see :class:`Judge`.
+        step: number of the admission in which it was found.
+        text: the details.
     """
 
     kind: str
@@ -28,18 +30,18 @@ class Finding:
 
 @dataclass(slots=True)
 class Call:
-    """One call of the kubelet, and what the agent had to go by.
+    """One call of the kubelet, and what the agent could know in it.
 
     Attributes:
-        pod, container: whom it is made for.
-        resource: of what.
-        known: the agent had been shown the pod before it answered.
-        seen: ``List`` could be had in this call.
-        reachable: the API server had the pod throughout this call, and could be had.
-        alike: containers of the pod that hold exactly the same places (K7).
-        ended: pods of which nobody can know that they are not asking (K8): rejected, listed for
-            the first time, and the API server has not been told.
-        said: what the agent said in it.
+        pod, container: the true target.
+        resource: the resource of the call.
+        known: whether the watch had delivered the pod to the agent before its response.
+        seen: whether ``List`` was available in this call.
+        reachable: whether the API server was available and had the pod during the whole call.
+        alike: containers of the pod that hold exactly the same device IDs (K7).
+        ended: pods that the agent cannot distinguish from the target (K8): they were rejected,
+            are listed for the first time, and the API server does not have their new status yet.
+        decisions: the agent's decisions in this call.
     """
 
     pod: Pod
@@ -50,11 +52,11 @@ class Call:
     reachable: bool = True
     alike: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
-    said: list[LoggedDecision] = field(default_factory=list)
+    decisions: list[LoggedDecision] = field(default_factory=list)
 
     @property
-    def place(self) -> tuple[str, str, Resource]:
-        """What the call is for: a pod's UID, its container and the resource."""
+    def key(self) -> tuple[str, str, Resource]:
+        """The true target: the pod's UID, its container and the resource."""
         return self.pod.uid, self.container.name, self.resource
 
     def __str__(self) -> str:
@@ -67,17 +69,32 @@ class Call:
 class Judge:
     """Collects findings.
 
-    Kinds: ``wrong`` another container was named, ``bystander`` one that never asked for GPUs was
-    named, ``witness`` a guess was called more, ``twice`` a place was given twice, ``refused``
-    a pod was refused that could have run, ``cornered`` one that fitted when it was first asked
-    for, ``failed`` the agent failed instead of answering,
-    ``veto`` a start was vetoed without reason, ``unproven`` one was let through without proof,
-    ``wish`` a container started on a card that its author had ruled out, ``record`` a pod carries
-    what is not so, ``free`` what is free is told wrongly, ``unknown`` a running container is not
-    known.
+    Their kinds:
+
+    - ``wrong``: the agent named another container than the target;
+    - ``bystander``: it named a container that requests no GPUs;
+    - ``witness``: it reported a guess with evidence ``witness``;
+    - ``twice``: a device was allocated twice;
+    - ``split``: a share is on several cards, or cores and memory are on different cards;
+    - ``refused``: a pod was refused although it fits;
+    - ``cornered``: a pod was refused that fitted at its first call;
+    - ``failed``: the agent raised an error instead of a response;
+    - ``veto``: a start was refused without reason;
+    - ``unproven``: a start was permitted without proof;
+    - ``wish``: a container started on a card that its author excluded;
+    - ``record``: a pod's allocation annotation is wrong;
+    - ``free``: the reported number of free slots is wrong;
+    - ``unknown``: the agent does not know a running container.
 
     Attributes:
-        remade: UIDs of two pods of one name, the second made while the first was admitted.
+        trace: called with each finding, as text.
+        findings: the findings so far.
+        excused: wrong decisions that the agent could not avoid, by excuse.
+        verdicts: the number of decisions, by verdict.
+        evidence: the number of decisions, by evidence.
+        step: the number of the current admission.
+        remade: pairs of UIDs of two pods with the same name; the second was created while the
+            kubelet admitted the first.
     """
 
     def __init__(self) -> None:
@@ -91,8 +108,8 @@ class Judge:
         self._guesses: dict[tuple[str, str, Resource], ContainerRef] = {}
         self._pods: dict[str, Pod] = {}
 
-    def meet(self, pod: Pod) -> None:
-        """Know a pod, so that it can be found by what the agent calls it."""
+    def add_pod(self, pod: Pod) -> None:
+        """Add a pod, so that the judge can find it by the UIDs in the agent's decisions."""
         self._pods.update(dict.fromkeys(pod.uids, pod))
 
     def find(self, kind: str, text: str) -> None:
@@ -103,9 +120,9 @@ class Judge:
     # --- names ----------------------------------------------------------------------------
 
     def named(self, call: Call) -> bool:
-        """Judge whom the agent named in one call; return whether it named another."""
+        """Judge the containers that the agent named in a call; return whether one was wrong."""
         another = False
-        for each in call.said:
+        for each in call.decisions:
             if each.word in ("corrected", "unproven"):
                 self.verdicts[each.word] += 1
             if each.word not in ("decided", "refused", "replaced") or each.ref is None:
@@ -119,99 +136,99 @@ class Judge:
                 self.excused[excuse] += 1
                 self.verdicts["guessed wrongly"] += 1
             elif self._earlier_alike(call, each):
-                self.excused["a pod before of this name, which asked for the same"] += 1
+                self.excused["an earlier pod of this name with the same requests"] += 1
                 self.verdicts["guessed wrongly"] += 1
                 continue
-            elif call.seen and (call.known or call.reachable) and not self._a_guess(call, each):
+            elif call.seen and (call.known or call.reachable) and not self._is_guess(call, each):
                 self.verdicts["wrong"] += 1
                 self.find("wrong", f"{call}: {each}")
             else:
                 self.verdicts["guessed wrongly"] += 1
-                self._guesses[call.place] = each.ref
+                self._guesses[call.key] = each.ref
             if not is_right:
                 another = True
                 if not self._carries_out(call, each):
                     self._bystander(call, each)
-            sure = call.seen and call.known and (is_right or not self._a_guess(call, each))
+            sure = call.seen and call.known and (is_right or not self._is_guess(call, each))
             if each.evidence is Evidence.WITNESS and not sure:
                 self.find("witness", f"{call}: {each}")
         return another
 
-    def _carries_out(self, call: Call, said: LoggedDecision) -> bool:
-        """Return whether ``Allocate`` assigns what the call before it chose, on an excused guess.
+    def _carries_out(self, call: Call, decision: LoggedDecision) -> bool:
+        """Return whether ``Allocate`` repeats an excused guess of the preferred call before it.
 
-        Nothing has come to be known between the two: the kubelet asks for the places at once.
+        The agent learned nothing between the two calls, because the kubelet makes them in a row.
         """
         return (
-            said.evidence in (Evidence.TICKET, Evidence.ORDER)
-            and said.call == "allocate"
-            and said.ref is not None
-            and said.ref == self._guesses.get(call.place)
+            decision.evidence in (Evidence.TICKET, Evidence.ORDER)
+            and decision.call == "allocate"
+            and decision.ref is not None
+            and decision.ref == self._guesses.get(call.key)
         )
 
-    def _earlier_alike(self, call: Call, said: LoggedDecision) -> bool:
-        """Return whether a pod was named that had this name before and would be served the same.
+    def _earlier_alike(self, call: Call, decision: LoggedDecision) -> bool:
+        """Return whether the named pod had the same name before, and gets the same devices.
 
-        Where the watch has not told of a pod, only a GET in every call could tell the two apart.
+        Until the watch delivers the new pod, only a GET in every call could distinguish the two.
         """
-        ref = said.ref
+        ref = decision.ref
         before = self._pods.get(ref.pod.uid) if ref is not None else None
         if ref is None or before is None or call.known or ref.pod.key != call.pod.key:
             return False
         container = next((each for each in before.containers if each.name == ref.container), None)
         return (
-            said.word == "decided"
+            decision.word == "decided"
             and container is not None
             and (container.kind, container.cores, container.memory)
             == (call.container.kind, call.container.cores, call.container.memory)
             and before.wishes == call.pod.wishes
         )
 
-    def _excuse(self, call: Call, said: LoggedDecision) -> str:
-        """Return why another may be named, empty where it may not."""
-        if self._carries_out(call, said):
-            return "a guess carried out by its ticket"
-        if self._remade(call, said):
-            return "a pod of this name, one made while the other was admitted"
+    def _excuse(self, call: Call, decision: LoggedDecision) -> str:
+        """Return the excuse for a wrong container, empty if there is none."""
+        if self._carries_out(call, decision):
+            return "a guess repeated by its ticket"
+        if self._remade(call, decision):
+            return "another pod of this name, created while the first was admitted"
         return ""
 
-    def _remade(self, call: Call, said: LoggedDecision) -> bool:
-        """Return whether of two pods of one name the other was guessed, which nobody can tell.
+    def _remade(self, call: Call, decision: LoggedDecision) -> bool:
+        """Return whether the agent guessed the wrong one of two pods with the same name.
 
-        One was deleted while the kubelet admitted it, and the other made in this time: ``List`` has
-        names alone.
+        The first was deleted and the second created while the kubelet admitted the first. ``List``
+        has only names, so the agent cannot distinguish them.
         """
-        guessed = said.word == "refused" or said.evidence is Evidence.ORDER
-        uid = said.ref.pod.uid if said.ref is not None else ""
+        guessed = decision.word == "refused" or decision.evidence is Evidence.ORDER
+        uid = decision.ref.pod.uid if decision.ref is not None else ""
         return guessed and any({call.pod.uid, uid} == pair for pair in self.remade)
 
     @staticmethod
-    def _a_guess(call: Call, said: LoggedDecision) -> bool:
-        """Return whether more than one container could have been asking, for all that is known."""
-        if said.ref is None or said.word == "refused":
+    def _is_guess(call: Call, decision: LoggedDecision) -> bool:
+        """Return whether several containers could be the target, as far as the agent can know."""
+        if decision.ref is None or decision.word == "refused":
             return False
-        pod = said.ref.pod
+        pod = decision.ref.pod
         return pod.uid in call.ended
 
     @staticmethod
-    def _right(call: Call, said: LoggedDecision) -> bool:
-        """Return whether the container named is the one that a call is for."""
+    def _right(call: Call, decision: LoggedDecision) -> bool:
+        """Return whether the named container is the target of the call."""
         containers = {call.container.name, *call.alike}
         pod = "/".join(call.pod.key)
-        return said.ref is not None and right(
-            pod, containers, call.pod.uids, NamedContainer.by(said.ref)
+        return decision.ref is not None and right(
+            pod, containers, call.pod.uids, NamedContainer.by(decision.ref)
         )
 
-    def _bystander(self, call: Call, said: LoggedDecision) -> None:
-        ref = said.ref
+    def _bystander(self, call: Call, decision: LoggedDecision) -> None:
+        ref = decision.ref
         pod = self._pods.get(ref.pod.uid) if ref is not None else None
         if ref is None or pod is None:
             return
         if not (call.known or call.reachable):
-            self.excused["a container of a pod whose spec nobody could tell"] += 1
+            self.excused["a container of a pod whose spec the agent could not know"] += 1
             return
         if not any(each.name == ref.container and each.asks for each in pod.containers):
-            self.find("bystander", f"{call}: {said}")
+            self.find("bystander", f"{call}: {decision}")
 
     # --- refusals -------------------------------------------------------------------------
 
@@ -219,23 +236,23 @@ class Judge:
         self,
         call: Call,
         error: Refusal,
-        said: Iterable[LoggedDecision],
+        decisions: Iterable[LoggedDecision],
         *,
         fit: bool,
         fitted: bool,
-        gone: bool,
+        deleted: bool,
         confused: bool,
     ) -> None:
         """Judge the refusal of a call.
 
         Args:
-            call: which call.
+            call: the call.
             error: the refusal.
-            said: what the agent has said in it.
-            fit: whether there is a place for all that the pod still lacks.
-            fitted: whether there was one when it was first asked for.
-            gone: it is being deleted.
-            confused: another pod was named in its calls.
+            decisions: the agent's decisions in it.
+            fit: whether everything that the pod still needs fits now.
+            fitted: whether the pod fitted at its first call.
+            deleted: whether the pod is deleted or being deleted.
+            confused: whether the agent named another pod in calls for this one.
         """
         cornered = not fit and fitted and isinstance(error, PlacementError)
         if not fit and not cornered:
@@ -243,31 +260,34 @@ class Judge:
             return
         another = any(
             each.word == "refused" and each.ref is not None and not self._right(call, each)
-            for each in said
+            for each in decisions
         )
         if call.pod.invalid:
-            self.excused["no webhook would have passed it"] += 1
-        elif gone:
+            self.excused["the webhook would have denied it"] += 1
+        elif deleted:
             self.excused["it was being deleted"] += 1
         elif not call.known and not call.reachable:
-            self.excused["nobody could tell its spec"] += 1
-        elif confused or another:  # which is a finding, or without List none
+            self.excused["the agent could not know its spec"] += 1
+        elif confused or another:  # that is a finding of its own, or excused without List
             self.excused["another was named in its calls"] += 1
         elif not call.seen and isinstance(error, PlacementError):
-            self.excused["without List nobody can tell who was rejected"] += 1
+            self.excused["without List the agent cannot know the rejected pods"] += 1
         else:
             self.find("cornered" if cornered else "refused", f"{call}: {error}")
 
-    # --- places ---------------------------------------------------------------------------
+    # --- devices --------------------------------------------------------------------------
 
     def twice(self, call: Call, ids: Sequence[str], held: set[str]) -> None:
-        """Judge what was given: *held* are the places of others."""
+        """Judge allocated device IDs; *held* are those that other containers hold."""
         both = sorted(held.intersection(ids))
         if both:
-            self.find("twice", f"{call}: {len(both)} of {len(ids)} places, {both[0]} among them")
+            self.find("twice", f"{call}: {len(both)} of {len(ids)} devices, such as {both[0]}")
 
     def cards(self, call: Call, ids: Sequence[str], other: Collection[str]) -> None:
-        """Judge the cards of what was given, with what the container holds already."""
+        """Judge the cards of allocated device IDs.
+
+        *other* are the device IDs that the container holds of the other resource.
+        """
         count = len({card_of(each) for each in ids})
         cores, memory = (ids, other) if call.resource is Resource.CORE else (other, ids)
         cards = {card_of(each) for each in cores}
@@ -279,24 +299,27 @@ class Judge:
         if cards and stray:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
 
-    def unproven(self, call: Call, said: LoggedDecision, *, overtaken: bool) -> None:
-        """Judge a start without proof: the checkpoint could be read."""
+    def unproven(self, call: Call, decision: LoggedDecision, *, overtaken: bool) -> None:
+        """Judge a start without proof although the checkpoint was readable."""
         if overtaken:
             self.excused["unproven: the checkpoint is one container old (K33)"] += 1
         else:
-            self.find("unproven", f"{call}: {said}")
+            self.find("unproven", f"{call}: {decision}")
 
     def started(self, pod: Pod, container: Container, cards: set[str]) -> None:
-        """Judge a container that starts on these cards; the agent knows its pod."""
+        """Judge the cards of a starting container whose pod the agent knows."""
         against = sorted(each for each in cards if not pod.wished(each))
         if against:
             self.find("wish", f"{pod.uid} {container.name} starts on {against}: {pod.annotations}")
 
-    def recorded(self, pod: Pod, held: dict[str, set[str]], record: dict[str, set[str]]) -> None:
-        """Judge the record on a pod: container -> cards."""
-        for name, cards in record.items():
+    def annotated(
+        self, pod: Pod, held: dict[str, set[str]], annotation: dict[str, set[str]]
+    ) -> None:
+        """Judge a pod's allocation annotation: container -> cards."""
+        for name, cards in annotation.items():
             container = next((each for each in pod.containers if each.name == name), None)
             if container is None or not container.asks:
-                self.find("record", f"{pod.uid} has a record for {name}, which never asked")
+                self.find("record", f"{pod.uid}: annotation for {name}, which requests no GPUs")
             elif not container.hands_on and held.get(name, cards) != cards:
-                self.find("record", f"{pod.uid} {name}: on {sorted(held[name])}, told {cards}")
+                text = f"{pod.uid} {name}: on {sorted(held[name])}, annotation has {cards}"
+                self.find("record", text)

@@ -1,4 +1,4 @@
-"""What can happen to a node."""
+"""The events and faults that can happen to a node."""
 
 from collections.abc import Sequence
 from random import Random
@@ -10,19 +10,19 @@ from tests.adversary.judge import Call
 from tests.adversary.world import World
 from tests.in_memory.pods import NAMES, Pod
 
-FORGOTTEN = "places forgotten (K15)"
+FORGOTTEN = "devices forgotten (K15)"
 
 FAULTS = (
     "GET away",
     "GET failed",
-    "List away",
+    "List unavailable",
     "agent and kubelet died together",
     "agent killed",
-    "agent started while the API is away",
-    "answer lost",
+    "agent started while the API is unavailable",
+    "response lost",
     "called while a deleted pod's container without GPUs is listed",
     "called while the watch is behind",
-    "card fell ill",
+    "card became unhealthy",
     "checkpoint in mid-admission (K30)",
     "checkpoint overtaken (K33)",
     "deleted by force",
@@ -30,7 +30,7 @@ FAULTS = (
     "kubelet died in the middle of a pod",
     "name came back with other sizes while the watch is behind",
     FORGOTTEN,
-    "places of an init container forgotten (K15)",
+    "devices of an init container forgotten (K15)",
     "refused between two resources, new List",
     "refused between two resources, old List",
     "static pod",
@@ -38,11 +38,11 @@ FAULTS = (
     "watch broken",
     "whole cards, refused by another plugin",
 )
-"""What a soak must have seen."""
+"""The faults that must have happened in a long run."""
 
 
 class Faults:
-    """Does things to a world, each when it is told to."""
+    """Causes events and faults in a world, one for each method call."""
 
     def __init__(self, world: World, random: Random) -> None:
         self.world = world
@@ -61,7 +61,7 @@ class Faults:
     # --- pods -----------------------------------------------------------------------------
 
     def bind_a_burst(self) -> None:
-        """Bind as many pods as a scheduler sees room for, or some of them."""
+        """Bind some pods, as far as the free cores by count allow."""
         if self.world.api.away:
             return
         for _ in range(self._random.choice((1, 2, 4, 8, 12))):
@@ -73,25 +73,25 @@ class Faults:
         pod = draw_pod(self._count, name, world.cards_here, self._random, self._before)
         self._before = pod
         bound = [each for each in world.api.pods() if each.phase not in TERMINAL_PHASES]
-        room = len(world.cards_here) * 100 - sum(map(_cores, bound))
-        if _cores(pod) > room or world.api.named("default", name):
+        free = len(world.cards_here) * 100 - sum(map(_cores, bound))
+        if _cores(pod) > free or world.api.named("default", name):
             return
         if "GPU-elsewhere" in pod.annotations.get(NAMES.gpu_allocation, ""):
             self.note("unknown cards in annotations")
-        world.judge.meet(pod)
+        world.judge.add_pod(pod)
         world.api.add(pod)
         world.kubelet.bind(pod)
         world.trace(f"* bound {pod.uid} {[(c.name, c.cores, c.memory) for c in pod.containers]}")
 
     def _a_pod(self) -> Pod | None:
-        """Choose a pod that its owner can delete now."""
+        """Return a random pod that its owner can delete now."""
         pods = [each for each in self.world.api.pods() if not each.static]
         if not pods or self.world.api.away:
             return None
         return self._random.choice(sorted(pods, key=lambda each: each.uid))
 
     def come_back(self) -> None:
-        """Delete a pod and make another of its name, with other sizes."""
+        """Delete a pod by force and create another with its name and other requests."""
         pod = self._a_pod()
         if pod is None:
             return
@@ -116,7 +116,7 @@ class Faults:
         self.world.kubelet.deleted_by_force(pod, keeps=self._random.random() < 0.5)
 
     def delete(self) -> None:
-        """Delete a pod as usual: it ends some time later."""
+        """Delete a pod as usual; it ends later."""
         pod = self._a_pod()
         if pod is None:
             return
@@ -126,7 +126,7 @@ class Faults:
             self.world.api.changed(pod)
 
     def clean_up(self) -> None:
-        """Delete ended pods, as their owners do."""
+        """Delete all ended pods from the API server."""
         world = self.world
         for pod in world.api.pods():
             if pod.phase in TERMINAL_PHASES and not world.api.away and not pod.static:
@@ -134,7 +134,7 @@ class Faults:
                 world.kubelet.removed(pod)
 
     def static_pod(self) -> None:
-        """Add a pod that the kubelet reads from a file; its mirror comes or does not."""
+        """Add a static pod, with or without a mirror in the API."""
         world = self.world
         self._count += 1
         pod = draw_pod(self._count, f"static{self._count}-node", world.cards_here, self._random)
@@ -145,10 +145,10 @@ class Faults:
         if self._random.random() < 0.5 and not world.api.away:
             pod.mirror_uid = f"mirror-{pod.uid}"
             world.api.add(pod)
-        world.judge.meet(pod)
+        world.judge.add_pod(pod)
 
     def end_one(self) -> None:
-        """Let a pod end."""
+        """End a random pod."""
         kubelet = self.world.kubelet
         zombie = self._one(kubelet.zombies()) if self._random.random() < 0.3 else None
         pod = zombie or self._one(kubelet.running())
@@ -173,58 +173,58 @@ class Faults:
             self.world.try_to_start(pod, self.world.kubelet.to_start(pod)[0])
 
     def restart_container(self) -> None:
-        """Start a container of a running pod once more."""
+        """Start a container of a running pod again."""
         pod = self._one(self.world.kubelet.running())
         if pod is not None and not self.world.proving:
             main = [each for each in pod.containers if not each.hands_on]
             self.world.try_to_start(pod, self._random.choice(main))
 
-    # --- what is said to whom -------------------------------------------------------------
+    # --- API server, List and device lists ------------------------------------------------
 
     def deliver(self) -> None:
-        """Let the agent's watch catch up by some events, or all."""
+        """Deliver some or all events of the agent's watch."""
         self.world.watch.deliver(self._random.choice((1, 1, 2, 4, 100)))
 
     def write_statuses(self) -> None:
-        """Let the kubelet tell the API server of some changes, or all."""
+        """Write some or all of the kubelet's pod statuses to the API server."""
         self.world.kubelet.write_statuses(self._random.choice((1, 2, 100)))
 
     def write_patches(self) -> None:
-        """Let the agent's records arrive."""
+        """Carry out the agent's writes to the API server."""
         self.world.api.write()
 
     def look(self) -> None:
-        """Let somebody else ask for ``List``."""
+        """Call ``List`` as another client."""
         self.world.look()
 
     def refresh(self) -> None:
-        """Let the agent's own second pass."""
+        """Run the agent's periodic refresh."""
         if not self.world.proving:
             self.world.refresh()
 
     def break_watch(self) -> None:
-        """Let the watch end: the cache lists anew."""
+        """End the watch; the cache lists again."""
         self.note("watch broken")
         self.world.watch.end()
 
     def fail_a_get(self) -> None:
-        """Let the next GET fail."""
+        """Fail the next GET."""
         self.world.api.failing = 1
 
     def api(self) -> None:
-        """Let the API server go away, or come back."""
+        """Make the API server unavailable, or available again."""
         api = self.world.api
         api.away = not api.away
         if self._random.random() < 0.5:
-            self.deliver()  # the watch notices now, or later
+            self.deliver()  # the watch gets this now; otherwise later
 
     def list(self) -> None:
-        """Let ``List`` go away."""
-        self.world.list_away = "away"
-        self.note("List away")
+        """Make ``List`` unavailable."""
+        self.world.list_error = "unavailable"
+        self.note("List unavailable")
 
-    def tell_devices(self) -> None:
-        """Let the plugin send its list of devices once more, in mid-admission too (K30)."""
+    def send_devices(self) -> None:
+        """Send the plugin's device list again, perhaps in the middle of an admission (K30)."""
         kubelet = self.world.kubelet
         if kubelet.connected:
             half = kubelet.behind
@@ -233,7 +233,7 @@ class Faults:
                 self.note("checkpoint in mid-admission (K30)")
 
     def admitted(self, pod: Pod) -> None:
-        """See whether the checkpoint has what a pod got whose admission is over."""
+        """Count a fault if the checkpoint lacks devices of an admitted pod (K33)."""
         kubelet, known = self.world.kubelet, self.world.kubelet.state.pods.get(pod.uid)
         if known is not None and not known.finished:
             names = [each.name for each in pod.containers]
@@ -241,12 +241,12 @@ class Faults:
                 self.note("checkpoint overtaken (K33)")
 
     def may_see_again(self) -> None:
-        """Let ``List`` come back, sooner or later."""
+        """Make ``List`` available again, with some probability."""
         if self._random.random() < 0.2:
-            self.world.list_away = ""
+            self.world.list_error = ""
 
     def forget(self, call: Call | None) -> None:
-        """K15: another pod ends and somebody asks for the list, while places are in flight."""
+        """End another pod and call ``List`` while a call has device IDs in flight (K15)."""
         kubelet = self.world.kubelet
         devices = kubelet.state.devices
         pods = [each for each in kubelet.running() + kubelet.ended() if each.uid in devices.pods]
@@ -258,20 +258,20 @@ class Faults:
         self.world.look()
         if devices.allocated is not before:
             init = call.container.hands_on
-            self.note("places of an init container forgotten (K15)" if init else FORGOTTEN)
+            self.note("devices of an init container forgotten (K15)" if init else FORGOTTEN)
 
     def health(self) -> None:
-        """Let a card fall ill, or the one that is ill get well."""
+        """Make a card unhealthy, or the unhealthy one healthy."""
         world = self.world
-        if world.ill:
-            world.ill.clear()
+        if world.unhealthy:
+            world.unhealthy.clear()
         else:
-            self.note("card fell ill")
-            world.ill[self._random.choice(world.cards_here)] = "xid"
+            self.note("card became unhealthy")
+            world.unhealthy[self._random.choice(world.cards_here)] = "xid"
             world.could.clear()
-        world.kubelet.ill = {
+        world.kubelet.unhealthy = {
             each
-            for card in world.ill
+            for card in world.unhealthy
             for resource in Resource
             for each in world.table.by_card(resource)[card]
         }
@@ -286,18 +286,18 @@ class Faults:
             self.note("agent killed")
             self._next_agent()
 
-    def lose_answer(self) -> None:
-        """Kill the agent after it has answered a call; the answer never arrives."""
-        self.note("answer lost")
+    def lose_response(self) -> None:
+        """Kill the agent after it has handled a call; its response is lost."""
+        self.note("response lost")
         self._next_agent()
 
     def _next_agent(self) -> None:
         if self.world.api.away:
-            self.note("agent started while the API is away")
+            self.note("agent started while the API is unavailable")
         self.world.restart_agent()
 
     def restart_kubelet(self) -> None:
-        """Let the kubelet die and come up, and the agent register with it, at once or later."""
+        """Kill and restart the kubelet; the agent registers with it, at once or later."""
         self.note("kubelet died")
         held = self.world.resources_held()
         self.world.kubelet.restart()

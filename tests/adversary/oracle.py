@@ -1,4 +1,4 @@
-"""Whether a pod can still be placed: an exact search over cards. Knows all, guesses nothing."""
+"""Decide with an exact search over cards whether a pod still fits; it uses the true state."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,17 +15,18 @@ from tests.in_memory.pods import Container, card_of
 if TYPE_CHECKING:
     from tests.adversary.world import World
 
-Places = Mapping[str, Mapping[Resource, int]]
-"""Card -> places by resource."""
+Amounts = Mapping[str, Mapping[Resource, int]]
+"""Card -> number of slots by resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A container that lacks something.
+    """A container that still needs devices.
 
     Attributes:
-        lacking: what it is still to get.
-        cards: the cards that it is bound to by what it holds.
+        container: the container.
+        lacking: the resources that it still needs.
+        cards: the cards that it must use, because it holds devices of them.
     """
 
     container: Container
@@ -33,13 +34,13 @@ class Task:
     cards: frozenset[str] = frozenset()
 
 
-def fits(tasks: Sequence[Task], free: Places, left: Places) -> bool:
-    """Return whether there are cards for all containers, one after the other.
+def fits(tasks: Sequence[Task], free: Amounts, reusable: Amounts) -> bool:
+    """Return whether all containers fit, one after the other.
 
     Args:
         tasks: in the kubelet's order.
-        free: by card that may be used, what nobody holds.
-        left: by card, what ordinary init containers of the pod have left over (K7).
+        free: free slots of each permitted card.
+        reusable: slots of each card that the pod's ordinary init containers left (K7).
     """
     if not tasks:
         return True
@@ -49,42 +50,42 @@ def fits(tasks: Sequence[Task], free: Places, left: Places) -> bool:
         fits(rest, *after)
         for cards in combinations(sorted(free), demand.cards)
         if first.cards <= {*cards}
-        for after in _placed(first, cards, demand, free, left)
+        for after in _placed(first, cards, demand, free, reusable)
     )
 
 
 def _placed(
-    task: Task, cards: tuple[str, ...], demand: Demand, free: Places, left: Places
-) -> Iterator[tuple[Places, Places]]:
-    """Yield what is free and left over once a container is on *cards*, if it can be."""
-    now_free = {card: dict(places) for card, places in free.items()}
-    now_left = {card: dict(places) for card, places in left.items()}
+    task: Task, cards: tuple[str, ...], demand: Demand, free: Amounts, reusable: Amounts
+) -> Iterator[tuple[Amounts, Amounts]]:
+    """Yield the free and the reusable slots after a container is placed on *cards*, if it fits."""
+    now_free = {card: dict(slots) for card, slots in free.items()}
+    now_reusable = {card: dict(slots) for card, slots in reusable.items()}
     for resource in task.lacking:
         parts = dict(zip(cards, demand.per_card(resource), strict=True))
-        asked = sum(parts.values())
-        stock = {card: places.get(resource, 0) for card, places in left.items()}
-        if asked >= sum(stock.values()):  # all that is left over is handed on
+        requested = sum(parts.values())
+        stock = {card: slots.get(resource, 0) for card, slots in reusable.items()}
+        if requested >= sum(stock.values()):  # the kubelet gives it all reusable devices
             if any(count > parts.get(card, 0) for card, count in stock.items()):
                 return
-            handed = stock
-        else:  # some of it, which may be the right places
+            taken = stock
+        else:  # the kubelet gives it some of them, perhaps those of the right cards
             if any(part > stock.get(card, 0) for card, part in parts.items()):
                 return
-            handed = parts
+            taken = parts
         for card, part in parts.items():
-            reused = handed.get(card, 0)
+            reused = taken.get(card, 0)
             fresh = part - reused
             if fresh > now_free[card][resource]:
                 return
             now_free[card][resource] -= fresh
-            kept = fresh if task.container.hands_on else -reused
-            places = now_left.setdefault(card, {})
-            places[resource] = places.get(resource, 0) + kept
-    yield now_free, now_left
+            change = fresh if task.container.hands_on else -reused
+            slots = now_reusable.setdefault(card, {})
+            slots[resource] = slots.get(resource, 0) + change
+    yield now_free, now_reusable
 
 
 def could_run(world: "World", call: Call, offer: PreferStep) -> bool:
-    """Return whether a pod's containers from here on have places, by an exact search."""
+    """Return whether the pod's containers from this call's on fit, by an exact search."""
     pod, kubelet = call.pod, world.kubelet
     if pod.invalid:
         return False
@@ -96,20 +97,20 @@ def could_run(world: "World", call: Call, offer: PreferStep) -> bool:
         if lacking:
             tasks.append(Task(container, lacking, cards))
     free: dict[str, dict[Resource, int]] = {}
-    left: dict[str, dict[Resource, int]] = {}
+    reusable: dict[str, dict[Resource, int]] = {}
     for resource in Resource:
         if resource == offer.resource:
-            reusable = frozenset(offer.must_include)
-            offered = frozenset(offer.available) - reusable
+            reusable_ids = frozenset(offer.must_include)
+            offered = frozenset(offer.available) - reusable_ids
         else:
-            reusable = frozenset(kubelet.state.devices.reusable.get(resource, ()))
-            if not call.container.hands_on:  # what it keeps is left to nobody
-                reusable -= kubelet.of(pod, call.container.name).get(resource, frozenset())
+            reusable_ids = frozenset(kubelet.state.devices.reusable.get(resource, ()))
+            if not call.container.hands_on:  # its own devices are not reusable
+                reusable_ids -= kubelet.of(pod, call.container.name).get(resource, frozenset())
             offered = frozenset(kubelet.free(resource))
         counts = Counter(map(card_of, offered - kubelet.held(resource)))
-        handed_on = Counter(map(card_of, reusable))
+        reusable_counts = Counter(map(card_of, reusable_ids))
         for card in world.cards_here:
-            if pod.wished(card) and card not in world.ill:
+            if pod.wished(card) and card not in world.unhealthy:
                 free.setdefault(card, {})[resource] = counts[card]
-            left.setdefault(card, {})[resource] = handed_on[card]
-    return fits(tasks, free, left)
+            reusable.setdefault(card, {})[resource] = reusable_counts[card]
+    return fits(tasks, free, reusable)

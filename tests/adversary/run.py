@@ -1,4 +1,4 @@
-"""One seed: a node, some hundred calls, everything that can go wrong."""
+"""Run one seed: a node, some hundred calls, and all kinds of faults."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,19 +12,19 @@ from tests.adversary.moves import Faults
 from tests.adversary.world import KubeletDied, World
 
 FORMS = {"new List": True, "old List": False}
-"""By name, whether ``List`` shows active pods only (K8)."""
+"""Form of ``List`` -> whether it shows only active pods (K8)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one node, or many, came to.
+    """The results of one node or of several.
 
     Attributes:
-        verdicts: of what the agent said and did.
-        faults: what happened to the node, and how often.
-        evidence: by what the agent decided.
-        excused: refusals of pods that fitted, where nobody could have known better.
-        findings: what must not be.
+        verdicts: number of decisions, by verdict.
+        faults: number of faults, by name.
+        evidence: number of decisions, by evidence.
+        excused: number of wrong decisions that the agent could not avoid, by excuse.
+        findings: the agent's errors.
     """
 
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -50,13 +50,13 @@ def run(
     rounds: int = 40,
     trace: Callable[[str], None] = lambda _line: None,
 ) -> Outcome:
-    """Run one node through so many rounds of bursts.
+    """Run one node through several bursts.
 
     Args:
-        seed: everything falls from it.
+        seed: seed of every random choice.
         active_only: whether ``List`` is in its new form (K8).
-        rounds: how many bursts.
-        trace: told of everything that happens.
+        rounds: the number of bursts.
+        trace: called with a line for each event.
     """
     random = Random(seed)
     world = World(random, active_only=active_only)
@@ -81,7 +81,7 @@ def run(
 
 
 def _drain(world: World, chaos: Chaos, faults: Faults) -> None:
-    """Let the kubelet come to all pods that wait."""
+    """Let the kubelet admit all pods in its queue."""
     while world.kubelet.queue:
         world.judge.step += 1
         try:

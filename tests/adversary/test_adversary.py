@@ -1,4 +1,4 @@
-"""The adversary: it finds nothing of the agent, and finds what is done to the agent here."""
+"""The adversary finds no error of the agent, and finds the errors that these tests inject."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +18,12 @@ from tests.adversary.run import FORMS, Outcome, run
 resolve, prefer = resolver.resolve, Allocator.prefer
 
 SEEDS = range(11, 14)
-"""Chosen: no known limit (docs/kubelet-facts.md, K8 in the old form of ``List``) is met on them."""
+"""Chosen seeds: none meets a known limit (docs/kubelet-facts.md, K8, old form of ``List``)."""
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_nothing_is_found_of_the_agent_whatever_happens_to_its_node(form: str) -> None:
-    """`python -m tests.adversary` looks at more nodes."""
+    """`python -m tests.adversary` runs more nodes."""
     total = Outcome()
     for seed in SEEDS:
         total += run(seed, active_only=FORMS[form], rounds=80)
@@ -40,15 +40,17 @@ def fail(*_args: object) -> NoReturn:
     raise RuntimeError("failed")
 
 
-def first_places(
+def first_devices(
     agent: Allocator, resource: Resource, available: list[str], must: list[str], size: int
 ) -> list[str]:
     prefer(agent, resource, available, must, size)
     return [*must, *(each for each in available if each not in must)][:size]
 
 
-def by_no_turn(request: resolver.TargetRequest, record: Any, _turn: object, **options: Any) -> Any:
-    return resolve(request, replace(record, listing=False), LastCall(), **options)
+def without_last_call(
+    request: resolver.TargetRequest, snapshot: Any, _last_call: object, **options: Any
+) -> Any:
+    return resolve(request, replace(snapshot, listing=False), LastCall(), **options)
 
 
 def as_witness(*args: Any, **options: Any) -> Any:
@@ -59,14 +61,14 @@ SABOTAGE: dict[str, tuple[str, Callable[..., Any]]] = {
     "refused": ("agent.allocator.allocator.Allocator.prefer", refuse),
     "failed": ("agent.allocator.allocator.Allocator.allocate", fail),
     "veto": ("agent.allocator.allocator.Allocator.prestart", refuse),
-    "split": ("agent.allocator.allocator.Allocator.prefer", first_places),
+    "split": ("agent.allocator.allocator.Allocator.prefer", first_devices),
     "unknown": ("agent.allocator.allocator.Allocator.entitled", lambda *_: None),
     "free": (
         "agent.allocator.allocator.Allocator.free",
         lambda *_: {f"GPU-{index}": 0 for index in range(4)},
     ),
     "record": ("simulator.node.api.InMemoryApi.put", lambda *_: None),
-    "wrong": ("agent.allocator.calls.resolve", by_no_turn),
+    "wrong": ("agent.allocator.calls.resolve", without_last_call),
     "witness": ("agent.allocator.calls.resolve", as_witness),
 }
 

@@ -1,4 +1,4 @@
-"""The node in memory, with a judge of every call and a point before each where things happen."""
+"""The node in memory, with faults before each call and a judge of each call."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,27 +21,33 @@ from tests.in_memory.pods import Container, Pod, card_of
 
 _BLOCKS = (16, 16, 12, 16)
 _OVERTAKEN = 0.3
-"""How likely a message of ``ListAndWatch`` is overtaken by the write that comes next (K33)."""
+"""Probability that the next checkpoint write overtakes a message of ``ListAndWatch`` (K33)."""
 _T = TypeVar("_T")
 
 
 class KubeletDied(Exception):
-    """It has, in the middle of something."""
+    """The kubelet was killed in the middle of an admission."""
 
 
 class World(Node):
-    """A node and everything that is true of it.
+    """A node with its true state, faults and a judge.
 
     Attributes:
-        call: the call that the agent is in.
-        proving: a start is being proved.
-        passed: UIDs of pods that were listed while others were served, and named, and of refused
-            ones.
-        could: UIDs of pods that could be placed when they were first asked for.
-        misled: the last call was settled without ``List``.
-        confused: UIDs of pods in whose calls another was named.
-        lost: UID and name of containers that held places when the kubelet died, and not by its
-            checkpoint: the next one knows nothing of what they have (K28, K33).
+        faults: number of faults, by name.
+        strike: causes random faults at a point, see :meth:`tests.adversary.chaos.Chaos.strike`.
+        loses: returns whether the current response is lost.
+        trace: called with a line for each event.
+        judge: judges the agent's decisions.
+        call_now: the agent's current call, if any.
+        proving: whether a ``PreStartContainer`` call is running.
+        passed: UIDs of pods that were listed during another pod's correctly named call, and of
+            refused pods.
+        could: UIDs of pods that fitted at their first call.
+        misled: whether ``List`` was unavailable in the last call.
+        confused: UIDs of pods in whose calls the agent named another.
+        lost: UID and name of containers whose devices were not in the checkpoint when the kubelet
+            was killed: the next kubelet does not know these devices (K28, K33).
+        cards_here: UUIDs of the node's cards.
     """
 
     def __init__(self, random: Random, *, active_only: bool) -> None:
@@ -57,9 +63,9 @@ class World(Node):
         self.could: set[str] = set()
         self.confused: set[str] = set()
         self.lost: set[tuple[str, str]] = set()
-        self._told: set[str] = set()  # UIDs of the pods that this agent was ever shown
-        # Places given while the agent could not know the pod's wishes; and of these such that only
-        # an agent knew of that has died.
+        self._delivered: set[str] = set()  # UIDs of all pods that this agent's watch delivered
+        # Devices that were allocated while the agent could not know the pod's wishes; and those of
+        # them that only a killed agent knew.
         self._unadvised: set[frozenset[str]] = set()
         self._forgotten: set[frozenset[str]] = set()
         cards = tuple(card(index, blocks=blocks) for index, blocks in enumerate(_BLOCKS))
@@ -75,7 +81,7 @@ class World(Node):
     # --- the agent ------------------------------------------------------------------------
 
     def restart_agent(self) -> None:
-        """Replace the agent by one that knows nothing yet, and that has registered."""
+        """Replace the agent by a new one, which registers."""
         self.trace("agent starts")
         self.guarded("start", self._start_agent)
         self.passed.clear()
@@ -84,37 +90,37 @@ class World(Node):
     def _start_agent(self) -> None:
         super().restart_agent()
         self._forgotten |= self._unadvised
-        self._told = {each.id.uid for each in self.watch.cache.pods()}
+        self._delivered = {each.id.uid for each in self.watch.cache.pods()}
         self.allocator.refresh()
 
     def changed(self, view: PodInfo) -> None:
-        """Hear of a pod from the watch."""
-        self._told.add(view.id.uid)
+        """Handle a pod event of the watch."""
+        self._delivered.add(view.id.uid)
         self.guarded("catch up", lambda: self.allocator.catch_up(view))
 
     def knows(self, pod: Pod) -> bool:
-        """Return whether this agent was ever shown a pod."""
-        return not self._told.isdisjoint(pod.uids)
+        """Return whether this agent's watch has ever delivered a pod."""
+        return not self._delivered.isdisjoint(pod.uids)
 
     def register(self) -> None:
-        """Let the agent register with another kubelet than before, and see that it is another."""
+        """Register the agent with the new kubelet; the agent detects the restart."""
         self.kubelet.register()
         self.guarded("registered", self.allocator.refresh)
 
     def refresh(self) -> None:
-        """Let the agent look after what has ended and what it owes."""
+        """Run the agent's periodic refresh, one second later."""
         self.now += 1.0
         self.guarded("refresh", self.allocator.refresh)
 
     def guarded(self, what: str, do: Callable[[], object]) -> None:
-        """Do what a thread of the agent does; it must not end by an exception."""
+        """Run the work of an agent's thread; an exception is a finding."""
         try:
             do()
         except Exception as error:  # noqa: BLE001 -- the judge's finding
             self.judge.find("failed", f"{what}: {error!r}")
 
     def list(self, *, within: float) -> tuple[ListedPod, ...]:
-        """``List``, asked by the agent."""
+        """Call ``List`` as the agent does."""
         self.strike("list", self.call_now)
         return super().list(within=within)
 
@@ -125,7 +131,7 @@ class World(Node):
     # --- the kubelet's calls --------------------------------------------------------------
 
     def ask_other(self, pod: Pod, container: Container) -> None:
-        """Ask the other vendor's plugin."""
+        """Call the other vendor's plugin."""
         if pod.other_fails:
             held = self.held(pod, container.name)
             lacking = {each for each in Resource if container.count(each)} - held.keys()
@@ -138,32 +144,32 @@ class World(Node):
         super().ask_other(pod, container)
 
     def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
-        """Ask the agent which places it prefers."""
-        asked = self._begin(pod, container, Resource(call.resource))
-        if (asked.known or asked.reachable) and could_run(self, asked, call):
+        """Call the agent's ``GetPreferredAllocation``; return the device IDs."""
+        judged = self._begin(pod, container, Resource(call.resource))
+        if (judged.known or judged.reachable) and could_run(self, judged, call):
             self.could.add(pod.uid)
-        ask = super().prefer
-        return self._settle(
-            asked,
-            lambda: ask(pod, container, call),
-            lambda: could_run(self, asked, call),
+        prefer = super().prefer
+        return self._run_judged(
+            judged,
+            lambda: prefer(pod, container, call),
+            lambda: could_run(self, judged, call),
         )
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
-        """Report the agent which places a container gets."""
+        """Call the agent's ``Allocate`` with a container's device IDs."""
         call = self._begin(pod, container, resource)
         self.strike("flight", call)
         held = self._held_by_others(pod, container, resource)
         give = super().give
-        self._settle(
+        self._run_judged(
             call,
             lambda: give(pod, container, resource, ids),
             lambda: not held.intersection(ids),
         )
         self.judge.twice(call, ids, held)
-        places = {frozenset(ids)}
-        self._forgotten -= places
-        self._unadvised = self._unadvised - places if call.known else self._unadvised | places
+        devices = {frozenset(ids)}
+        self._forgotten -= devices
+        self._unadvised = self._unadvised - devices if call.known else self._unadvised | devices
         if pod.uid not in self.confused and (call.known or call.reachable):
             self.judge.cards(call, ids, self.held(pod, container.name).get(resource.other, ()))
 
@@ -171,8 +177,8 @@ class World(Node):
         call = Call(pod, container, resource)
         self.strike("call", call)
         self.now += 0.02
-        self.diary.take()
-        call.seen = not self.list_away
+        self.decision_log.take()
+        call.seen = not self.list_error
         call.reachable = not self.api.away and self.api.has(pod)
         call.known = self.knows(pod)
         if self.watch.behind and not call.known:
@@ -181,18 +187,18 @@ class World(Node):
             self.faults["called while a deleted pod's container without GPUs is listed"] += 1
         return call
 
-    def _settle(self, call: Call, ask: Callable[[], _T], fit: Callable[[], bool]) -> _T:
+    def _run_judged(self, call: Call, handle: Callable[[], _T], fit: Callable[[], bool]) -> _T:
         self.call_now = call
         call.ended = self.kubelet.untold() - self.passed
         self.trace(f"-> {call}" + ("" if call.known else ", not shown to the agent"))
         self.judge.verdicts["calls"] += 1
         try:
-            answer = ask()
-            while self.loses():  # the proxy asks the next agent
-                self.diary.take()  # nobody heard it
+            response = handle()
+            while self.loses():  # the proxy calls the next agent
+                self.decision_log.take()  # these decisions had no effect
                 call.known = False
-                answer = ask()
-            return answer
+                response = handle()
+            return response
         except PluginCallFailed as failed:
             if isinstance(failed.__cause__, Refusal):
                 self._refused(call, failed.__cause__, fit=fit())
@@ -203,13 +209,13 @@ class World(Node):
             self.judge.find("failed", f"{call}: {error!r}")
             raise PluginCallFailed("gpu-turnstile failed on this node") from error
         finally:
-            call.said = self.diary.take()
-            call.seen = call.seen and not self.list_away
+            call.decisions = self.decision_log.take()
+            call.seen = call.seen and not self.list_error
             call.known = call.known or self.knows(call.pod)
             call.reachable = call.reachable and self.api.has(call.pod)
-            for each in call.said:
+            for each in call.decisions:
                 self.trace(f"   {each}")
-            self.misled = not call.seen  # the next List puts everything right
+            self.misled = not call.seen  # the next List corrects everything
             if self.judge.named(call):
                 self.confused.add(call.pod.uid)
             elif call.seen:
@@ -221,36 +227,36 @@ class World(Node):
         self.trace(f"   refused: {error}")
         self.judge.verdicts["refused"] += 1
         self.passed.add(call.pod.uid)
-        gone = call.pod.deleting or not (call.pod.static or self.api.has(call.pod))
+        deleted = call.pod.deleting or not (call.pod.static or self.api.has(call.pod))
         self.judge.refused(
             call,
             error,
-            self.diary.everything,
+            self.decision_log.everything,
             fit=fit,
             fitted=call.pod.uid in self.could,
-            gone=gone,
+            deleted=deleted,
             confused=call.pod.uid in self.confused,
         )
 
     def prestart(
         self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
     ) -> None:
-        """Ask the agent whether a container may start."""
-        call = Call(pod, container, resource, known=True, seen=not self.list_away)
+        """Call the agent's ``PreStartContainer``."""
+        call = Call(pod, container, resource, known=True, seen=not self.list_error)
         call.alike = {
             name
             for name, held in self.kubelet.holdings.get(pod.uid, {}).items()
             if held.get(resource) == frozenset(ids)
         }
         self.trace(f"-> PreStart {call}")
-        before, self.proving = self.diary.take(), True  # it may come in the middle of a call
+        before, self.proving = self.decision_log.take(), True  # it may come in the middle of a call
         try:
             super().prestart(pod, container, resource, ids)
         except PluginCallFailed as error:
             self.trace(f"   vetoed: {error}")
             wished = all(pod.wished(card_of(each)) for each in ids)
             if not self.has_all(pod, container.name) and (pod.uid, container.name) in self.lost:
-                self.judge.excused["a start without what a dead kubelet took with it"] += 1
+                self.judge.excused["a start without devices that a killed kubelet lost"] += 1
             elif wished and not pod.invalid and pod.uid not in self.confused:
                 self.judge.find("veto", f"{call}: {error}")
             raise
@@ -258,17 +264,17 @@ class World(Node):
             self.judge.find("failed", f"PreStart {call}: {error!r}")
             raise PluginCallFailed("gpu-turnstile failed on this node") from error
         finally:
-            call.said = self.diary.take()
+            call.decisions = self.decision_log.take()
             written = self.kubelet.saved(pod.uid, container.name).get(resource)
-            for each in call.said:
+            for each in call.decisions:
                 self.trace(f"   {each}")
                 if each.word == "unproven":
                     self.judge.unproven(call, each, overtaken=written != frozenset(ids))
             self.judge.named(call)
-            self.diary.everything, self.proving = before, False
+            self.decision_log.everything, self.proving = before, False
 
     def try_to_start(self, pod: Pod, container: Container) -> bool:
-        """Let the kubelet start a container, unless the plugin it asks is away."""
+        """Start a container, unless it needs the plugin and the plugin is not connected."""
         if container.asks and not self.kubelet.connected:
             return False
         started = self.kubelet.start(pod, container)
@@ -276,19 +282,19 @@ class World(Node):
             cards = {
                 card_of(each) for ids in self.held(pod, container.name).values() for each in ids
             }
-            told = self.knows(pod) and not self.api.away
+            known = self.knows(pod) and not self.api.away
             forgotten = not self._forgotten.isdisjoint(self.held(pod, container.name).values())
-            if told and not (forgotten and pod.phase == "Running"):
+            if known and not (forgotten and pod.phase == "Running"):
                 self.judge.started(pod, container, cards)
         return started
 
     def has_all(self, pod: Pod, container: str) -> bool:
-        """Return whether a container, by its name, has all that it asks for."""
+        """Return whether a container, by its name, holds devices of all requested resources."""
         held = self.held(pod, container)
         return all(each in held for each in Resource if pod.container(container).count(each))
 
     def resources_held(self) -> set[tuple[str, str, Resource]]:
-        """Return UID and name of the containers that hold places, and of what."""
+        """Return the containers that hold devices: UID, container name and resource."""
         return {
             (uid, name, resource)
             for uid, containers in self.kubelet.holdings.items()
@@ -297,7 +303,7 @@ class World(Node):
         }
 
     def _held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
-        """Return the places that others hold, this pod's ordinary init containers not counted."""
+        """Return the device IDs of other containers, except this pod's ordinary init containers."""
         held = self.kubelet.held(resource, but={pod.uid})
         for name, resources in self.kubelet.holdings.get(pod.uid, {}).items():
             if name != container.name and not pod.container(name).hands_on:

@@ -1,4 +1,4 @@
-"""What the agent's adapters meet, as plain data and as fakes: one per Protocol."""
+"""Test data and fakes for the agent's adapters, one fake for each Protocol."""
 
 import json
 import tempfile
@@ -27,7 +27,10 @@ DEADLINE_S = 120.0
 
 
 def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) -> Any:
-    """Wait until *holds*, and give what it gave; fail with *what* when it does not in time."""
+    """Wait until *holds* returns a true value, and return it.
+
+    If it does not in *within* seconds, fail with *what*.
+    """
     end, pause = time.monotonic() + within, 0.002
     while not (found := holds()):
         assert time.monotonic() < end, f"not within {within} s: {what}"
@@ -38,7 +41,7 @@ def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) 
 
 @contextmanager
 def short_dir() -> Iterator[Path]:
-    """A folder whose sockets stay below the 108 bytes a unix socket's path may have."""
+    """A folder with a short path: a unix socket's path may have only 108 bytes."""
     with tempfile.TemporaryDirectory(prefix="gt-", dir="/tmp", ignore_cleanup_errors=True) as made:
         yield Path(made)
 
@@ -47,13 +50,13 @@ def short_dir() -> Iterator[Path]:
 
 
 def make_table(cards: int = 2, *, blocks: int = 32) -> DeviceTable:
-    """A node with ``GPU-0`` to ``GPU-<cards - 1>`` of *blocks* blocks each, on two NUMA nodes."""
+    """Return cards ``GPU-0`` to ``GPU-<cards - 1>`` of *blocks* blocks each, on two NUMA nodes."""
     made = (replace(make_card(n, blocks=blocks), numa=n if n < 2 else None) for n in range(cards))
     return DeviceTable(Inventory(tuple(made)), BLOCK)
 
 
 def make_settings(folder: Path, **changes: Any) -> Settings:
-    """Settings of an agent on node ``n1`` that listens on any free port."""
+    """Return settings of an agent on node ``n1`` that listens on any free port."""
     given: dict[str, Any] = {
         "node_name": "n1",
         "kubelet_dir": folder / "p",
@@ -71,7 +74,7 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
 
 
 class FakeClock:
-    """Seconds that pass when told to."""
+    """A clock in seconds that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -81,7 +84,7 @@ class FakeClock:
 
 
 class FakeCalls:
-    """Answers ``Allocate`` with the first places, or raises *error*."""
+    """Prefers the first device IDs, returns fixed container edits, or raises *error*."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -90,7 +93,7 @@ class FakeCalls:
         )
         self.asked: list[tuple[str, tuple[str, ...]]] = []
 
-    def _note(self, call: str, ids: Sequence[str]) -> None:
+    def _log_call(self, call: str, ids: Sequence[str]) -> None:
         self.asked.append((call, tuple(ids)))
         if self.error is not None:
             raise self.error
@@ -98,15 +101,15 @@ class FakeCalls:
     def prefer(
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        self._note("prefer", available)
+        self._log_call("prefer", available)
         return list(available)[:size]
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        self._note("allocate", device_ids)
+        self._log_call("allocate", device_ids)
         return self.answer
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        self._note("prestart", device_ids)
+        self._log_call("prestart", device_ids)
 
 
 def make_manifest(
@@ -116,7 +119,7 @@ def make_manifest(
     annotations: Mapping[str, str] | None = None,
     uid: str = "",
 ) -> dict[str, Any]:
-    """A pod as the API has it, with a container ``c<i>`` for each (cores, memory)."""
+    """Return a pod's manifest in the API, with a container ``c<i>`` for each (cores, memory)."""
     containers = [
         {
             "name": f"c{index}",

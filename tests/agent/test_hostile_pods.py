@@ -43,7 +43,7 @@ class WholeNode(Node):
         )
         self.api.put = self.queue.put  # type: ignore[method-assign]
 
-    def decides_to(self) -> DecisionLog:
+    def make_decision_log(self) -> DecisionLog:
         return LoggedDecisions(Metrics())
 
     def live(self, pod: Pod) -> None:

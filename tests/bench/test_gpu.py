@@ -26,7 +26,7 @@ def test_without_a_gpu_every_check_is_skipped_in_words() -> None:
     assert ended.exit_code == 0
     rows = [line for line in ended.stdout.splitlines() if "| skipped |" in line]
     assert len(rows) == 4
-    assert all("no GPU here: /dev/nvidiactl is not there" in each for each in rows)
+    assert all("no GPU here: /dev/nvidiactl does not exist" in each for each in rows)
 
 
 def test_the_table_says_what_is_right() -> None:

@@ -18,6 +18,6 @@ def test_small_clusters_answer_all_questions() -> None:
     eventually(lambda: before >= {*threading.enumerate()}, "the API server's threads end", within=5)
 
 
-def test_as_many_nodes_are_asked_about_as_by_kube_scheduler() -> None:
-    asked = [scheduler.asked_about(nodes) for nodes in (20, 100, 1000, 5000, 10_000)]
-    assert asked == [20, 100, 420, 500, 500]
+def test_the_extender_gets_as_many_nodes_as_from_kube_scheduler() -> None:
+    sent = [scheduler.nodes_sent(nodes) for nodes in (20, 100, 1000, 5000, 10_000)]
+    assert sent == [20, 100, 420, 500, 500]

@@ -61,7 +61,7 @@ class Kubelet:
         statuses: changes not reported to the API server yet.
         statics: the pods that it reads from files.
         runs: UID and name of the started containers; they survive a restart of the kubelet.
-        ill: device IDs that the plugin advertises as unhealthy the next time.
+        unhealthy: device IDs that the plugin advertises as unhealthy the next time.
         connected: whether the plugin has registered with the current instance.
         first: the order of a container's resources; random if empty (K1).
     """
@@ -94,7 +94,7 @@ class Kubelet:
         self.statuses: list[tuple[Pod, str]] = []
         self.statics: list[Pod] = []
         self.runs: set[tuple[str, str]] = set()
-        self.ill: set[str] = set()
+        self.unhealthy: set[str] = set()
         self.connected = False
         self.first: tuple[str, ...] = ()
         self._places = {each: tuple(ids) for each, ids in places.items()}
@@ -152,7 +152,9 @@ class Kubelet:
     def advertise(self) -> None:
         """Make the plugin list its devices."""
         for resource, ids in self._places.items():
-            self.state.advertised(resource, [Device(each, each not in self.ill) for each in ids])
+            self.state.advertised(
+                resource, [Device(each, each not in self.unhealthy) for each in ids]
+            )
 
     def overtake(self) -> None:
         """Make the plugin list its devices; the write for this is delayed until after the next."""

@@ -1,7 +1,7 @@
 """A node in memory: the simulated kubelet, an API server, and the agent's real allocator.
 
-One thread, no socket, no clock: a test says what happens next, down to a single call. What the
-kubelet does is decided in :mod:`simulator.kubelet`.
+One thread, no socket, no clock: a test chooses what happens next, down to a single call. The
+kubelet's decisions are made in :mod:`simulator.kubelet`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,32 +36,32 @@ MEMORY_FIRST = (Resource.MEMORY, Resource.CORE)
 
 
 class Store:
-    """The agent's own file: what an agent wrote, the next one finds."""
+    """The agent's own file, in memory: the next agent reads what the last one wrote."""
 
     def __init__(self) -> None:
         self.text = ""
 
     def load(self) -> str:
-        """Return what was written last."""
+        """Return the last saved text."""
         return self.text
 
     def save(self, text: str) -> None:
-        """Replace what was written before."""
+        """Replace the saved text."""
         self.text = text
 
 
 class Node:
-    """A node and everything that is true of it.
+    """A node with its true state.
 
     Attributes:
-        ill: why a card is unhealthy, by UUID.
-        list_away: why ``List`` cannot be had; empty while it can.
-        checkpoint_away: the same of the checkpoint.
-        asked: how often the agent has asked for ``List``.
-        paused: how often the agent has waited.
-        grants: what the agent has given out since it started.
+        unhealthy: the reason why a card is unhealthy, by UUID.
+        list_error: the error of ``List``; empty if ``List`` is available.
+        checkpoint_error: the error of the checkpoint file; empty if it is readable.
+        asked: number of the agent's ``List`` calls.
+        paused: number of the agent's pauses.
+        grants: the agent's grants since it started.
         refusal: the agent's last refusal.
-        now: seconds.
+        now: the time in seconds.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Node:
         """Start an empty node with an agent that has registered."""
         self.random = random or Random(0)
         self.table = table or device_table(cards, blocks=blocks)
-        self.ill: dict[str, str] = {}
-        self.list_away = self.checkpoint_away = ""
+        self.unhealthy: dict[str, str] = {}
+        self.list_error = self.checkpoint_error = ""
         self.asked = self.paused = 0
         self.refusal: Refusal | None = None
         self.now = 0.0
@@ -105,9 +105,9 @@ class Node:
     # --- the agent ------------------------------------------------------------------------
 
     def restart_agent(self) -> None:
-        """Replace the agent by one that knows nothing but its file; it has registered already."""
+        """Replace the agent by a new one, which has only its file; it is already registered."""
         self.api.patches.clear()
-        self.diary = RecordingLog(lambda: self.now)
+        self.decision_log = RecordingLog(lambda: self.now)
         self.grants: list[Grant] = []
         self.watch = InMemoryWatch(self.api, NAMES, lambda: self.now)
         self.allocator = Allocator(
@@ -116,12 +116,12 @@ class Node:
             pod_resources=self,
             checkpoint=self,
             store=self.store,
-            kubelet=lambda: f"life {self.kubelet.instance}",
+            kubelet=lambda: f"instance {self.kubelet.instance}",
             writer=self.api,
-            decision_log=self.decides_to(),
+            decision_log=self.make_decision_log(),
             inject=self.inject,
             enforcer=self._enforcer,
-            unhealthy=lambda uuid: self.ill.get(uuid, ""),
+            unhealthy=lambda uuid: self.unhealthy.get(uuid, ""),
             policy=self._policy,
             strict=self._strict,
             pause=self.pause,
@@ -129,39 +129,46 @@ class Node:
         self.watch.deliver(0)
         self.watch.cache.subscribe(self.changed)
 
-    def decides_to(self) -> DecisionLog:
-        """Return where the agent's decisions are told."""
-        return self.diary
+    def make_decision_log(self) -> DecisionLog:
+        """Return a log for the agent's decisions."""
+        return self.decision_log
 
     def changed(self, view: PodInfo) -> None:
-        """Hear of a pod from the watch."""
+        """Handle a pod event of the watch."""
         self.allocator.catch_up(view)
 
     def inject(self, grant: Grant) -> ContainerEdits:
-        """Turn a grant into what its container finds."""
+        """Turn a grant into container edits."""
         self.grants.append(grant)
         return ContainerEdits({"CARDS": ",".join(grant.cards)})
 
     def pause(self, _seconds: float) -> None:
-        """Wait."""
+        """Count a pause of the agent, without waiting."""
         self.paused += 1
 
     def written(self, pod: Pod) -> dict[str, Allocation]:
-        """Carry out what the agent wants to write; return what is recorded on a pod then."""
+        """Carry out the agent's writes; return the pod's allocation annotation after that."""
         self.api.write()
         return decode_allocations(pod.annotations.get(NAMES.gpu_allocation, "{}"))
 
-    # --- what the agent asks --------------------------------------------------------------
+    # --- sources that the agent reads -----------------------------------------------------
 
     def list(self, *, within: float) -> tuple[ListedPod, ...]:
-        """``List``, asked by the agent (:class:`agent.allocator.interfaces.PodResourcesSource`)."""
+        """Call ``List`` as the agent does, as a ``PodResourcesSource`` of its interfaces.
+
+        Raises:
+            Unavailable: :attr:`list_error` is set, or *within* is not positive.
+        """
         self.asked += 1
-        if self.list_away or within <= 0:
-            raise Unavailable(f"PodResources: {self.list_away}")
+        if self.list_error or within <= 0:
+            raise Unavailable(f"PodResources: {self.list_error}")
         return self.look()
 
     def look(self) -> tuple[ListedPod, ...]:
-        """``List``, asked by anybody; pods come in no order, an equal entry is the same object."""
+        """Call ``List`` as any other client does.
+
+        Pods come in random order. An entry that has not changed is the same object.
+        """
         found = self.kubelet.state.list_pods()
         return tuple(self._entry(pod.uid) for pod, _ in self.random.sample(found, len(found)))
 
@@ -182,10 +189,10 @@ class Node:
     def read(self) -> Checkpoint:
         """Read the kubelet's checkpoint, as a :class:`agent.allocator.interfaces.CheckpointSource`.
 
-        It is the same object while it says the same.
+        It returns the same object as long as the content is equal.
         """
-        if self.checkpoint_away:
-            raise CheckpointError(self.checkpoint_away)
+        if self.checkpoint_error:
+            raise CheckpointError(self.checkpoint_error)
         written = self.kubelet.state.checkpoint
         if written is not self._written and written is not None:
             self._written = written
@@ -197,36 +204,36 @@ class Node:
     # --- the kubelet's calls --------------------------------------------------------------
 
     def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
-        """Ask the agent which places it prefers."""
-        asked = Resource(call.resource), call.available, call.must_include, call.size
-        return self._ask(lambda: self.allocator.prefer(*asked))
+        """Call the agent's ``GetPreferredAllocation``; return the device IDs."""
+        arguments = Resource(call.resource), call.available, call.must_include, call.size
+        return self._call_agent(lambda: self.allocator.prefer(*arguments))
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
-        """Report the agent which places a container gets."""
-        self._ask(lambda: self.allocator.allocate(resource, ids))
+        """Call the agent's ``Allocate`` with a container's device IDs."""
+        self._call_agent(lambda: self.allocator.allocate(resource, ids))
 
     def prestart(
         self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
     ) -> None:
-        """Ask the agent whether a container may start."""
-        self._ask(lambda: self.allocator.prestart(resource, ids))
+        """Call the agent's ``PreStartContainer``."""
+        self._call_agent(lambda: self.allocator.prestart(resource, ids))
 
     def ask_other(self, pod: Pod, container: Container) -> None:
-        """Ask the other vendor's plugin."""
+        """Call the other vendor's plugin."""
         if pod.other_fails:
             raise PluginCallFailed("example.com/other: no")
 
-    def _ask(self, call: Callable[[], _T]) -> _T:
+    def _call_agent(self, call: Callable[[], _T]) -> _T:
         try:
             return call()
         except Refusal as error:
             self.refusal = error
             raise PluginCallFailed(f"gpu-turnstile: {error}") from error
 
-    # --- what a test makes happen ---------------------------------------------------------
+    # --- actions of a test ----------------------------------------------------------------
 
     def bind(self, *pods: Pod, seen: bool = True) -> None:
-        """Have pods bound here; *seen*: the agent's watch has told of them."""
+        """Bind pods to this node; *seen*: whether the agent's watch has delivered them."""
         for pod in pods:
             if not pod.static or pod.mirror_uid:
                 self.api.add(pod)
@@ -235,9 +242,9 @@ class Node:
             self.watch.deliver()
 
     def begin(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
-        """Have the kubelet come to a pod: it is listed with what it has, and no call was made.
+        """Begin the admission of a pod: ``List`` shows it, but the kubelet has made no call yet.
 
-        *order* is that in which its first container's resources are asked for (K1).
+        *order* is the order of the resources of its first container (K1).
         """
         self.kubelet.first = order
         if pod not in self.kubelet.queue and not self.api.has(pod):
@@ -246,10 +253,10 @@ class Node:
         return pod
 
     def call(self) -> Sequence[str]:
-        """Let the kubelet make its next call; return the places in it or in its answer.
+        """Make the kubelet's next call; return the device IDs in the request or the response.
 
         Raises:
-            Refusal: the agent's; the pod is refused.
+            Refusal: the agent refused the call; the kubelet rejects the pod.
         """
         self.refusal = None
         step = self.kubelet.next_call
@@ -260,10 +267,10 @@ class Node:
         return list(getattr(after if isinstance(step, PreferStep) else step, "ids", ()))
 
     def serve(self, pod: Pod, container: str = "main", *resources: Resource) -> None:
-        """Let a container be given *resources*, in this order; all that it asks for if not told.
+        """Allocate *resources* to a container, in this order; by default all that it requests.
 
         Raises:
-            Refusal: the agent's; the pod is refused.
+            Refusal: the agent refused a call; the kubelet rejects the pod.
         """
         for resource in resources or CORE_FIRST:
             others = (each for each in Resource if each is not resource)
@@ -278,10 +285,10 @@ class Node:
         return resource in held or not pod.container(container).count(resource)
 
     def admit(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
-        """Admit a pod to the end, from where its admission stands.
+        """Admit a pod, or finish an admission that has begun.
 
         Raises:
-            Refusal: the agent's; the pod is refused.
+            Refusal: the agent refused a call; the kubelet rejects the pod.
         """
         self.kubelet.first = order
         if self.kubelet.admitting is not pod:
@@ -291,7 +298,7 @@ class Node:
         return pod
 
     def rejected(self, pod: Pod) -> Pod:
-        """Have the kubelet reject a pod before any call; nobody is told."""
+        """Let the kubelet reject a pod before any call; the API server does not know it yet."""
         pod.refused_before = True
         return self.begin(pod)
 
@@ -299,25 +306,25 @@ class Node:
         """Start a container (K10).
 
         Raises:
-            Refusal: the agent's veto.
+            Refusal: the agent refused the start.
         """
         self.refusal = None
         started = self.kubelet.start(pod, pod.container(container))
         if self.refusal is not None:
             raise self.refusal
-        assert started, f"{pod.uid} {container} has no places"
+        assert started, f"{pod.uid} {container} holds no devices"
 
     def ends(self, pod: Pod) -> None:
-        """Let all containers of a pod end; the API server is not told yet."""
+        """End all containers of a pod; the API server does not know it yet."""
         self.kubelet.end(pod)
 
     def told(self) -> None:
-        """Let the API server be told of all that became of pods, and the agent of that."""
+        """Write all pod statuses to the API server, and deliver them to the agent's watch."""
         self.kubelet.write_statuses()
         self.watch.deliver()
 
     def delete(self, pod: Pod, *, ends: bool = True, keeps: bool = True) -> None:
-        """Delete a pod with grace period 0 (K20); *ends*: its containers have ended, too."""
+        """Delete a pod with grace period 0 (K20); *ends*: whether its containers also end."""
         self.api.remove(pod)
         self.kubelet.deleted_by_force(pod, keeps=keeps)
         if ends and self.kubelet.admitting is not pod:
@@ -325,17 +332,17 @@ class Node:
         self.watch.deliver()
 
     def restart_kubelet(self) -> None:
-        """Replace the kubelet (K11): it has come to no pod yet; the plugin has registered."""
+        """Restart the kubelet (K11): it has not admitted any pod yet; the plugin is registered."""
         self.kubelet.restart()
         self.kubelet.register()
 
-    # --- what is so -----------------------------------------------------------------------
+    # --- true state -----------------------------------------------------------------------
 
     def held(self, pod: Pod, container: str = "main") -> Mapping[Resource, frozenset[str]]:
-        """Return what a container holds."""
+        """Return the device IDs that a container holds, by resource."""
         return self.kubelet.of(pod, container)
 
     def cards(self, pod: Pod, container: str = "main") -> Sequence[str]:
-        """Return the cards of what a container holds, each once, sorted."""
+        """Return the cards of the devices that a container holds, each once, sorted."""
         held = self.kubelet.of(pod, container).values()
         return sorted({card_of(each) for ids in held for each in ids})

@@ -1,4 +1,4 @@
-"""Pods as they truly are, and as the API server shows them."""
+"""Pods with their true state, and their manifests from the API server."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -29,8 +29,10 @@ class Container:
     """One container of a pod.
 
     Attributes:
+        name: its name in the pod.
         kind: how the kubelet counts its devices.
-        other: it asks another vendor's plugin for something, too.
+        cores, memory: the amounts that it requests.
+        other: whether it also requests a device of another vendor's plugin.
     """
 
     name: str
@@ -40,29 +42,29 @@ class Container:
     other: bool = False
 
     def count(self, resource: Resource) -> int:
-        """Return how many places of *resource* it asks for."""
+        """Return the requested number of devices of *resource*."""
         return self.cores if resource is Resource.CORE else self.memory
 
     @property
     def as_asked(self) -> simulated.Container:
-        """The container as the kubelet sees it."""
+        """The container as an object of the simulated kubelet."""
         counts = {Resource.CORE: self.cores, Resource.MEMORY: self.memory, OTHER_PLUGIN: self.other}
         limits = {name: int(count) for name, count in counts.items() if count}
         return simulated.Container(self.name, self.kind, limits)
 
     @property
     def demand(self) -> Demand:
-        """What it asks for."""
+        """The requested cores and memory."""
         return Demand(self.cores, self.memory)
 
     @property
     def hands_on(self) -> bool:
-        """Whether later containers of its pod get what it has (K7)."""
+        """Whether later containers of its pod can reuse its devices (K7)."""
         return self.kind is ContainerKind.INIT
 
     @property
     def asks(self) -> bool:
-        """Whether it asks for GPUs."""
+        """Whether it requests GPUs."""
         return bool(self.cores or self.memory)
 
 
@@ -72,16 +74,16 @@ class Pod:
 
     Attributes:
         namespace, name, uid: its identity.
-        containers: in the kubelet's order, those without GPUs included.
-        number: counts pods; a later one is newer.
-        annotations: as the API server has them now.
-        static: only the kubelet knows it, from a file.
-        mirror_uid: UID of the static pod's mirror in the API; empty while there is none.
-        refused_before: another admission plugin refuses it before any device plugin is asked.
-        refused_after: one that is asked after the device plugins refuses it.
-        other_fails: the other vendor's plugin fails.
-        phase: as the API server has it.
-        deleting: its deletion was asked for.
+        containers: in the kubelet's order, with those without GPUs.
+        number: a running number; newer pods have higher ones.
+        annotations: the annotations in the API server now.
+        static: whether it is a static pod, which the kubelet reads from a file.
+        mirror_uid: UID of the static pod's mirror in the API; empty if there is none.
+        refused_before: whether the kubelet rejects it before it calls any device plugin.
+        refused_after: whether the kubelet rejects it after the calls to device plugins.
+        other_fails: whether the other vendor's plugin fails.
+        phase: the phase in the API server.
+        deleting: whether it has a ``deletionTimestamp``.
     """
 
     namespace: str
@@ -106,12 +108,12 @@ class Pod:
 
     @property
     def id(self) -> PodId:
-        """As the API server identifies it."""
+        """Its identity in the API server."""
         return PodId(*self.key, self.mirror_uid if self.static else self.uid)
 
     @property
     def as_known(self) -> simulated.Pod:
-        """The pod as the kubelet sees it."""
+        """The pod as an object of the simulated kubelet."""
         annotations = {}
         if self.refused_before:
             annotations[simulated.REJECT] = "NodeAffinity"
@@ -130,22 +132,22 @@ class Pod:
 
     @property
     def created(self) -> int:
-        """Unix time, whole seconds: four pods are made in one."""
+        """Creation time in whole Unix seconds; four pods share each second."""
         return _BEGAN + self.number // 4
 
     @property
     def uids(self) -> set[str]:
-        """The UIDs by which it may rightly be named."""
+        """Its UID and its mirror's UID; both name this pod correctly."""
         return {self.uid, self.mirror_uid} - {""}
 
     @property
     def asks(self) -> bool:
-        """Whether any container asks for GPUs."""
+        """Whether any container requests GPUs."""
         return any(each.asks for each in self.containers)
 
     @property
     def invalid(self) -> bool:
-        """Whether no webhook would have let it pass."""
+        """Whether the webhook would deny it."""
         if self._invalid is None:
             self._invalid = bool(read_pod_demand(self.manifest()["spec"], NAMES)[1])
         return self._invalid
@@ -155,21 +157,21 @@ class Pod:
         return next(each for each in self.containers if each.name == name)
 
     def wished(self, card: str) -> bool:
-        """Return whether its author lets it use *card*."""
+        """Return whether its annotations permit *card*."""
         use = self.annotations.get(NAMES.use_gpu_uuid)
         nouse = self.annotations.get(NAMES.nouse_gpu_uuid)
         if self.static and not self.mirror_uid:
-            return True  # nobody else can know
+            return True  # the agent cannot know its annotations
         return not (use and card not in use.split(",")) and not (nouse and card in nouse.split(","))
 
     @property
     def wishes(self) -> dict[str, str]:
-        """What its author wishes, as annotations."""
+        """Its author's annotations for placement."""
         keys = (NAMES.use_gpu_uuid, NAMES.nouse_gpu_uuid, NAMES.gpu_policy)
         return {key: self.annotations[key] for key in keys if key in self.annotations}
 
     def manifest(self) -> Json:
-        """Return the pod as the API server shows it."""
+        """Return the pod's manifest in the API server."""
         metadata: Json = {
             "namespace": self.namespace,
             "name": self.name,
@@ -193,18 +195,18 @@ class Pod:
 
 
 class ReadPod(Pod):
-    """A pod that is whatever its manifest says."""
+    """A pod that is read from a manifest."""
 
     def __init__(self, manifest: Json) -> None:
-        """Read it; its annotations are the pod's own from now on."""
+        """Read *manifest*; the pod shares its dictionary of annotations."""
         view = read_pod(manifest, NAMES)
         containers = []
         for listed, _, each in walk_containers(manifest["spec"]):
-            asked = view.demand.of(each["name"])
+            found = view.demand.of(each["name"])
             restarts = each.get("restartPolicy") == "Always"
             kind = ContainerKind.SIDECAR if restarts else ContainerKind.INIT
             kind = ContainerKind.MAIN if listed == "containers" else kind
-            demand = asked.demand if asked is not None else Demand(0, 0)
+            demand = found.demand if found is not None else Demand(0, 0)
             containers.append(Container(each["name"], kind, demand.cores, demand.memory))
         super().__init__(*view.id, tuple(containers), number=next(_numbers))
         self.annotations = manifest["metadata"].get("annotations") or {}
@@ -212,7 +214,7 @@ class ReadPod(Pod):
         self._manifest = manifest
 
     def manifest(self) -> Json:
-        """Return the pod as the API server shows it."""
+        """Return the pod's manifest in the API server."""
         metadata = {**self._manifest["metadata"], "annotations": dict(self.annotations)}
         spec = {**self._manifest["spec"], "nodeName": NODE}
         return {
@@ -241,7 +243,7 @@ def _rfc3339(second: int) -> str:
 
 
 def stamps(number: int, random: Random) -> dict[str, str]:
-    """Make what webhook and scheduler write; a few places out of order, as replicas do."""
+    """Return the stamps of webhook and scheduler; a bit out of order, as with several replicas."""
     at = (_BEGAN * 1000 + number * 250 + random.randrange(2000)) * 1_000_000
     return {
         NAMES.gpu_assigned: "false",
@@ -253,7 +255,7 @@ def stamps(number: int, random: Random) -> dict[str, str]:
 
 
 def card_of(device_id: str) -> str:
-    """Return the card that a device ID names, without looking whether there is one."""
+    """Return the card in a device ID, without a check that the card exists."""
     return device_id.rpartition("::")[0]
 
 
@@ -268,39 +270,43 @@ def asks(
     *,
     other: bool = False,
 ) -> Container:
-    """A container that asks for so much."""
+    """Return a container that requests *cores* and *memory* blocks."""
     return Container(name, kind, cores, memory, other)
 
 
 def init(cores: int, memory: int, name: str = "init") -> Container:
-    """An ordinary init container."""
+    """Return an ordinary init container."""
     return asks(cores, memory, name, ContainerKind.INIT)
 
 
 def sidecar(cores: int, memory: int, name: str = "side") -> Container:
-    """A restartable init container."""
+    """Return a restartable init container."""
     return asks(cores, memory, name, ContainerKind.SIDECAR)
 
 
 def make_pod(name: str, *containers: Container, at: int = 0, **annotations: str) -> Pod:
-    """A pod that waits; *at* is its time in the queue, by default after all others.
+    """Return a pending pod.
 
-    *annotations* are by their names in :class:`contract.names.Names`.
+    Args:
+        name: its name.
+        containers: its containers.
+        at: its predicate time in Unix seconds, by default after all others.
+        annotations: by their names in :class:`contract.names.Names`.
     """
     number = next(_numbers)
-    told = {getattr(NAMES, key): value for key, value in annotations.items()}
-    told.setdefault(NAMES.predicate_time, str((at or _BEGAN + number) * 10**9))
-    return Pod("default", name, f"uid-{number:06}", containers, number, told)
+    by_key = {getattr(NAMES, key): value for key, value in annotations.items()}
+    by_key.setdefault(NAMES.predicate_time, str((at or _BEGAN + number) * 10**9))
+    return Pod("default", name, f"uid-{number:06}", containers, number, by_key)
 
 
 def failing(pod: Pod) -> Pod:
-    """Have the other vendor's plugin fail for a pod."""
+    """Let the other vendor's plugin fail for a pod; return the pod."""
     pod.other_fails = True
     return pod
 
 
 def static_pod(name: str, *containers: Container) -> Pod:
-    """A pod that only the kubelet knows, from a file, for as long as it has no mirror."""
+    """Return a static pod without a mirror, which only the kubelet knows."""
     pod = make_pod(name, *containers)
     pod.static, pod.annotations = True, {}
     return pod

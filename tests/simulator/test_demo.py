@@ -135,7 +135,7 @@ def test_a_page_says_how_to_ask_its_cluster_and_ends_when_a_program_of_it_ends()
         assert re.match(r"Pod default/wants-more-\d is pending: no card has 90 cores", asked.stdout)
         os.kill(_child(page.pid, "serve"), signal.SIGTERM)
         assert page.wait(DEADLINE_S) == 1
-        assert "error: view has died" in page.stdout.read()
+        assert "error: view died" in page.stdout.read()
         assert list(short.iterdir()) == []
 
 

@@ -38,7 +38,7 @@ def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5))
 
 
 def assert_nobody_was_refused(node: SimulatedNode) -> None:
-    assert node.diary.refusals == []
+    assert node.decision_log.refusals == []
     assert [each.error for each in node.kubelet.trace.events if each.event == "reject"] == []
 
 
@@ -52,12 +52,12 @@ def assert_all_seen(node: SimulatedNode, pods: list[Json]) -> None:
     assert_right(node, *map(uid_of, pods))
     assert_sound(node)
     assert {each.evidence for each in node.admissions()} == {Evidence.TICKET}
-    assert node.diary.counts["prefer by witness"] == len(node.admissions())
+    assert node.decision_log.counts["prefer by witness"] == len(node.admissions())
     recorded = [r for each in pods for r in node.recorded(uid_of(each)).values()]
     assert {each.evidence for each in recorded} == {Evidence.WITNESS}
     # Every container was proven before it started, by both its resources, and no guess was wrong.
-    assert node.diary.counts["prestart by record"] == len(node.admissions())
-    assert node.diary.counts["unproven"] == node.diary.counts["corrected"] == 0
+    assert node.decision_log.counts["prestart by record"] == len(node.admissions())
+    assert node.decision_log.counts["unproven"] == node.decision_log.counts["corrected"] == 0
 
 
 def test_a_hundred_pods_in_one_batch_are_all_named_rightly() -> None:
@@ -89,7 +89,7 @@ def test_pods_that_the_watch_has_not_told_of_are_named_rightly_by_one_get_each()
         assert_right(node, *map(uid_of, pods))
         assert_no_guess(node, *map(uid_of, pods))
         assert node.api.gets == len(pods)
-        assert node.diary.counts["corrected"] == 0
+        assert node.decision_log.counts["corrected"] == 0
 
 
 def test_pods_that_end_during_a_burst_make_room_and_confuse_nobody() -> None:
@@ -124,7 +124,7 @@ def test_a_burst_that_does_not_fit_is_refused_pod_by_pod_and_the_rest_named_righ
         refused = {said_to(node, uid_of(each)) for each in pods if uid_of(each) not in served}
         # Cores are all gone: the kubelet sees that itself, unless memory is asked for first.
         assert any("requested number of devices unavailable" in each for each in refused)
-        ours = {each.reason for each in node.diary.refusals}
+        ours = {each.reason for each in node.decision_log.refusals}
         assert {each.partition(":")[0] for each in ours} == {
             "no card fits 20 cores and 2 memory blocks",
             "no card fits 20 cores and 3 memory blocks",

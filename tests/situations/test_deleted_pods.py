@@ -165,8 +165,8 @@ def test_a_name_that_comes_back_at_once_is_another_pod(
         assert_right(node, "uid-2", "uid-other")
         assert_no_guess(node, "uid-2")
         assert_sound(node)
-        assert node.diary.counts["corrected"] == 0
-        assert node.diary.refusals == []
+        assert node.decision_log.counts["corrected"] == 0
+        assert node.decision_log.refusals == []
 
 
 @pytest.mark.parametrize("by_force", [False, True], ids=["deleted", "removed by force"])

@@ -44,8 +44,8 @@ def test_what_an_init_container_had_is_handed_on_in_silence(seed: int) -> None:
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
         assert_right(node, "uid-p", "uid-probe")
         assert_sound(node)
-        assert node.diary.counts["corrected"] == 0
-        assert node.diary.refusals == []
+        assert node.decision_log.counts["corrected"] == 0
+        assert node.decision_log.refusals == []
 
 
 # --- many shapes --------------------------------------------------------------------------
@@ -77,9 +77,13 @@ def test_a_burst_of_every_shape_is_named_rightly() -> None:
         assert 8 < len(served) < len(pods)
         assert_right(node, *served)
         assert_sound(node)
-        refused = {each.reason.partition(":")[0] for each in node.diary.refusals}
+        refused = {each.reason.partition(":")[0] for each in node.decision_log.refusals}
         assert all(each.startswith("no card fits ") for each in refused)
-        assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
+        assert (
+            node.decision_log.counts["prefer by order"]
+            == node.decision_log.counts["corrected"]
+            == 0
+        )
 
 
 def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear_words() -> None:
@@ -95,7 +99,7 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
         pod = a_pod("p", gpu("c0", *sizes[2]), gpu("c1", *sizes[3]), init=early)
         with a_node(seed=number, cards=8, memory="4Gi") as node:
             node.admit([pod])
-            reasons = [each.reason for each in node.diary.refusals]
+            reasons = [each.reason for each in node.decision_log.refusals]
             if said_to(node, "uid-p"):
                 assert len(reasons) == 1
                 assert reasons[0].startswith(excuses) or " must be whole cards, but " in reasons[0]
@@ -107,7 +111,7 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
             assert_right(node, "uid-probe")
             assert node.differences() == []
             assert node.double_grants() == 0
-            assert node.diary.counts["corrected"] == 0
+            assert node.decision_log.counts["corrected"] == 0
     assert 2 < served < 8
 
 

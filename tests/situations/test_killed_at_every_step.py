@@ -255,8 +255,8 @@ def check(case: Case) -> None:
             continue
         assert each.verdict is Attribution.RIGHT, each
         assert each.evidence in (Evidence.TICKET, Evidence.WITNESS), each
-    assert node.diary.refusals == []
-    assert node.diary.counts["corrected"] == 0
+    assert node.decision_log.refusals == []
+    assert node.decision_log.counts["corrected"] == 0
     assert node.double_grants() == 0
     assert node.differences() == []
     running = {uid_of(each) for each in (BEFORE, POD, BEHIND, AFTER)}
@@ -273,7 +273,7 @@ def check(case: Case) -> None:
     for uid in running:
         assert {name for name, _ in record[uid]} == {*node.recorded(uid)}, uid
     assert node.miscounts() == []
-    assert node.diary.counts["unproven"] == 0
+    assert node.decision_log.counts["unproven"] == 0
     check_received(node)
 
 

@@ -59,7 +59,7 @@ def test_in_a_burst_everybody_finds_its_own_limits() -> None:
     with a_limited_node() as node:
         node.bind(*crowd(25, seed=1))
         node.settle()
-        assert node.diary.refusals == []
+        assert node.decision_log.refusals == []
         assert_own_limits(node)
 
 

@@ -61,7 +61,7 @@ def test_order_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
                 node.admit([each])
         assert_right(node, *uids)
         assert_sound(node)
-        counts = node.diary.counts
+        counts = node.decision_log.counts
         assert {key for key in counts if key.startswith("prefer")} == {"prefer by order"}
         for uid in uids:
             assert {*evidence_of(node, uid)} == {Evidence.RECORD}  # since its start
@@ -103,6 +103,6 @@ def test_without_the_checkpoint_everything_starts_unproven() -> None:
         assert node.double_grants() == 0
         assert node.differences() == []
         starts = len(node.kubelet.trace.rpcs("PreStartContainer"))
-        counts = node.diary.counts
+        counts = node.decision_log.counts
         assert counts["unproven"] == starts
         assert counts["corrected"] == 0

@@ -205,7 +205,7 @@ def test_rejected_and_good_pods_by_turns(keeps_rejected: bool) -> None:
             node.sweep()
         node.admit([a_pod("probe")])
         assert_sound(node)
-        assert node.diary.counts["corrected"] == 0
+        assert node.decision_log.counts["corrected"] == 0
 
 
 def test_a_burst_among_rejected_pods_in_one_batch_is_named_rightly() -> None:
@@ -220,7 +220,11 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_named_rightly() -> None:
         assert_right(node, *map(uid_of, good))
         assert node.double_grants() == 0
         assert {said_to(node, uid_of(each)) for each in bad}.isdisjoint({""})
-        assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
+        assert (
+            node.decision_log.counts["prefer by order"]
+            == node.decision_log.counts["corrected"]
+            == 0
+        )
 
 
 @pytest.mark.parametrize("memory", [8, 0], ids=["with memory", "without"])

@@ -58,9 +58,9 @@ def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) ->
         node.settle()
         assert verdicts(node, uid) == ["right"] * 4
         # What it asks for is not known: called a guess, though nobody else can be asking.
-        assert node.diary.counts["prefer by order"] == 4
-        assert node.diary.counts["prefer by witness"] == 0
-        assert node.diary.counts["without_wishes"] == 4
+        assert node.decision_log.counts["prefer by order"] == 4
+        assert node.decision_log.counts["prefer by witness"] == 0
+        assert node.decision_log.counts["without_wishes"] == 4
         assert_next_is_right(node)
 
 
@@ -78,8 +78,8 @@ def test_static_pods_among_others_take_nothing_from_them() -> None:
             assert verdicts(node, uid) == ["right"] * 2
         assert_right(node, *(f"uid-p-{number}" for number in range(4)))
         assert [evidence_of(node, each) for each in mirrors] == [{Evidence.RECORD: 1}] * 2
-        assert node.diary.counts["prefer by order"] == 2 * len(static)
-        assert node.diary.counts["corrected"] == 0
+        assert node.decision_log.counts["prefer by order"] == 2 * len(static)
+        assert node.decision_log.counts["corrected"] == 0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -181,7 +181,11 @@ def test_pods_with_and_without_stamps_in_one_batch_are_named_rightly() -> None:
         assert_sound(node)
         recorded = [{*evidence_of(node, uid_of(each))} for each in pods]
         assert recorded == [{WITNESSED}] * 16
-        assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
+        assert (
+            node.decision_log.counts["prefer by order"]
+            == node.decision_log.counts["corrected"]
+            == 0
+        )
 
 
 def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
@@ -206,8 +210,8 @@ def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
         assert_right(node, "uid-next")
         assert node.recorded("uid-old") == {}
         node.kubelet.restart_container("default", "old", "c0")
-        wait_for(lambda: node.diary.refusals)
-        refusal = node.diary.refusals[0]
+        wait_for(lambda: node.decision_log.refusals)
+        refusal = node.decision_log.refusals[0]
         assert refusal.call == "prestart"
         assert refusal.reason.startswith('device ID "vcuda-')
         assert refusal.reason.endswith(

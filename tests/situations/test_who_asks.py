@@ -40,9 +40,9 @@ def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool
         for uid in uids:
             assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 2
             assert_no_guess(node, uid)
-        named = {each.ref.container for each in node.diary.said if each.ref}
+        named = {each.ref.container for each in node.decision_log.said if each.ref}
         assert "plain" not in named
-        assert node.diary.counts["corrected"] == 0
+        assert node.decision_log.counts["corrected"] == 0
 
 
 @pytest.mark.parametrize(("seed", "removed_pods_stay"), [(0, True), (1, False)])
@@ -62,9 +62,9 @@ def test_a_burst_with_force_deletions_names_everybody_rightly(
         node.catch_up()
         node.admit([a_pod("probe", gpu("c0", 3, 1))])
         assert_right(node, "uid-probe", *kept)
-        assert {each.ref.container for each in node.diary.said if each.ref} == {"c0"}
-        assert node.diary.counts["corrected"] == 0
-        assert node.diary.refusals == []
+        assert {each.ref.container for each in node.decision_log.said if each.ref} == {"c0"}
+        assert node.decision_log.counts["corrected"] == 0
+        assert node.decision_log.refusals == []
         wait_for(lambda: len(node.kubelet.held_devices()) == 2 * (len(kept) + 1))
         node.admit([a_pod("last", gpu("c0", 3, 1))])
         assert_sound(node)
@@ -108,4 +108,4 @@ def test_a_pod_whose_spec_nobody_knows_gets_its_memory_where_its_cores_are(
             }:
                 assert len(cards_of(node, uid, each)) == 1, (uid, each)
         assert node.double_grants() == 0
-        assert node.diary.refusals == []
+        assert node.decision_log.refusals == []

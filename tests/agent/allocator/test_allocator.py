@@ -30,13 +30,13 @@ def test_a_share_is_resolved_placed_translated_and_proven(
         (resource, {CORE: 30, MEMORY: 8}[resource]) for resource in order
     ]
     assert node.cards(pod) == ["GPU-0"]
-    assert node.diary.evidence("prefer") == [Evidence.WITNESS] * 2
-    assert node.diary.evidence("allocate") == [Evidence.TICKET] * 2
-    assert node.diary.evidence("prestart") == [Evidence.RECORD] * 2
-    assert set(node.diary.refs("prestart")) == {"a/main"}
+    assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2
+    assert node.decision_log.evidence("allocate") == [Evidence.TICKET] * 2
+    assert node.decision_log.evidence("prestart") == [Evidence.RECORD] * 2
+    assert set(node.decision_log.refs("prestart")) == {"a/main"}
     assert node.written(pod) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
-    assert not node.diary.refusals
-    assert not node.diary.of("corrected")
+    assert not node.decision_log.refusals
+    assert not node.decision_log.of("corrected")
 
 
 # --- evidence -------------------------------------------------------------------------
@@ -48,10 +48,10 @@ def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused
     """Without the kubelet's record nothing else names it."""
     pod = make_pod("a", asks(30, 8))
     node.bind(pod, seen=False)
-    node.list_away = "hanging"
+    node.list_error = "hanging"
     node.begin(pod)
     node.call()
-    assert node.diary.refs("prefer") == ["a/main"]
+    assert node.decision_log.refs("prefer") == ["a/main"]
 
 
 def test_a_pod_that_has_been_freed_is_not_asking_when_the_checkpoint_forgets_it_too(
@@ -61,7 +61,7 @@ def test_a_pod_that_has_been_freed_is_not_asking_when_the_checkpoint_forgets_it_
     deleted = node.admit(make_pod("a", asks(10, 2)))
     node.delete(deleted, ends=False, keeps=False)
     node.admit(make_pod("b", asks(10, 2, "first"), asks(10, 2, "second")))
-    assert {*node.diary.evidence("prefer")} == {Evidence.WITNESS}
+    assert {*node.decision_log.evidence("prefer")} == {Evidence.WITNESS}
 
 
 # --- what no call tells of ---------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
     node.bind(pod, seen=False)
     node.begin(pod)
     node.call()
-    assert (node.paused, node.diary.evidence("prefer")[2:]) == (paused, [evidence])
+    assert (node.paused, node.decision_log.evidence("prefer")[2:]) == (paused, [evidence])
 
 
 def _named(uid: str) -> Pod:

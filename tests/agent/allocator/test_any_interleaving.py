@@ -58,7 +58,7 @@ class JudgedNode(Node):
     def judge(self, pod: Pod, container: Container) -> None:
         """Compare what the agent has decided since with whom it was for."""
         truth = ContainerRef(pod.id, container.name)
-        for each in self.diary.take():
+        for each in self.decision_log.take():
             if each.ref is None or not each.evidence:
                 continue
             right = each.ref.pod.key == pod.key and each.ref.container == truth.container
@@ -92,7 +92,7 @@ class Admissions(RuleBasedStateMachine):
         while self.node.kubelet.admitting is not None:
             self.call(dies="never", late=False)
         self.watch_catches_up()
-        self.node.list_away = ""
+        self.node.list_error = ""
         self.node.kubelet.state.write()
         for _ in range(3):
             self.node.allocator.refresh()
@@ -168,7 +168,7 @@ class Admissions(RuleBasedStateMachine):
 
     @rule(away=st.booleans())
     def list_comes_and_goes(self, away: bool) -> None:
-        self.node.list_away = "rate limited" if away else ""
+        self.node.list_error = "rate limited" if away else ""
 
     @precondition(lambda self: self.served)
     @rule(data=st.data())
@@ -185,9 +185,9 @@ class Admissions(RuleBasedStateMachine):
 
     def _start(self, pod: Pod, container: Container) -> None:
         """Start a container; which of those that handed the same places on nobody can tell (K7)."""
-        self.node.diary.take()
+        self.node.decision_log.take()
         self.node.start(pod, container.name)
-        for each in self.node.diary.take():
+        for each in self.node.decision_log.take():
             if each.ref is None or not each.evidence:
                 continue
             same = {

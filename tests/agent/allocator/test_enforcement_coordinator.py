@@ -84,7 +84,7 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
     with pytest.raises(EnforcementError, match="no space left"):
         node.call()
     assert node.allocator.free(CORE) == {"GPU-0": 100}
-    assert node.diary.refusals[-1].reason == "state-dir: no space left on device"
+    assert node.decision_log.refusals[-1].reason == "state-dir: no space left on device"
 
 
 def test_nothing_is_made_for_places_that_another_container_holds(
@@ -165,7 +165,7 @@ def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEn
 def test_a_sweep_removes_nothing_while_the_kubelet_does_not_tell(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    node.list_away = "no answer"
+    node.list_error = "no answer"
     node.allocator.sweep()
     assert enforcer.kept == []
 
@@ -214,7 +214,7 @@ def test_a_start_that_cannot_be_proven_is_made_ready_for_whom_it_was_answered(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admit(make_pod("p", asks(30, 4)))
-    node.checkpoint_away = "permission denied"
+    node.checkpoint_error = "permission denied"
     node.start(pod)
     ((_, about),) = enforcer.started
     assert about is not None

@@ -36,9 +36,9 @@ def test_what_a_rejected_pod_had_can_be_handed_on_by_the_next_one_when_list_goes
     reject(node, *resources, written=written, known=known)
     pod = node.begin(make_pod("next", init(10, 2), asks(30, 8)))
     node.serve(pod, "init")
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     node.admit(pod)
-    assert node.diary.refusals == []
+    assert node.decision_log.refusals == []
 
 
 def test_a_pod_is_not_refused_because_the_call_of_another_was_taken_for_its_own() -> None:
@@ -46,10 +46,10 @@ def test_a_pod_is_not_refused_because_the_call_of_another_was_taken_for_its_own(
     node = Node()
     guessed, asking = make_pod("guessed", asks(30, 8)), make_pod("asking", asks(10, 8))
     node.bind(guessed, asking)
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     node.admit(asking, MEMORY_FIRST)
     node.admit(guessed, MEMORY_FIRST)
-    assert node.diary.refusals == []
+    assert node.decision_log.refusals == []
 
 
 def test_a_restarted_kubelet_tries_a_pod_anew_that_the_one_before_had_rejected() -> None:
@@ -59,6 +59,6 @@ def test_a_restarted_kubelet_tries_a_pod_anew_that_the_one_before_had_rejected()
     node.begin(make_pod("next", asks(10, 2)))
     node.call()
     node.restart_kubelet()
-    node.list_away = "not up yet"
+    node.list_error = "not up yet"
     node.allocator.refresh()
     assert node.allocator.free(CORE) == {"GPU-0": 90}

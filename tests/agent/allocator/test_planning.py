@@ -74,12 +74,12 @@ def test_a_broken_container_later_in_the_pod_is_named() -> None:
 def test_one_of_several_that_may_be_asking_is_not_refused_for_a_later_container() -> None:
     """Nor is another served in its stead: it was the likeliest."""
     node = Node(1)
-    node.list_away = "hanging"
+    node.list_error = "hanging"
     node.bind(make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"), at=1))
     node.begin(make_pod("q", asks(60, 4), at=2))
     assert len(node.call()) == 60
-    assert node.diary.refs("prefer") == ["p/first"]
-    assert node.diary.evidence("prefer") == [Evidence.ORDER]
+    assert node.decision_log.refs("prefer") == ["p/first"]
+    assert node.decision_log.evidence("prefer") == [Evidence.ORDER]
 
 
 def test_what_was_planned_for_a_pod_is_free_once_it_is_gone() -> None:
@@ -98,7 +98,7 @@ def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew()
     for _ in ("preferred", "allocated"):
         node.call()
     assert node.cards(pod, "first") == ["GPU-0"]
-    node.kubelet.ill = {each for r in Resource for each in node.table.by_card(r)["GPU-0"]}
+    node.kubelet.unhealthy = {each for r in Resource for each in node.table.by_card(r)["GPU-0"]}
     node.kubelet.advertise()
     node.admit(pod)
     assert node.cards(pod, "second") == ["GPU-1"]
@@ -115,7 +115,7 @@ def _chosen(pod: Pod, card: int) -> Pod:
 
 def test_wishes_and_health_are_followed_or_named() -> None:
     node = Node(3)
-    node.ill["GPU-1"] = "Xid 79"
+    node.unhealthy["GPU-1"] = "Xid 79"
     pod = node.admit(make_pod("a", asks(50, 4), nouse_gpu_uuid="GPU-0"))
     assert node.cards(pod) == ["GPU-2"]
     assert refusal(node, make_pod("b", asks(60, 4), nouse_gpu_uuid="GPU-0")) == (
@@ -136,10 +136,10 @@ def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_tol
     node = Node(3)
     chosen = node.admit(_chosen(make_pod("a", asks(50, 4)), 2))
     assert node.cards(chosen) == ["GPU-2"]
-    assert node.diary.of("replaced") == []
+    assert node.decision_log.of("replaced") == []
     other = node.admit(_chosen(make_pod("b", asks(60, 4)), 2))
     assert node.cards(other) == ["GPU-0"]
-    (replaced,) = node.diary.of("replaced")
+    (replaced,) = node.decision_log.of("replaced")
     assert replaced.ref is not None
     assert (replaced.ref.container, replaced.reason) == ("main", "GPU-2 by GPU-0")
 
@@ -153,7 +153,7 @@ def test_what_runs_before_a_container_leaves_it_the_card_that_a_scheduler_chose(
     node.admit(make_pod("x", asks(20, 4)))
     pod = node.admit(_chosen(make_pod("p", before, asks(70, 4)), card))
     assert node.cards(pod) == [f"GPU-{card}"]
-    assert node.diary.of("replaced") == []
+    assert node.decision_log.of("replaced") == []
 
 
 def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:

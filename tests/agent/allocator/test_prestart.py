@@ -29,7 +29,7 @@ def node() -> Node:
 def veto(node: Node, pod: Pod, container: str = "main") -> str:
     with pytest.raises(GrantError) as caught:
         node.start(pod, container)
-    assert node.diary.refusals[-1].reason == str(caught.value)
+    assert node.decision_log.refusals[-1].reason == str(caught.value)
     return str(caught.value)
 
 
@@ -60,7 +60,7 @@ def _start_by_the_file(node: Node, pod: Pod) -> None:
 
 def unproven(node: Node) -> list[tuple[str, str]]:
     """The starts without proof: whose it was by our answers, and why."""
-    return [(str(each.ref), each.reason) for each in node.diary.of("unproven")]
+    return [(str(each.ref), each.reason) for each in node.decision_log.of("unproven")]
 
 
 # --- the proof is the file --------------------------------------------------------------
@@ -76,16 +76,16 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
     for name in ("init", "side", "main"):
         node.start(pod, name)
     assert node.asked == asked
-    assert node.diary.refs("prestart") == ["a/init"] * 2 + ["a/side"] * 2 + ["a/main"] * 2
-    assert set(node.diary.evidence("prestart")) == {Evidence.RECORD}
+    assert node.decision_log.refs("prestart") == ["a/init"] * 2 + ["a/side"] * 2 + ["a/main"] * 2
+    assert set(node.decision_log.evidence("prestart")) == {Evidence.RECORD}
     assert not unproven(node)
-    assert not node.diary.of("corrected")
+    assert not node.decision_log.of("corrected")
 
 
 def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) -> None:
     _start_by_the_file(node, _has(node, make_pod("static", asks(30, 8)), known=False))
     assert not unproven(node)
-    assert not node.diary.refs("prestart")
+    assert not node.decision_log.refs("prestart")
 
 
 # --- the file is one container old: K33 ----------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_file_that_is_one_container_old_is_read_again(
     node.restart_agent()
     node.allocator.refresh()
     node.start(pod, "init")
-    assert node.diary.refs("prestart") == ["a/init", "a/init"]
+    assert node.decision_log.refs("prestart") == ["a/init", "a/init"]
     assert node.paused == 2
     assert not unproven(node)
 
@@ -121,8 +121,8 @@ def test_a_file_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
     pod = node.admit(make_pod("a", init(30, 8)))
     node.start(pod, "init")
     assert unproven(node) == [("default/a container init", NOT_SHOWN)] * 2
-    assert not node.diary.of("corrected")
-    assert not node.diary.refusals
+    assert not node.decision_log.of("corrected")
+    assert not node.decision_log.refusals
 
 
 def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: Node) -> None:
@@ -141,7 +141,7 @@ def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: 
     assert node.held(pod)[CORE] == cores
     node.start(pod)
     assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
-    assert not node.diary.of("corrected")
+    assert not node.decision_log.of("corrected")
 
 
 def test_a_late_file_is_no_proof_for_a_pod_whose_uid_nobody_could_tell(node: Node) -> None:
@@ -170,7 +170,7 @@ def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
     node.admit(pod, (first, first.other))
     node.start(pod)
     assert [reason for _, reason in unproven(node)] == [NOT_SHOWN]
-    assert node.diary.refs("prestart") == ["a/main"]
+    assert node.decision_log.refs("prestart") == ["a/main"]
 
 
 # --- a resource that the kubelet did not know: K11 -----------------------------------------
@@ -194,7 +194,7 @@ def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
         f"no {missing.unit}, but the container requests {asked}: the kubelet did not know the "
         "resource when it admitted the pod; delete the pod, and its successor gets both"
     )
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     _start_by_the_file(node, pod)  # nobody can tell whether the file is old
 
 
@@ -206,23 +206,23 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
     """Without ``List``, ``b`` is guessed by its queue position, and it was ``a``."""
     asked, guessed = make_pod("a", asks(30, 8), at=2), make_pod("b", asks(30, 8), at=1)
     node.bind(asked, guessed)
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     node.admit(asked)
-    assert set(node.diary.refs("allocate")) == {"b/main"}
+    assert set(node.decision_log.refs("allocate")) == {"b/main"}
     assert node.written(guessed)["main"].evidence is Evidence.ORDER
     if by == "the start":
         node.start(asked)
-        assert node.diary.refs("prestart") == ["a/main", "a/main"]
-        assert len(node.diary.of("corrected")) == 2
-        node.list_away = ""
+        assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
+        assert len(node.decision_log.of("corrected")) == 2
+        node.list_error = ""
         node.allocator.refresh()
     else:
-        node.list_away = ""
+        node.list_error = ""
     node.admit(guessed)
     node.allocator.refresh()
     assert [
         (each.resource, str(each.ref), each.reason)
-        for each in sorted(node.diary.of("corrected"), key=lambda each: str(each.resource))
+        for each in sorted(node.decision_log.of("corrected"), key=lambda each: str(each.resource))
     ] == [
         (resource, "default/b container main", "it was default/a container main")
         for resource in (CORE, MEMORY)
@@ -230,7 +230,7 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
     assert node.written(asked) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
     assert node.written(guessed)["main"].evidence is Evidence.WITNESS
     node.start(guessed)
-    assert node.diary.refs("prestart")[-2:] == ["b/main", "b/main"]
+    assert node.decision_log.refs("prestart")[-2:] == ["b/main", "b/main"]
 
 
 # --- the veto -----------------------------------------------------------------------------------
@@ -290,4 +290,4 @@ def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish
     node.api.changed(pod)
     node.watch.deliver()
     node.start(pod)
-    assert node.diary.refs("prestart") == ["a/main"] * 4
+    assert node.decision_log.refs("prestart") == ["a/main"] * 4

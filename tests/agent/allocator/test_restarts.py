@@ -50,7 +50,7 @@ AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 
 def last(node: Node) -> tuple[str, Evidence]:
     """Whom the last call was for, and by which evidence."""
-    said = [each for each in node.diary.everything if each.evidence][-1]
+    said = [each for each in node.decision_log.everything if each.evidence][-1]
     assert said.ref is not None
     assert said.evidence is not None
     return f"{said.ref.pod.name}/{said.ref.container}", said.evidence
@@ -108,7 +108,7 @@ def test_places_handed_on_are_told_from_a_repeated_call(
     dies(node)
     node.admit(pod)
     node.start(pod)
-    assert not node.diary.of("unproven")
+    assert not node.decision_log.of("unproven")
     is_true(node)
 
 
@@ -116,7 +116,7 @@ def test_an_answer_to_a_pod_that_is_refused_is_not_kept_for_the_next_agent(node:
     pod = node.begin(make_pod("a", asks(60, 8), asks(60, 8, "second")))
     node.call()
     kept = node.store.text
-    node.ill = dict.fromkeys(("GPU-0", "GPU-1"), "Xid 79")
+    node.unhealthy = dict.fromkeys(("GPU-0", "GPU-1"), "Xid 79")
     with pytest.raises(Refusal):
         node.admit(pod)
     assert "GPU-0::0" in kept
@@ -169,10 +169,10 @@ def test_a_pod_that_has_got_something_is_not_sure_because_the_api_shows_one_of_i
     node.bind(deleted, seen=False)
     node.begin(deleted)
     remake(node, deleted)
-    node.diary.take()
+    node.decision_log.take()
     node.serve(deleted, "main", MEMORY, CORE)
     node.serve(deleted, "second", CORE, MEMORY)
-    assert {*node.diary.evidence("prefer")} == {ORDER}
+    assert {*node.decision_log.evidence("prefer")} == {ORDER}
 
 
 def test_a_pod_is_not_sure_while_the_api_has_shown_two_of_its_name(node: Node) -> None:
@@ -186,9 +186,9 @@ def test_a_pod_is_not_sure_while_the_api_has_shown_two_of_its_name(node: Node) -
     node.begin(asking)
     node.api.remove(asking)
     node.kubelet.deleted_by_force(asking)
-    node.diary.take()
+    node.decision_log.take()
     node.serve(asking)
-    assert node.diary.evidence("prefer") == [ORDER, ORDER]
+    assert node.decision_log.evidence("prefer") == [ORDER, ORDER]
 
 
 # --- while the API server is unreachable ------------------------------------------------------
@@ -263,9 +263,9 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
     node.admit(pod)
     node.start(pod, "main")
     node.start(pod, "second")
-    assert not node.diary.refusals
-    assert not node.diary.of("unproven")
-    assert set(node.diary.refs("prestart")) <= {"static/main", "static/second"}
+    assert not node.decision_log.refusals
+    assert not node.decision_log.of("unproven")
+    assert set(node.decision_log.refs("prestart")) <= {"static/main", "static/second"}
     is_true(node)
 
 
@@ -289,11 +289,11 @@ def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_
 def test_what_a_kubelet_refused_means_nothing_to_the_next_one(node: Node) -> None:
     """Also if nothing was assigned; the next agent cannot know what a deleted pod asks for."""
     node.restart_kubelet()
-    node.ill |= dict.fromkeys(node.table.by_card(CORE), "xid")
+    node.unhealthy |= dict.fromkeys(node.table.by_card(CORE), "xid")
     pod = node.begin(make_pod("p", asks(30, 8)))
     with pytest.raises(Refusal):
         node.admit(pod)
-    node.ill.clear()
+    node.unhealthy.clear()
     node.restart_kubelet()
     deleted = node.begin(make_pod("deleted", asks(0, 0)))
     node.delete(deleted, ends=False)

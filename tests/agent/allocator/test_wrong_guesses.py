@@ -26,7 +26,7 @@ def node() -> Node:
 
 def last(node: Node) -> str:
     """Which pod and container the last call was taken to be for."""
-    ref = [each for each in node.diary.everything if each.evidence][-1].ref
+    ref = [each for each in node.decision_log.everything if each.evidence][-1].ref
     assert ref is not None
     return f"{ref.pod.name}/{ref.container}"
 
@@ -84,7 +84,7 @@ def test_a_pod_that_only_the_kubelet_knows_keeps_its_turn_when_the_checkpoint_na
         assert state.last_call.pod is not None
         assert state.last_call.pod.name == "unknown"
     node.serve(pod, "init", CORE)
-    assert node.diary.refusals == []
+    assert node.decision_log.refusals == []
 
 
 def test_a_pod_of_which_nobody_has_told_what_it_asks_for_keeps_its_turn_where_list_shows_nothing(
@@ -100,7 +100,7 @@ def test_a_pod_of_which_nobody_has_told_what_it_asks_for_keeps_its_turn_where_li
 
 def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Node) -> None:
     """They were another pod's, which the kubelet has rejected since; there is no ``List``."""
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     first, second = make_pod("first", asks(30, 8), at=1), make_pod("second", asks(30, 8), at=2)
     node.bind(first, second)
     node.serve(node.begin(second), "main", CORE)
@@ -131,10 +131,10 @@ def test_what_was_planned_with_a_wrong_guess_is_planned_anew() -> None:
     guessed = make_pod("guessed", asks(10, 2, "first"), asks(10, 14, "second"), at=1)
     right = make_pod("right", asks(10, 2), at=2)
     node.bind(guessed, right)
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     node.admit(right)
     assert last(node) == "guessed/first"
-    node.list_away = ""
+    node.list_error = ""
     node.admit(guessed)
     assert node.cards(guessed, "second") == ["GPU-1"]
 
@@ -181,11 +181,11 @@ def test_the_pod_of_a_call_without_list_is_not_passed_over_for_one_that_was_reje
     asking, rejected = make_pod("a", asks(30, 8), at=1), make_pod("rejected", asks(30, 8), at=2)
     node.bind(asking, rejected)
     node.admit(make_pod("between", asks(10, 4)))
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     node.rejected(rejected)
     node.begin(asking)
     node.serve(asking, "main", CORE)
-    node.list_away = ""
+    node.list_error = ""
     node.serve(asking, "main", MEMORY)
     assert last(node) == "a/main"
 
@@ -194,9 +194,9 @@ def test_a_guess_that_was_wrong_does_not_bring_back_the_pod_of_a_name_that_has_l
     """It was served while ``List`` was away; its name is another pod's now."""
     node = Node()
     node.admit(make_pod("before", asks(10, 4)))
-    node.list_away = "rate limited"
+    node.list_error = "rate limited"
     left = node.admit(failing(make_pod("a", asks(30, 8, other=True))), (MEMORY, OTHER_PLUGIN))
-    node.list_away = ""
+    node.list_error = ""
     unknown = failing(static_pod("unknown", asks(10, 2, other=True)))
     node.admit(unknown, (CORE, MEMORY, OTHER_PLUGIN))
     node.api.remove(left)
@@ -205,6 +205,6 @@ def test_a_guess_that_was_wrong_does_not_bring_back_the_pod_of_a_name_that_has_l
     node.bind(asking, seen=False)
     node.begin(asking, MEMORY_FIRST)
     node.call()
-    named = node.diary.everything[-1].ref
+    named = node.decision_log.everything[-1].ref
     assert named is not None
     assert named.pod == asking.id

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.kubelet import KubeletState, Registry, shuffled
+from bench.kubelet import MeasuringKubelet, Registry, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, api_settings, running_agent
 from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
@@ -101,7 +101,7 @@ class Site:
     folder: Path
     server: ApiServer
     client: ApiClient
-    state: KubeletState
+    state: MeasuringKubelet
     kubelet: Registry
 
 
@@ -117,7 +117,7 @@ def loaded_site(load: Load, names: Names) -> Iterator[Site]:
         server.apply(*(_manifest(each, names) for each in load.views()))
         pods = [each["metadata"] for each in client.list("/api/v1/pods")["items"]]
         uids = {each["name"]: each["uid"] for each in pods}
-        state = stack.enter_context(KubeletState(load, folder, names, uids))
+        state = stack.enter_context(MeasuringKubelet(load, folder, names, uids))
         kubelet = stack.enter_context(Registry(folder / "plugins"))
         yield Site(folder, server, client, state, kubelet)
 

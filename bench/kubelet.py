@@ -45,7 +45,7 @@ _RESPONSES = {
 }
 
 
-class KubeletState:
+class MeasuringKubelet:
     """Serves ``List``, without a limit, and writes the checkpoint."""
 
     def __init__(

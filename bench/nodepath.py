@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from bench.kubelet import KubeletState, TimedPlugin, shuffled
+from bench.kubelet import MeasuringKubelet, TimedPlugin, shuffled
 from bench.load import ARRIVING, Load
 from bench.process import WITHIN_S, running, wait
 from bench.result import Cell, Result, Table, wrong
@@ -168,7 +168,7 @@ def measure(load: Load, *, seed: int) -> LoadTimes:
     times: dict[str, Times] = {name: defaultdict(list) for name in _PLUGINS}
     with tempfile.TemporaryDirectory(prefix="gt-bench-", dir=_MEMORY) as made:
         folder = Path(made)
-        with KubeletState(load, folder, Names()) as state, ExitStack() as stack:
+        with MeasuringKubelet(load, folder, Names()) as state, ExitStack() as stack:
             plugins = [PluginProcess(name, load, folder, stack) for name in times]
             first, *arriving = load.views()[load.fitting :]
             warm: Times = defaultdict(list)
@@ -200,7 +200,7 @@ def _admit(
     plugin: PluginProcess,
     view: PodInfo,
     order: Sequence[Resource],
-    state: KubeletState,
+    state: MeasuringKubelet,
     times: Times,
 ) -> int:
     """Make the six calls for one container; return the ``List`` calls at its start.

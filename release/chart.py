@@ -1,9 +1,9 @@
 """Makes the Helm chart from the kustomize base and its components.
 
 No object is defined twice. ``manifests/`` in the chart has the rendered base, and for each
-component a file with its changes to the base. The chart's only template combines them by values.
-``deploy/chart`` has only the parts that a kustomization lacks: that template, the values that are
-not components, their schema, and NOTES.
+component a file with its changes to the base. The chart's only template combines them by the
+values. ``deploy/chart`` has only the parts that a kustomization lacks: that template, the values
+that are not components, their schema, and NOTES.
 """
 
 import json
@@ -154,7 +154,7 @@ def components(deploy: Path) -> list[str]:
 
 
 def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:
-    """Render the base with each component; return their changes and the workloads' values."""
+    """Render the base with each component; return their changes, and the workloads' values."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve()
         base = _render(root / "base", deploy, ())

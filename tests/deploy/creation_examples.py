@@ -122,7 +122,9 @@ CREATIONS = [
         Creation(
             f"a GPU pod that comes with {key}",
             annotations={**OURS, key: value},
-            denied=[f"metadata.annotations: Forbidden: {key}: gpu-turnstile or a scheduler writes"],
+            denied=[
+                f"metadata.annotations: Forbidden: {key}: only gpu-turnstile or a scheduler may"
+            ],
         )
         for key, value in _RECORDS.items()
     ),
@@ -131,7 +133,7 @@ CREATIONS = [
             f"a plain pod that comes with {key}",
             PLAIN,
             annotations={key: "true"},
-            denied=[f"metadata.annotations: Forbidden: {key}: only pods that ask for GPUs get"],
+            denied=[f"metadata.annotations: Forbidden: {key}: only pods that request GPUs have"],
         )
         for key in (
             NAMES.gpu_allocation,

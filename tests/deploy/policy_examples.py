@@ -156,7 +156,7 @@ PODS = [
         annotations={},
     ),
     _somebody(
-        "somebody chooses a card", _note(NAMES.predicate_gpu_idx(0), "3"), "only by a scheduler"
+        "somebody chooses a card", _note(NAMES.predicate_gpu_idx(0), "3"), "only a scheduler may"
     ),
     Example("the scheduler chooses a card", SCHEDULER, _notes(**{"predicate-gpu-idx-0": "3"})),
     Example("the scheduler stamps anew", SCHEDULER, _note(NAMES.predicate_time, "2")),
@@ -189,7 +189,7 @@ NODES = [
         "the agent labels its node with the model of its cards",
         {"metadata": {"labels": {NAMES.gpu_model: "NVIDIA-A30"}}},
     ),
-    _agent("the agent labels its node otherwise", _LABEL, "only gpu-model"),
+    _agent("the agent labels its node otherwise", _LABEL, "only the label gpu-model"),
     _agent(
         "the agent adds a finalizer to its node",
         {"metadata": {"finalizers": ["example.com/stay"]}},

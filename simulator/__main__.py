@@ -89,7 +89,7 @@ def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None
         running.stop()
 
 
-@main.command()
+@main.command(short_help="Admit and report pods as a kubelet does.")
 @_option("--server", required=True, help="URL of the API server.")
 @_option("--node-name", required=True, help="Name of the Node.")
 @_option("--root-dir", type=_PATH, required=True, help="Folder for what survives a restart.")
@@ -137,7 +137,7 @@ def demo(examples: Path | None, **settings: Any) -> None:
 
 
 @main.command(short_help="Fill four nodes with pods, and serve their page.")
-@_option("--port", type=click.IntRange(1, 65535), default=8480, help="Port of the page.")
+@_option("--port", type=click.IntRange(1, 65535), default=8480, help="Port on 127.0.0.1.")
 def page(port: int) -> None:
     """Run four nodes with webhook, agents and scheduler extender, and serve their page."""
     from simulator.demo import run_page

@@ -48,6 +48,7 @@ _OTHERS_SAY = {
     "connection refused",
     "no endpoints available",
     "context deadline exceeded",
+    "Address is not allowed",
     "Insufficient tencent.com/vcuda-core",
     "no healthy devices present",
     "client connection is closing",

@@ -49,6 +49,7 @@ from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from agent.settings import EnforcementMode, Settings
 from agent.usage.holdings import Holdings, count_holdings
+from common.listener import shown_address
 from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Inventory, PublishedInventory
@@ -213,7 +214,8 @@ class Agent:
             slow = pages.keys() - {"/healthz", "/readyz"}
             self._http = StatusServer(host, port, pages, slow=slow)
         except OSError as error:
-            raise SettingsError(f"http-port: cannot listen on {host}:{port}: {error}") from error
+            address = shown_address(host, port)
+            raise SettingsError(f"http-port: cannot listen on {address}: {error}") from error
         log.info("serving", extra={"http_port": self._http.port})
         for thread in tuple(self.threads):  # "serve" adds more once the cards are discovered
             thread.start()

@@ -1,9 +1,23 @@
-"""Which client goes when there are too many."""
+"""Which addresses are listened on, and which client goes when there are too many."""
 
 import asyncio
 import socket
 
-from common.listener import Listener
+import pytest
+
+from common.listener import EVERY_ADDRESS, Listener, listen
+
+
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1"])
+def test_every_address_has_both_families(client: str) -> None:
+    with listen(EVERY_ADDRESS, 0) as listening:
+        socket.create_connection((client, listening.getsockname()[1]), timeout=5).close()
+
+
+def test_a_kernel_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with listen(EVERY_ADDRESS, 0) as listening:
+        assert listening.family == socket.AF_INET
 
 
 def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:

@@ -129,18 +129,23 @@ def _empty_the_secrets(admin: ApiClient, server: ApiServer) -> None:
 
 
 def extender(folder: Path) -> Heard:
-    """Let a replica of the Deployment take the Lease, be found, bind pods, and end."""
+    """Let a replica of the Deployment take the Lease, be found, bind pods, and end.
+
+    Another one, with an address of the other family, takes it over.
+    """
     kubeconfig = folder / "kubeconfig"
     with _listening() as server, ApiClient(server.url) as admin:
         kubeconfig.write_text(kubeconfig_for(server.url))
         _namespaces(server, "gpu-turnstile", *_TEAMS)
         server.apply(*(each for each in read() if each["kind"] == "EndpointSlice"))
         server.apply(make_node("n1"))
-        asyncio.run(_live(Extender(_settings(kubeconfig), Metrics()), admin))
+        for address in ("10.0.0.1", "fd00::1"):
+            replica = Extender(_settings(kubeconfig, address), Metrics())
+            asyncio.run(_live(replica, admin, address))
         return by_program(server.requests)
 
 
-def _settings(kubeconfig: Path) -> Settings:
+def _settings(kubeconfig: Path, address: str) -> Settings:
     """As the Deployment has them, where they name objects."""
     ((_, container),) = started(read(), "scheduler")
     given = environment(container)
@@ -152,13 +157,16 @@ def _settings(kubeconfig: Path) -> Settings:
         kubeconfig=kubeconfig,
         namespace="gpu-turnstile",
         endpoint_slice=given["GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"],
-        address="10.0.0.1",
+        address=address,
     )
 
 
-async def _live(replica: Extender, admin: ApiClient) -> None:
+async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
     """Bind, in two namespaces, a pod that it follows and one that it does not."""
-    asked = [_bound_in(admin, namespace, gpus) for namespace in _TEAMS for gpus in (True, False)]
+    family = "ipv6" if ":" in address else "ipv4"
+    asked = [
+        _bound_in(admin, namespace, family, gpus) for namespace in _TEAMS for gpus in (True, False)
+    ]
     replica.start()
     try:
         eventually(lambda: not replica.leadership.not_binding(), "it binds")
@@ -167,7 +175,10 @@ async def _live(replica: Extender, admin: ApiClient) -> None:
             assert json.loads(answer.body) == {"Error": ""}
         path = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices"
         eventually(
-            lambda: "10.0.0.1" in str(admin.list(path)["items"][0]["endpoints"]), "it is found"
+            lambda: any(
+                address in str(each.get("endpoints")) for each in admin.list(path)["items"]
+            ),
+            "it is found",
         )
     finally:
         replica.stop()
@@ -175,9 +186,9 @@ async def _live(replica: Extender, admin: ApiClient) -> None:
             await asyncio.sleep(0)
 
 
-def _bound_in(admin: ApiClient, namespace: str, gpus: bool) -> bytes:
+def _bound_in(admin: ApiClient, namespace: str, suffix: str, gpus: bool) -> bytes:
     """Create a pod, and return what kube-scheduler sends to have it bound."""
-    made = make_pod(f"{'share' if gpus else 'plain'}-{namespace}", (50, 8), uid="")
+    made = make_pod(f"{'share' if gpus else 'plain'}-{suffix}", (50, 8), uid="")
     made["metadata"]["namespace"] = namespace
     if not gpus:
         del made["spec"]["containers"][0]["resources"]

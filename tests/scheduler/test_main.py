@@ -59,7 +59,7 @@ def test_settings_come_from_the_environment_too(
     assert main([]) == 0
     assert served[0].files == Files(Path("a"), Path("b"))
     assert served[0].node_policy is Policy.SPREAD
-    assert (served[0].host, served[0].port) == ("0.0.0.0", 8444)
+    assert (served[0].host, served[0].port) == ("::", 8444)
     assert served[0].identity
 
 

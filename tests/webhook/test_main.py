@@ -40,7 +40,7 @@ VALUES = {
 def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
     assert command.main(["--cert", "c", "--key", "k"]) == 0
     (settings,) = served
-    assert (settings.host, settings.port) == ("0.0.0.0", 8443)
+    assert (settings.host, settings.port) == ("::", 8443)
     assert settings.files == Files(Path("c"), Path("k"), None)
     assert settings.names.domain == "tencent.com"
     assert settings.connections == 1000

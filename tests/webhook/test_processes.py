@@ -34,6 +34,16 @@ def webhook(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_by_default_it_serves_ipv4_and_ipv6(webhook: Running, address: str) -> None:
+    with (
+        socket.create_connection((address, webhook.port), timeout=DEADLINE) as plain,
+        webhook.tls().wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
 def test_tls_1_1_is_refused(webhook: Running) -> None:
     context = webhook.tls()
     context.set_ciphers("ALL:@SECLEVEL=0")  # or our own side would refuse first
@@ -123,7 +133,7 @@ def test_what_is_served_can_be_seen(webhook: Running, review: Json) -> None:
     assert found["requests_in_flight"] == 1  # this very one
     assert found["certificate_expiry_timestamp_seconds"] > time.time()
     (line,) = (each for each in webhook.messages() if each["message"] == "listening")
-    assert line["addresses"] == [f"https://127.0.0.1:{webhook.port}"]
+    assert line["addresses"] == [f"https://[::]:{webhook.port}"]
 
 
 def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(

@@ -246,7 +246,7 @@ def test_every_variable_is_read() -> None:
 
 
 @pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])
-def test_every_flag_is_told_with_its_default(program: str) -> None:
+def test_every_flag_is_documented_with_its_default(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| flag of the {program} |")
     told: dict[str, str] = {}
@@ -263,7 +263,7 @@ def test_every_flag_is_told_with_its_default(program: str) -> None:
             assert told[flag] == str(default), flag
 
 
-def test_every_resource_and_annotation_is_told() -> None:
+def test_every_resource_and_annotation_is_documented() -> None:
     rows = [line.split(" | ")[0] for line in _lines("reference") if line.startswith("| `")]
     told = {each.removesuffix("<i>") for row in rows for each in re.findall(r"`([^`]+)`", row)}
     names = Names()
@@ -314,7 +314,7 @@ def test_every_metric_is_exported() -> None:
 
 
 @pytest.mark.parametrize("program", ["agent", "proxy", "scheduler", "view", "webhook"])
-def test_every_metric_is_told(program: str) -> None:
+def test_every_metric_is_documented(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| metric of the {program} ")
     rows = re.findall(r"^\| (`[^|]*) \|", below.partition("\n\n")[0], flags=re.MULTILINE)
@@ -334,7 +334,7 @@ def _lines(page: str) -> list[str]:
     return (ROOT / f"docs/{page}.md").read_text(encoding="utf-8").splitlines()
 
 
-def test_every_event_is_told() -> None:
+def test_every_event_is_documented() -> None:
     found = everywhere(r"`(GPU(?!-|Turnstile|_)[A-Za-z]+)`")
     assert [each for each in found if each[1] not in constants()] == []
     text = prose(ROOT / "docs/reference.md").partition("\n## Events\n")[2].partition("\n## ")[0]
@@ -347,7 +347,7 @@ def test_every_event_is_told() -> None:
 _EVENT = r"GPUs?[A-Z][a-z]+[A-Za-z]+"
 
 
-def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
+def test_quoted_messages_exist_in_the_code() -> None:
     text = prose(ROOT / "docs/reference.md").partition("\n### On the node\n")[2].partition("\n#")[0]
     reasons = re.findall(r"^\| (`.*?`) \| ", text, flags=re.MULTILINE)
     of_nodes = re.findall(r"`([^`]+)`", " ".join(reasons))

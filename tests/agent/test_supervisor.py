@@ -57,12 +57,12 @@ def test_a_killed_agent_is_started_again_and_ends_with_its_supervisor(tmp_path: 
 
 
 @pytest.mark.parametrize("status", [0, 2])
-def test_one_that_ends_by_itself_is_not_started_again(tmp_path: Path, status: int) -> None:
+def test_a_program_that_exits_is_not_restarted(tmp_path: Path, status: int) -> None:
     with _kept(tmp_path, f"import sys; sys.exit({status})") as supervisor:
         assert supervisor.wait(DEADLINE_S) == status
 
 
-def test_one_that_dies_again_and_again_is_left_to_the_kubelet(tmp_path: Path) -> None:
+def test_a_program_that_crashes_repeatedly_is_left_to_the_kubelet(tmp_path: Path) -> None:
     with _kept(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)") as supervisor:
         assert supervisor.wait(DEADLINE_S) == 1
         assert supervisor.stderr is not None

@@ -130,7 +130,7 @@ def test_an_api_server_that_is_away_is_looked_at_again(
 
 
 @pytest.mark.parametrize("status", [403, 422])
-def test_what_is_refused_is_told(status: int) -> None:
+def test_a_refusal_is_reported(status: int) -> None:
     text = 'secrets "s" is forbidden: User "x" cannot create resource "secrets"'
     with pytest.raises(ClusterError) as caught:
         Answering(status, _status(status, text)).write_secret(_secret())
@@ -139,7 +139,7 @@ def test_what_is_refused_is_told(status: int) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b'{"data": {"ca.key": "c2VjcmV0'])
-def test_an_answer_that_is_no_object_is_not_shown(body: bytes) -> None:
+def test_a_response_that_is_no_object_is_not_shown(body: bytes) -> None:
     with pytest.raises(ClusterError) as caught:
         Answering(200, body).request("GET", SECRETS)
     assert str(caught.value) == (f"GET {SECRETS}: the response of the API server is not an object")
@@ -154,5 +154,5 @@ def test_clocks_that_do_not_agree_are_refused(minutes: int) -> None:
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", format_datetime(NOW, usegmt=True)])
-def test_a_date_that_says_nothing_else_is_no_obstacle(date: str) -> None:
+def test_an_invalid_date_header_is_ignored(date: str) -> None:
     assert Answering(200, b"{}", date).request("GET", SECRETS) == {}

@@ -56,7 +56,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("environment")
-def test_rotate_installs_and_status_tells(
+def test_rotate_installs_and_status_reports(
     capsys: pytest.CaptureFixture[str], server: ApiServer
 ) -> None:
     assert main(["rotate"]) == 0
@@ -87,7 +87,7 @@ def test_rotate_installs_and_status_tells(
 
 
 @pytest.mark.usefixtures("environment")
-def test_what_is_wrong_is_told_and_what_rotation_would_refuse(
+def test_problems_are_reported_and_what_rotation_would_refuse(
     capsys: pytest.CaptureFixture[str], server: ApiServer
 ) -> None:
     assert main(["status"]) == 0
@@ -149,7 +149,7 @@ def test_a_server_that_api_servers_do_not_call_gets_two_secrets(
 _FIRST_RUN = ["new authority", "trust changed", "trust changed", "new serving certificate"]
 
 
-def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
+def test_a_deleted_secret_is_created_again_until_the_process_is_stopped(
     server: ApiServer, kubeconfig: Path
 ) -> None:
     cluster = RotationApi(settings(kubeconfig=kubeconfig))

@@ -6,7 +6,7 @@ import socket
 from common.listener import Listener
 
 
-def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:
+def test_clients_without_a_response_are_ended_first_then_the_longest_idle() -> None:
     tasks: dict[int, asyncio.Task[None]] = {}
     ended: list[int] = []
     full: list[str] = []

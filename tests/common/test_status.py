@@ -80,7 +80,7 @@ def test_nothing_but_get_is_served(site: Site) -> None:
     assert get(site.server, "/readyz", "POST").status == 501
 
 
-def test_a_port_in_use_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
@@ -163,14 +163,14 @@ def test_scrapes_that_hang_hold_no_probe_up(site: Site) -> None:
             assert read_all(each).endswith(b"up 1\n")
 
 
-def test_clients_that_do_not_read_their_answer_hold_nobody_up(site: Site) -> None:
+def test_clients_that_do_not_read_their_response_delay_no_other(site: Site) -> None:
     site.metrics = b"x" * (8 << 20)
     with clients(site.server.port, 10, b"GET /metrics HTTP/1.0\r\n\r\n"):
         assert get(site.server, "/readyz").status == 200
         assert len(get(site.server, "/metrics").data) == 8 << 20
 
 
-def test_every_answer_is_the_last_of_its_connection(site: Site) -> None:
+def test_every_response_closes_its_connection(site: Site) -> None:
     request = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"
     with clients(site.server.port, 1, request * 2) as (connection,):
         answer = read_all(connection)
@@ -207,7 +207,7 @@ server.stop()
 """
 
 
-def test_a_process_that_runs_out_of_descriptors_still_answers_probes() -> None:
+def test_a_process_without_free_descriptors_still_answers_probes() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _SCRIPT],
         stdin=subprocess.PIPE,

@@ -127,7 +127,7 @@ def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked
         ),
     ],
 )
-def test_a_container_without_room_beside_what_is_left_over_is_refused(
+def test_a_container_that_does_not_fit_beside_reusable_slots_is_refused(
     containers: list[Asked], path: str, left: str, room: str
 ) -> None:
     """The kubelet hands these on before anything else, fact K7: no node could serve it."""

@@ -118,6 +118,6 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
         assert f'{{namespace="{place}",deployment="{name}"}} == 0' in rules[alert]
 
 
-def test_the_dashboard_shows_the_cards_of_which_the_alert_tells() -> None:
+def test_the_dashboard_shows_the_cards_of_the_alert() -> None:
     rules = {each["alert"]: each["expr"] for each in RULES["spec"]["groups"][0]["rules"]}
     assert rules["GPUTurnstileCardFullAndIdle"] in set(_dashboard())

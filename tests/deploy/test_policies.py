@@ -152,7 +152,7 @@ def test_every_policy_that_asks_who_asks_for_gpus_asks_the_same() -> None:
     assert inside["expression"] == asks.replace("'tencent.com'", "variables.domain")
 
 
-def test_new_pods_are_judged_where_the_webhook_is_asked_and_nowhere_else() -> None:
+def test_new_pods_are_reviewed_only_in_selected_namespaces() -> None:
     (hooks,) = (each for each in OBJECTS if each["kind"] == "MutatingWebhookConfiguration")
     selector = hooks["webhooks"][0]["namespaceSelector"]
     assert all(

@@ -52,7 +52,7 @@ def test_the_api_server_has_nothing_against_the_policies(deployed: Deployed) -> 
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.stem)
-def test_examples_are_taken_or_refused_as_they_say(deployed: Deployed, example: Path) -> None:
+def test_examples_are_accepted_or_denied_as_documented(deployed: Deployed, example: Path) -> None:
     def apply() -> str:
         namespace = f"--namespace={deployed.ground.cluster.namespace}"
         return deployed.kubectl.run(

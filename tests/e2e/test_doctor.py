@@ -110,7 +110,7 @@ def test_nothing_is_wrong_but_what_was_chosen(doctor: Doctor) -> None:
     assert "1 of 1" in next(e["text"] for e in told.items if e["check"] == "agents")
 
 
-def test_a_user_without_rights_learns_that_nothing_is_known(doctor: Doctor) -> None:
+def test_a_user_without_permissions_sees_everything_as_unknown(doctor: Doctor) -> None:
     told = doctor.ask("--as=e2e-nobody", expect=3)
     assert {each["level"] for each in told.items if each["check"] != "kubernetes-version"} == {
         "unknown"
@@ -180,7 +180,7 @@ def _delete_proxies(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
 
 
-def test_a_record_that_says_something_else(doctor: Doctor) -> None:
+def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
     deployed, ground = doctor.deployed, doctor.deployed.ground
     key = ground.names.gpu_allocation
     pod = ground.run(ground.make.single("share", 10, 4))["share"]

@@ -141,7 +141,7 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
     assert planned([share], rooms[:1], links=links) == {"c0": [0]}
 
 
-def test_a_plan_says_what_is_taken_afresh() -> None:
+def test_a_plan_counts_newly_taken_slots() -> None:
     assert plan(pod((50, 4, INIT), (60, 3)), [room(0)]) == (
         ContainerPlan((0,), (Amounts(50, 4),)),
         ContainerPlan((0,), (Amounts(10, 0),)),
@@ -204,7 +204,7 @@ def test_what_the_webhook_refuses_the_agent_does_not_place_either(cores: int, me
         ([(50, 4, INIT), (100, 0)], 100, 4),
     ],
 )
-def test_an_init_container_goes_where_those_fit_that_are_handed_its_places(
+def test_an_init_container_goes_where_the_containers_that_reuse_its_slots_fit(
     containers: list[tuple[Any, ...]], cores: int, memory: int
 ) -> None:
     on_first = {f"c{index}": [0] for index in range(len(containers))}
@@ -221,7 +221,7 @@ def test_what_init_containers_have_left_over_already_binds_the_next() -> None:
     assert "GPU-1: 30 of 31 cores free" in refusal(pod((31, 2)), capacities)
 
 
-def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> None:
+def test_reusable_slots_of_two_cards_may_be_planned_if_no_certain_plan_exists() -> None:
     """Of whole cards the kubelet may hand any places to a share: it is not refused for that."""
     capacities = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]
     assert "devices of 2 cards must be reused" in refusal(pod((50, 2)), capacities)
@@ -289,7 +289,7 @@ def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() ->
 # --- refusals and limits -------------------------------------------------------------
 
 
-def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> None:
+def test_a_refusal_has_a_reason_for_each_card_and_counts_those_that_fit() -> None:
     assert refusal(pod((200, 0)), [room(1), room(0, 99)]) == (
         "no card fits 200 cores and 0 memory blocks: 1 of 2 cards found; "
         "GPU-0: 99 of 100 cores free; GPU-1: fits"
@@ -306,7 +306,7 @@ def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> Non
     )
 
 
-def test_cards_that_lack_the_same_are_told_of_together() -> None:
+def test_cards_with_the_same_shortfall_are_reported_together() -> None:
     """A node may have sixteen, and an Event has room for 1,024 characters."""
     capacities = [room(each, cores=40 - each) for each in range(6)]
     capacities += [room(6, excluded="nouse-gpu-type"), room(7, memory=3)]
@@ -317,7 +317,7 @@ def test_cards_that_lack_the_same_are_told_of_together() -> None:
 
 
 @pytest.mark.parametrize(("memory", "told"), [(40, False), (41, True)])
-def test_more_memory_than_whole_cards_have_is_said(memory: int, told: bool) -> None:
+def test_more_memory_than_whole_cards_have_is_explained(memory: int, told: bool) -> None:
     capacities = [room(each, unhealthy="Xid 79") for each in range(4)]
     last = "; no card has more than 10 blocks, and whole cards have all their memory"
     assert refusal(pod((400, memory)), capacities).endswith(last) == told
@@ -411,7 +411,7 @@ def test_a_container_that_is_alone_goes_where_it_goes_before_one_that_fits_anywh
 
 @settings(max_examples=share(150))
 @given(_containers, st.booleans())
-def test_a_pod_finds_no_place_on_empty_cards_if_and_only_if_the_webhook_refuses_it(
+def test_a_pod_does_not_fit_empty_cards_if_and_only_if_the_webhook_denies_it(
     containers: list[tuple[Any, ...]], guaranteed: bool
 ) -> None:
     steps = pod(*containers)

@@ -55,7 +55,7 @@ def test_with_a_card_taken_a_pair_is_chosen_that_leaves_three_cards_together() -
     assert links.quality((0, 1, 3)) > links.quality((3, 4, 5))
 
 
-def test_the_way_over_pcie_counts_beside_nvlink() -> None:
+def test_the_pcie_path_counts_beside_nvlink() -> None:
     """On a DGX-1 with Pascal cards all pairs of a socket have one NVLink."""
     kinds = dict.fromkeys(combinations(range(4), 2), "PHB NV1") | {
         (0, 2): "PIX NV1",

@@ -142,9 +142,7 @@ def test_a_proxy_that_starts_again_has_plugins_register_and_leaves_no_socket(
     assert len(list(running.kubelet_dir.glob("proxy-*.sock"))) == 1
 
 
-def test_a_proxy_that_ends_lets_calls_under_way_be_answered(
-    running: Site, plugin: MakePlugin
-) -> None:
+def test_a_proxy_that_ends_completes_calls_in_progress(running: Site, plugin: MakePlugin) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def slowly(_context: object) -> str:

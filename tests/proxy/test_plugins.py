@@ -116,7 +116,7 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site, plugin: MakeP
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
+def test_after_the_timeout_devices_are_unhealthy_and_calls_fail_with_a_reason(
     running: Site, plugin: MakePlugin
 ) -> None:
     first = plugin("a").register()
@@ -185,9 +185,7 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_a_stopped_plugin_is_passed_over_until_it_answers(
-    running: Site, plugin: MakePlugin
-) -> None:
+def test_a_stopped_plugin_is_skipped_until_it_responds(running: Site, plugin: MakePlugin) -> None:
     """SIGSTOP: its stream stays open, and nothing is answered."""
     plugin("a", devices=5).register()
     stopped = running.plugin("b.sock").wait_registered()
@@ -240,7 +238,7 @@ def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubele
     assert len(running.lists) == 1
 
 
-def test_other_options_are_told_to_the_kubelet(running: Site, plugin: MakePlugin) -> None:
+def test_changed_options_are_registered_with_the_kubelet(running: Site, plugin: MakePlugin) -> None:
     plugin("a").register()
     _is_known(running)
     newer = plugin("b", devices=5)
@@ -295,7 +293,7 @@ def test_no_more_plugins_of_a_resource_are_followed_than_a_bound(
     assert raised.value.details() == f"1 plugins of {RESOURCE} are registered already"
 
 
-def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
+def test_a_plugin_killed_in_every_call_does_not_block_the_kubelet_forever(
     running: Site, plugin: MakePlugin
 ) -> None:
     """Whatever it is that kills it comes again whenever it is asked."""
@@ -325,7 +323,7 @@ def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
     ["GetDevicePluginOptions", "ListAndWatch", "GetPreferredAllocation", "Allocate",
      "PreStartContainer"],
 )  # fmt: skip
-def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
+def test_a_plugin_killed_at_any_point_of_a_call_fails_no_pod(
     running: Site, method: str, moment: str
 ) -> None:
     running.plugin("dying.sock", f"SIGKILL:{method}:{moment}")
@@ -347,7 +345,7 @@ def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
+def test_a_plugin_that_answers_its_options_with_an_error_is_used_again(
     running: Site, plugin: MakePlugin
 ) -> None:
     """One question after a call that was left unanswered is not its last chance."""

@@ -47,7 +47,7 @@ def _get(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
+def test_its_endpoints_and_log_show_what_happens(folder: Path) -> None:
     with _proxy(folder, "--http-port", "0", "--patience", "0.5") as process:
         assert process.stderr is not None
         port = json.loads(process.stderr.readline())["http_port"]

@@ -212,7 +212,7 @@ def test_hami_core_is_new_enough() -> None:
 
 
 @pytest.mark.parametrize("case", BY_HAMI, ids=str)
-def test_hami_core_holds_a_container_to_what_the_agent_answers(case: Case, driver: Path) -> None:
+def test_hami_core_enforces_the_limits_of_the_agents_response(case: Case, driver: Path) -> None:
     library = folder_of("GPU_TURNSTILE_HAMI_CORE")
     given = variables(driver, case.container)
     case.check(limits.hami(case.container, library, driver.parent, given))

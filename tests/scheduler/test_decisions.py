@@ -82,7 +82,7 @@ def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) 
     assert packing.scores(spread, ["n1", "n2"]) == spreading.scores(pod, ["n1", "n2"]) == [4, 7]
 
 
-def test_a_pod_in_doubt_does_not_stand_in_its_own_way(state: State, decisions: Decisions) -> None:
+def test_an_assumed_pod_does_not_block_itself(state: State, decisions: Decisions) -> None:
     bound = a_pod("new", (60, 4), node="n1", annotations=hint("0"))
     state.assume(bound)
     assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n1", "n2")
@@ -104,7 +104,7 @@ def test_without_a_gpu_every_node_fits(decisions: Decisions) -> None:
     assert decisions.scores(None, ["n1"], [bare_node("n1")]) == [0]
 
 
-def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions: Decisions) -> None:
+def test_whole_nodes_are_decided_by_their_own_content(state: State, decisions: Decisions) -> None:
     """A template of an autoscaler has the cards of a node that exists, and no pods."""
     fill(state, "n1")
     template = make_node("n1", 1)

@@ -99,7 +99,7 @@ def test_a_pod_is_filtered_prioritized_and_bound(stage: Stage) -> None:
     assert stage.count('request_duration_seconds_count{verb="filter"}') == 1
 
 
-def test_whole_nodes_are_answered_whole(stage: Stage) -> None:
+def test_whole_nodes_are_returned_whole(stage: Stage) -> None:
     nodes = {"metadata": {}, "items": [make_node("n1", 1), make_node("n7", 1, sick=[0])]}
     args = {"Pod": POD, "Nodes": nodes, "NodeNames": None}
     found = stage.post("filter", args)
@@ -111,7 +111,7 @@ def test_whole_nodes_are_answered_whole(stage: Stage) -> None:
     ]
 
 
-def test_who_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
+def test_a_replica_that_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
     stage.not_binding = "not the leader: other holds the lease"
     assert stage.post("filter", ARGS)["NodeNames"] == ["n1", "n2"]
     refused = {"Error": "gpu-turnstile: not the leader: other holds the lease"}
@@ -119,18 +119,18 @@ def test_who_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
     assert stage.count('bindings_total{result="not-leader"}') == 1
 
 
-def test_who_is_not_in_step_decides_nothing(stage: Stage) -> None:
+def test_a_replica_that_is_not_synced_decides_nothing(stage: Stage) -> None:
     stage.in_step = False
     text = "gpu-turnstile: not ready yet: nodes and pods are being listed"
     assert stage.post("filter", ARGS)["Error"] == text
 
 
-def test_what_cannot_be_bound_is_told(stage: Stage) -> None:
+def test_a_binding_that_fails_is_reported(stage: Stage) -> None:
     assert stage.post("bind", BINDING)["Error"] == "gpu-turnstile: the pod with UID u-a is gone"
     assert stage.count('errors_total{verb="bind"}') == 1
 
 
-def test_what_is_no_request_is_told(stage: Stage) -> None:
+def test_an_invalid_request_is_reported(stage: Stage) -> None:
     text = "gpu-turnstile: Pod: Invalid value: null: must be a pod"
     assert stage.post("filter", {})["Error"] == text
     assert stage.post("bind", {})["Error"].startswith("gpu-turnstile: PodName: Invalid value")
@@ -178,7 +178,7 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(
     assert caplog.text.count("ZeroDivisionError: secret") == 3
 
 
-def test_without_its_certificate_nobody_is_answered_but_probes() -> None:
+def test_without_a_client_certificate_only_probes_are_served() -> None:
     stage = Stage(only_verified=True)
     answer = stage.client.post("/bind", json=BINDING)
     assert (answer.status_code, answer.text) == (
@@ -240,7 +240,7 @@ _values: st.SearchStrategy[Any] = st.recursive(
         max_size=3,
     )
 )
-def test_whatever_a_pod_brings_is_answered(changes: list[tuple[tuple[str, ...], Any]]) -> None:
+def test_every_pod_gets_a_response(changes: list[tuple[tuple[str, ...], Any]]) -> None:
     stage = Stage()
     document = json.loads(json.dumps(ARGS))
     for path, value in changes:

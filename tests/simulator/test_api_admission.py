@@ -35,9 +35,7 @@ def failure(client: ApiClient, obj: Json | None = None) -> ApiError:
     return raised.value
 
 
-def test_a_review_says_what_the_request_is(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
+def test_a_review_contains_the_request(server: ApiServer, client: ApiClient, hook: Hook) -> None:
     server.apply(hook.configuration())
     client.create(PODS, pod(limits={CORE: 50}))
     (review,) = hook.reviews
@@ -154,7 +152,7 @@ def test_a_certificate_of_another_authority_is_not_trusted(
         ),
     ],
 )
-def test_an_answer_that_is_no_review_is_a_failure(
+def test_a_response_that_is_no_review_is_a_failure(
     server: ApiServer, client: ApiClient, hook: Hook, answer: bytes, words: str
 ) -> None:
     hook.raw = answer

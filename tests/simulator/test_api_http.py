@@ -139,7 +139,9 @@ def test_with_a_certificate_it_serves_https(tmp_path: Path) -> None:
             assert len(client.list(PODS)["items"]) == 1
 
 
-def test_a_request_has_a_fault_until_it_is_mended(server: ApiServer, client: ApiClient) -> None:
+def test_a_faulty_request_is_refused_until_it_is_corrected(
+    server: ApiServer, client: ApiClient
+) -> None:
     client.create(PODS, pod())
     server.fail(Fault(403, message="you cannot {asked}"), "list .*")
     with pytest.raises(ApiError, match=rf"^Forbidden: you cannot list {PODS}$"):

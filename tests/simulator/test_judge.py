@@ -82,7 +82,7 @@ def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> No
     assert score(calls, gpu_manager(pods, calls)) == {Attribution.RIGHT: 2}
 
 
-def test_a_place_that_two_pods_hold_is_found() -> None:
+def test_a_slot_that_two_pods_hold_is_found() -> None:
     assert held_twice(holdings_of([_call("a", 0), _call("b", 1)])) == []
     assert held_twice(holdings_of([_call("a", 0), _call("b", 0)])) == [f"{CORE} GPU-0::0: a and b"]
 

@@ -106,7 +106,7 @@ def condition(client: ApiClient, name: str = "p") -> Json:
     return next((each for each in found if each["type"] == "PodScheduled"), {})
 
 
-def test_no_room_is_given_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
+def test_no_capacity_is_booked_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
     server.apply(node(core=100))
     start(workers=8, max_delay=0.05)
     with ThreadPoolExecutor(8) as threads:

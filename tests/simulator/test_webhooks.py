@@ -92,7 +92,7 @@ def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
     }
 
 
-def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
+def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_warned(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
     client.create(PODS, plain_pod(limits=GPU))
@@ -107,7 +107,7 @@ def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-turnstile", "gpu-turnstile-node"])
-def test_the_webhook_never_hears_of_what_a_cluster_needs_to_come_up(
+def test_the_webhook_is_not_called_for_pods_that_a_cluster_needs_to_start(
     client: ApiClient, hook: Hook, namespace: str
 ) -> None:
     hook.status = 503
@@ -132,7 +132,7 @@ def test_a_gpu_pod_is_bound_although_the_webhook_is_down_by_then(
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each[1])
-def test_the_author_of_a_workload_is_told_at_once(
+def test_the_author_of_a_workload_is_warned_at_once(
     client: ApiClient, hook: Hook, workload: tuple[str, str, str, str]
 ) -> None:
     collection, wrong = _workload(workload, WRONG)

@@ -288,7 +288,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     assert len(set(holders)) == len(holders)
 
 
-def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
+def test_an_api_server_that_never_responds_delays_no_call_for_long(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Worse than away: it takes the connection and says nothing."""

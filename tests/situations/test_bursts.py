@@ -60,7 +60,7 @@ def assert_all_seen(node: SimulatedNode, pods: list[Json]) -> None:
     assert node.decision_log.counts["unproven"] == node.decision_log.counts["corrected"] == 0
 
 
-def test_a_hundred_pods_in_one_batch_are_all_named_rightly() -> None:
+def test_a_hundred_pods_in_one_batch_are_all_attributed_correctly() -> None:
     pods = crowd(100, seed=1, containers=(1, 1, 1, 2))
     with a_node(seed=1, cards=10, memory="32Gi") as node:
         node.bind(*pods)
@@ -78,7 +78,7 @@ def test_a_hundred_pods_in_one_batch_are_all_named_rightly() -> None:
         assert list(turns) != list(map(uid_of, pods))
 
 
-def test_pods_that_the_watch_has_not_told_of_are_named_rightly_by_one_get_each() -> None:
+def test_unwatched_pods_are_attributed_correctly_with_one_get_each() -> None:
     """That the API shows a pod only after ``List`` did proves nothing: it is called a guess."""
     pods = crowd(10, seed=5)
     with a_node(seed=5, cards=4, memory="32Gi") as node:
@@ -111,7 +111,7 @@ def test_pods_that_end_during_a_burst_make_room_and_confuse_nobody() -> None:
         assert_sound(node)
 
 
-def test_a_burst_that_does_not_fit_is_refused_pod_by_pod_and_the_rest_named_rightly() -> None:
+def test_a_burst_that_does_not_fit_is_refused_in_part_and_the_rest_attributed_correctly() -> None:
     """Of 30 pods of 20 cores two cards hold ten; the others are refused, by the one who knows."""
     pods = [a_pod(f"p-{each}", gpu("c0", 20, 2 + each % 2)) for each in range(30)]
     with a_node(seed=7, cards=2) as node:

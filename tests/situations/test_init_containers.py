@@ -65,7 +65,7 @@ def draw(name: str, random: Random) -> Json:
     return a_pod(name, *mains, init=early)
 
 
-def test_a_burst_of_every_shape_is_named_rightly() -> None:
+def test_a_burst_of_every_kind_of_pod_is_attributed_correctly() -> None:
     """On crowded cards some are refused, each because no card fits."""
     random = Random(0)
     pods = [draw(f"p-{number}", random) for number in range(20)]

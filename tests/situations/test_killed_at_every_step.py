@@ -311,7 +311,7 @@ def cases() -> list[tuple[Fault, Step, Course]]:
 
 
 @pytest.mark.parametrize("course", COURSES, ids=str)
-def test_these_are_all_steps_and_each_course_is_what_it_says(course: Course) -> None:
+def test_these_are_all_steps_and_each_case_takes_the_named_ones(course: Course) -> None:
     trap = Trap()
     trap.watch(uid_of(POD))
     with a_node(seed=course.seed, kubelet={"hook": trap}) as node:
@@ -326,7 +326,7 @@ def test_these_are_all_steps_and_each_course_is_what_it_says(course: Course) -> 
 
 
 @pytest.mark.parametrize(("fault", "step", "course"), cases(), ids=str)
-def test_after_a_kill_all_run_or_read_why_and_the_agent_knows_who_holds_what(
+def test_after_a_kill_all_pods_run_or_have_a_reason_and_the_agents_snapshot_is_right(
     fault: Fault, step: Step, course: Course, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = Case(fault, step, course, caplog)

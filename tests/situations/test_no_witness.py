@@ -43,7 +43,7 @@ def some_pods() -> list[Json]:
     ]
 
 
-def test_order_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_order_is_used_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the agent's start on."""
     monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", 0.02)
     reasons: list[str] = []
@@ -71,7 +71,7 @@ def test_order_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {each.partition(":")[0] for each in reasons} == {"PodResources"}
 
 
-def test_a_pod_that_nobody_can_know_is_refused_and_the_next_one_is_fine() -> None:
+def test_a_pod_unknown_to_every_source_is_refused_and_the_next_is_served() -> None:
     """Neither the API nor the kubelet's record tells of it."""
     with a_node() as node, denied(node):
         node.add_static(a_pod("static", uid="uid-static"))

@@ -91,7 +91,7 @@ def held(node: SimulatedNode, manifests: Sequence[Json]) -> dict[str, set[tuple[
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_pod_that_was_let_in_before_the_plugin_ever_registered_is_not_taken_for_the_next(
+def test_a_pod_admitted_before_the_plugin_registered_is_not_taken_for_the_next(
     seed: int,
 ) -> None:
     """The first boot: nobody knows the resource yet, so it passes and lacks it for ever."""

@@ -107,7 +107,7 @@ def forgetful_node(**options: Any) -> Iterator[tuple[SimulatedNode, Forgetfulnes
 
 @each_resource
 @pytest.mark.parametrize("seed", range(2))
-def test_places_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
+def test_slots_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
     seed: int, resource: str
 ) -> None:
     with forgetful_node(seed=seed) as (node, hook):
@@ -124,7 +124,9 @@ def test_places_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(seed: int) -> None:
+def test_slots_allocated_without_a_preference_are_refused_and_the_next_pod_is_served(
+    seed: int,
+) -> None:
     """Exactly as many seem free as are asked for, so the kubelet asks for no preference."""
     with forgetful_node(seed=seed, kubelet={"preferred_when_exact": False}) as (node, hook):
         node.admit([a_pod("other", gpu("c0", 30, 1))])

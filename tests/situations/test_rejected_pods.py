@@ -136,7 +136,7 @@ def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
 
 
 @pytest.mark.parametrize("how", CALLED.values(), ids=CALLED)
-def test_a_pod_that_has_had_its_turn_is_over_though_list_keeps_it_and_the_watch_is_behind(
+def test_an_admitted_pod_is_ended_though_list_keeps_it_and_the_watch_is_late(
     how: Rejected,
 ) -> None:
     for seed, at in enumerate(LINE.values()):  # which resource comes first depends on the seed
@@ -145,7 +145,7 @@ def test_a_pod_that_has_had_its_turn_is_over_though_list_keeps_it_and_the_watch_
             assert_next_is_right(node, seen=False)
 
 
-def test_a_pod_rejected_unheard_misleads_one_call_at_most() -> None:
+def test_a_pod_rejected_without_a_call_misleads_one_call_at_most() -> None:
     """The worst case: several of them, listed, and shown as waiting by a watch far behind."""
     with node_with(keeps_rejected=True) as node:
         node.bind(*(UNHEARD.make(f"bad-{each}", each) for each in range(5)))
@@ -178,7 +178,7 @@ def test_failed_pods_that_list_keeps_do_not_hide_the_pod_that_is_asking(failed: 
         assert_next_is_right(node)
 
 
-def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_one_that_had_its_turn() -> None:
+def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_an_admitted_one() -> None:
     with node_with(keeps_rejected=True) as node:
         node.bind(UNHEARD.make("bad", 0))
         node.bind(a_pod("good", gpu("c0"), gpu("c1"), at=1))
@@ -208,7 +208,7 @@ def test_rejected_and_good_pods_by_turns(keeps_rejected: bool) -> None:
         assert node.decision_log.counts["corrected"] == 0
 
 
-def test_a_burst_among_rejected_pods_in_one_batch_is_named_rightly() -> None:
+def test_a_burst_among_rejected_pods_in_one_batch_is_attributed_correctly() -> None:
     """Nobody has heard of a rejection yet when the next pod asks; ``List`` is enough."""
     kinds = list(EVERY.values())
     bad = [kinds[each % len(kinds)].make(f"bad-{each}", 2 * each) for each in range(14)]

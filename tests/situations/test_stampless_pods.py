@@ -163,7 +163,7 @@ def unstamped(name: str, at: int, *containers: Json) -> Json:
     return a_pod(name, *containers, created=created, stamped=False)
 
 
-def test_pods_with_and_without_stamps_in_one_batch_are_named_rightly() -> None:
+def test_pods_with_and_without_stamps_in_one_batch_are_attributed_correctly() -> None:
     random = Random(0)
     kinds = (stamped, bound_by_its_author, unstamped, stamped_by_gpu_manager)
     pods = [

@@ -42,7 +42,7 @@ def hint(pod_uid: str, container: str) -> set[int] | None:
 
 
 @every_seed
-def test_a_pod_that_fits_runs_where_the_kubelet_is_not_told_of_numa_nodes(seed: int) -> None:
+def test_a_pod_that_fits_runs_if_numa_nodes_are_hidden_from_the_kubelet(seed: int) -> None:
     with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
         node.admit([a_pod("near-p", gpu("c0", 50, 4))])
@@ -52,7 +52,7 @@ def test_a_pod_that_fits_runs_where_the_kubelet_is_not_told_of_numa_nodes(seed: 
 
 
 @every_seed
-def test_with_numa_nodes_told_the_kubelet_offers_the_node_where_no_card_fits(seed: int) -> None:
+def test_with_numa_nodes_reported_the_kubelet_offers_a_node_where_no_card_fits(seed: int) -> None:
     """It counts 80 places on node 0, which are of two cards."""
     with a_node(seed=seed, cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
@@ -62,14 +62,14 @@ def test_with_numa_nodes_told_the_kubelet_offers_the_node_where_no_card_fits(see
         assert_sound(node)
 
 
-def test_whole_cards_stay_on_one_numa_node_where_it_is_told() -> None:
+def test_whole_cards_stay_on_one_numa_node_if_numa_is_reported() -> None:
     with a_node(cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit([a_pod("near-p", gpu("c0", 200, 4)), a_pod("far-q", gpu("c0", 200, 4))])
         assert_right(node, "uid-near-p", "uid-far-q")
         assert_sound(node)
 
 
-def test_cards_that_must_be_of_one_numa_node_are_or_the_pod_is_refused_in_words() -> None:
+def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
     """On a node whose kubelet is not told of NUMA nodes; each has two of the four cards."""
     wish = {NAMES.gpu_link: "numa"}
     with a_node(cards=4) as node:

@@ -46,7 +46,7 @@ def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool
 
 
 @pytest.mark.parametrize(("seed", "removed_pods_stay"), [(0, True), (1, False)])
-def test_a_burst_with_force_deletions_names_everybody_rightly(
+def test_a_burst_with_force_deletions_is_attributed_correctly(
     seed: int, removed_pods_stay: bool
 ) -> None:
     """Equal pods by turns, every third deleted by force as soon as it runs, the watch behind."""
@@ -88,7 +88,7 @@ def drawn(random: Random, name: str) -> Json:
 
 
 @pytest.mark.parametrize(("seed", "mirrored"), [(7, False), (23, True)])
-def test_a_pod_whose_spec_nobody_knows_gets_its_memory_where_its_cores_are(
+def test_a_pod_with_unknown_spec_gets_its_memory_where_its_cores_are(
     seed: int, mirrored: bool
 ) -> None:
     """Its init containers are in no record (K4), and what they had is handed on (K7)."""

@@ -98,11 +98,11 @@ def test_a_bad_request_gets_a_status_and_one_line(
     assert _line(response) == line
 
 
-def test_a_wrong_method_is_told_the_right_one(client: Client) -> None:
+def test_a_wrong_method_gets_the_allowed_ones(client: Client) -> None:
     assert client.get("/mutate/pods").headers["Allow"] == "POST"
 
 
-def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
+def test_a_server_that_is_not_ready_is_still_live(names: Names, stamp: Stamp) -> None:
     handler = ReviewHandler(make_routes(names=names, stamp=stamp))
     client = client_of(create_app(handler, is_ready=lambda: "shutting down"))
     response = client.get("/readyz")
@@ -183,7 +183,7 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
 
 
 @pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
-def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
+def test_reviews_are_served_only_to_verified_clients_if_configured(
     names: Names, stamp: Stamp, review: Json, path: str
 ) -> None:
     handler = ReviewHandler(make_routes(names=names, stamp=stamp), only_verified=True)

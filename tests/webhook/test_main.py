@@ -37,7 +37,7 @@ VALUES = {
 }
 
 
-def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
+def test_defaults_match_the_help(served: list[Settings]) -> None:
     assert command.main(["--cert", "c", "--key", "k"]) == 0
     (settings,) = served
     assert (settings.host, settings.port) == ("0.0.0.0", 8443)

@@ -44,7 +44,7 @@ def test_tls_1_1_is_refused(webhook: Running) -> None:
         webhook.connect(context)
 
 
-def test_the_end_waits_for_a_request_under_way_and_for_nothing_idle(
+def test_shutdown_waits_for_requests_in_progress_and_not_for_idle_connections(
     certificates: Path, tmp_path: Path, review: Json
 ) -> None:
     """Nothing is left behind: no port, no error in the log."""
@@ -80,7 +80,7 @@ def test_the_end_waits_for_a_request_under_way_and_for_nothing_idle(
             webhook.connect()
 
 
-def test_readiness_goes_first_and_who_still_comes_is_answered(
+def test_readiness_ends_first_and_late_requests_are_still_served(
     certificates: Path, tmp_path: Path, review: Json
 ) -> None:
     with running(certificates, tmp_path, "--drain-delay", "10") as webhook:

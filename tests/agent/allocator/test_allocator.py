@@ -42,7 +42,7 @@ def test_a_share_is_resolved_placed_translated_and_proven(
 # --- evidence -------------------------------------------------------------------------
 
 
-def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused(
+def test_pods_are_listed_before_a_call_is_refused_for_an_unwatched_pod(
     node: Node,
 ) -> None:
     """Without the kubelet's record nothing else names it."""
@@ -81,7 +81,7 @@ def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "agent-and-kubelet"])
-def test_an_allocation_that_a_dead_agent_has_not_written_is_written_though_no_call_comes(
+def test_an_allocation_left_unwritten_by_an_ended_agent_is_written_without_a_call(
     node: Node, *, both: bool
 ) -> None:
     """By the evidence that its file tells; after a new kubelet that file means nothing."""
@@ -112,7 +112,7 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
     assert [each["metadata"]["name"] for each in node.api.patches] == ["a"]
 
 
-def test_where_there_is_no_news_the_kubelet_is_not_asked(node: Node) -> None:
+def test_the_kubelet_is_not_called_if_nothing_may_have_changed(node: Node) -> None:
     node.admit(make_pod("a", asks(30, 8)))
     node.allocator.refresh()
     asked = node.asked
@@ -169,7 +169,7 @@ def test_what_a_pod_held_that_was_deleted_by_force_is_free_when_its_containers_h
         "it is never told of",
     ],
 )
-def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
+def test_a_call_that_comes_before_the_watch_event_waits_for_it(
     node: Node,
     monkeypatch: pytest.MonkeyPatch,
     told: list[str],

@@ -131,7 +131,7 @@ Q = ContainerRef(OTHER.id, "c0")
         "of an init container it tells nothing (K4)": (_service(name="i"), [DENIES], 1, []),
     },
 )
-def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
+def test_an_assignment_that_list_contradicts_is_void_and_a_wrong_guess_is_logged(
     service: CurrentPod, shown: list[SnapshotPod], left: int, right: list[ContainerRef]
 ) -> None:
     after, found = correct_by_list(service, record_of(*shown))
@@ -153,7 +153,7 @@ def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
         (GUESSED, {CORE: A | B}, NOTHING, [HAS], 1),
     ],
 )
-def test_a_guess_whose_places_are_all_offered_again_is_void(
+def test_a_guess_whose_slots_are_all_offered_again_is_void(
     service: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
 ) -> None:
     """What file or ``List`` shows is held although it is offered (K15)."""

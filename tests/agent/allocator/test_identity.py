@@ -78,7 +78,7 @@ ANOTHER_NAMES = {"file": _file(other=A), "views": [NEW, OTHER_NAME]}
         "the API does not show it": (NOBODY | {"file": _file(static=A)}, "static", True),
     },
 )
-def test_an_entry_that_shows_places_is_the_pod_that_has_them(
+def test_a_list_entry_with_slots_is_the_pod_that_holds_them(
     given: dict[str, Any], uid: str, sure: bool
 ) -> None:
     assert _found([HOLDS_A], **given) == [(uid, HOLDS_A, sure)]
@@ -133,7 +133,7 @@ def test_the_current_pod_is_no_entry_with_other_containers() -> None:
     assert found[0] == ""
 
 
-def test_the_pod_in_service_is_not_one_of_two_nameless_entries() -> None:
+def test_the_current_pod_is_not_one_of_two_nameless_entries() -> None:
     found = _found([EMPTY, EMPTY], views=[], service=_service("static", A))
     assert [each[0] for each in found] == ["", ""]
 

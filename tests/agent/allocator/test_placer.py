@@ -129,7 +129,7 @@ DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY
         "else what a pod holds that may be over": (POD, CORE, DOUBTFUL, "GPU-2::0-49"),
     },
 )
-def test_a_container_gets_places(
+def test_a_container_gets_slots(
     pod: PodInfo, resource: Resource, given: dict[str, Any], places: str
 ) -> None:
     placement = _placement(pod, resource, **given)
@@ -170,7 +170,7 @@ NOWHERE = {"record": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
         ),
     },
 )
-def test_a_refusal_says_why_nothing_fits(
+def test_a_refusal_has_the_reason_that_nothing_fits(
     resource: Resource, given: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(PlacementError) as caught:
@@ -230,7 +230,7 @@ def test_places_are_picked(
     assert summarize([str(ticket) for ticket in found]) == chosen
 
 
-def test_too_few_places_are_refused() -> None:
+def test_too_few_slots_are_refused() -> None:
     with pytest.raises(PlacementError) as caught:
         pick(WHOLE, MEMORY, ["GPU-0", "GPU-1"], free={"GPU-0": _tickets(0, range(9))})
     assert str(caught.value) == (

@@ -82,7 +82,7 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
     assert not node.decision_log.of("corrected")
 
 
-def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) -> None:
+def test_a_pod_known_only_from_the_checkpoint_starts_without_a_name(node: Node) -> None:
     _start_by_the_file(node, _has(node, make_pod("static", asks(30, 8)), known=False))
     assert not unproven(node)
     assert not node.decision_log.refs("prestart")
@@ -125,7 +125,9 @@ def test_a_file_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
     assert not node.decision_log.refusals
 
 
-def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: Node) -> None:
+def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target(
+    node: Node,
+) -> None:
     """Another plugin failed when it had its cores; the kubelet gave them to the next pod."""
     rejected = failing(make_pod("rejected", replace(asks(30, 8), other=True)))
     node.begin(rejected, (CORE, OTHER_PLUGIN, MEMORY))
@@ -144,7 +146,7 @@ def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: 
     assert not node.decision_log.of("corrected")
 
 
-def test_a_late_file_is_no_proof_for_a_pod_whose_uid_nobody_could_tell(node: Node) -> None:
+def test_a_late_checkpoint_is_no_proof_for_a_pod_with_unknown_uid(node: Node) -> None:
     """It has the places with a pod that has ended, whose container has the same name."""
     ended = node.admit(make_pod("ended", asks(30, 8)))
     node.ends(ended)
@@ -159,7 +161,7 @@ def test_a_late_file_is_no_proof_for_a_pod_whose_uid_nobody_could_tell(node: Nod
 
 
 @pytest.mark.parametrize("first", [CORE, MEMORY])
-def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
+def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
     node: Node, first: Resource
 ) -> None:
     """K30: a device list came in the middle of its admission, and the write after it was late."""
@@ -245,7 +247,7 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
         ((2, 1), ["GPU-9::0", "GPU-9::1"], [], "names a card this node does not have"),
     ],
 )
-def test_a_container_whose_places_contradict_each_other_or_its_request_is_vetoed(
+def test_a_container_whose_slots_contradict_each_other_or_its_request_is_vetoed(
     node: Node, asked: tuple[int, int], cores: list[str], memory: list[str], why: str
 ) -> None:
     pod = _has(node, make_pod("a", asks(*asked)), cores, memory)
@@ -253,7 +255,7 @@ def test_a_container_whose_places_contradict_each_other_or_its_request_is_vetoed
         _start_by_the_file(node, pod)
 
 
-def test_a_container_of_which_nobody_knows_what_it_asks_for_is_vetoed_too(node: Node) -> None:
+def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
     pod = _has(node, make_pod("a", asks(30, 8)), memory=ids(1, range(8)), known=False)
     with pytest.raises(GrantError, match="memory on GPU-1"):
         _start_by_the_file(node, pod)

@@ -130,7 +130,7 @@ def test_what_a_pod_holds_is_known_from_three_sources(
     assert _held(_read(entries, file, *services)) == held
 
 
-def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers() -> None:
+def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_assignments() -> None:
     """K33: the file may be one container old; nobody else knows what that pod was given."""
     services = _gave("c0", B, pod="q"), _gave("c0", A)
     record = _read(None, None, *services, views=[POD, GUEST, view("new")])
@@ -216,7 +216,7 @@ HAS_ALL, GUEST_HAS_B = listed("p", c0=ALL_B), listed("q", c0={CORE: B})
         "passed, and it has all it asks for": ([HAS_ALL], ALL, {"passed": {ME}}, BOTH),
     },
 )
-def test_what_a_pod_had_is_free_once_the_kubelet_says_so(
+def test_a_pods_slots_are_free_once_the_kubelet_frees_them(
     entries: list[ListedPod] | None,
     file: Checkpoint,
     given: dict[str, Any],
@@ -286,13 +286,13 @@ def test_what_a_later_container_has_taken_on_is_left_over_no_more() -> None:
     assert record.taken(ContainerRef(POD.id, "another"), CORE, A | B) == some | B
 
 
-def test_places_that_were_handed_on_are_found_at_both_containers() -> None:
+def test_reused_slots_are_found_at_both_containers() -> None:
     record = record_of(recorded(POD, i={CORE: A}, c0={CORE: A}), recorded(GUEST, c0={CORE: B}))
     assert record.find(CORE, A) == [ContainerRef(POD.id, "i"), ContainerRef(POD.id, "c0")]
     assert record.find(CORE, A | B) == []
 
 
-def test_what_pods_hold_that_are_not_listed_is_doubtful() -> None:
+def test_slots_of_unlisted_pods_are_uncertain() -> None:
     """Nobody has told whether they have ended; without ``List`` nobody could."""
     entry = listed("q", c0={CORE: C})
     assert _read([entry], FILE, views=[POD, GUEST]).uncertain(CORE) == A | B
@@ -320,7 +320,7 @@ def test_what_a_pod_that_is_over_had_is_withheld_as_a_whole_or_not_at_all(
     assert record.withheld(CORE, offered, MEMORY) == withheld
 
 
-def test_a_container_that_the_kubelet_refused_says_nothing_of_those_before_it() -> None:
+def test_a_container_that_the_kubelet_refused_proves_nothing_about_earlier_ones() -> None:
     """K21: it was answered, and never counted; what the pod had before is counted for a while."""
     cores = [ids("GPU-0", range(at, at + 10)) for at in (0, 10)]
     blocks = [ids("GPU-0", [at]) for at in (0, 1)]
@@ -342,7 +342,7 @@ def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
     assert record.withheld(MEMORY, EVERY, CORE) == A
 
 
-def test_a_container_without_any_of_what_is_asked_for_goes_with_its_pod() -> None:
+def test_a_container_without_this_resource_is_ignored_in_its_pod() -> None:
     held = {"c0": {CORE: A, MEMORY: B}, "c1": {MEMORY: C}}
     record = _read([], written(p=held), listed={"u-p"})
     assert record.withheld(CORE, EVERY, MEMORY) == frozenset()
@@ -409,7 +409,7 @@ def _build(look: dict[str, Any], stable: StablePods | None = None) -> Allocation
 
 @patient
 @given(st.lists(_looks(), min_size=2, max_size=5))
-def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
+def test_skipping_stable_pods_changes_no_result(looks: list[dict[str, Any]]) -> None:
     record = AllocationSnapshot()
     for look in looks:
         settled = find_stable(record.stable, record.listed_changing, **look)
@@ -426,7 +426,7 @@ def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
             assert record.pod_by_uid(f"u-{name}") == afresh.pod_by_uid(f"u-{name}")
 
 
-def test_a_pod_of_which_nothing_changes_is_settled() -> None:
+def test_an_unchanging_pod_is_stable() -> None:
     look: dict[str, Any] = {
         "listed": [_entry("p", CORE, MEMORY)],
         "checkpoint": Checkpoint({"u-p": _file_of("p", init=True, right=True)}),

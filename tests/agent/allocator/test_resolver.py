@@ -151,7 +151,7 @@ def test_one_that_was_there_already_is_tried_as_a_last_resort_alone() -> None:
 # --- what a call leaves -------------------------------------------------------------------
 
 
-def test_a_newcomer_ends_the_admissions_before_it() -> None:
+def test_a_new_pod_ends_earlier_admissions() -> None:
     """The kubelet admits one pod at a time (K1): what lacks something was rejected (K8)."""
     after = AFTER_A.after(record_of(A, B), VIEW_B.id, guessed=False)
     assert after.finished == {VIEW_A.id}
@@ -169,7 +169,7 @@ def test_a_refusal_ends_everybody_listed_who_lacks_something() -> None:
     assert _resolve(later, turn).evidence is WITNESS
 
 
-def test_a_guess_that_was_wrong_gives_the_turn_back() -> None:
+def test_a_wrong_guess_restores_the_previous_last_call() -> None:
     """The pod of the call before is asking on; the guessed one is tried after others."""
     guessed = AFTER_A
     for _ in range(2):  # several calls of one pod are one turn
@@ -178,7 +178,7 @@ def test_a_guess_that_was_wrong_gives_the_turn_back() -> None:
     assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
 
 
-def test_what_was_no_guess_is_not_disproved() -> None:
+def test_a_certain_assignment_is_never_disproved() -> None:
     assert AFTER_A.before_wrong_guess() is AFTER_A
     assert STARTED.before_wrong_guess() is STARTED
 
@@ -222,7 +222,7 @@ def test_within_a_pod_the_first_container_that_lacks_something_is_asking_if_it_a
         assert (found.container.name, found.evidence) == (name, WITNESS)
 
 
-def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
+def test_a_call_with_device_ids_of_an_init_container_is_for_that_pod() -> None:
     """K7."""
     found = _resolve(record_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
     assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)

@@ -111,11 +111,11 @@ def test_a_file_of_another_form_is_read_as_far_as_it_makes_sense_and_never_crash
         *(TEXT[:length] for length in range(0, len(TEXT), 7)),
     ],
 )
-def test_a_file_that_is_none_of_ours_or_was_cut_off_says_nothing(text: str) -> None:
+def test_a_foreign_or_truncated_file_is_ignored(text: str) -> None:
     assert decode(text) == (None, None, LastCall())
 
 
 @patient
 @given(st.text())
-def test_any_other_text_says_nothing(text: str) -> None:
+def test_any_other_text_is_ignored(text: str) -> None:
     assert decode(text) == (None, None, LastCall())

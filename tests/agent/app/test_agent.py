@@ -243,7 +243,7 @@ def test_the_next_agent_is_ready_beside_the_old_one_and_works_once_that_has_ende
             eventually(lambda: second.registered, "the next is registered")
 
 
-def test_what_is_free_is_not_told_before_it_is_known(
+def test_free_amounts_are_not_published_before_they_are_known(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     """An inventory of a record that is not read yet would show every card free."""
@@ -288,7 +288,7 @@ def _events(admin: ApiClient) -> list[dict[str, Any]]:
     return list(admin.get("/api/v1/namespaces/default/events")["items"])
 
 
-def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
+def test_a_refused_pod_and_a_vetoed_start_create_events(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     server.apply(make_manifest("a", (30, 999)), make_manifest("b", (30, 8)))
@@ -320,7 +320,7 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
     assert event["involvedObject"]["uid"] == uid
 
 
-def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
+def test_an_allocation_left_unwritten_by_a_killed_agent_is_written_without_a_call(
     settings: Settings,
     server: ApiServer,
     admin: ApiClient,

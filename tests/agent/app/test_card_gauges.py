@@ -82,7 +82,7 @@ def _events(admin: ApiClient) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_what_containers_hold_and_use_is_told_while_they_are_there(
+def test_held_and_used_amounts_are_exported_while_containers_exist(
     settings: Settings,
     admin: ApiClient,
     kubelet: Kubelet,

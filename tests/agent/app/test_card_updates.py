@@ -61,7 +61,7 @@ def paper() -> Paper:
     return Paper()
 
 
-def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
+def test_a_card_that_becomes_unhealthy_is_reported_everywhere(paper: Paper) -> None:
     paper.updates.cards_changed(WELL)
     paper.updates.health_changed(card(1), ILL)
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
@@ -83,7 +83,7 @@ def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
     assert paper.told[0] == paper.told[2]
 
 
-def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
+def test_cards_are_counted_by_state(paper: Paper) -> None:
     lost, mig = UnservedCard(2, None, "NVML: GPU is lost"), UnservedCard(3, "GPU-3", "in MIG mode")
     found = replace(TWO, faults=(lost,), skipped=(mig,))
     status = replace(
@@ -115,7 +115,7 @@ def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
     assert paper.texts() == [*texts, texts[1]]  # it has been gone in between
 
 
-def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
+def test_a_node_with_a_missing_driver_is_reported_once(paper: Paper) -> None:
     status = CardsStatus(problem="NVML: Driver Not Loaded")
     paper.updates.cards_changed(status)
     paper.updates.cards_changed(status)
@@ -123,7 +123,7 @@ def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
     assert (paper.metric("cards_problem"), paper.metric("cards", state="served")) == (1, 0)
 
 
-def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper) -> None:
+def test_cards_without_a_first_probe_are_not_shown_healthy(paper: Paper) -> None:
     paper.updates.cards_changed(CardsStatus(TWO))
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 0
 

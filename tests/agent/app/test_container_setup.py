@@ -101,7 +101,7 @@ def test_our_spec_brings_the_files_and_nodes_of_a_driver_in_a_container(tmp_path
     assert mount["containerPath"] == "/usr/local/nvidia"
 
 
-def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_otherwise(
+def test_a_cdi_spec_that_cannot_be_written_is_a_refusal_for_a_pod_and_else_only_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "cdi").write_text("a file in the way")
@@ -125,7 +125,7 @@ def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
     runner.close()
 
 
-def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> None:
+def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     chosen = replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE)
     enforcer, runner = set_up_containers(
         chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None

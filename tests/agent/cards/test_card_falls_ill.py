@@ -220,7 +220,7 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
         assert stage.run("a", 30, 8) == uuid(0)
 
 
-def test_a_card_that_was_ill_is_not_served_again_by_the_next_agent(
+def test_an_unhealthy_card_is_not_served_again_by_the_next_agent(
     node: NvmlScript, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver tells an Xid once; this one is too old to say what it asks for (before R565)."""

@@ -172,7 +172,7 @@ def watch(scene: Scene) -> Iterator[CardWatch]:
 # --- finding ------------------------------------------------------------------------------
 
 
-def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(scene: Scene) -> None:
+def test_a_card_that_is_unhealthy_from_the_start_is_never_shown_healthy(scene: Scene) -> None:
     scene.driver.answers["GPU-1"] = LOST
     with scene.watching() as watch:
         assert watch.unhealthy("GPU-1")
@@ -203,7 +203,7 @@ def test_a_card_that_comes_later_waits_for_a_restart(scene: Scene) -> None:
         assert watch.status.discovery == replace(TWO, driver="560.28.03")
 
 
-def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(scene: Scene) -> None:
+def test_a_served_card_that_becomes_unhealthy_is_reported_once(scene: Scene) -> None:
     mute, known = UnservedCard(0, None, "lost"), UnservedCard(1, "GPU-1", "lost")
     other, mig = UnservedCard(2, "GPU-2", "lost"), UnservedCard(9, "GPU-9", "MIG")
     with scene.watching(renew=0.0) as watch:
@@ -218,7 +218,7 @@ def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(scene: Scene) -> Non
 # --- health -------------------------------------------------------------------------------
 
 
-def test_an_error_of_an_application_is_told_and_changes_nothing(
+def test_an_error_of_an_application_is_an_event_and_changes_no_health(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-0", xid_fault(31)))
@@ -229,7 +229,7 @@ def test_an_error_of_an_application_is_told_and_changes_nothing(
     assert (scene.turns, len(scene.statuses)) == ([], 1)
 
 
-def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_neither(
+def test_a_card_cordoned_while_unhealthy_returns_only_when_it_is_neither(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-1", xid_fault(94)))
@@ -243,7 +243,7 @@ def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_n
     assert watch.unhealthy_cards() == {"GPU-1"}
 
 
-def test_cards_without_events_are_told_and_probed(scene: Scene) -> None:
+def test_cards_without_events_are_logged_and_probed(scene: Scene) -> None:
     scene.driver.watching = False
     scene.driver.unwatched = {"GPU-0": "NVML: Not Supported"}
     with scene.watching() as watch:
@@ -253,7 +253,7 @@ def test_cards_without_events_are_told_and_probed(scene: Scene) -> None:
     assert scene.driver.waits == 0
 
 
-def test_a_new_session_looks_for_a_card_that_does_not_answer(scene: Scene) -> None:
+def test_a_new_session_searches_a_card_that_does_not_respond(scene: Scene) -> None:
     driver, clock = scene.driver, scene.clock
     with scene.watching() as watch:
         driver.answers["GPU-0"] = CardFault(FaultKind.MIG, "in MIG mode")
@@ -307,7 +307,7 @@ def test_a_fault_that_is_ignored_now_is_forgotten(ill: Scene) -> None:
     assert ill.disk.text == ""
 
 
-def test_a_card_that_an_agent_did_not_find_is_still_ill_for_the_next_one(ill: Scene) -> None:
+def test_a_card_that_one_agent_did_not_find_is_still_unhealthy_for_the_next(ill: Scene) -> None:
     ill.driver.found = Discovery(device_table(1).inventory, "550.54.15")
     with ill.watching():
         pass
@@ -333,7 +333,7 @@ def test_a_folder_that_the_kubelet_has_emptied_is_written_again(ill: Scene) -> N
         eventually(lambda: ill.disk.text == text, "it is there again")
 
 
-def test_what_the_driver_says_at_any_time_is_not_kept(scene: Scene) -> None:
+def test_faults_that_the_driver_reports_at_any_time_are_not_stored(scene: Scene) -> None:
     """A card that an agent cannot reach may be sound for the next one."""
     scene.driver.answers |= {"GPU-0": LOST, "GPU-1": CardFault(FaultKind.MIG, "in MIG mode")}
     with scene.watching() as watch:
@@ -345,7 +345,7 @@ def test_what_the_driver_says_at_any_time_is_not_kept(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("where", ["open", "discover", "watch"])
-def test_where_no_session_answers_no_card_is_healthy(
+def test_no_card_is_healthy_without_a_working_session(
     where: str, watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.failing |= dict.fromkeys(("wait", where), Unavailable("NVML: Uninitialized"))
@@ -359,7 +359,7 @@ def test_where_no_session_answers_no_card_is_healthy(
     eventually(lambda: not watch.unhealthy_cards(), "they are back")
 
 
-def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(
+def test_a_session_that_can_only_probe_is_logged_and_the_cards_stay(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.failing["wait"] = Unavailable("NVML: Unknown Error")

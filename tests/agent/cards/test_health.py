@@ -82,7 +82,7 @@ REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
 
 
 @pytest.mark.parametrize(("happened", "reason"), REASONS.values(), ids=REASONS)
-def test_why_a_card_is_unhealthy_is_told(
+def test_the_reason_of_an_unhealthy_card_is_shown(
     happened: list[tuple[float, Happening]], reason: str
 ) -> None:
     health = story(*happened)
@@ -191,7 +191,7 @@ def test_a_fault_that_counts_always_makes_unhealthy_and_no_other_changes_anythin
 
 @patient
 @given(stories(), _rules)
-def test_a_quiet_card_of_a_driver_that_can_tell_always_comes_back(
+def test_a_quiet_card_always_recovers_if_the_driver_reports_recovery_actions(
     told: Sequence[tuple[float, Happening]], rules: Rules
 ) -> None:
     ill = story(*told, rules=rules)

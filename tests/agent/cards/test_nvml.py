@@ -93,7 +93,7 @@ def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
         ({"name": "\udcff"}, "'utf-8' codec can't decode byte 0xff in position 0: "),
     ],
 )
-def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
+def test_a_card_with_invalid_values_is_left_out_by_the_rules_of_a_cards_file(
     session: NvmlSession, node: NvmlScript, facts: dict[str, object], reason: str
 ) -> None:
     node.card(1, **facts)
@@ -127,7 +127,7 @@ def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
     ("level", "kind"),
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (35, "")],
 )
-def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
+def test_the_pcie_path_has_nvidia_smis_name(
     session: NvmlSession, node: NvmlScript, level: int, kind: str
 ) -> None:
     node.set("level 0 1", level)
@@ -204,7 +204,7 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
         ),
     ],
 )
-def test_a_driver_that_does_not_work_is_told(
+def test_a_driver_that_does_not_work_is_reported(
     library: ctypes.CDLL, node: NvmlScript, code: int, kind: type[Exception], told: str
 ) -> None:
     node.fail("nvmlInitWithFlags", code)
@@ -250,7 +250,7 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
 # --- events ---------------------------------------------------------------------------
 
 
-def test_an_event_is_told_with_its_card(session: NvmlSession, node: NvmlScript) -> None:
+def test_an_event_is_returned_with_its_card(session: NvmlSession, node: NvmlScript) -> None:
     node.card(0, events=XID | 0x10)
     assert session.watch([uuid(0), uuid(1)]) == {}
     assert session.watching
@@ -295,7 +295,7 @@ def test_cards_without_events_are_named(
 # --- probes ---------------------------------------------------------------------------
 
 
-def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
+def test_a_probe_returns_the_cards_errors_and_the_recovery_action(
     session: NvmlSession, node: NvmlScript
 ) -> None:
     assert session.probe(uuid(0)) == Probe(uncorrectable=0, action="", pending=False, defect="")
@@ -333,7 +333,7 @@ def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
         ("FieldValues", LOST, FaultKind.LOST, "GPU is lost"),
     ],
 )
-def test_a_card_that_does_not_answer_says_why(
+def test_a_card_that_does_not_respond_is_reported_with_the_reason(
     *, session: NvmlSession, node: NvmlScript, function: str, code: int, kind: FaultKind, text: str
 ) -> None:
     node.fail(f"nvmlDeviceGet{function}", code, card=0)

@@ -97,7 +97,7 @@ def entitled(
 # --- answers --------------------------------------------------------------------------------
 
 
-def test_the_core_answer_of_a_share_limits_compute(node: HamiHost) -> None:
+def test_the_response_for_cores_of_a_share_limits_compute(node: HamiHost) -> None:
     assert node.core() == ContainerEdits(
         {
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
@@ -143,7 +143,7 @@ def test_limits_are_numbered_as_cuda_does_by_pci_address(
     assert answer.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
+def test_a_library_that_is_too_old_is_reported_for_each_new_file(
     node: HamiHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.hami.open()
@@ -162,7 +162,7 @@ def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
     assert caplog.messages == ["HAMi-core is outdated"] * 2
 
 
-def test_what_both_answers_say_they_say_alike(node: HamiHost) -> None:
+def test_settings_in_both_responses_are_equal(node: HamiHost) -> None:
     """The kubelet takes from either, in the order of a Go map."""
     core, held = node.core(), node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
     assert core.merged_with(held).envs == held.merged_with(core).envs
@@ -219,7 +219,7 @@ def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
 
 
-def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_again(
+def test_a_start_of_an_unknown_container_uses_existing_files_or_is_retried(
     node: HamiHost,
 ) -> None:
     node.core()
@@ -283,7 +283,7 @@ def test_a_file_that_names_the_library_is_written_when_it_differs(node: HamiHost
     assert node.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
 
 
-def test_a_state_directory_that_cannot_be_is_a_refusal(node: HamiHost) -> None:
+def test_an_impossible_state_directory_is_a_refusal(node: HamiHost) -> None:
     node.state.write_text("")
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot "):
         node.core()
@@ -294,7 +294,7 @@ def test_a_state_directory_that_cannot_be_is_a_refusal(node: HamiHost) -> None:
     )
 
 
-def test_a_disk_that_does_not_let_us_is_a_refusal_and_what_is_there_stays(
+def test_a_disk_error_is_a_refusal_and_existing_files_stay(
     node: HamiHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.core()

@@ -48,7 +48,7 @@ def test_a_file_that_was_open_is_left_as_it_was(folder: Path, held: int) -> None
     assert folders.names(held) == ["file", "other"]
 
 
-def test_what_is_in_the_way_of_a_file_is_removed_and_no_link_is_followed(
+def test_an_obstacle_to_a_file_is_removed_and_no_link_is_followed(
     folder: Path, held: int, tmp_path: Path
 ) -> None:
     precious = tmp_path / "precious"

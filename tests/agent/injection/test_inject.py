@@ -80,14 +80,14 @@ ANSWERS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
 
 
 @pytest.mark.parametrize(("mode", "more", "answer"), ANSWERS.values(), ids=ANSWERS)
-def test_the_core_answer_brings_the_cards(
+def test_the_response_for_cores_has_the_cards(
     mode: Injection, more: dict[str, Any], answer: ContainerEdits
 ) -> None:
     assert inject(TWO, CARDS, mode, **more) == answer
 
 
 @pytest.mark.parametrize("mode", Injection)
-def test_the_memory_answer_carries_nothing_of_the_cards(mode: Injection) -> None:
+def test_the_response_for_memory_has_no_cards(mode: Injection) -> None:
     assert (
         inject(Grant(MEMORY, (CardGrant("GPU-0", 4),)), CARDS, mode, **EVERYTHING)
         == ContainerEdits()
@@ -107,7 +107,7 @@ def test_a_device_node_of_several_cards_is_named_once() -> None:
     assert answer.devices == ("/dev/null",)
 
 
-def test_what_all_share_in_a_spec_of_ours_says_void_too() -> None:
+def test_the_common_edits_of_our_spec_set_void_too() -> None:
     """The runtime sets a spec's variables last, over those of the pod."""
     void = {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert shared_by_all() == ContainerEdits(void)
@@ -154,7 +154,7 @@ def test_extra_devices_that_cannot_be_are_refused(text: str, shown: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "/", "//opt", "opt/nvidia", "/opt/../etc", "/opt/", "/opt\n"])
-def test_a_directory_that_is_none_is_refused(text: str) -> None:
+def test_a_path_that_is_no_directory_is_refused(text: str) -> None:
     assert parse_directory("driver-dir", "/a b/nvidia") == "/a b/nvidia"
     with pytest.raises(SettingsError) as refused:
         parse_directory("driver-dir", text)

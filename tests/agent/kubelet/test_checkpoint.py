@@ -197,7 +197,7 @@ def site(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Site:
     return Site(tmp_path, caplog)
 
 
-def test_a_file_is_parsed_once_and_again_when_it_is_another(site: Site) -> None:
+def test_a_file_is_parsed_once_and_again_after_it_changed(site: Site) -> None:
     site.write(text(ENTRY))
     first = site.file.read()
     assert site.file.read() is first
@@ -206,7 +206,7 @@ def test_a_file_is_parsed_once_and_again_when_it_is_another(site: Site) -> None:
     assert site.told() == []
 
 
-def test_a_file_that_is_missing_is_told_once_and_so_is_its_coming(site: Site) -> None:
+def test_a_missing_file_is_logged_once_and_so_is_its_return(site: Site) -> None:
     assert [site.file.readable for _ in range(2)] == [False, False]
     reason = f"the kubelet's checkpoint {site.path}: "
     missing = f"{reason}[Errno 2] No such file or directory: '{site.path}'"
@@ -225,12 +225,12 @@ def test_a_file_that_is_missing_is_told_once_and_so_is_its_coming(site: Site) ->
     assert site.told() == []
 
 
-def test_a_folder_in_its_place_is_no_crash(site: Site) -> None:
+def test_a_folder_instead_of_the_file_is_no_crash(site: Site) -> None:
     site.path.mkdir()
     assert not site.file.readable
 
 
-def test_entries_that_are_left_out_are_told_once(site: Site) -> None:
+def test_skipped_entries_are_logged_once(site: Site) -> None:
     site.write(text(ENTRY | {"DeviceIDs": {"-1": ["x"]}}))
     assert site.file.read().pods == {}
     site.file.read()

@@ -84,7 +84,7 @@ _LARGE = node(2, 100_000, 1).inventory.cards[1]
     ],
     ids=["no block helps", "too many cards"],
 )
-def test_a_node_that_the_kubelet_cannot_be_told_of_is_refused(
+def test_a_node_whose_device_list_is_too_large_for_the_kubelet_is_refused(
     table: DeviceTable, message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
@@ -94,7 +94,7 @@ def test_a_node_that_the_kubelet_cannot_be_told_of_is_refused(
 # --- who waits for a change of it -------------------------------------------------------------
 
 
-def test_everyone_who_waits_is_told_of_a_change() -> None:
+def test_every_waiter_is_notified_of_a_change() -> None:
     unhealthy = {"GPU-0"}
     feed, nothing = HealthFeed(lambda: frozenset(unhealthy)), frozenset[str]()
     assert feed.wait_for_change(nothing, until=lambda: False) == frozenset(
@@ -108,7 +108,7 @@ def test_everyone_who_waits_is_told_of_a_change() -> None:
         assert {each.result(20) for each in waiting} == {frozenset({"GPU-0", "GPU-1"})}
 
 
-def test_who_is_woken_may_leave_and_else_goes_on_waiting() -> None:
+def test_a_notified_waiter_may_leave_or_wait_on() -> None:
     feed, leaving, asked = HealthFeed(), threading.Event(), threading.Semaphore(0)
 
     def leave() -> bool:

@@ -107,7 +107,7 @@ def test_a_directory_that_comes_later_or_anew_is_watched(
         watch.wait()
 
 
-def test_without_inotify_it_says_so_and_looks_again_soon(
+def test_without_inotify_it_logs_that_and_polls(
     watch: DirectoryWatch,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -130,7 +130,7 @@ def test_without_inotify_it_says_so_and_looks_again_soon(
     assert is_watching(watch, tmp_path / "d")
 
 
-def test_each_kubelet_has_a_life_of_its_own_which_outlasts_it_until_another_comes(
+def test_each_kubelet_is_an_instance_that_lasts_until_another_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -86,7 +86,7 @@ def test_entries_of_one_id_each_are_added_up(kubelet: Shown, record: PodResource
     )
 
 
-def test_an_answer_beyond_grpcs_default_size_is_read(kubelet: Shown, record: PodResources) -> None:
+def test_a_response_beyond_grpcs_default_size_is_read(kubelet: Shown, record: PodResources) -> None:
     long = "GPU-" + "0" * 50
     kubelet.pods = {"a": {"one": {NAMES.core: [f"{long}::{n}" for n in range(50_000)]}}}
     kubelet.server.start()
@@ -116,7 +116,7 @@ def test_a_rate_limit_that_lasts_ends_at_the_deadline(kubelet: Shown, record: Po
     }
 
 
-def test_readable_tells_of_the_last_answer_and_no_call_is_made_once_the_time_is_up(
+def test_readable_reflects_the_last_response_and_no_call_is_made_after_the_deadline(
     kubelet: Shown, record: PodResources
 ) -> None:
     kubelet.server.start()
@@ -164,7 +164,7 @@ def _denies(kubelet: Shown) -> None:
         (lambda kubelet: kubelet.socket.touch(), 3, "UNAVAILABLE: "),  # a file in its place
     ],
 )
-def test_a_record_that_cannot_be_had_is_told_in_time(
+def test_an_unavailable_list_is_reported_in_time(
     kubelet: Shown,
     record: PodResources,
     happens: Callable[[Shown], socket.socket | None],

@@ -116,7 +116,7 @@ def test_a_plugin_directory_that_comes_back_later_is_found(site: Site) -> None:
     site.wait(2)
 
 
-def test_a_registration_that_is_refused_is_tried_again_and_how_long_that_took_is_told(
+def test_a_refused_registration_is_retried_and_its_delay_logged(
     site: Site,
 ) -> None:
     refusal = TurnedAway("the kubelet does not like this")

@@ -124,7 +124,7 @@ def test_a_forbidden_get_is_unavailable_not_absent(api: Api, server: ApiServer) 
         *((503, body, "503 Service Unavailable$") for body in (b"", b"<html>", b"[]", b"{}")),
     ],
 )
-def test_an_answer_that_is_no_list_is_unavailable(
+def test_a_response_that_is_no_list_is_unavailable(
     api: Api, server: ApiServer, status: int, body: bytes, message: str
 ) -> None:
     say(server, status, body, cut=body == b'{"metadata"')
@@ -204,7 +204,7 @@ def test_the_watches_of_many_nodes_do_not_end_together(api: Api, server: ApiServ
         ),
     ],
 )
-def test_what_is_no_event_is_an_error(
+def test_an_invalid_event_is_an_error(
     api: Api, server: ApiServer, body: bytes, expected: type[Exception], message: str
 ) -> None:
     say(server, 200, body)

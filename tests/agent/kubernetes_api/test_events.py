@@ -101,7 +101,7 @@ class Told:
 # --- what an event says ---------------------------------------------------------------
 
 
-def test_an_event_says_what_happened_to_whom_and_how_often() -> None:
+def test_an_event_has_its_object_message_and_count() -> None:
     event = describe(REFUSED, node="n1", count=3, at=1_767_225_600.9)
     name = event["metadata"].pop("name")
     now = "2026-01-01T00:00:00Z"
@@ -126,7 +126,7 @@ def test_an_event_says_what_happened_to_whom_and_how_often() -> None:
     assert well["type"] == "Normal"
 
 
-def test_the_same_thing_told_again_has_the_same_name_and_any_other_another() -> None:
+def test_an_event_has_the_same_name_when_repeated_and_no_other_has() -> None:
     def name(told: Notice, node: str = "n1", count: int = 1) -> str:
         return str(describe(told, node=node, count=count, at=count)["metadata"]["name"])
 
@@ -244,7 +244,7 @@ def test_a_conflict_while_an_event_is_counted_up_loses_no_count() -> None:
     assert told.api.counts == {REFUSED.message: 3}
 
 
-def test_what_is_told_of_the_node_once_is_not_dropped_for_what_is_told_of_pods() -> None:
+def test_an_event_of_the_node_is_not_dropped_for_events_of_pods() -> None:
     told = Told()
     told.tell(LEFT_OUT, *map(notice, range(1000)))
     with told.running():
@@ -287,7 +287,7 @@ _steps = st.lists(
     patient, max_examples=share(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the patch is the same for all
 @given(steps=_steps)
-def test_whatever_happens_each_thing_is_counted_as_often_as_it_was_told(
+def test_every_event_is_counted_as_often_as_it_was_reported(
     steps: Sequence[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.001, 0.002))

@@ -161,7 +161,7 @@ def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("API server: away"), Rejected(404, "not found"), Gone("too old")]
 )
-def test_what_could_not_be_written_is_tried_ever_more_slowly_as_it_is_then(
+def test_a_failed_write_is_retried_with_growing_pauses_and_the_newest_state(
     error: Exception,
 ) -> None:
     writing = Writing(error, error, error)

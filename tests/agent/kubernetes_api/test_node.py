@@ -31,7 +31,7 @@ def unexpected(found: object) -> None:
     pytest.fail(f"told {found}")
 
 
-def test_what_changes_is_told_and_while_nobody_answers_what_was_known_holds(
+def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "agent.kubernetes_api.node")

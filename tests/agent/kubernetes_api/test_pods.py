@@ -143,7 +143,7 @@ def test_whatever_ends_a_watch_it_is_listed_again(error: Exception) -> None:
     assert api.watched_from == ["3", "7", "7"]
 
 
-def test_a_list_tells_only_of_what_has_changed() -> None:
+def test_a_new_list_notifies_only_of_changes() -> None:
     api = FakePodApi(
         ([entry("a"), entry("b")], "3"),
         [Gone("")],
@@ -228,7 +228,7 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     assert {view.id.uid for view in cache.pods()} == {"two"}
 
 
-def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() -> None:
+def test_a_late_response_does_not_bring_back_a_deleted_pod() -> None:
     api = FakePodApi(([entry("a")], "3"), [("DELETED", entry("a"))])
     api.pods["default", "a"] = entry("a")
     cache = followed(api)
@@ -236,7 +236,7 @@ def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() 
     assert cache.pods() == ()
 
 
-def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
+def test_a_new_list_overrides_what_a_fetch_found() -> None:
     """A list at version 0 may be behind as well: then it is the watch that tells."""
     api = FakePodApi(([entry("a", "one")], "3"), [Gone("")], ([entry("a", "one")], "7"))
     api.pods["default", "a"] = entry("a", "two")
@@ -292,7 +292,7 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
 # --- for a call that cannot wait for the watch ---------------------------------------------
 
 
-def test_a_list_beside_the_watch_brings_what_it_has_not_told_of_and_changes_nobody() -> None:
+def test_a_list_beside_the_watch_adds_unwatched_pods_and_changes_no_other() -> None:
     api = FakePodApi(([entry("a")], "3"), [])
     cache = followed(api)
     api.steps = [([entry("b"), entry("a", gpu_allocation=RECORD)], "9"), ([], "10")]
@@ -308,7 +308,7 @@ def test_a_list_beside_the_watch_that_is_refused_is_an_outage(error: Exception) 
         cache_of(FakePodApi(error)).refresh(within=1)
 
 
-def test_the_watch_tells_the_pods_of_a_name_as_they_came() -> None:
+def test_the_watch_returns_the_pods_of_a_name_in_order() -> None:
     """An empty UID stands for what there was before a list: nobody has told of all of them."""
     clock = FakeClock()
     cache = cache_of(FakePodApi(([entry("listed", "u-0")], "3")), clock)

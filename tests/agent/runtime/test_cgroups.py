@@ -149,7 +149,7 @@ def test_a_node_that_is_a_container_itself_is_looked_through(root: str, init: st
     assert v2(f"{root}/system.slice", init) is None
 
 
-def test_only_the_whole_way_of_init_is_looked_through() -> None:
+def test_only_the_full_cgroup_path_of_init_is_used() -> None:
     """``/docker/a`` is not above ``/docker/ab``; and what init is in does not hide others."""
     found = v2(f"/docker/{OTHER}", f"/docker/{OTHER[:-1]}")
     assert found is not None
@@ -279,7 +279,7 @@ def test_a_hierarchy_is_found_however_it_is_mounted(tree: Tree, directory: str, 
         pytest.param("/none", 0, 9, (1001, 7, 8), id="as it should be"),
     ],
 )
-def test_processes_are_counted_whatever_a_cgroup_answers(
+def test_processes_are_counted_despite_cgroup_errors(
     *,
     tree: Tree,
     monkeypatch: pytest.MonkeyPatch,
@@ -339,7 +339,7 @@ def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> 
     assert str(error.value) == f"a process in {made} {told}"
 
 
-def test_what_cannot_be_read_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_cgroup_file_is_reported(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tree.directory(f"memory{FS}/{ID}", 7)
     tree.process(7, f"4:memory:{FS}/{ID}\n")
     (tree.proc / "8/cgroup").mkdir(parents=True)

@@ -90,7 +90,7 @@ def test_more_than_a_share_is_more_than_its_tolerance(
     assert [[each.text for each in one] for one in told] == [[], [], [text] if text else []]
 
 
-def test_only_what_goes_on_is_told_and_once() -> None:
+def test_only_lasting_overuse_is_reported_and_once() -> None:
     watch, much = OveruseWatch(), {A.ref: {"GPU-0": MeasuredUse(90, 0)}}
 
     def told(at: float, use: Mapping[ContainerRef, Mapping[str, MeasuredUse]] = much) -> bool:

@@ -160,7 +160,7 @@ def test_a_request_must_arrive_soon(impatient: Server, begun: bytes) -> None:
     assert impatient.count('test_connections_ended_total{reason="timeout"}') > before
 
 
-def test_who_is_ended_is_counted_once(impatient: Server) -> None:
+def test_an_ended_client_is_counted_once(impatient: Server) -> None:
     name = 'test_connections_ended_total{reason="timeout"}'
     before = impatient.count(name)
     with impatient.connect() as client:
@@ -203,7 +203,7 @@ def test_a_kept_connection_is_closed_when_nothing_comes(impatient: Server) -> No
     ],
     ids=["length", "chunks", "asks before"],
 )
-def test_who_sends_too_much_reads_why(server: Server, framing: bytes) -> None:
+def test_a_client_that_sends_too_much_gets_the_reason(server: Server, framing: bytes) -> None:
     with server.connect() as client:
         client.sendall(POST + framing)  # all of it, before anything is read
         head, body = _answer(client)
@@ -221,7 +221,7 @@ def test_of_too_many_bodies_the_largest_is_ended(server: Server) -> None:
         assert _answer(clients[0])[1] == b"%d" % LARGEST
 
 
-def test_an_answer_that_waits_holds_up_nobody_else(server: Server) -> None:
+def test_a_waiting_response_delays_no_other(server: Server) -> None:
     with server.connect() as one, server.connect() as other:
         one.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
         other.sendall(GET)
@@ -238,7 +238,7 @@ def test_a_failed_handshake_is_counted(server: Server) -> None:
     assert server.count('test_connections_ended_total{reason="tls"}') == before + 1
 
 
-def test_a_client_that_does_not_take_its_answer_is_ended(
+def test_a_client_that_does_not_read_its_response_is_disconnected(
     certificates: Path, tmp_path: Path
 ) -> None:
     name = 'test_connections_ended_total{reason="write-timeout"}'
@@ -254,7 +254,7 @@ def test_a_handshake_must_end_soon(impatient: Server, sent: bytes) -> None:
         assert _rest(stalled) == b""
 
 
-def test_who_has_waited_longest_without_an_answer_makes_room(server: Server) -> None:
+def test_the_client_waiting_longest_without_a_response_is_ended(server: Server) -> None:
     with contextlib.ExitStack() as held:
         good = held.enter_context(server.connect())
         good.sendall(POST + b"Content-Length: 0\r\n\r\n")

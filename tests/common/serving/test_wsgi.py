@@ -108,7 +108,7 @@ class Stream:
         self.closed = True
 
 
-def test_an_answer_that_waits_is_sent_piece_by_piece() -> None:
+def test_a_waiting_response_is_sent_in_pieces() -> None:
     stream = Stream([b"one", b"two"])
 
     def app(_: Message, start_response: Any) -> Stream:

@@ -58,7 +58,9 @@ def _cards(**changes: object) -> str:
         (_changed(cards=[]), Problem.NO_CARDS),
     ],
 )
-def test_a_node_without_a_usable_inventory_says_why(inventory: object, problem: Problem) -> None:
+def test_a_node_without_a_usable_inventory_shows_the_reason(
+    inventory: object, problem: Problem
+) -> None:
     assert parse_node(bare_node("n1", inventory), NAMES).problem is problem
 
 
@@ -66,12 +68,12 @@ def test_a_node_without_a_usable_inventory_says_why(inventory: object, problem: 
     ("allocatable", "problem"),
     [("0", Problem.AGENT_DISCONNECTED), ("200", Problem.NONE), (None, Problem.NONE)],
 )
-def test_an_agent_that_has_gone_is_told_by_what_the_kubelet_offers(
+def test_a_disconnected_agent_is_detected_by_the_nodes_allocatable(
     allocatable: str | None, problem: Problem
 ) -> None:
     """Fact K19: the inventory stays behind; allocatable falls to 0."""
     assert a_node("n1", allocatable=allocatable).problem is problem
 
 
-def test_cards_that_are_all_sick_are_no_sign_of_an_agent_that_has_gone() -> None:
+def test_cards_that_are_all_unhealthy_do_not_mean_that_the_agent_is_disconnected() -> None:
     assert a_node("n1", sick=[0, 1], allocatable="0").problem is Problem.NONE

@@ -139,7 +139,7 @@ def test_one_node_alone_can_be_looked_at(api: FakeApi) -> None:
         ("POST /api/v1/namespaces/team/pods", ["webhook"]),
     ],
 )
-def test_what_is_forbidden_is_unknown_and_told_in_the_servers_words(
+def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
     api: FakeApi, path: str, checks: list[str]
 ) -> None:
     words = 'is forbidden: User "u" cannot create resource'
@@ -183,7 +183,7 @@ def test_what_is_forbidden_is_unknown_and_told_in_the_servers_words(
         (Unavailable("503 away"), "unknown", "503 away"),
     ],
 )
-def test_a_pod_is_tried_and_what_became_of_it_is_told(
+def test_a_dry_run_pod_is_created_and_its_result_reported(
     api: FakeApi, answer: object, level: str, text: str
 ) -> None:
     api.answers["POST /api/v1/namespaces/team/pods"] = answer
@@ -191,7 +191,7 @@ def test_a_pod_is_tried_and_what_became_of_it_is_told(
     assert (found.level, found.text) == (level, text)
 
 
-def test_without_the_agents_daemonset_nobody_says_what_is_enforced(api: FakeApi) -> None:
+def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> None:
     api.answers[DAEMONSETS] = []
     facts = collect_facts(api, Names(), "team")
     assert facts.enforcement == UnreadSource(
@@ -208,14 +208,14 @@ def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
     assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
 
 
-def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: FakeApi) -> None:
+def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
     api.answers[AGENT_METRICS] = Unavailable("no route")
     facts = collect_facts(api, Names(), "team")
     assert facts.agents == {"n1": UnreadSource("no route")}
     assert not isinstance(facts.proxies["n1"], UnreadSource)
 
 
-def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> None:
+def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:
     api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
         pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
     ]
@@ -223,14 +223,14 @@ def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> No
     assert not isinstance(collect_facts(api, Names(), "team").agents["n1"], UnreadSource)
 
 
-def test_an_answer_of_another_form_is_unknown(api: FakeApi) -> None:
+def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
     api.answers["/version"] = {"major": "1"}
     assert collect_facts(api, Names(), "team").version == UnreadSource(
         "unexpected response of the API server: KeyError('gitVersion')"
     )
 
 
-def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: FakeApi) -> None:
+def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
     """A DaemonSet's pod names its node by an affinity, until the scheduler has bound it."""
     agent = pod("gpu-turnstile-node", "agent-1", "agent", 9440)
     del agent["spec"]["nodeName"]
@@ -294,7 +294,7 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
         ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
     ],
 )
-def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(
+def test_the_reason_of_an_unready_pod_is_that_of_its_status(
     api: FakeApi, status: dict[str, Any], words: str
 ) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)

@@ -88,7 +88,7 @@ def test_what_is_gone_in_a_new_list_is_dropped() -> None:
         (None, {"HOME": "/nowhere", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "service account"),
     ],
 )
-def test_without_usable_credentials_it_is_said_which(
+def test_unusable_credentials_are_named(
     given: str | None, environment: Mapping[str, str], text: str
 ) -> None:
     with pytest.raises(CredentialsError, match=text):

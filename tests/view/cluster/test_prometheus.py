@@ -152,7 +152,7 @@ _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples
         ({"drip": True}, "Prometheus did not respond in 0.3 s"),
     ],
 )
-def test_what_is_no_answer_makes_it_unknown_with_a_reason(
+def test_an_invalid_response_makes_it_unknown_with_a_reason(
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
     fields: dict[str, Any],
@@ -165,7 +165,7 @@ def test_what_is_no_answer_makes_it_unknown_with_a_reason(
     assert (found.problem, found.pods) == (problem, ())
 
 
-def test_one_that_is_away_is_said_to_be() -> None:
+def test_an_unreachable_prometheus_is_reported() -> None:
     assert Prometheus("http://127.0.0.1:1").last_day().problem == (
         "Prometheus is unreachable: [Errno 111] Connection refused"
     )
@@ -190,7 +190,7 @@ def test_a_password_goes_to_prometheus_and_nowhere_else(server: Server) -> None:
         ("ana:secret@prometheus", '"***@prometheus"'),
     ],
 )
-def test_what_is_no_url_of_the_web_is_refused_without_its_password(url: str, shown: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str, shown: str) -> None:
     rule = "must be an http:// or https:// URL with a host, and without a query"
     with pytest.raises(ValueError, match=r".") as caught:
         Prometheus(url)

@@ -27,7 +27,7 @@ def test_it_is_shown_on_that_card_and_on_no_other() -> None:
     assert (container.source, container.evidence) == (Provenance.RECORDED, "witness")
 
 
-def test_what_is_lost_is_said_where_people_look() -> None:
+def test_a_lost_card_is_shown_in_all_views() -> None:
     state = state_of([make_node("n1", 2)], [lost()])
     report = state.report()
     text = "container c0 holds a missing card (GPU-gone-0)"
@@ -68,7 +68,7 @@ def test_another_pod_fits_beside_it_and_ending_it_is_not_offered() -> None:
     ]
 
 
-def test_a_chosen_card_that_is_not_there_is_not_shown_as_chosen() -> None:
+def test_a_chosen_card_that_the_node_lacks_is_not_shown_as_chosen() -> None:
     """The agent will place the pod; it shows where it is expected."""
     pod = make_pod("early", (50, 8), node="n1", annotations=hint("7"))
     (container,) = pod_in(state_of([make_node("n1", 2)], [pod]).report(), "early").containers

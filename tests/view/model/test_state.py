@@ -99,12 +99,12 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
         ),
     ],
 )
-def test_what_keeps_a_pod_is_told_in_one_line(pod: Json, stage: Stage, why: str) -> None:
+def test_the_reason_of_a_pending_pod_is_one_line(pod: Json, stage: Stage, why: str) -> None:
     report = state_of([make_node("n1", 1)], [pod]).report()
     assert (report.pods[0].stage, report.pods[0].why) == (stage, why)
 
 
-def test_without_nodes_it_is_told_that_there_are_none() -> None:
+def test_without_nodes_it_shows_that_there_are_none() -> None:
     pods = state_of([], [make_pod("a", (30, 4))]).report().pods
     assert pods[0].why == "no node of this cluster has GPUs"
 
@@ -268,7 +268,7 @@ def _of_web(name: str, created: str, node: str = "n1", **more: Any) -> Json:
         ("2025-11-22T08:57:00Z", "2025-11-22T08:56:00Z", True),
     ],
 )
-def test_a_denial_that_has_healed_is_gone(at: str, created: str, shown: bool) -> None:
+def test_a_denial_that_no_longer_applies_is_gone(at: str, created: str, shown: bool) -> None:
     state = state_of([make_node("n1", 1)], [_of_web("a", created)] if created else [])
     state.put_event(_denied(at))
     assert [each.at for each in state.report().denied] == [at] * shown
@@ -333,7 +333,7 @@ def _bound(number: int, limits: Any, inits: Any, known: str, card: int) -> Json:
 @example([([(200, 1)], [], "record", 0)], [(10, 1)])
 @example([([(200, 4)], [(10, 4)], "hint", 0)], [(10, 1)])
 @given(_pods, st.lists(_limit, min_size=1, max_size=2))
-def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
+def test_held_and_free_add_up_and_the_largest_fit_matches_placement(
     pods: list[Any], asked: list[tuple[int, int]]
 ) -> None:
     objects = [_bound(number, *each) for number, each in enumerate(pods)]

@@ -122,7 +122,7 @@ def test_a_manifest_that_cannot_be_read_ends_fit_with_2(
     assert said in result.err
 
 
-def test_fit_ends_with_3_where_nobody_answers(
+def test_fit_exits_with_3_if_the_cluster_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
@@ -135,7 +135,7 @@ def test_fit_ends_with_3_where_nobody_answers(
 
 
 @pytest.mark.parametrize("command", ["", "nodes", "pods", "explain", "fit", "top"])
-def test_help_is_whole_sentences_and_says_every_default(
+def test_help_is_whole_sentences_and_has_every_default(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = Result([*command.split(), "--help"], capsys).out

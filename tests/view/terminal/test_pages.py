@@ -88,7 +88,7 @@ def test_a_terminal_has_a_thousand_rows_and_a_file_all_of_them() -> None:
     assert drawn([grid], None)[-1] == "1000"
 
 
-def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits() -> None:
+def test_a_low_screen_counts_hidden_rows_and_drops_nodes_before_pending_pods() -> None:
     nodes = [make_node(f"many-{each:02}", 2) for each in range(30)]
     state = state_of(nodes, [scenes.waiting(f"w{each}", (900, 0)) for each in range(2)])
     lines = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 20).splitlines()
@@ -115,7 +115,7 @@ def test_150_pods_that_wait_do_not_bury_the_nodes() -> None:
     assert "\n".join(drawn(show_nodes(report, NOW, every=True))).count("default/sweep-") == 150
 
 
-def test_a_pod_that_is_deleted_is_told_of() -> None:
+def test_a_deleted_pod_is_shown_as_deleted() -> None:
     page = show_explanation(replace(told(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW)
     assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z. Last known state:"
 
@@ -130,7 +130,7 @@ def test_a_pod_that_is_deleted_is_told_of() -> None:
         ),
     ],
 )
-def test_an_empty_page_says_why_it_is_empty(gaps: Sequence[Gap], lines: list[str]) -> None:
+def test_an_empty_page_shows_why_it_is_empty(gaps: Sequence[Gap], lines: list[str]) -> None:
     assert drawn(show_nodes(state_of([], [], *gaps).report(), NOW)) == lines
 
 
@@ -316,7 +316,7 @@ def test_nodes_and_cards_that_are_alike_stand_together() -> None:
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
-def test_a_pod_that_nothing_would_help_is_told_so() -> None:
+def test_a_pod_that_no_change_would_help_shows_that() -> None:
     state = state_of([make_node("n1", 2)], [on_card(card) for card in (0, 1)])
     state.put_pod(scenes.waiting("b", (900, 0)))
     said = (
@@ -327,7 +327,7 @@ def test_a_pod_that_nothing_would_help_is_told_so() -> None:
     assert said in drawn(show_fits(state.fit(make_pod("b", (900, 0)))))
 
 
-def test_how_a_change_is_made_is_said_where_its_author_can_make_one() -> None:
+def test_instructions_are_shown_for_changes_that_the_author_can_make() -> None:
     how = "  To apply a change of the manifest, delete the pod and create it again"
     for held, says in (((60, 4), True), ((100, 32), False)):
         pods = [scenes.running("a", held, "n1", 0), scenes.waiting("b", (50, 4))]

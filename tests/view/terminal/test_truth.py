@@ -110,7 +110,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
         ),
     ],
 )
-def test_a_failed_pod_says_how_it_failed(
+def test_a_failed_pod_is_shown_with_its_reason(
     api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, said: str
 ) -> None:
     rows = run(capsys, "pods", "--no-headers").out.splitlines()
@@ -204,7 +204,7 @@ def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
     assert GRANT.format("pods,events") in text
 
 
-def test_what_is_unknown_is_said_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_facts_are_shown_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     api.deny("list /api/v1/.*events")  # of ours, of denials, and of the pod
     assert run(capsys, "explain", "whole").out.count("Missing permission: list events") == 1
 
@@ -252,7 +252,7 @@ def test_the_exit_code_of_fit_is_about_all_pods(
     assert said in found.out + found.err
 
 
-def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
+def test_fit_shows_how_many_fit_where_what_is_missing_and_what_is_unknown(
     api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "web.json"
@@ -360,7 +360,7 @@ def test_a_time_limit_ends_the_waiting(api: ApiServer, capsys: pytest.CaptureFix
     assert found.err.startswith("Unable to connect to the server: ")
 
 
-def test_a_list_for_machines_says_which_schema_and_how_old(
+def test_a_json_list_has_its_schema_and_age(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kinds = {
@@ -430,7 +430,7 @@ class Watch:
         return text in self.out.getvalue()
 
 
-def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
+def test_a_watch_shows_that_it_is_stale_and_current_again(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
@@ -448,7 +448,7 @@ def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
         )
 
 
-def test_machines_are_told_of_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_has_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
@@ -495,7 +495,7 @@ def test_a_watch_reads_no_list_twice_and_shows_what_changes_until_it_is_interrup
     ]
 
 
-def test_the_doctor_of_a_cluster_that_does_not_answer_says_so_once(
+def test_the_doctor_reports_an_unreachable_cluster_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"

@@ -161,7 +161,7 @@ def test_every_card_and_holder_of_the_model_is_on_the_page(
     assert "unhealthy: Xid 79: the card has fallen off the bus" in text
 
 
-def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
+def test_a_pods_page_has_its_explanation(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     for namespace, name in (
         *(("llm", "pretrain-13b"), ("vision", "augment-xl")),
@@ -187,9 +187,7 @@ def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
         assert [each for each in told if each not in text] == []
 
 
-def test_a_pod_that_has_its_cards_is_shown_who_shares_them(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown, client: FlaskClient) -> None:
     """Not its own cards as free for it, as if it looked for some."""
     shown.fill(*cluster())
     for name, has in (("train-resnet-0", True), ("augment-xl", False)):
@@ -200,7 +198,7 @@ def test_a_pod_that_has_its_cards_is_shown_who_shares_them(
     assert "vision/detect-canary c0 40 cores, 16 GiB chosen" in text
 
 
-def test_both_pages_say_what_the_units_are(shown: Shown, client: FlaskClient) -> None:
+def test_both_pages_show_their_units(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     for path in ("/", "/pods/llm/pretrain-13b"):
         text = text_of(client.get(path).text)
@@ -208,7 +206,7 @@ def test_both_pages_say_what_the_units_are(shown: Shown, client: FlaskClient) ->
         assert "512 blocks (128 GiB)" in text
 
 
-def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:
+def test_unknown_values_are_shown_as_unknown(shown: Shown, client: FlaskClient) -> None:
     shown.waiting_for = "not ready yet: pods are being listed"
     assert shown.waiting_for in client.get("/").text
     assert shown.waiting_for in client.get("/pods/a/b").text
@@ -256,9 +254,7 @@ def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: Fla
 # --- hostile cluster ------------------------------------------------------------------
 
 
-def test_what_pods_and_nodes_say_is_text_and_never_markup(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskClient) -> None:
     card = Card("GPU-1", 0, EVIL, 32 * BLOCK, None, EVIL)
     node = bare_node(
         "n1", encode_inventory(PublishedInventory(BLOCK, (card,), free=(Amounts(100, 32),)))
@@ -293,7 +289,7 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
         assert "49" not in text_of(page).split()
 
 
-def test_what_pods_say_turns_no_text_around_and_is_not_endless(
+def test_texts_of_pods_cannot_reverse_the_text_direction_and_are_truncated(
     shown: Shown, client: FlaskClient
 ) -> None:
     said = f"{scenes.HOSTILE}{'x' * 5000}"
@@ -314,7 +310,7 @@ def test_what_pods_say_turns_no_text_around_and_is_not_endless(
         Card("GPU-1", 0, "A100", 10**400),
     ],
 )
-def test_what_one_node_says_of_its_cards_does_not_cost_the_page(
+def test_an_invalid_node_annotation_does_not_break_the_page(
     shown: Shown, client: FlaskClient, card: Card
 ) -> None:
     node = bare_node(
@@ -363,7 +359,7 @@ def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("path", ["/", "/static/page.js", "/no/such"])
-def test_nothing_but_reading_is_answered(client: FlaskClient, path: str, method: str) -> None:
+def test_only_read_methods_are_served(client: FlaskClient, path: str, method: str) -> None:
     answer = client.open(path, method=method)
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
 
@@ -387,7 +383,7 @@ def test_long_pages_are_compressed_for_who_can_read_that(shown: Shown, client: F
     assert "Content-Encoding" not in client.get("/healthz").headers
 
 
-def test_requests_are_counted_and_our_mistakes_are_told_to_nobody(
+def test_requests_are_counted_and_internal_errors_are_not_exposed(
     shown: Shown, client: FlaskClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     shown.waiting_for = "shutting down"
@@ -448,9 +444,7 @@ def test_use_is_shown_beside_what_is_held_where_it_is_measured(
     assert "<td>30 cores, 9 GiB</td>" in client.get("/pods/vision/train-resnet-0").text
 
 
-def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     uses = ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
     shown.uses = {"a100-1": NodeUsage("a100-1", measured=True, containers=(uses,))}

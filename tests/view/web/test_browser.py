@@ -167,7 +167,7 @@ def test_a_choice_is_kept_in_the_address_and_needs_no_new_page(
     assert "card 2: 100 cores, 320 blocks (80 GiB)" in text
 
 
-def test_what_pods_say_stays_text_also_when_it_comes_later(
+def test_texts_of_pods_are_never_markup_in_updates(
     api: ApiServer, page: Page, driver: WebDriver
 ) -> None:
     for url in (page.url, f"{page.url}pods/default/evil"):
@@ -362,7 +362,7 @@ PAGES = (
 
 
 @pytest.mark.parametrize("who", ["the API server", "the page's server"])
-def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
+def test_it_shows_that_it_is_stale_and_its_age_counts_on(
     api: ApiServer, tmp_path: Path, driver: WebDriver, who: str
 ) -> None:
     state = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"

@@ -65,7 +65,7 @@ def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
         (["--streams", "0"], "Invalid value for '--streams'"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(
+def test_unusable_input_is_one_line(
     served: list[Settings], flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *flags]) == 2

@@ -100,7 +100,9 @@ def test_editions_follow_the_cluster(api: ApiServer, live: Live) -> None:
     assert live.edition.number > before
 
 
-def test_a_story_has_the_events_of_its_pod(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explanation_has_the_events_of_its_pod(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live.start()
     eventually(lambda: not live.not_ready(), "it is ready")
     for away in (False, True):
@@ -116,7 +118,7 @@ def _fail(*_: object) -> None:
     raise Unavailable("away")
 
 
-def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
+def test_a_page_shows_within_15_seconds_that_the_api_server_is_unreachable(
     api: ApiServer, tmp_path: Path
 ) -> None:
     with serving(api.url, tmp_path) as page:
@@ -138,7 +140,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         assert 'data-stale=""' in page.ask("/")[1]
 
 
-def test_browsers_are_told_how_old_what_they_show_is(live: Live) -> None:
+def test_browsers_get_the_age_of_the_data(live: Live) -> None:
     live.start()
     eventually(lambda: not live.not_ready(), "it is ready")
     fresh = live.freshness
@@ -213,7 +215,7 @@ def test_one_object_that_we_cannot_take_in_costs_no_other(
     assert "object passed over" in {each.message for each in caplog.records}
 
 
-def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
+def test_a_page_that_cannot_be_updated_is_not_ready_and_logs_it_once(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     live.start()

@@ -144,7 +144,7 @@ def _answer(review: Json, verdict: Decision) -> Json:
     return response
 
 
-def test_a_plain_permission_says_no_more_than_it_must(review: Json) -> None:
+def test_a_plain_permission_has_no_optional_fields(review: Json) -> None:
     assert _answer(review, Decision()) == {"uid": review["request"]["uid"], "allowed": True}
 
 

@@ -91,7 +91,7 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
     assert names(site.state / "tickets") == []
 
 
-def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(site: Site) -> None:
+def test_a_socket_whose_directory_was_removed_is_closed(site: Site) -> None:
     ticket_dir = site.admit(entitlement())
     shutil.rmtree(ticket_dir.parent)
     site.vcuda.prune([POD_A])
@@ -143,7 +143,7 @@ def _vcuda(state_dir: Path) -> Vcuda:
     ("name", "told"),
     [("file", r"cannot clean .*: Not a directory: "), ("x" * 100, "cannot listen there: ")],
 )
-def test_a_state_directory_that_cannot_be_is_told(folder: Path, name: str, told: str) -> None:
+def test_an_impossible_state_directory_is_reported(folder: Path, name: str, told: str) -> None:
     (folder / "file").touch()
     vcuda = _vcuda(folder / name)
     with pytest.raises(EnforcementError, match=rf"^state-dir: {told}"):

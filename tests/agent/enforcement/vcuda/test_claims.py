@@ -112,7 +112,7 @@ def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
         ClaimedIdentity(bus_id="00000000:AF:00.0"),
     ],
 )
-def test_a_request_may_say_nothing_or_what_is_so(claims: ClaimedIdentity) -> None:
+def test_a_claim_may_be_absent_or_true(claims: ClaimedIdentity) -> None:
     check_claims(claims, INFO, BUS_IDS)
     for claimed in ("", ID_A, f"crio-{ID_A}"):  # CRI-O's form of it
         assert check_container(REF, ClaimedIdentity(container_id=claimed)) is REF

@@ -54,7 +54,7 @@ def test_a_socket_that_vanished_is_made_again(socket_site: SocketSite, how: str)
         assert socket_site.peer(connection)
 
 
-def test_a_directory_that_cannot_be_listened_in_is_told(
+def test_a_directory_without_a_working_socket_is_reported(
     socket_site: SocketSite, folder: Path
 ) -> None:
     file = folder / "file"
@@ -73,7 +73,7 @@ def test_a_directory_that_cannot_be_listened_in_is_told(
         socket_site.server.open(T1, gone)
 
 
-def test_a_socket_that_cannot_be_made_again_is_told(
+def test_a_socket_that_cannot_be_created_again_is_reported(
     socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container that starts must not go without, only because it has had a socket before."""

@@ -130,7 +130,7 @@ def test_what_an_earlier_agent_left_half_written_is_no_harm(
     ("problem", "code"),
     [(CgroupError("foreign"), "PERMISSION_DENIED"), (Unavailable("no /proc"), "UNAVAILABLE")],
 )
-def test_processes_that_cannot_be_told_are_told_the_next_time(
+def test_processes_that_cannot_be_written_are_written_the_next_time(
     *,
     site: Site,
     ticket_dir: Path,
@@ -216,7 +216,7 @@ def test_a_list_that_could_not_be_written_is_written_the_next_time(
     assert pids(alone.ticket.files) == (7, 8)
 
 
-def test_a_runtime_that_does_not_answer_is_asked_once_and_holds_no_list_up(alone: Alone) -> None:
+def test_a_runtime_that_does_not_respond_is_called_once_and_delays_no_list(alone: Alone) -> None:
     for number in range(5):
         alone.add(f"{number:064x}", 7)
         alone.processes.of[f"{number:064x}"] = ()

@@ -86,8 +86,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def _in(places: Sequence[Path]) -> tuple[str, ...]:
-    return tuple(str(each) if each.suffix else f"{each}{os.sep}" for each in places)
+def _in(paths: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(str(each) if each.suffix else f"{each}{os.sep}" for each in paths)
 
 
 def pytest_collection_finish() -> None:

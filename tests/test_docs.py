@@ -249,23 +249,25 @@ def test_every_variable_is_read() -> None:
 def test_every_flag_is_documented_with_its_default(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| flag of the {program} |")
-    told: dict[str, str] = {}
+    documented: dict[str, str] = {}
     for row in re.findall(r"^\| (`--.*)$", below.partition("\n\n")[0], flags=re.MULTILINE):
         cells = row.split(" | ")
         names, defaults = (re.findall(r"`([^`]+)`", each) for each in cells[:2])
-        told |= dict(zip(names, defaults or [""] * len(names), strict=True))
+        documented |= dict(zip(names, defaults or [""] * len(names), strict=True))
     command = serve if program == "view" else PROGRAMS[program]
     options = {each.opts[0]: each for each in command.params}
-    assert set(told) == set(options)
+    assert set(documented) == set(options)
     for flag, option in options.items():
         default = option.default if isinstance(option.default, str | int | float) else ""
-        if default or not told[flag]:
-            assert told[flag] == str(default), flag
+        if default or not documented[flag]:
+            assert documented[flag] == str(default), flag
 
 
 def test_every_resource_and_annotation_is_documented() -> None:
     rows = [line.split(" | ")[0] for line in _lines("reference") if line.startswith("| `")]
-    told = {each.removesuffix("<i>") for row in rows for each in re.findall(r"`([^`]+)`", row)}
+    documented = {
+        each.removesuffix("<i>") for row in rows for each in re.findall(r"`([^`]+)`", row)
+    }
     names = Names()
     ours = {
         getattr(names, name)
@@ -274,7 +276,9 @@ def test_every_resource_and_annotation_is_documented() -> None:
     }
     assert len(ours) > 10
     assert {
-        each for each in ours if each not in told | {f"{names.domain}/{it}" for it in told}
+        each
+        for each in ours
+        if each not in documented | {f"{names.domain}/{it}" for it in documented}
     } == set()
 
 
@@ -318,8 +322,8 @@ def test_every_metric_is_documented(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| metric of the {program} ")
     rows = re.findall(r"^\| (`[^|]*) \|", below.partition("\n\n")[0], flags=re.MULTILINE)
-    told = set(re.findall(r"`([a-z_]+)(?:\{[a-z,]*\})?`", " ".join(rows)))
-    assert told == {each for each in exported()[program] if not each.endswith("_created")}
+    documented = set(re.findall(r"`([a-z_]+)(?:\{[a-z,]*\})?`", " ".join(rows)))
+    assert documented == {each for each in exported()[program] if not each.endswith("_created")}
 
 
 def test_every_alert_leads_to_a_section() -> None:
@@ -339,9 +343,9 @@ def test_every_event_is_documented() -> None:
     assert [each for each in found if each[1] not in constants()] == []
     text = prose(ROOT / "docs/reference.md").partition("\n## Events\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`GPU[^|]*) \|", text, flags=re.MULTILINE)
-    told = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    documented = set(re.findall(r"`(\w+)`", " ".join(rows)))
     written = {text for text in constants() if re.fullmatch(_EVENT, text)}
-    assert told == written
+    assert documented == written
 
 
 _EVENT = r"GPUs?[A-Z][a-z]+[A-Za-z]+"
@@ -366,8 +370,8 @@ def test_quoted_messages_exist_in_the_code() -> None:
     }
     policies = (ROOT / "deploy/base/policies").glob("*.yaml")
     written = " ".join("".join(map(whole, policies)).split()).replace("' + '", "")
-    said = "\n".join(constants()) + written
-    assert [each for each in sorted(pieces - _FILLED_IN) if each.strip() not in said] == []
+    texts = "\n".join(constants()) + written
+    assert [each for each in sorted(pieces - _FILLED_IN) if each.strip() not in texts] == []
 
 
 _FILLED_IN = {
@@ -446,10 +450,10 @@ def test_the_table_of_log_lines_has_their_levels_and_fields() -> None:
         if message not in lines[program]:
             assert message in constants()
             continue
-        told = set(re.findall(r"`(\w+)`", cells))
+        documented = set(re.findall(r"`(\w+)`", cells))
         fields = [fields for written, fields in lines[program][message] if written == level]
-        assert told in fields or None in fields, (program, message, level, told)
-        compared += told in fields
+        assert documented in fields or None in fields, (program, message, level, documented)
+        compared += documented in fields
     assert compared > 25
     assert {*FIELDS, TRACE} <= set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
     quoted = {each for _, each in everywhere(r'"message": ?"([a-z ]+)"', whole)}

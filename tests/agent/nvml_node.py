@@ -128,7 +128,7 @@ class NvmlScript:
         """Make a function fail, for one card or for all."""
         self.set(f"fail {function} {'*' if card is None else card}", code)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Take every failure back."""
         self.forget(*(key for key in self._facts if key.startswith("fail ")))
 

@@ -100,10 +100,10 @@ class Answering(RotationApi):
 
     def __init__(self, status: int, body: bytes, date: str = "") -> None:
         headers = {"Date": date} if date else {}
-        answer = SimpleNamespace(status=status, data=body, headers=headers, reason="")
+        response = SimpleNamespace(status=status, data=body, headers=headers, reason="")
         self.settings = settings()
         self._now = lambda: NOW
-        self._rest: Any = SimpleNamespace(request=lambda *_, **__: answer)
+        self._rest: Any = SimpleNamespace(request=lambda *_, **__: response)
 
 
 def _status(code: int, message: str) -> bytes:

@@ -57,8 +57,8 @@ def test_force_replaces_a_link_and_not_the_file_it_points_to(
 
 
 def test_a_path_that_is_no_directory_is_one_clear_error(issued: Issued, tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.touch()
+    path = tmp_path / "file"
+    path.touch()
     with pytest.raises(StoreError) as caught:
-        store.write(place, issued)
-    assert str(caught.value) == f"{place}: File exists"
+        store.write(path, issued)
+    assert str(caught.value) == f"{path}: File exists"

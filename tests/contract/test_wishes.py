@@ -51,7 +51,7 @@ OUT = "excludes everything that"
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told", "left"),
+    ("key", "value", "reason", "left"),
     [
         ("use_gpu_type", 7, "7: must be text", NO_WISHES),
         ("use_gpu_uuid", ["a"], "a list: must be text", NO_WISHES),
@@ -70,11 +70,11 @@ OUT = "excludes everything that"
     ],
 )
 def test_an_invalid_wish_is_reported_with_field_rule_and_value_and_the_others_count(
-    key: str, value: object, told: str, left: Wishes
+    key: str, value: object, reason: str, left: Wishes
 ) -> None:
     wishes, (error,) = read(**{key: value})
     field = f"metadata.annotations[{D}/{key.replace('_', '-')}]"
-    assert error.startswith(f"{field}: Invalid value: {told}")
+    assert error.startswith(f"{field}: Invalid value: {reason}")
     assert wishes == left
 
 

@@ -108,10 +108,10 @@ def _run(expression: str, program: celpy.Runner, scope: Scope) -> Any:
         raise EvaluationError(f"expression '{expression}' resulted in error: {error}") from error
 
 
-def _yes_or_no(expression: str, answer: object) -> bool:
-    if not isinstance(answer, BoolType):
+def _yes_or_no(expression: str, result: object) -> bool:
+    if not isinstance(result, BoolType):
         raise EvaluationError(f"expression '{expression}' must evaluate to bool")
-    return bool(answer)
+    return bool(result)
 
 
 _INT64 = range(-(2**63), 2**63)

@@ -274,16 +274,16 @@ def test_the_agent_starts_once_the_operator_has_the_driver_ready_and_ends_while_
     (mount,) = waits["volumeMounts"]
     assert Path(ready).parent == Path(mount["mountPath"])
     command = [each.replace(ready, str(tmp_path / "ready")) for each in waits["command"]]
-    for ends in ("ready", "told"):
+    for ends in ("ready", "!stopped"):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
                 assert "waiting for the GPU Operator" in process.stdout.readline()
-                if ends == "told":
+                if ends == "!stopped":
                     process.terminate()
                 else:
                     (tmp_path / "ready").touch()
-                assert process.wait(30) == (143 if ends == "told" else 0)
+                assert process.wait(30) == (143 if ends == "!stopped" else 0)
             finally:
                 process.kill()
         (tmp_path / "ready").unlink(missing_ok=True)

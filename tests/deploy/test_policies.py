@@ -104,8 +104,8 @@ def test_the_requests_policy_and_the_webhook_agree_about_every_pod(
     example = Creation("any", containers, init)
     (policy,) = (each for each in NEW_PODS if each["metadata"]["name"] == "gpu-turnstile-requests")
     _, errors = read_pod_demand(example.pod()["spec"], NAMES)
-    told = [error for error in errors if error.rule != NO_ROOM]  # the webhook's alone
-    assert bool(denials(policy, example.request())) == bool(told)
+    webhook_errors = [error for error in errors if error.rule != NO_ROOM]  # the webhook's alone
+    assert bool(denials(policy, example.request())) == bool(webhook_errors)
 
 
 _RIGHT = st.sampled_from(

@@ -11,7 +11,7 @@ from tests.e2e.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DoctorResult:
     """What the doctor said.
 
     Attributes:
@@ -33,7 +33,7 @@ class Told:
         return found
 
 
-def ask(settings: Settings, *options: str) -> Told:
+def ask(settings: Settings, *options: str) -> DoctorResult:
     """Run it."""
     program = Path(sys.executable).with_name("kubectl-gpu")
     done = subprocess.run(
@@ -44,4 +44,4 @@ def ask(settings: Settings, *options: str) -> Told:
         check=False,
     )
     assert done.stdout, done.stderr
-    return Told(done.returncode, json.loads(done.stdout)["items"])
+    return DoctorResult(done.returncode, json.loads(done.stdout)["items"])

@@ -190,7 +190,7 @@ class Ground:
         running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
         asking = [(name, each) for name, pod in running.items() for each in self._asking(pod)]
         with ThreadPoolExecutor(_CLIENTS) as pool:
-            logs = list(pool.map(lambda each: self.told(each[0], each[1].name), asking))
+            logs = list(pool.map(lambda each: self.wait_for_log(each[0], each[1].name), asking))
         held = self.listed()
         seen = [
             Seen(
@@ -213,7 +213,7 @@ class Ground:
         assert not wrong, "\n".join(wrong)
         return seen
 
-    def told(self, pod: str, container: str) -> str:
+    def wait_for_log(self, pod: str, container: str) -> str:
         """Give a container's log once it says which cards it sees, or as it is in the end."""
         deadline = time.monotonic() + 60
         while True:

@@ -199,9 +199,9 @@ class Installation:
             )
         except KubectlError as error:
             raise AssertionError(f"{error}: {self._in('logs', 'job/renewal')}") from error
-        said = self._in("logs", "job/renewal")
+        log = self._in("logs", "job/renewal")
         self._in("scale", CERTS, "--replicas=1")
-        return said
+        return log
 
     def _renewal(self, settle: int, grace: int) -> str:
         found = json.loads(self._in("get", CERTS, "--output=json"))
@@ -227,8 +227,8 @@ class Installation:
 
     def lines(self, app: str) -> list[Json]:
         """Read what the pods of a program have logged."""
-        said = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1")
-        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        log = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1")
+        return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
 
     def holder(self, lease: str) -> Json | None:
         """Give the pod that holds a lease; ``None`` where nobody does."""

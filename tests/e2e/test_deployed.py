@@ -182,11 +182,11 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed:
         wait("calls while webhooks serve the old one", load.more(1000))
         late = installation.served() == served
         installation.look_at_secrets()
-        said = installation.end_renewal()
+        log = installation.end_renewal()
         wait("more calls", load.more(100))
 
     deployed.ground.report(f"certificate renewed, {'late' if late else 'soon'} served: {load}")
-    assert load.failures == [], said
+    assert load.failures == [], log
     assert installation.trusted() == {installation.secret("ca")["ca.crt"]} != before
     assert installation.served() == {installation.secret("tls")["tls.crt"]}
 

@@ -28,9 +28,9 @@ def test_whole_cards_are_whole_and_seen_in_order(stage: Stage) -> None:
     for name in ("one", "two", "three"):
         observe = list(seen[name].visible or ())
         assert observe == sorted(observe)
-        assert all(_places(seen[name].held[Resource.CORE], card) == 100 for card in observe)
+        assert all(_count_slots(seen[name].held[Resource.CORE], card) == 100 for card in observe)
     blocks = seen["two"].held[Resource.MEMORY]
-    assert [_places(blocks, card) for card in seen["two"].visible or ()] == [5, 5]
+    assert [_count_slots(blocks, card) for card in seen["two"].visible or ()] == [5, 5]
 
 
 def test_a_freed_slot_is_allocated_again(stage: Stage) -> None:
@@ -113,7 +113,7 @@ def test_slots_of_an_init_container_are_reused(stage: Stage) -> None:
     assert len(stage.audit("init containers and sidecars", pods)) == 8
 
 
-def _places(ids: frozenset[str], card: str) -> int:
+def _count_slots(ids: frozenset[str], card: str) -> int:
     return sum(Slot.parse(each).card == card for each in ids)
 
 

@@ -316,11 +316,11 @@ def test_cards_with_the_same_shortfall_are_reported_together() -> None:
     )
 
 
-@pytest.mark.parametrize(("memory", "told"), [(40, False), (41, True)])
-def test_more_memory_than_whole_cards_have_is_explained(memory: int, told: bool) -> None:
+@pytest.mark.parametrize(("memory", "explained"), [(40, False), (41, True)])
+def test_more_memory_than_whole_cards_have_is_explained(memory: int, explained: bool) -> None:
     capacities = [room(each, unhealthy="Xid 79") for each in range(4)]
     last = "; no card has more than 10 blocks, and whole cards have all their memory"
-    assert refusal(pod((400, memory)), capacities).endswith(last) == told
+    assert refusal(pod((400, memory)), capacities).endswith(last) == explained
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:
@@ -371,8 +371,8 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
 ) -> None:
     steps = pod(*containers)
     given_rooms = [
-        room(index, cores, memory, unhealthy="lost" if ill else "")
-        for index, (cores, memory, ill) in enumerate(capacities)
+        room(index, cores, memory, unhealthy="lost" if unhealthy else "")
+        for index, (cores, memory, unhealthy) in enumerate(capacities)
     ]
     asked = [step.container for step in steps]
     healthy = [each for each in given_rooms if not each.unhealthy]
@@ -397,8 +397,8 @@ def test_a_container_that_is_alone_goes_where_it_goes_before_one_that_fits_anywh
 ) -> None:
     """What comes after it is tried elsewhere first, so the first choice stays."""
     given_rooms = [
-        room(index, cores, memory, unhealthy="lost" if ill else "")
-        for index, (cores, memory, ill) in enumerate(capacities)
+        room(index, cores, memory, unhealthy="lost" if unhealthy else "")
+        for index, (cores, memory, unhealthy) in enumerate(capacities)
     ]
     spare = room(len(given_rooms), 1, 10)
     try:

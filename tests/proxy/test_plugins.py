@@ -43,7 +43,7 @@ def test_calls_lists_and_options_pass(running: Site, plugin: MakePlugin) -> None
         "Allocate",
         "PreStartContainer",
     ]
-    made.say(7)
+    made.offer(7)
     _is_known(running, 7)
 
 
@@ -59,7 +59,7 @@ def test_a_refusal_of_the_plugin_passes_as_it_is(running: Site, plugin: MakePlug
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no card fits")
         raise AssertionError
 
-    plugin().register().answer = refuse
+    plugin().register().on_allocate = refuse
     _is_known(running)
 
     with pytest.raises(PluginCallFailed, match=r"code = FailedPrecondition desc = no card fits$"):
@@ -87,8 +87,8 @@ def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None
     first = plugin("a").register()
     _is_known(running)
     first.end()
-    answers: list[str] = []
-    threads = [threading.Thread(target=lambda: answers.append(_by(running))) for _ in range(20)]
+    names: list[str] = []
+    threads = [threading.Thread(target=lambda: names.append(_by(running))) for _ in range(20)]
     for each in threads:
         each.start()
     calls = running.proxy.endpoints[RESOURCE].calls
@@ -97,7 +97,7 @@ def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None
     for each in threads:
         each.join()
 
-    assert answers == ["b"] * 20
+    assert names == ["b"] * 20
     assert 0 < calls.longest_wait() < PATIENCE
 
 
@@ -106,7 +106,7 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site, plugin: MakeP
     plugin("b", devices=5).register()
     _is_known(running, 5)
 
-    older.say(3)
+    older.offer(3)
     plugin(
         "c", devices=6, endpoint="c.sock"
     ).register()  # lists arrive in the order of their sending
@@ -145,7 +145,7 @@ def test_a_plugin_that_answers_unavailable_itself_is_not_asked_again(
         raise AssertionError
 
     made = plugin("a").register()
-    made.answer = refuse
+    made.on_allocate = refuse
     _is_known(running)
 
     with pytest.raises(PluginCallFailed, match=r"code = Unavailable desc = busy$"):
@@ -167,10 +167,10 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
         return "a, late"
 
     made = plugin("a").register()
-    made.answer = slowly
+    made.on_allocate = slowly
     _is_known(running)
-    answers: list[str] = []
-    calling = threading.Thread(target=lambda: answers.append(_by(running)))
+    names: list[str] = []
+    calling = threading.Thread(target=lambda: names.append(_by(running)))
     calling.start()
     asked.wait(PATIENCE)
     made.end_stream()
@@ -181,7 +181,7 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
     go_on.set()
     calling.join()
 
-    assert answers == ["a, late"]
+    assert names == ["a, late"]
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
@@ -337,10 +337,10 @@ def test_a_plugin_killed_at_any_point_of_a_call_fails_no_pod(
 
     client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
-    answer = running.allocate("d0")
+    on_allocate = running.allocate("d0")
     client.pre_start(("d0",))
 
-    assert int(answer.envs["BY"]) != os.getpid()
+    assert int(on_allocate.envs["BY"]) != os.getpid()
     assert running.losses == 0
 
 
@@ -356,19 +356,19 @@ def test_a_plugin_that_answers_its_options_with_an_error_is_used_again(
         return "late"
 
     made = plugin("a").register()
-    made.answer = hang
+    made.on_allocate = hang
     made.fail_options = 2
     _is_known(running)
     with pytest.raises(PluginCallFailed, match="has not responded"):
         _by(running)
     hung.set()
-    made.answer = lambda _context: "again"
+    made.on_allocate = lambda _context: "again"
 
-    wait("it is asked", lambda: _answers(running) == "again")
+    wait("it is asked", lambda: _responds(running) == "again")
     _is_known(running)
 
 
-def _answers(running: Site) -> str:
+def _responds(running: Site) -> str:
     try:
         return _by(running)
     except PluginCallFailed:
@@ -385,7 +385,7 @@ def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
         hung.wait(PATIENCE + 5)
         return "late"
 
-    plugin("a").register().answer = hang
+    plugin("a").register().on_allocate = hang
     _is_known(running)
     with pytest.raises(PluginCallFailed, match="has not responded"):
         _by(running)
@@ -426,7 +426,7 @@ def test_waiting_and_asking_together_take_no_longer_than_patience(
 
     def come_and_hang() -> None:
         made = plugin("b")
-        made.answer = hang
+        made.on_allocate = hang
         made.register()
 
     late = threading.Timer(PATIENCE - 1, come_and_hang)

@@ -136,19 +136,19 @@ def test_what_is_remembered_is_what_would_be_decided_anew(
     for name in ("n1", "n2"):
         state.put_node(make_node(name, 2))
     decisions = Decisions(state, NAMES)
-    answered: tuple[str, ...] = ()
+    fitting: tuple[str, ...] = ()
     for number, (node, cores, limit) in enumerate(steps):
         if cores:
             fill(state, node, cores, f"p{number}")
         elif number % 2:
-            state.put_node(make_node(node, 2, sick=[0]))
+            state.put_node(make_node(node, 2, unhealthy=[0]))
         else:
             state.drop_node(node)
         asked, pod = ["n1", "n2", "n3", "n2"], a_pod("new", limit)
         anew = Decisions(state, NAMES)
-        assert decisions.scores(pod, answered) == anew.scores(pod, list(answered))
+        assert decisions.scores(pod, fitting) == anew.scores(pod, list(fitting))
         found = decisions.filter(pod, asked)
         assert found == anew.filter(pod, asked)
-        answered = found.fitting
-        assert decisions.scores(pod, answered) == anew.scores(pod, list(answered))
+        fitting = found.fitting
+        assert decisions.scores(pod, fitting) == anew.scores(pod, list(fitting))
         assert decisions.scores(pod, asked) == anew.scores(pod, asked)

@@ -88,8 +88,8 @@ def test_only_a_change_of_free_amounts_is_a_change(state: State) -> None:
     state.put_node(make_node("n1", 2))
     state.put_pod(make_pod("b", (30, 4)))
     assert state.changed_since(version) == []
-    state.put_node(make_node("n2", 2, sick=[0]))
-    state.put_node(make_node("n1", 2, sick=[0]))
+    state.put_node(make_node("n2", 2, unhealthy=[0]))
+    state.put_node(make_node("n1", 2, unhealthy=[0]))
     assert state.changed_since(version) == ["n1", "n2"]
 
 
@@ -150,9 +150,11 @@ class Events(RuleBasedStateMachine):
         self.pods: dict[str, Any] = {}
         self.assumed: dict[str, PodInfo] = {}
 
-    @rule(name=st.sampled_from(_NODES), sick=st.sampled_from([(), (0,)]), cards=st.integers(1, 2))
-    def node(self, name: str, sick: Sequence[int], cards: int) -> None:
-        self.nodes[name] = make_node(name, cards, sick=sick)
+    @rule(
+        name=st.sampled_from(_NODES), unhealthy=st.sampled_from([(), (0,)]), cards=st.integers(1, 2)
+    )
+    def node(self, name: str, unhealthy: Sequence[int], cards: int) -> None:
+        self.nodes[name] = make_node(name, cards, unhealthy=unhealthy)
         self.state.put_node(self.nodes[name])
 
     @rule(name=st.sampled_from(_NODES))

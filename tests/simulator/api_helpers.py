@@ -117,14 +117,14 @@ def running_hook(
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
     hook = Hook(0, bundle, respond or allow())
 
-    def answer(_path: str, body: bytes) -> tuple[int, bytes]:
+    def handle(_path: str, body: bytes) -> tuple[int, bytes]:
         request = json.loads(body)["request"]
         hook.reviews.append(request)
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-        said = hook.raw
-        if said is None:
-            said = json.dumps(review | {"response": hook.respond(request)}).encode()
-        return hook.status, said
+        content = hook.raw
+        if content is None:
+            content = json.dumps(review | {"response": hook.respond(request)}).encode()
+        return hook.status, content
 
-    with answering(answer, context, host) as hook.port:
+    with answering(handle, context, host) as hook.port:
         yield hook

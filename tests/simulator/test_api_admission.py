@@ -143,7 +143,7 @@ def test_a_certificate_of_another_authority_is_not_trusted(
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("body", "words"),
     [
         (b"not json", "invalid character in the response"),
         (
@@ -153,9 +153,9 @@ def test_a_certificate_of_another_authority_is_not_trusted(
     ],
 )
 def test_a_response_that_is_no_review_is_a_failure(
-    server: ApiServer, client: ApiClient, hook: Hook, answer: bytes, words: str
+    server: ApiServer, client: ApiClient, hook: Hook, body: bytes, words: str
 ) -> None:
-    hook.raw = answer
+    hook.raw = body
     server.apply(hook.configuration())
     message = failure(client).message
     assert 'failed calling webhook "hook.example.com": received invalid webhook response' in message

@@ -82,7 +82,7 @@ def _audit(cluster: SimulatedCluster) -> None:
     judged = judge(trace, decisions_in_log(cluster.agent_log()), RESOURCES)
     # A call that was answered just before a SIGKILL may be missing from the log: that is a
     # line lost, not a wrong name.
-    assert [each for each in judged if each.verdict is Attribution.WRONG and each.answer] == []
+    assert [each for each in judged if each.verdict is Attribution.WRONG and each.decision] == []
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,9 @@ def test_a_page_whose_port_is_in_use_fails_before_anything_is_started() -> None:
         port = other.getsockname()[1]
         with _page(port, short) as page:
             assert page.wait(DEADLINE_S) == 1
-            said = page.stdout.read() if page.stdout else ""
+            output = page.stdout.read() if page.stdout else ""
         assert list(short.iterdir()) == []
-    (line,) = said.splitlines()
+    (line,) = output.splitlines()
     advice = (
         r"stop the program that uses it, or choose another: \S+/python -m simulator page --port \d+"
     )

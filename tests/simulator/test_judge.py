@@ -19,15 +19,15 @@ CORE, MEMORY = NAMES.core, NAMES.memory
 BEGAN = 1_700_000_000_000.0
 
 
-def _call(pod: str, place: int, *, resource: str = CORE, at: float = 0.0) -> TraceEvent:
+def _call(pod: str, number: int, *, resource: str = CORE, at: float = 0.0) -> TraceEvent:
     """A call for a pod's container ``main`` that takes 10 ms."""
-    ids = (f"GPU-0::{place}",)
+    ids = (f"GPU-0::{number}",)
     who = {"pod_uid": pod, "namespace": "default", "pod": pod, "container": "main"}
     fields: dict[str, Any] = {"rpc": "Allocate", "resource": resource, "ids": ids, **who}
     return TraceEvent(at, BEGAN + at, "rpc", took_ms=10.0, **fields)
 
 
-def _line(pod: str, place: int, at: float = 5.0) -> dict[str, Any]:
+def _line(pod: str, number: int, at: float = 5.0) -> dict[str, Any]:
     return {
         "time": datetime.fromtimestamp((BEGAN + at) / 1000, UTC).isoformat(timespec="milliseconds"),
         "message": "allocate",
@@ -35,7 +35,7 @@ def _line(pod: str, place: int, at: float = 5.0) -> dict[str, Any]:
         "container": "main",
         "resource": "core",
         "evidence": "ticket",
-        "ids": f"GPU-0::{place}",
+        "ids": f"GPU-0::{number}",
     }
 
 
@@ -52,7 +52,7 @@ def test_the_agent_is_right_where_it_names_in_a_call_the_container_it_is_for() -
     assert [each.verdict for each in judged] == [
         *(Attribution.RIGHT, Attribution.WRONG, Attribution.WRONG, Attribution.RIGHT)
     ]
-    assert [each.answer and each.answer.named.pod for each in judged] == [
+    assert [each.decision and each.decision.named.pod for each in judged] == [
         *("default/a", "default/a", None, "default/d")
     ]
 

@@ -55,8 +55,8 @@ def _respond(request: Json) -> Json:
     """Answer as the real webhook does, its HTTP aside."""
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     decoded = decode_review(json.dumps(review).encode())
-    answer: Json = json.loads(encode_review(decoded, _decide(decoded)))["response"]
-    return answer
+    response: Json = json.loads(encode_review(decoded, _decide(decoded)))["response"]
+    return response
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_warned(
     notes = client.get(f"{PODS}/p")["metadata"]["annotations"]
     copy = plain_pod("copy")
     copy["metadata"]["annotations"] = notes | {NAMES.gpu_allocation: "{}", "a": "b"}
-    answer = urllib3.request("POST", server.url + PODS, json=copy)
-    assert answer.headers.getlist("Warning") == [
+    response = urllib3.request("POST", server.url + PODS, json=copy)
+    assert response.headers.getlist("Warning") == [
         f'299 - "metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod requests no GPU"'
     ]
     assert client.get(f"{PODS}/copy")["metadata"]["annotations"] == {"a": "b"}

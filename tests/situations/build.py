@@ -25,13 +25,13 @@ BEGAN_NS = 1_736_928_000_000_000_000
 
 def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any) -> SimulatedNode:
     """A node of small cards (32 blocks each unless told) whose ``List`` has no limit."""
-    told = {
+    options = {
         "list_rate": 10_000.0,
         "list_burst": 1_000,
         "document": cards_file(cards, memory),
         **options,
     }
-    return SimulatedNode(NodeOptions(seed=seed, **told))
+    return SimulatedNode(NodeOptions(seed=seed, **options))
 
 
 def gpu(name: str = "c0", cores: int = 10, memory: int = 4, **fields: Any) -> Json:
@@ -120,7 +120,7 @@ def preferred_for(node: SimulatedNode, uid: str) -> list[TraceEvent]:
     return [each for each in rpcs if each.pod_uid == uid]
 
 
-def said_to(node: SimulatedNode, uid: str) -> str:
+def refusal_message(node: SimulatedNode, uid: str) -> str:
     """What the pod's author reads in ``status.message``."""
     return str((node.kubelet.status(uid) or {}).get("message", ""))
 
@@ -134,7 +134,7 @@ def assert_right(node: SimulatedNode, *uids: str) -> None:
         held[one.pod_uid].add(one.container)
     for uid in uids:
         assert {*calls[uid]} == {Attribution.RIGHT}, f"{uid}: {calls_of(node, uid)}"
-        assert {*node.recorded(uid)} == held[uid], f"{uid}: {said_to(node, uid)}"
+        assert {*node.recorded(uid)} == held[uid], f"{uid}: {refusal_message(node, uid)}"
 
 
 def assert_sound(node: SimulatedNode) -> None:
@@ -156,7 +156,7 @@ def _counts_right(node: SimulatedNode) -> bool:
     return node.miscounts() == []
 
 
-def places_of(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[str, str]]:
+def held_device_ids(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[str, str]]:
     """What a pod, or one container of it, holds by the kubelet's own record: resource and ID."""
     return {
         (each.resource, device_id)
@@ -168,7 +168,7 @@ def places_of(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[s
 
 def cards_of(node: SimulatedNode, uid: str, container: str = "") -> set[str]:
     """The cards of which a pod, or one container of it, holds places."""
-    return {each.partition("::")[0] for _, each in places_of(node, uid, container)}
+    return {each.partition("::")[0] for _, each in held_device_ids(node, uid, container)}
 
 
 def wait_for(condition: Callable[[], object]) -> None:

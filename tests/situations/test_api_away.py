@@ -97,15 +97,18 @@ class Site:
     def outlast(self) -> None:
         """Wait until the agent has tried everything several times and failed."""
         lists, patches = (
-            self.said("no pods from the API server"),
-            self.said("allocation write failed, will retry"),
+            self.count_logs("no pods from the API server"),
+            self.count_logs("allocation write failed, will retry"),
         )
-        eventually(lambda: self.said("no pods from the API server") >= lists + 3, "lists fail")
         eventually(
-            lambda: self.said("allocation write failed, will retry") >= patches + 5, "patches fail"
+            lambda: self.count_logs("no pods from the API server") >= lists + 3, "lists fail"
+        )
+        eventually(
+            lambda: self.count_logs("allocation write failed, will retry") >= patches + 5,
+            "patches fail",
         )
 
-    def said(self, message: str) -> int:
+    def count_logs(self, message: str) -> int:
         """How often the agent has logged this."""
         return sum(each.getMessage() == message for each in self.log.records)
 

@@ -14,7 +14,7 @@ from tests.situations.build import (
     assert_right,
     assert_sound,
     gpu,
-    said_to,
+    refusal_message,
     uid_of,
     wait_for,
 )
@@ -23,7 +23,7 @@ from tests.situations.build import (
 def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5)) -> list[Json]:
     """Pods of some containers, most equal in cores; stamps in another order than creation."""
     random = Random(seed)
-    places = random.sample(range(count), count)
+    ranks = random.sample(range(count), count)
     return [
         a_pod(
             f"p-{number}",
@@ -31,7 +31,7 @@ def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5))
                 gpu(f"c{each}", random.choice((1, 1, 1, 2)), random.choice((1, 2, 3)))
                 for each in range(random.choice(containers))
             ),
-            at=places[number],
+            at=ranks[number],
         )
         for number in range(count)
     ]
@@ -117,11 +117,13 @@ def test_a_burst_that_does_not_fit_is_refused_in_part_and_the_rest_attributed_co
     with a_node(seed=7, cards=2) as node:
         node.bind(*pods)
         node.settle()
-        served = [uid_of(each) for each in pods if not said_to(node, uid_of(each))]
+        served = [uid_of(each) for each in pods if not refusal_message(node, uid_of(each))]
         assert len(served) == 10
         assert_right(node, *served)
         assert_sound(node)
-        refused = {said_to(node, uid_of(each)) for each in pods if uid_of(each) not in served}
+        refused = {
+            refusal_message(node, uid_of(each)) for each in pods if uid_of(each) not in served
+        }
         # Cores are all gone: the kubelet sees that itself, unless memory is asked for first.
         assert any("requested number of devices unavailable" in each for each in refused)
         ours = {each.reason for each in node.decision_log.refusals}

@@ -25,7 +25,7 @@ from simulator.node.judge import Attribution
 from simulator.node.killable import AgentKilled, CallStage
 from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S, eventually
-from tests.situations.build import NAMES, a_node, a_pod, gpu, said_to, sidecar, uid_of
+from tests.situations.build import NAMES, a_node, a_pod, gpu, refusal_message, sidecar, uid_of
 from tests.situations.steps import START, Step, Trap, steps_of
 
 pytestmark = pytest.mark.usefixtures("quick_restarts")
@@ -221,11 +221,11 @@ class Case:
         return not allocates <= self.until_then
 
 
-Places = dict[tuple[str, str], frozenset[str]]
+HeldIds = dict[tuple[str, str], frozenset[str]]
 """Container and resource -> places."""
 
 
-def held(node: SimulatedNode, uid: str) -> Places:
+def held(node: SimulatedNode, uid: str) -> HeldIds:
     """What the kubelet has given to a pod."""
     return {
         (each.container, each.resource): frozenset(each.ids)
@@ -234,14 +234,14 @@ def held(node: SimulatedNode, uid: str) -> Places:
     }
 
 
-def known_of(node: SimulatedNode) -> dict[str, Places]:
+def agents_snapshot(node: SimulatedNode) -> dict[str, HeldIds]:
     """What the agent's record has, by pod UID."""
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
-    found: dict[str, Places] = {}
+    found: dict[str, HeldIds] = {}
     for pod in node.agent.allocator.snapshot().pods:
-        for container, places in pod.held.items():
-            for resource, ids in places.items():
+        for container, held_ids in pod.held.items():
+            for resource, ids in held_ids.items():
                 found.setdefault(pod.id.uid, {})[container, names[resource]] = ids
     return found
 
@@ -261,15 +261,15 @@ def check(case: Case) -> None:
     assert node.differences() == []
     running = {uid_of(each) for each in (BEFORE, POD, BEHIND, AFTER)}
     for uid in (uid_of(POD), uid_of(BEHIND)):
-        if text := said_to(node, uid):
+        if text := refusal_message(node, uid):
             running.discard(uid)
             assert AWAY_TEXT.fullmatch(text), text
-    assert (uid_of(POD) not in running) == case.turned_away, said_to(node, uid_of(POD))
+    assert (uid_of(POD) not in running) == case.turned_away, refusal_message(node, uid_of(POD))
     if case.fault.kubelet or case.fault is Fault.REPLACED or case.step.what == START:
         assert uid_of(BEHIND) in running
     record = {uid: held(node, uid) for uid in running}
     assert [uid for uid in running if not record[uid]] == []
-    assert known_of(node) == record
+    assert agents_snapshot(node) == record
     for uid in running:
         assert {name for name, _ in record[uid]} == {*node.recorded(uid)}, uid
     assert node.miscounts() == []

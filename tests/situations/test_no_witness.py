@@ -18,7 +18,7 @@ from tests.situations.build import (
     assert_sound,
     evidence_of,
     gpu,
-    said_to,
+    refusal_message,
     sidecar,
     uid_of,
 )
@@ -48,7 +48,7 @@ def test_evidence_order_is_used_and_recorded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", 0.02)
     reasons: list[str] = []
     monkeypatch.setattr(
-        RecordingLog, "podresources_unavailable", lambda _diary, reason: reasons.append(reason)
+        RecordingLog, "podresources_unavailable", lambda _log, reason: reasons.append(reason)
     )
     pods = some_pods()[2:]
     uids = [uid_of(each) for each in pods]
@@ -76,7 +76,7 @@ def test_a_pod_unknown_to_every_source_is_refused_and_the_next_is_served() -> No
     with a_node() as node, denied(node):
         node.add_static(a_pod("static", uid="uid-static"))
         eventually(node.kubelet.idle, "the kubelet has come to every pod")
-        assert said_to(node, "uid-static") == (
+        assert refusal_message(node, "uid-static") == (
             "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc "
             "failed with err: rpc error: code = FailedPrecondition desc = gpu-turnstile: "
             f"no container waits for {asked_first(node)}; waiting: none, "

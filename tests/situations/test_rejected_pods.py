@@ -23,7 +23,7 @@ from tests.situations.build import (
     calls_of,
     evidence_of,
     gpu,
-    said_to,
+    refusal_message,
     uid_of,
     wait_for,
 )
@@ -47,8 +47,8 @@ class Rejected:
 
 
 def two(name: str, at: int, **annotations: str) -> Json:
-    told = {key.replace("_", "-"): value for key, value in annotations.items()}
-    named = {f"simulator/{key}": value for key, value in told.items()}
+    dashed = {key.replace("_", "-"): value for key, value in annotations.items()}
+    named = {f"simulator/{key}": value for key, value in dashed.items()}
     return a_pod(name, gpu("c0"), gpu("c1"), at=at, annotations=named)
 
 
@@ -105,17 +105,17 @@ def node_with(*, keeps_rejected: bool, seed: int = 0) -> SimulatedNode:
 
 
 def reject(
-    node: SimulatedNode, how: Rejected, name: str = "bad", at: int = 0, *, told: bool = True
+    node: SimulatedNode, how: Rejected, name: str = "bad", at: int = 0, *, published: bool = True
 ) -> str:
-    """Have a pod rejected; *told*: the watch tells that it failed, not only that it was bound."""
+    """Reject a pod; *published*: whether the watch delivers its failure, not only its binding."""
     bad = how.make(name, at)
     node.bind(bad)
-    if not told:
+    if not published:
         node.api.hanging = True
     node.settle()
     uid = uid_of(bad)
     assert len([each for each in calls_of(node, uid) if not each.event.error]) == how.calls
-    assert said_to(node, uid).startswith(how.message)
+    assert refusal_message(node, uid).startswith(how.message)
     assert node.recorded(uid) == {} or how.calls == 4
     return uid
 
@@ -127,7 +127,7 @@ def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
     """
     good = a_pod("good", gpu("c0"), gpu("c1"), at=1_000)
     node.admit([good])
-    assert said_to(node, uid_of(good)) == ""
+    assert refusal_message(node, uid_of(good)) == ""
     node.catch_up()
     assert_right(node, uid_of(good))
     assert_sound(node)
@@ -141,7 +141,7 @@ def test_an_admitted_pod_is_ended_though_list_keeps_it_and_the_watch_is_late(
 ) -> None:
     for seed, at in enumerate(LINE.values()):  # which resource comes first depends on the seed
         with node_with(keeps_rejected=True, seed=seed) as node:
-            reject(node, how, at=at, told=False)
+            reject(node, how, at=at, published=False)
             assert_next_is_right(node, seen=False)
 
 
@@ -219,7 +219,7 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_attributed_correctly() -> N
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
         assert_right(node, *map(uid_of, good))
         assert node.double_grants() == 0
-        assert {said_to(node, uid_of(each)) for each in bad}.isdisjoint({""})
+        assert {refusal_message(node, uid_of(each)) for each in bad}.isdisjoint({""})
         assert (
             node.decision_log.counts["prefer by order"]
             == node.decision_log.counts["corrected"]
@@ -248,7 +248,7 @@ def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first
             node.api.add(PodObject(each))
         node.start_kubelet()
         node.settle()
-        assert said_to(node, uid_of(bad)) == AFFINITY
-        assert [said_to(node, uid_of(each)) for each in good] == ["", ""]
+        assert refusal_message(node, uid_of(bad)) == AFFINITY
+        assert [refusal_message(node, uid_of(each)) for each in good] == ["", ""]
         assert_right(node, *map(uid_of, good))
         assert node.double_grants() == 0

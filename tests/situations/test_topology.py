@@ -19,7 +19,7 @@ from tests.situations.build import (
     cards_of,
     gpu,
     preferred_for,
-    said_to,
+    refusal_message,
     sidecar,
     uid_of,
 )
@@ -46,7 +46,7 @@ def test_a_pod_that_fits_runs_if_numa_nodes_are_hidden_from_the_kubelet(seed: in
     with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
         node.admit([a_pod("near-p", gpu("c0", 50, 4))])
-        assert said_to(node, "uid-near-p") == ""
+        assert refusal_message(node, "uid-near-p") == ""
         assert_right(node, "uid-near-p")
         assert_sound(node)
 
@@ -58,7 +58,7 @@ def test_with_numa_nodes_reported_the_kubelet_offers_a_node_where_no_card_fits(s
         node.admit(fillers())
         assert len(cards_of(node, "uid-near-1") | cards_of(node, "uid-near-2")) == 2
         node.admit([a_pod("near-p", gpu("c0", 50, 4))])
-        assert "no card fits 50 cores and 4 memory blocks" in said_to(node, "uid-near-p")
+        assert "no card fits 50 cores and 4 memory blocks" in refusal_message(node, "uid-near-p")
         assert_sound(node)
 
 
@@ -76,7 +76,7 @@ def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
         node.admit([a_pod("share", gpu("c0", 30, 4))])
         node.admit([a_pod("three", gpu("c0", 300), annotations=wish, at=1)])
         why = "no 3 of 3 fitting cards are on one NUMA node (gpu-link: numa)"
-        assert why in said_to(node, "uid-three")
+        assert why in refusal_message(node, "uid-three")
         node.admit([a_pod("pair", gpu("c0", 200), annotations=wish, at=2)])
         assert_right(node, "uid-share", "uid-pair")
         assert {int(each[4]) for each in cards_of(node, "uid-pair")} == {2, 3}
@@ -111,11 +111,11 @@ def test_all_that_is_offered_but_split_over_cards_is_refused_with_the_split(seed
         node.admit([a_pod("far-b", gpu("c0", 70, 4))])
         assert cards_of(node, "uid-far-a") | cards_of(node, "uid-far-b") == FAR
         node.admit([a_pod("far-split", gpu("c0", 60, 4))])
-        told = said_to(node, "uid-far-split")
+        message = refusal_message(node, "uid-far-split")
         if preferred_for(node, "uid-far-split"):  # its memory was asked for first
-            assert told.endswith("2 cards: 30 of 60 cores free, which is unexpected")
+            assert message.endswith("2 cards: 30 of 60 cores free, which is unexpected")
         else:
-            assert told == (
+            assert message == (
                 "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
                 "desc = gpu-turnstile: a share of 60 cores is split over cards: "
                 f"30 on {CARDS[2]}, 30 on {CARDS[3]}, which is unexpected"

@@ -16,7 +16,7 @@ from tests.situations.build import (
     cards_of,
     gpu,
     plain,
-    said_to,
+    refusal_message,
     wait_for,
 )
 
@@ -40,7 +40,7 @@ def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool
         for uid in uids:
             assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 2
             assert_no_guess(node, uid)
-        named = {each.ref.container for each in node.decision_log.said if each.ref}
+        named = {each.ref.container for each in node.decision_log.allocated if each.ref}
         assert "plain" not in named
         assert node.decision_log.counts["corrected"] == 0
 
@@ -62,7 +62,7 @@ def test_a_burst_with_force_deletions_is_attributed_correctly(
         node.catch_up()
         node.admit([a_pod("probe", gpu("c0", 3, 1))])
         assert_right(node, "uid-probe", *kept)
-        assert {each.ref.container for each in node.decision_log.said if each.ref} == {"c0"}
+        assert {each.ref.container for each in node.decision_log.allocated if each.ref} == {"c0"}
         assert node.decision_log.counts["corrected"] == 0
         assert node.decision_log.refusals == []
         wait_for(lambda: len(node.kubelet.held_devices()) == 2 * (len(kept) + 1))
@@ -99,7 +99,7 @@ def test_a_pod_with_unknown_spec_gets_its_memory_where_its_cores_are(
             uid = node.add_static(drawn(random, f"s{number}"))
             uids.append(uid)
             node.settle()
-            assert said_to(node, uid) == "", number
+            assert refusal_message(node, uid) == "", number
             if mirrored:
                 node.mirror(uid)
         for uid in uids:

@@ -43,9 +43,9 @@ def test_a_binding_is_stamped(client: Client, review: Json) -> None:
         "subResource": "binding",
         "object": {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}},
     }
-    answer = json.loads(client.post("/mutate/bindings", json=review).text)["response"]
-    assert answer["allowed"] is True
-    (operation,) = json.loads(base64.b64decode(answer["patch"]))
+    response = json.loads(client.post("/mutate/bindings", json=review).text)["response"]
+    assert response["allowed"] is True
+    (operation,) = json.loads(base64.b64decode(response["patch"]))
     assert operation["path"] == "/metadata/annotations"
     assert operation["value"]["tencent.com/predicate-node"] == "n1"
 
@@ -238,10 +238,10 @@ def test_a_review_with_any_part_replaced_never_ends_in_500(
     document: Any = json.loads(json.dumps(review))
     for _ in range(data.draw(st.integers(1, 3))):
         *parents, last = data.draw(st.sampled_from(_paths(document)[1:] or [("request",)]))
-        place = document
+        target = document
         for parent in parents:
-            place = place[parent]
-        place[last] = data.draw(ANY)
+            target = target[parent]
+        target[last] = data.draw(ANY)
     response = client.post(
         "/mutate/pods", data=json.dumps(document), content_type="application/json"
     )

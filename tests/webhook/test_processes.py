@@ -69,11 +69,11 @@ def test_shutdown_waits_for_requests_in_progress_and_not_for_idle_connections(
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
         busy.sendall(body[10:])
-        answer = b""
+        response = b""
         while piece := busy.recv(65536):
-            answer += piece
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert b"Connection: close" in answer
+            response += piece
+        assert response.startswith(b"HTTP/1.1 200 ")
+        assert b"Connection: close" in response
         assert webhook.process.wait(DEADLINE) == 0
         assert all("exception" not in each for each in webhook.messages())
         with pytest.raises(OSError, match="refused"):

@@ -67,7 +67,7 @@ def test_the_cards_stand_in_the_order_the_container_sees_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "told"),
+    ("cores", "memory", "expected_evidence"),
     [
         (Evidence.TICKET, Evidence.RECORD, Evidence.RECORD),
         (Evidence.RECORD, Evidence.WITNESS, Evidence.WITNESS),
@@ -76,11 +76,11 @@ def test_the_cards_stand_in_the_order_the_container_sees_them() -> None:
     ],
 )
 def test_the_weaker_evidence_of_the_two_is_recorded(
-    cores: Evidence, memory: Evidence, told: Evidence
+    cores: Evidence, memory: Evidence, expected_evidence: Evidence
 ) -> None:
     found = _allocations(view("p"), {"c0": SERVED}, cores=cores, memory=memory)
     assert found is not None
-    assert found["c0"].evidence is told
+    assert found["c0"].evidence is expected_evidence
 
 
 INIT_AFTER = view("p", container("c0", kind=INIT), container("init", 10, 1, kind=INIT))
@@ -115,7 +115,7 @@ def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocati
 
 
 @pytest.mark.parametrize(
-    ("found", "annotated", "news"),
+    ("found", "annotated", "needed"),
     [
         ({}, {}, False),
         ({}, {"c0": _got()}, False),
@@ -134,7 +134,7 @@ def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocati
     ],
 )
 def test_an_allocation_already_annotated_is_not_written_again(
-    found: dict[str, Allocation], annotated: dict[str, Allocation], news: bool
+    found: dict[str, Allocation], annotated: dict[str, Allocation], needed: bool
 ) -> None:
     """Newer evidence alone is none either, but for the proof of a guess."""
-    assert needs_annotation(found, annotated) is news
+    assert needs_annotation(found, annotated) is needed

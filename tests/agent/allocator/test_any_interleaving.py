@@ -106,14 +106,14 @@ class Admissions(RuleBasedStateMachine):
     # --- what happens -------------------------------------------------------------------
 
     @precondition(lambda self: self.node.kubelet.admitting is None)
-    @rule(name=_names, before=_before, mains=_mains, order=_orders, told=st.booleans())
+    @rule(name=_names, before=_before, mains=_mains, order=_orders, seen=st.booleans())
     def come_to_a_pod(
         self,
         name: str,
         before: list[Any],
         mains: list[Any],
         order: tuple[Resource, ...],
-        told: bool,
+        seen: bool,
     ) -> None:
         """The kubelet comes to a pod that the watch has told of, or not yet."""
         if self.node.api.named("default", name):
@@ -123,7 +123,7 @@ class Admissions(RuleBasedStateMachine):
             for index, (kind, counts) in enumerate(before + mains)
         ]
         pod = make_pod(name, *containers)
-        self.node.bind(pod, seen=told)
+        self.node.bind(pod, seen=seen)
         self.node.begin(pod, order)
 
     @precondition(lambda self: self.node.kubelet.admitting is not None)

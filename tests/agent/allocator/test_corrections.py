@@ -46,8 +46,8 @@ STATIC = Checkpoint({"static": {"c0": {CORE: A}}})
 def _service(
     evidence: Evidence = Evidence.ORDER, *, name: str = "c0", allocated: bool = True
 ) -> CurrentPod:
-    answer = Assignment(name, CORE, A, evidence, allocated)
-    return CurrentPod(POD.id, "u-p", assignments=(answer,))
+    assignment = Assignment(name, CORE, A, evidence, allocated)
+    return CurrentPod(POD.id, "u-p", assignments=(assignment,))
 
 
 GUESSED, KNOWN = _service(), _service(Evidence.WITNESS)
@@ -162,13 +162,13 @@ def test_a_guess_whose_slots_are_all_offered_again_is_void(
 
 # --- whose UID it is ----------------------------------------------------------------------
 
-ANSWERS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
+ASSIGNMENTS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
 
 
 def _identified(
     *views: PodInfo, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
 ) -> CurrentPod:
-    service = CurrentPod(pod_id("p", ""), "", assignments=ANSWERS)
+    service = CurrentPod(pod_id("p", ""), "", assignments=ASSIGNMENTS)
     entries = [listed("p", c0=None)]
     return with_uid(service, before, now, entries=entries, pods=pods_of(*views))
 

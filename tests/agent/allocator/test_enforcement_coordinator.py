@@ -69,8 +69,8 @@ def node(enforcer: FakeEnforcer) -> Node:
 
 def test_the_enforcer_adds_to_the_response(node: Node) -> None:
     node.begin(make_pod("p", asks(30, 4)))
-    answer = node.allocator.allocate(CORE, node.call())
-    assert answer == ContainerEdits(
+    edits = node.allocator.allocate(CORE, node.call())
+    assert edits == ContainerEdits(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
     )
 

@@ -21,7 +21,7 @@ from tests.agent.builders import CORE, MEMORY
 def _tickets(*cards: int) -> list[Slot]:
     """Tickets of the first places of cards: how many of GPU-0, of GPU-1, and so on."""
     return [
-        Slot(f"GPU-{card}", place) for card, count in enumerate(cards) for place in range(count)
+        Slot(f"GPU-{card}", number) for card, count in enumerate(cards) for number in range(count)
     ]
 
 

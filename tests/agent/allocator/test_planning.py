@@ -51,7 +51,7 @@ def test_what_a_refused_pod_had_got_counts_until_the_kubelet_has_freed_it() -> N
     node.kubelet.first = (MEMORY, OTHER_PLUGIN)
     node.call()
     node.admit(refused, (MEMORY, OTHER_PLUGIN))
-    node.told()
+    node.publish_statuses()
     node.admit(other)
     assert node.cards(other) == ["GPU-1"]
 

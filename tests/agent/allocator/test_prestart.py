@@ -13,9 +13,9 @@ from tests.in_memory.node import Node
 from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
 
 
-def ids(card: int, places: range) -> list[str]:
+def ids(card: int, numbers: range) -> list[str]:
     """Device IDs of one card."""
-    return [f"GPU-{card}::{place}" for place in places]
+    return [f"GPU-{card}::{number}" for number in numbers]
 
 
 NOT_SHOWN = "the kubelet's checkpoint shows no container with exactly these devices"
@@ -150,7 +150,7 @@ def test_a_late_checkpoint_is_no_proof_for_a_pod_with_unknown_uid(node: Node) ->
     """It has the places with a pod that has ended, whose container has the same name."""
     ended = node.admit(make_pod("ended", asks(30, 8)))
     node.ends(ended)
-    node.told()
+    node.publish_statuses()
     node.kubelet.overtake()
     node.api.away = True
     pod = make_pod("a", asks(30, 8))
@@ -182,11 +182,11 @@ def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
 def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
     node: Node, given: Resource
 ) -> None:
-    places = {CORE: ids(0, range(30)), MEMORY: ids(0, range(8))}[given]
+    device_ids = {CORE: ids(0, range(30)), MEMORY: ids(0, range(8))}[given]
     pod = make_pod("a", asks(30, 8))
     node.bind(pod)
     node.kubelet.know(pod)
-    node.kubelet.hold(pod, "main", {given: places})
+    node.kubelet.hold(pod, "main", {given: device_ids})
     node.allocator.refresh()
     missing = given.other
     asked = {CORE: 30, MEMORY: 8}[missing]
@@ -262,21 +262,21 @@ def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "wish", "told"),
+    ("cores", "wish", "reason"),
     [
         (30, {"nouse_gpu_uuid": "GPU-0"}, "GPU-0 by nouse-gpu-uuid"),
         (200, {"gpu_link": "nvlink"}, "GPU-0, GPU-1 by gpu-link (nvlink)"),
     ],
 )
 def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_known(
-    node: Node, cores: int, wish: dict[str, Any], told: str
+    node: Node, cores: int, wish: dict[str, Any], reason: str
 ) -> None:
     node.api.away = True
     pod = node.admit(make_pod("a", asks(cores, 8), **wish))
     node.api.away = False
     node.watch.deliver()
     assert veto(node, pod) == (
-        f"cards that the pod's annotations rule out: {told}; the pod was not "
+        f"cards that the pod's annotations rule out: {reason}; the pod was not "
         "known when they were chosen: delete it, and its successor is placed again"
     )
 
@@ -287,7 +287,7 @@ def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish
     """The annotation was changed since."""
     pod = node.admit(make_pod("a", asks(30, 8)))
     node.start(pod)
-    node.told()
+    node.publish_statuses()
     pod.annotations[NAMES.nouse_gpu_uuid] = ",".join(node.cards(pod))
     node.api.changed(pod)
     node.watch.deliver()

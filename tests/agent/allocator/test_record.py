@@ -54,9 +54,11 @@ INIT_ONLY = written(p={"i": {CORE: A}})
 BOTH = {"i": A, "c0": B}
 
 
-def _gave(name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True) -> CurrentPod:
-    answer = Assignment(name, CORE, held, Evidence.WITNESS, allocated)
-    return CurrentPod(pod_id(pod), f"u-{pod}", assignments=(answer,))
+def _assigned(
+    name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True
+) -> CurrentPod:
+    assignment = Assignment(name, CORE, held, Evidence.WITNESS, allocated)
+    return CurrentPod(pod_id(pod), f"u-{pod}", assignments=(assignment,))
 
 
 def _read(
@@ -82,23 +84,23 @@ def _context(
     identified: Any = (),
     freed: Any = (),
     ended: Any = (),
-    asker: Any = None,
+    last_pod: Any = None,
     passed: Any = (),
     **rest: Any,
 ) -> SnapshotContext:
     history = KubeletHistory(
         frozenset(listed), frozenset(identified), frozenset(freed), frozenset(ended)
     )
-    return SnapshotContext(history, last_pod=asker, finished=frozenset(passed), **rest)
+    return SnapshotContext(history, last_pod=last_pod, finished=frozenset(passed), **rest)
 
 
 def _held(record: AllocationSnapshot) -> dict[str, frozenset[str]]:
     """The core places of all containers."""
     return {
-        name: places[CORE]
+        name: held_ids[CORE]
         for pod in record.pods
-        for name, places in pod.held.items()
-        if CORE in places
+        for name, held_ids in pod.held.items()
+        if CORE in held_ids
     }
 
 
@@ -110,14 +112,14 @@ def _held(record: AllocationSnapshot) -> dict[str, frozenset[str]]:
         "an init container is only in the file (K4)": ([UNSEEN], INIT_ONLY, [], {"i": A}),
         "List and file together": ([HAS_B], FILE, [], BOTH),
         "a pod that List does not show is in the file": ([], FILE, [], BOTH),
-        "an init container was answered": ([UNSEEN], None, [_gave("i", A)], {"i": A}),
-        "the container before is in the file": ([UNSEEN], INIT_ONLY, [_gave("c0", B)], BOTH),
-        "what List shows goes before our answer": ([HAS_B], None, [_gave("c0", C)], {"c0": B}),
-        "a promise is no answer": ([UNSEEN], None, [_gave("c0", A, allocated=False)], {}),
-        "answered, and listed no more": ([], None, [_gave("c0", B)], {}),
+        "an init container was answered": ([UNSEEN], None, [_assigned("i", A)], {"i": A}),
+        "the container before is in the file": ([UNSEEN], INIT_ONLY, [_assigned("c0", B)], BOTH),
+        "what List shows goes before our answer": ([HAS_B], None, [_assigned("c0", C)], {"c0": B}),
+        "a promise is no answer": ([UNSEEN], None, [_assigned("c0", A, allocated=False)], {}),
+        "answered, and listed no more": ([], None, [_assigned("c0", B)], {}),
         "no List: the file": (None, FILE, [], BOTH),
-        "no List: the file and our answers": (None, INIT_ONLY, [_gave("c0", B)], BOTH),
-        "no List, no file: our answers": (None, None, [_gave("c0", B)], {"c0": B}),
+        "no List: the file and our answers": (None, INIT_ONLY, [_assigned("c0", B)], BOTH),
+        "no List, no file: our answers": (None, None, [_assigned("c0", B)], {"c0": B}),
         "no List, no file, no answer": (None, None, [], {}),
     },
 )
@@ -132,7 +134,7 @@ def test_what_a_pod_holds_is_known_from_three_sources(
 
 def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_assignments() -> None:
     """K33: the file may be one container old; nobody else knows what that pod was given."""
-    services = _gave("c0", B, pod="q"), _gave("c0", A)
+    services = _assigned("c0", B, pod="q"), _assigned("c0", A)
     record = _read(None, None, *services, views=[POD, GUEST, view("new")])
     assert [(each.id.name, each.slots(CORE)) for each in record.pods] == [
         ("q", B),
@@ -148,7 +150,7 @@ def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_assignments
 )
 def test_without_list_what_a_rejected_pod_was_given_is_free(rejected: dict[str, Any]) -> None:
     """``List`` no longer showed it, or another was the target while it lacked something (K8)."""
-    record = _read(None, None, _gave("c0", B, pod="q"), _gave("c0", A), **rejected)
+    record = _read(None, None, _assigned("c0", B, pod="q"), _assigned("c0", A), **rejected)
     assert _held(record) == {"c0": B}
 
 
@@ -193,7 +195,7 @@ HAS_ALL, GUEST_HAS_B = listed("p", c0=ALL_B), listed("q", c0={CORE: B})
         "asking: offered what it hands on (K7)": (
             [],
             FILE,
-            {"offered": OFFERED, "asker": ME},
+            {"offered": OFFERED, "last_pod": ME},
             BOTH,
         ),
         "not listed, and another has its places": ([GUEST_HAS_B], FILE, WITH_GUEST, {"c0": B}),
@@ -334,8 +336,8 @@ def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
     record = _read(
         [listed("q", c0=None)],
         None,
-        _gave("c0", B, pod="q"),
-        _gave("c0", A),
+        _assigned("c0", B, pod="q"),
+        _assigned("c0", A),
         views=[POD, GUEST],
     )
     assert record.held[CORE] == B
@@ -355,7 +357,7 @@ NAMES = "pqr"
 VIEWS = {
     name: view(name, container("i", 10, 1, kind=INIT), container("c0", 10, 1)) for name in NAMES
 }
-PLACES = {
+DEVICE_IDS = {
     name: {CORE: ids("GPU-0", range(10 * at, 10 * at + 10)), MEMORY: ids("GPU-0", [at])}
     for at, name in enumerate(NAMES)
 }
@@ -368,7 +370,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     file: dict[str, Containers] = {}
     views: list[PodInfo] = []
     for name in NAMES:
-        mine = PLACES[name]
+        mine = DEVICE_IDS[name]
         shown: HeldSlots | None = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
         entries += [] if shown is None else [_entry(name, *sorted(shown))]
         if draw(st.booleans()):
@@ -377,7 +379,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     twice = draw(st.booleans())
     entries += entries[:1] if twice else []
     name = draw(st.sampled_from(NAMES))
-    service = _gave("c0", PLACES[name][CORE], pod=name)
+    service = _assigned("c0", DEVICE_IDS[name][CORE], pod=name)
     return {
         "listed": entries,
         "checkpoint": Checkpoint(file),
@@ -388,13 +390,13 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
 
 @cache
 def _entry(name: str, *resources: Resource) -> ListedPod:
-    return listed(name, c0={each: PLACES[name][each] for each in resources} or None)
+    return listed(name, c0={each: DEVICE_IDS[name][each] for each in resources} or None)
 
 
 @cache
 def _file_of(name: str, init: bool, right: bool) -> Containers:
-    held = {"c0": PLACES[name] if right else PLACES["p"]}
-    return {**held, "i": PLACES[name]} if init else held
+    held = {"c0": DEVICE_IDS[name] if right else DEVICE_IDS["p"]}
+    return {**held, "i": DEVICE_IDS[name]} if init else held
 
 
 @cache
@@ -422,7 +424,9 @@ def test_skipping_stable_pods_changes_no_result(looks: list[dict[str, Any]]) -> 
             assert record.held[each] == afresh.held[each]
         for name in NAMES:
             assert record.lists(VIEWS[name].id.key) == afresh.lists(VIEWS[name].id.key)
-            assert record.find(CORE, PLACES[name][CORE]) == afresh.find(CORE, PLACES[name][CORE])
+            assert record.find(CORE, DEVICE_IDS[name][CORE]) == afresh.find(
+                CORE, DEVICE_IDS[name][CORE]
+            )
             assert record.pod_by_uid(f"u-{name}") == afresh.pod_by_uid(f"u-{name}")
 
 

@@ -70,20 +70,20 @@ def _record(*pods: SnapshotPod) -> AllocationSnapshot:
     return AllocationSnapshot(pods, listing=any(each.listed is not None for each in pods))
 
 
-def _turn(*pods: SnapshotPod, asker: PodInfo | None = None, guessed: bool = False) -> LastCall:
-    """What a call of *asker* has left, when ``List`` showed *pods*."""
-    if asker is None:
+def _last_call(*pods: SnapshotPod, pod: PodInfo | None = None, guessed: bool = False) -> LastCall:
+    """What a call of *pod* has left, when ``List`` showed *pods*."""
+    if pod is None:
         return LastCall(None, Counter(each.signature for each in pods), guessed=False)
-    return LastCall(None, {}, guessed=False).after(record_of(*pods), asker.id, guessed=guessed)
+    return LastCall(None, {}, guessed=False).after(record_of(*pods), pod.id, guessed=guessed)
 
 
-NEW, STARTED = _turn(), LastCall()
-AFTER_A = _turn(A, asker=VIEW_A)
-AFTER_FULL_A = _turn(A_FULL, asker=VIEW_A)
-GUESSED_A = _turn(A, asker=VIEW_A, guessed=True)
-AFTER_C = _turn(A, C, asker=VIEW_C)
-A_OF_TWO = _turn(A, B, asker=VIEW_A)
-B_PASSED = replace(_turn(A, B), finished=frozenset({VIEW_B.id}))
+NEW, STARTED = _last_call(), LastCall()
+AFTER_A = _last_call(A, pod=VIEW_A)
+AFTER_FULL_A = _last_call(A_FULL, pod=VIEW_A)
+GUESSED_A = _last_call(A, pod=VIEW_A, guessed=True)
+AFTER_C = _last_call(A, C, pod=VIEW_C)
+A_OF_TWO = _last_call(A, B, pod=VIEW_A)
+B_PASSED = replace(_last_call(A, B), finished=frozenset({VIEW_B.id}))
 B_TRIED = replace(AFTER_FULL_A, ruled_out=frozenset({VIEW_B.id}))
 
 
@@ -268,3 +268,8 @@ def test_a_refusal_names_who_is_waiting_and_for_what() -> None:
         "(cores 13, memory 1); default/p4 container c0 (cores 14, memory 1) and 2 more"
     )
     assert _refusal(record_of(), NEW).endswith("waiting: none")
+
+
+def test_a_refusal_of_one_core_has_it_in_the_singular() -> None:
+    with pytest.raises(ResolutionError, match=r"^no container waits for 1 core; waiting: none$"):
+        _resolve(record_of(), NEW, TargetRequest(CORE, 1))

@@ -50,10 +50,10 @@ AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 
 def last(node: Node) -> tuple[str, Evidence]:
     """Whom the last call was for, and by which evidence."""
-    said = [each for each in node.decision_log.everything if each.evidence][-1]
-    assert said.ref is not None
-    assert said.evidence is not None
-    return f"{said.ref.pod.name}/{said.ref.container}", said.evidence
+    decision = [each for each in node.decision_log.everything if each.evidence][-1]
+    assert decision.ref is not None
+    assert decision.evidence is not None
+    return f"{decision.ref.pod.name}/{decision.ref.container}", decision.evidence
 
 
 def free(node: Node) -> dict[str, int]:

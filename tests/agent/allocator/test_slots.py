@@ -54,8 +54,8 @@ def test_a_card_has_100_core_slots_and_one_memory_slot_per_block() -> None:
     node = DeviceTable(Inventory((card(0, blocks=7), card(1, blocks=2))), 2 * BLOCK)
     assert list(node.slots(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
     assert list(node.slots(CORE)) == [
-        *(f"GPU-0::{place}" for place in range(100)),
-        *(f"GPU-1::{place}" for place in range(100)),
+        *(f"GPU-0::{number}" for number in range(100)),
+        *(f"GPU-1::{number}" for number in range(100)),
     ]
     assert node.slots(CORE)["GPU-1::7"] == Slot("GPU-1", 7)
 

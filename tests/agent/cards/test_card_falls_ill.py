@@ -176,15 +176,15 @@ def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
         "uid": "n1",
     }
     labels = f'card="{uuid(0)}",index="0",model="NVIDIA A100-SXM4-80GB"'
-    ill = stage.metrics()
-    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 0.0\n" in ill
+    metrics = stage.metrics()
+    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 0.0\n" in metrics
     assert (
         f'gpu_turnstile_agent_card_events_total{{card="{uuid(0)}",fault="card",kind="xid",'
         'xid="79"} 1.0\n'
-    ) in ill
-    assert 'gpu_turnstile_agent_cards{state="served"} 2.0\n' in ill
+    ) in metrics
+    assert 'gpu_turnstile_agent_cards{state="served"} 2.0\n' in metrics
 
-    node.mend()  # somebody has reset it
+    node.restore()  # somebody has reset it
     eventually(lambda: stage.offered() == ("200", "200"), "its places are healthy again")
     eventually(lambda: stage.shown()[0].unhealthy == "", "the node shows it")
     eventually(lambda: len(stage.events()) == 2, "it is told")

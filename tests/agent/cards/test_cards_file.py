@@ -22,7 +22,7 @@ def _write(folder: Path, content: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "error"),
     [
         (b"cards: \xff\xfe", "cards: cannot read {path}: 'utf-8' codec can't decode"),
         *(
@@ -44,11 +44,11 @@ def _write(folder: Path, content: str | bytes) -> Path:
         ),
     ],
 )
-def test_a_missing_file_is_refused_on_one_line(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_missing_file_is_refused_on_one_line(tmp_path: Path, content: bytes, error: str) -> None:
     path = _write(tmp_path, content)
     with pytest.raises(SettingsError) as caught:
         load_inventory(path)
-    assert str(caught.value).startswith(told.replace("{path}", str(path)))
+    assert str(caught.value).startswith(error.replace("{path}", str(path)))
     assert "\n" not in str(caught.value)
 
 

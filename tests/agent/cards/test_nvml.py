@@ -191,7 +191,7 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "told"),
+    ("code", "kind", "message"),
     [
         (UNLOADED, DriverUnloaded, "NVML: Driver Not Loaded"),
         (
@@ -205,12 +205,12 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
     ],
 )
 def test_a_driver_that_does_not_work_is_reported(
-    library: ctypes.CDLL, node: NvmlScript, code: int, kind: type[Exception], told: str
+    library: ctypes.CDLL, node: NvmlScript, code: int, kind: type[Exception], message: str
 ) -> None:
     node.fail("nvmlInitWithFlags", code)
     with pytest.raises(kind) as caught, NvmlSource().open():
         pytest.fail("it does not work")
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
         session.watch([uuid(0)])
         node.fail("nvmlEventSetFree", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
         node.fail("nvmlShutdown", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    node.mend()
+    node.restore()
     with NvmlSource().open() as session:
         assert len(session.discover().inventory.cards) == 2
 
@@ -304,9 +304,9 @@ def test_a_probe_returns_the_cards_errors_and_the_recovery_action(
         3, "a reset of the card", pending=True, defect="memory rows could not be remapped"
     )
     node.card(0, action=99)
-    answer = session.probe(uuid(0))
-    assert isinstance(answer, Probe)
-    assert answer.action == "recovery action 99"
+    probe = session.probe(uuid(0))
+    assert isinstance(probe, Probe)
+    assert probe.action == "recovery action 99"
     node.forget(*(f"card 0 {each}" for each in ("ecc", "action", "pending", "failed", "mig")))
     assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # it can tell nothing
     node.card(0, mig=1)

@@ -239,7 +239,7 @@ STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlin
 
 
 @pytest.mark.parametrize(
-    ("number", "step", "told"),
+    ("number", "step", "message"),
     [
         (errno.ENOSPC, "mkdir", "the node's admin must free space there"),
         (errno.EROFS, "write", "the node's admin must move it to a writable file system"),
@@ -253,7 +253,7 @@ def test_a_disk_error_is_reported_on_one_line(
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     step: str,
-    told: str,
+    message: str,
 ) -> None:
     kept = dirs.make(OTHER_IDS, B)
 
@@ -263,7 +263,7 @@ def test_a_disk_error_is_reported_on_one_line(
             dirs.make(IDS, A)
     assert str(error.value) == (
         "state-dir: cannot make the directory of a container's limits: "
-        f"{os.strerror(number)}: {told}"
+        f"{os.strerror(number)}: {message}"
     )
     assert dirs.all() == (kept,)  # nothing is lost
     assert dirs.make(IDS, A).owner == A

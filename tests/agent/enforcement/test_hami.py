@@ -58,8 +58,8 @@ class HamiHost:
             ],
         )
 
-    def shared(self, places: frozenset[str]) -> Path:
-        return self.state / "tickets" / digest_of(places) / "files" / "shared.cache"
+    def shared(self, ids: frozenset[str]) -> Path:
+        return self.state / "tickets" / digest_of(ids) / "files" / "shared.cache"
 
     @property
     def preload(self) -> Path:
@@ -73,8 +73,8 @@ class HamiHost:
             Mount("/etc/ld.so.preload", str(self.preload), read_only=True),
         )
 
-    def shared_mount(self, places: frozenset[str]) -> Mount:
-        return Mount("/usr/local/vgpu/shared.cache", str(self.shared(places)), read_only=False)
+    def shared_mount(self, ids: frozenset[str]) -> Mount:
+        return Mount("/usr/local/vgpu/shared.cache", str(self.shared(ids)), read_only=False)
 
     def core(self, ref: ContainerRef = CLAIM) -> ContainerEdits:
         return self.hami.prepare_allocation(ref, SHARE_IDS, SHARE)
@@ -87,11 +87,11 @@ def node(tmp_path: Path) -> HamiHost:
 
 def entitled(
     ref: ContainerRef = CLAIM,
-    places: frozenset[str] = SHARE_IDS,
+    ids: frozenset[str] = SHARE_IDS,
     cores: Grant = SHARE,
     held: Grant | None = None,
 ) -> Entitlement:
-    return Entitlement(ref, places, cores, held)
+    return Entitlement(ref, ids, cores, held)
 
 
 # --- answers --------------------------------------------------------------------------------
@@ -135,12 +135,12 @@ def test_limits_are_numbered_as_cuda_does_by_pci_address(
     bus_ids: tuple[str, ...], limits: str, node: HamiHost
 ) -> None:
     """Of the container's cards, not of the node's; by index where an address is not known."""
-    answer = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(
+    edits = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(
         CLAIM, frozenset(), memory(3, 2, 1)
     )
-    assert " ".join(answer.envs[f"CUDA_DEVICE_MEMORY_LIMIT_{at}"] for at in range(3)) == limits
-    assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT"] == "256m"
-    assert answer.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert " ".join(edits.envs[f"CUDA_DEVICE_MEMORY_LIMIT_{at}"] for at in range(3)) == limits
+    assert edits.envs["CUDA_DEVICE_MEMORY_LIMIT"] == "256m"
+    assert edits.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_a_library_that_is_too_old_is_reported_for_each_new_file(
@@ -188,16 +188,16 @@ def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: HamiHost) ->
 def test_what_is_mounted_is_there_and_only_the_shared_file_can_be_written(node: HamiHost) -> None:
     before = os.umask(0o077)
     try:
-        answer = node.core()
+        edits = node.core()
     finally:
         os.umask(before)
-    modes = {each.container: Path(each.host).stat() for each in answer.mounts}
+    modes = {each.container: Path(each.host).stat() for each in edits.mounts}
     assert all(stat.S_ISREG(each.st_mode) for each in modes.values())
     assert stat.S_IMODE(modes["/usr/local/vgpu/shared.cache"].st_mode) == 0o666
     assert stat.S_IMODE(modes["/etc/ld.so.preload"].st_mode) == 0o644
     assert node.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
     assert stat.S_IMODE(node.preload.parent.stat().st_mode) & 0o022 == 0
-    assert {each.container for each in answer.mounts if not each.read_only} == {
+    assert {each.container for each in edits.mounts if not each.read_only} == {
         "/usr/local/vgpu/shared.cache"
     }
 
@@ -268,7 +268,7 @@ def test_without_the_library_nothing_limited_is_promised_or_started(
             act()
         assert str(refused.value) == MISSING
     uncapped = node.hami.prepare_allocation(CLAIM, WHOLE_IDS, WHOLE)  # nothing is limited
-    node.hami.prepare_start(WHOLE_IDS, entitled(places=WHOLE_IDS, cores=WHOLE))
+    node.hami.prepare_start(WHOLE_IDS, entitled(ids=WHOLE_IDS, cores=WHOLE))
     assert uncapped.envs == {}
     assert Path(uncapped.mounts[0].host).is_file()
 

@@ -214,8 +214,8 @@ def test_malformed_and_hostile_specs_are_skipped_and_logged_once(
     host.install()
     for _ in range(2):
         assert host.file.refresh(TWO) == THEIRS
-    told = [Path(vars(each)["path"]).name for each in caplog.records]
-    assert sorted(told) == sorted(
+    names = [Path(vars(each)["path"]).name for each in caplog.records]
+    assert sorted(names) == sorted(
         {*HOSTILE, "large.json", "folder.json", "pipe.yaml", "zero.json"}
         | {"loop.json", "dangling.json"}
     )

@@ -37,7 +37,7 @@ EVERYTHING: dict[str, Any] = {
 VISIBLE = {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}
 LOADER = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}
 NODES = ("/dev/nvidia0", "/dev/nvidia2")
-ANSWERS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
+EDITS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
     "device nodes": (
         Injection.NODES,
         {"control_devices": ["/dev/nvidiactl"]},
@@ -79,11 +79,11 @@ ANSWERS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
 }
 
 
-@pytest.mark.parametrize(("mode", "more", "answer"), ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize(("mode", "more", "edits"), EDITS.values(), ids=EDITS)
 def test_the_response_for_cores_has_the_cards(
-    mode: Injection, more: dict[str, Any], answer: ContainerEdits
+    mode: Injection, more: dict[str, Any], edits: ContainerEdits
 ) -> None:
-    assert inject(TWO, CARDS, mode, **more) == answer
+    assert inject(TWO, CARDS, mode, **more) == edits
 
 
 @pytest.mark.parametrize("mode", Injection)
@@ -103,8 +103,8 @@ def test_a_card_without_a_cdi_name_is_refused(names: dict[str, str] | None) -> N
 
 def test_a_device_node_of_several_cards_is_named_once() -> None:
     same = Inventory(tuple(replace(card(index), device="/dev/null") for index in range(3)))
-    answer = inject(TWO, same, Injection.NODES, control_devices=["/dev/null"])
-    assert answer.devices == ("/dev/null",)
+    edits = inject(TWO, same, Injection.NODES, control_devices=["/dev/null"])
+    assert edits.devices == ("/dev/null",)
 
 
 def test_the_common_edits_of_our_spec_set_void_too() -> None:

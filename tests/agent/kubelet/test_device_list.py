@@ -30,8 +30,10 @@ def node(cards: int, memory: int, block: int, *, numa: int | None = 0) -> Device
 
 
 def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
-    ill = {card.uuid for card in table.inventory.cards}
-    return api.ListAndWatchResponse(devices=devices(table, resource, ill, numa=numa)).ByteSize()
+    unhealthy = {card.uuid for card in table.inventory.cards}
+    return api.ListAndWatchResponse(
+        devices=devices(table, resource, unhealthy, numa=numa)
+    ).ByteSize()
 
 
 @settings(patient, max_examples=share(40))
@@ -43,9 +45,9 @@ def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
     st.sampled_from(Resource),
 )
 def test_the_size_is_that_of_what_is_sent(
-    cards: int, memory: int, place: int | None, numa: bool, resource: Resource
+    cards: int, memory: int, numa_node: int | None, numa: bool, resource: Resource
 ) -> None:
-    table = node(cards, memory, 1, numa=place)
+    table = node(cards, memory, 1, numa=numa_node)
     assert size_of(table, resource, numa=numa) == sent(table, resource, numa=numa)
 
 

@@ -123,9 +123,9 @@ def test_without_inotify_it_logs_that_and_polls(
     with monkeypatch.context() as patch:
         patch.setattr(kubelet_instance, "INotify", NoWatches)
         assert took(watch) < LONG
-    (told, *_) = caplog.records
-    assert told.getMessage() == "cannot watch the plugin directory"
-    assert vars(told)["reason"] == "[Errno 28] No space left on device"
+    (record, *_) = caplog.records
+    assert record.getMessage() == "cannot watch the plugin directory"
+    assert vars(record)["reason"] == "[Errno 28] No space left on device"
     watch.wait()
     assert is_watching(watch, tmp_path / "d")
 
@@ -134,24 +134,26 @@ def test_each_kubelet_is_an_instance_that_lasts_until_another_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    socket, life = tmp_path / "kubelet.sock", KubeletInstance(tmp_path)
+    socket, instance = tmp_path / "kubelet.sock", KubeletInstance(tmp_path)
 
     def start() -> str:
         """Start a kubelet, which makes its socket anew, and give the name of its life."""
         beside = tmp_path / "new"  # the old file is there until then: another inode
         beside.touch()
         beside.replace(socket)
-        return life.current()
+        return instance.current()
 
-    assert life.current() == ""
+    assert instance.current() == ""
     first = start()
-    assert "" != first == life.current()
+    assert "" != first == instance.current()
     assert caplog.messages == []  # the first is no restart
     second = start()
-    assert first != second == life.current()
+    assert first != second == instance.current()
     socket.unlink()
-    assert life.current() == second
+    assert instance.current() == second
     assert caplog.messages == ["the kubelet has restarted"]
     assert start() not in {first, second}
-    assert KubeletInstance(tmp_path).current() == life.current()  # the next agent names it alike
+    assert (
+        KubeletInstance(tmp_path).current() == instance.current()
+    )  # the next agent names it alike
     assert caplog.messages == ["the kubelet has restarted"] * 2

@@ -121,14 +121,14 @@ def test_readable_reflects_the_last_response_and_no_call_is_made_after_the_deadl
 ) -> None:
     kubelet.server.start()
     asked = kubelet.turn_away(0)
-    said = [record.readable]
+    readable_states = [record.readable]
     with pytest.raises(Unavailable, match=r"^PodResources: no time left for a call$"):
         record.list(within=0)
-    said.append(record.readable)
+    readable_states.append(record.readable)
     assert asked.asked == 0
     record.list(within=10)
-    said.append(record.readable)
-    assert said == [True, False, True]
+    readable_states.append(record.readable)
+    assert readable_states == [True, False, True]
     record.close()
     with pytest.raises(Unavailable, match=r"^PodResources: closed$"):
         record.list(within=10)
@@ -155,7 +155,7 @@ def _denies(kubelet: Shown) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "within", "told"),
+    ("happens", "within", "reason"),
     [
         (_hangs, 0.3, "DEADLINE_EXCEEDED: "),
         (_says_nothing, 0.3, ""),  # a connection attempt or the call runs into the deadline
@@ -169,11 +169,11 @@ def test_an_unavailable_list_is_reported_in_time(
     record: PodResources,
     happens: Callable[[Shown], socket.socket | None],
     within: float,
-    told: str,
+    reason: str,
 ) -> None:
     with (
         happens(kubelet) or nullcontext(),
-        pytest.raises(Unavailable, match=f"^PodResources: {told}"),
+        pytest.raises(Unavailable, match=f"^PodResources: {reason}"),
     ):
         record.list(within=within)
 
@@ -233,15 +233,15 @@ def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
 ) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.list, within=10)
+        listing = pool.submit(client.list, within=10)
         _tries(stale)
         stale.now += 0.59
         _tries(stale)
-        assert not answer.done()
+        assert not listing.done()
         fresh = Shown(folder / "fresh")
         fresh.server.start()
         fresh.socket.replace(kubelet.socket)  # it is there at any moment
-        assert answer.result(DEADLINE_S) == ()
+        assert listing.result(DEADLINE_S) == ()
     client.close()
     fresh.server.stop()
 
@@ -252,22 +252,22 @@ def test_nobody_listens_for_longer_than_a_kubelet_takes_to_come(
 ) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.list, within=within)
+        listing = pool.submit(client.list, within=within)
         _tries(stale)
         stale.now += min(within, 0.6)
         with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-            answer.result(DEADLINE_S)
+            listing.result(DEADLINE_S)
     client.close()
 
 
 def test_a_socket_whose_file_goes_is_not_waited_for(kubelet: Shown, stale: CountedClock) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.list, within=10)
+        listing = pool.submit(client.list, within=10)
         _tries(stale)
         kubelet.socket.unlink()
         with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-            answer.result(DEADLINE_S)
+            listing.result(DEADLINE_S)
     client.close()
 
 

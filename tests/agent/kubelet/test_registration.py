@@ -190,19 +190,19 @@ def test_a_registration_is_left_for_a_new_one_when_its_kubelet_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agent.kubelet.registration._REGISTER_SECONDS", 3600.0)
-    answers = threading.Event()
+    released = threading.Event()
 
     def hang(_resource: str) -> None:
         del site.at["Register"]
         meanwhile(site.folder)
-        answers.wait(hangs)
+        released.wait(hangs)
         if hangs == DEADLINE_S:
             raise TurnedAway("too late")
 
     site.at["Register"] = hang
     site.begin()
     site.wait()
-    answers.set()
+    released.set()
     assert site.failures() == reasons
     assert site.resources == BOTH
     assert len(site.gaps) == 1

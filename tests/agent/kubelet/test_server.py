@@ -102,7 +102,7 @@ CALLS: dict[str, Callable[[rpc.DevicePluginStub, list[str]], Any]] = {
 def test_devices_mounts_and_cdi_names_reach_the_kubelet(
     stub: rpc.DevicePluginStub, calls: FakeCalls
 ) -> None:
-    calls.answer = ContainerEdits(
+    calls.edits = ContainerEdits(
         devices=("/dev/nvidia0",),
         mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
         cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
@@ -206,11 +206,11 @@ def test_a_call_in_flight_finishes_when_the_server_stops(
 
     monkeypatch.setattr(calls, "allocate", slowly)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(ask_allocate, stub, ["a"])
+        response = pool.submit(ask_allocate, stub, ["a"])
         assert entered.wait(DEADLINE_S)
         stopped = pool.submit(running.stop, within=DEADLINE_S)
         go_on.set()
-        assert dict(answer.result(DEADLINE_S).envs) == {"late": "yes"}
+        assert dict(response.result(DEADLINE_S).envs) == {"late": "yes"}
         stopped.result(DEADLINE_S)
 
 

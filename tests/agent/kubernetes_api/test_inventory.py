@@ -90,10 +90,10 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
         unhealthy={"GPU-0": "", "GPU-1": "Xid 79 at 12:00:01"}.__getitem__,
         free={CORE: {"GPU-0": 70, "GPU-1": 100}, MEMORY: {"GPU-0": 3, "GPU-1": 10}},
     )
-    sound, ill = (replace(each, minor=0, device="") for each in inventory.cards)
-    ill = replace(ill, unhealthy="Xid 79 at 12:00:01")
+    sound, unhealthy = (replace(each, minor=0, device="") for each in inventory.cards)
+    unhealthy = replace(unhealthy, unhealthy="Xid 79 at 12:00:01")
     free = Amounts(70, 3), Amounts(100, 10)
-    assert found == PublishedInventory(BLOCK, (sound, ill), inventory.links, free)
+    assert found == PublishedInventory(BLOCK, (sound, unhealthy), inventory.links, free)
     assert decode_inventory(encode_inventory(found)) == found
 
 

@@ -177,10 +177,10 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     (view,) = followed(FakePodApi(([obj], "3"))).pods()
     assert view.rank[0] == 1_767_225_600_000_000_000  # it stands where it was created
-    told = vars(caplog.records[0])
-    assert (told["msg"], told["pod"]) == ("annotation ignored", "default/a")
+    logged = vars(caplog.records[0])
+    assert (logged["msg"], logged["pod"]) == ("annotation ignored", "default/a")
     reason = 'predicate time: Invalid value: "1.5e9": must be unix time in ns, decimal'
-    assert told["reason"] == reason
+    assert logged["reason"] == reason
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": "n2"}])
@@ -250,8 +250,8 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     """Nearly every call of the kubelet finds them as they were, and need not look again."""
     api = FakePodApi(([entry("a")], "3"))
     api.pods["default", "a"] = entry("a", version="4")
-    cache, told = cache_of(api), list[object]()
-    cache.subscribe(lambda _view: told.append(cache.pods()))
+    cache, reported = cache_of(api), list[object]()
+    cache.subscribe(lambda _view: reported.append(cache.pods()))
     cache.run(api.over)
     first = cache.pods()
     cache.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
@@ -260,7 +260,7 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     cache.apply("MODIFIED", entry("a", gpu_allocation=RECORD))
     second = cache.pods()
     assert second is not first
-    assert told == [first, second]
+    assert reported == [first, second]
     cache.apply("DELETED", entry("a"))
     assert cache.pods() == ()
     assert cache.pods() is cache.pods()
@@ -285,8 +285,8 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
     cache.run(api.over)
     assert known(cache) == {"a", "c", "d"}
     passed_over = [each for each in caplog.records if each.msg == "object passed over"]
-    told = [vars(each)["object"] for each in passed_over]
-    assert told == ["default/b", "default/a", "default/b", "default/c"]
+    names = [vars(each)["object"] for each in passed_over]
+    assert names == ["default/b", "default/a", "default/b", "default/c"]
 
 
 # --- for a call that cannot wait for the watch ---------------------------------------------
@@ -321,6 +321,6 @@ def test_the_watch_returns_the_pods_of_a_name_in_order() -> None:
     names = ("listed", "new", "two", "none")
     assert [cache.uids_seen(("default", name))[-1] for name in names] == [""] * 4
     clock.now += 5.0  # what was deleted by force before the list the kubelet has come to by now
-    told = [cache.uids_seen(("default", name)) for name in names]
-    assert told == [["", "u-0", "u-1"], ["u"], ["b", "a"], []]
+    uids = [cache.uids_seen(("default", name)) for name in names]
+    assert uids == [["", "u-0", "u-1"], ["u"], ["b", "a"], []]
     assert cache.uids_seen(("default", "many")) == ["", *(f"u-{number}" for number in range(3, 10))]

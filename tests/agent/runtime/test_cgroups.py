@@ -330,13 +330,13 @@ def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> 
     """This is how the kernel shows the other end of a socket that the agent cannot see."""
     with pytest.raises(CgroupError) as error:
         tree.cgroups.container_of(pid)
-    told = "is in a PID namespace that the agent does not see: it needs hostPID"
-    assert str(error.value) == f"the process {told}"
+    reason = "is in a PID namespace that the agent does not see: it needs hostPID"
+    assert str(error.value) == f"the process {reason}"
     made = tree.directory(f"memory{FS}/{ID}", 0, 7)
     tree.process(7, f"4:memory:{FS}/{ID}\n")
     with pytest.raises(CgroupError) as error:
         tree.cgroups.pids_of(tree.found(7))
-    assert str(error.value) == f"a process in {made} {told}"
+    assert str(error.value) == f"a process in {made} {reason}"
 
 
 def test_an_unreadable_cgroup_file_is_reported(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,10 +354,10 @@ def test_an_unreadable_cgroup_file_is_reported(tree: Tree, monkeypatch: pytest.M
             f"{tree.proc}/no: No such file or directory",
         ),
     ]
-    for act, told in acts:
+    for act, reason in acts:
         with pytest.raises(Unavailable) as error:
             act()
-        assert str(error.value) == f"cgroups: {told}"
+        assert str(error.value) == f"cgroups: {reason}"
 
 
 def test_of_many_processes_those_in_containers_are_found(tree: Tree) -> None:

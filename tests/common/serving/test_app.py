@@ -42,5 +42,9 @@ def test_a_waiting_view_continues_after_its_client_disconnects() -> None:
 def test_a_head_response_has_its_length_and_no_body() -> None:
     app = application()
     app.add("/", "GET", lambda _: HttpResponse(HTTPStatus.OK, TEXT, b"text"))
-    answer = client_of(app).head("/")
-    assert (answer.status_code, answer.headers["Content-Length"], answer.data) == (200, "4", b"")
+    response = client_of(app).head("/")
+    assert (response.status_code, response.headers["Content-Length"], response.data) == (
+        200,
+        "4",
+        b"",
+    )

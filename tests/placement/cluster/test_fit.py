@@ -128,11 +128,11 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
 
 
 @pytest.mark.parametrize(
-    ("sick", "cores", "reason"),
+    ("unhealthy", "cores", "reason"),
     [([0, 1], 30, "no healthy card"), ([1], 200, "fewer than 2 healthy cards")],
 )
-def test_unhealthy_cards_are_given_to_no_pod(sick: list[int], cores: int, reason: str) -> None:
-    node = a_node("n1", 2, sick=sick)
+def test_unhealthy_cards_are_given_to_no_pod(unhealthy: list[int], cores: int, reason: str) -> None:
+    node = a_node("n1", 2, unhealthy=unhealthy)
     found = check(a_pod("a", (cores, 4)).pod_class, NodeSnapshot(node, node.sizes))
     assert found == Unschedulable(reason, unresolvable=True)
 
@@ -203,9 +203,9 @@ def test_a_pod_that_fits_has_a_placement_and_another_has_none(
 
 
 def _by_trying(pod: PodInfo, node: Node, free: Sequence[tuple[int, int]]) -> bool:
-    places = {
+    free_slots = {
         card.uuid: {Resource.CORE: cores, Resource.MEMORY: blocks}
         for card, (cores, blocks) in zip(node.cards, free, strict=True)
     }
-    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in places}
-    return can_be_placed(pod.demand.containers, places, nothing)
+    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in free_slots}
+    return can_be_placed(pod.demand.containers, free_slots, nothing)

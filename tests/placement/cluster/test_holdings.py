@@ -19,8 +19,8 @@ from tests.placement.cluster.builders import a_node, a_pod, hint, record
 ONE, TWO = "GPU-n1-0", "GPU-n1-1"
 
 
-def on(*places: int) -> ContainerCards:
-    return ContainerCards(places, Provenance.RECORDED)
+def on(*cards: int) -> ContainerCards:
+    return ContainerCards(cards, Provenance.RECORDED)
 
 
 FREE = [Amounts(100, 32), Amounts(100, 32)]

@@ -10,7 +10,7 @@ from tests.placement.cluster.builders import NAMES, a_node, bare_node, make_node
 
 
 def test_cards_are_read_with_their_size_in_blocks_and_their_health() -> None:
-    node = a_node("n1", 2, blocks=[32, 16], sick=[1])
+    node = a_node("n1", 2, blocks=[32, 16], unhealthy=[1])
     assert [(card.uuid, card.index, card.unhealthy) for card in node.cards] == [
         ("GPU-n1-0", 0, ""),
         ("GPU-n1-1", 1, "Xid 79"),
@@ -24,14 +24,14 @@ def test_alike_nodes_share_what_placing_knows_of_their_cards() -> None:
     one = a_node("n1", links=links)
     assert one.card_set is a_node("n2", links=links).card_set
     assert one.card_set is not a_node("n2").card_set
-    assert one.card_set is not a_node("n2", links=links, sick=[0]).card_set
+    assert one.card_set is not a_node("n2", links=links, unhealthy=[0]).card_set
     assert one.card_set_for(NO_WISHES) is one.card_set
 
 
 def test_a_node_on_which_nothing_changed_stays_the_same_object() -> None:
     before = a_node("n1")
     assert parse_node(make_node("n1"), NAMES, before) is before
-    assert parse_node(make_node("n1", sick=[0]), NAMES, before) is not before
+    assert parse_node(make_node("n1", unhealthy=[0]), NAMES, before) is not before
 
 
 def _changed(**changes: object) -> str:
@@ -76,4 +76,4 @@ def test_a_disconnected_agent_is_detected_by_the_nodes_allocatable(
 
 
 def test_cards_that_are_all_unhealthy_do_not_mean_that_the_agent_is_disconnected() -> None:
-    assert a_node("n1", sick=[0, 1], allocatable="0").problem is Problem.NONE
+    assert a_node("n1", unhealthy=[0, 1], allocatable="0").problem is Problem.NONE

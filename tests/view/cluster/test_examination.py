@@ -143,14 +143,14 @@ def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
     api: FakeApi, path: str, checks: list[str]
 ) -> None:
     words = 'is forbidden: User "u" cannot create resource'
-    api.answers[path] = Rejected(403, words)
+    api.responses[path] = Rejected(403, words)
     found = [each for each in look(api) if each.text == words]
     assert [each.check for each in found] == checks
     assert {each.level for each in found} == {Level.UNKNOWN}
 
 
 @pytest.mark.parametrize(
-    ("answer", "level", "text"),
+    ("response", "level", "text"),
     [
         (
             {"metadata": {}},
@@ -184,15 +184,15 @@ def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
     ],
 )
 def test_a_dry_run_pod_is_created_and_its_result_reported(
-    api: FakeApi, answer: object, level: str, text: str
+    api: FakeApi, response: object, level: str, text: str
 ) -> None:
-    api.answers["POST /api/v1/namespaces/team/pods"] = answer
+    api.responses["POST /api/v1/namespaces/team/pods"] = response
     (found,) = [each for each in look(api) if each.check == "webhook"]
     assert (found.level, found.text) == (level, text)
 
 
 def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> None:
-    api.answers[DAEMONSETS] = []
+    api.responses[DAEMONSETS] = []
     facts = collect_facts(api, Names(), "team")
     assert facts.enforcement == UnreadSource(
         "DaemonSet gpu-turnstile-agent, which sets it, is missing"
@@ -203,28 +203,28 @@ def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
     """The API server would say ``address not allowed``, which sends people after a firewall."""
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {"phase": "Pending"}
-    api.answers["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
     (found,) = [each for each in look(api) if each.check == "webhook-certificate"]
     assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
 
 
 def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
-    api.answers[AGENT_METRICS] = Unavailable("no route")
+    api.responses[AGENT_METRICS] = Unavailable("no route")
     facts = collect_facts(api, Names(), "team")
     assert facts.agents == {"n1": UnreadSource("no route")}
     assert not isinstance(facts.proxies["n1"], UnreadSource)
 
 
 def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:
-    api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
+    api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
         pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
     ]
-    api.answers[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
+    api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
     assert not isinstance(collect_facts(api, Names(), "team").agents["n1"], UnreadSource)
 
 
 def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
-    api.answers["/version"] = {"major": "1"}
+    api.responses["/version"] = {"major": "1"}
     assert collect_facts(api, Names(), "team").version == UnreadSource(
         "unexpected response of the API server: KeyError('gitVersion')"
     )
@@ -241,7 +241,7 @@ def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
     why = "0/1 nodes are available: 1 Insufficient memory."
     agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
     here = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    api.answers[here] = [agent, api.answers[here][1]]
+    api.responses[here] = [agent, api.responses[here][1]]
     (found,) = [each for each in look(api) if each.check == "agents"]
     assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
@@ -251,8 +251,8 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
-    api.answers["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
-    agent, _proxy = api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    api.responses["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
+    agent, _proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
     facts = collect_facts(api, Names(), "team")
@@ -302,7 +302,7 @@ def test_the_reason_of_an_unready_pod_is_that_of_its_status(
         "conditions": [{"type": "Ready", "status": "False"}],
         "containerStatuses": [{"name": "webhook", **status}],
     }
-    api.answers["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
     assert [each.text for each in look(api) if each.check == "webhook-replicas"] == [
         f"0 of 1 pods are ready: {words}"
     ]

@@ -27,7 +27,7 @@ def of(pod: str, value: str) -> tuple[dict[str, str], str]:
     return {"namespace": "team", "pod": pod}, value
 
 
-ANSWERS = {
+RESPONSES = {
     "count_over_time": vector(({}, "144")),
     "clamp_min": vector(of("a", "360"), of("odd", "NaN")),
     " and ": vector(of("a", "1200"), of("odd", "+Inf")),
@@ -37,12 +37,12 @@ ANSWERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers queries with *status* and *answers*."""
+    """Answers queries with *status* and *responses*."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.status, self.answers = 200, dict(ANSWERS)
+        self.status, self.responses = 200, dict(RESPONSES)
         self.location = ""
         self.drip = False
         self.asked: list[tuple[str, str, str]] = []
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         (query,) = parse_qs(parts.query)["query"]
         self.server.asked.append((parts.path, query, self.headers.get("Authorization", "")))
-        body = next(each for key, each in self.server.answers.items() if key in query)
+        body = next(each for key, each in self.server.responses.items() if key in query)
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
         if self.server.location:
@@ -112,7 +112,7 @@ def test_what_pods_held_and_left_idle_is_asked_for(server: Server) -> None:
 
 
 def _all(body: bytes) -> dict[str, Any]:
-    return {"answers": {"": body}}
+    return {"responses": {"": body}}
 
 
 _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples \\u202e"}'

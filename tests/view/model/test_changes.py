@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_state import state_of, told
+from tests.view.model.test_state import explanation_of, state_of
 from view.model.explanation import FitReport
 
 
@@ -112,7 +112,7 @@ def test_a_wish_is_dropped_and_several_only_together(
                 "on card 0 of n1 (frees 45 cores, 4 blocks)"
             ),
         ),
-        ([make_node("n1", 1, sick=[0])], [], (60, 4), "repair card 0 of n1: Xid 79"),
+        ([make_node("n1", 1, unhealthy=[0])], [], (60, 4), "repair card 0 of n1: Xid 79"),
         (
             [make_node("n1", 1, allocatable="0")],
             [],
@@ -198,10 +198,10 @@ def test_without_a_fitting_change_that_is_shown_with_the_largest_free_share(
     """No card is free, and more pods than are offered to end hold the cards."""
     held = [on(card, (24, 8), f"p{card}-{each}") for card in range(4) for each in range(4)]
     state = state_of([make_node("n1", 4, blocks=32)], [*held, scenes.waiting("new", asked)])
-    (found,), story = state.fit(make_pod("new", asked)), told(state, "new")
-    said = f"No single change that gpu-turnstile can suggest would make it fit{most}."
-    assert (found.changes, found.no_change) == ((), said)
-    assert (story.changes, story.no_change) == ((), said)
+    (found,), explanation = state.fit(make_pod("new", asked)), explanation_of(state, "new")
+    message = f"No single change that gpu-turnstile can suggest would make it fit{most}."
+    assert (found.changes, found.no_change) == ((), message)
+    assert (explanation.changes, explanation.no_change) == ((), message)
 
 
 _LESS = re.compile(r"request (?:(\d+) cores? instead of \d+)?(?: and )?(?:(\d+) memory)?")

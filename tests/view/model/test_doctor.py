@@ -49,12 +49,12 @@ def node(
     blocks: int = 8,
     *,
     inventory: object = "",
-    ill: Sequence[int] = (),
+    unhealthy: Sequence[int] = (),
     nvidia: int = 0,
     cordoned: str = "",
 ) -> NodeFacts:
     """A node of two cards with four blocks each, and what its status offers of them."""
-    made = make_node(name, 2, blocks=4, sick=ill)
+    made = make_node(name, 2, blocks=4, unhealthy=unhealthy)
     annotations = made["metadata"]["annotations"]
     if inventory is None:
         annotations.clear()
@@ -281,7 +281,7 @@ TROUBLES: dict[str, dict[str, object]] = {
         "leftovers warning: from a version before 0.3.0, without component labels: CronJob "
         "gpu-turnstile-certs"
     ): {"managed": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
-    "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, ill=[1])]},  # places too
+    "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, unhealthy=[1])]},  # places too
 }
 
 
@@ -325,14 +325,14 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
     owned[0] = replace(owned[0], release=("a-try", "elsewhere"))  # first by the alphabet
     helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
     left = [each for each in owned if (each.component, each.kind) != ("webhook", "Deployment")]
-    told = [
+    explanation_of = [
         findings(managed=owned, mutating=None),
         findings(managed=owned, policies={}),
         findings(managed=owned, daemonsets={}),
         findings(managed=left),
     ]
-    wrong = [[each for each in found if each.level is not Level.OK] for found in told]
-    assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
+    wrong = [[each for each in found if each.level is not Level.OK] for found in explanation_of]
+    assert [{each.run for each in found} for found in wrong] == [{helm}] * len(explanation_of)
 
 
 def test_a_missing_agent_and_all_is_well_are_not_reported_together() -> None:
@@ -423,8 +423,8 @@ def test_the_image_that_most_run_is_the_common_one(
     proxies = [pod("proxy", f"p{at}", f"n{at}") for at in range(len(images))]
     programs = [*without("agent", "proxy"), *agents, *proxies]
     found = [each for each in findings(nodes=nodes, programs=programs) if each.check == "agents"]
-    told = {each.nodes: each.text for each in found if each.level is Level.WARNING}
-    assert told == expected
+    explanation_of = {each.nodes: each.text for each in found if each.level is Level.WARNING}
+    assert explanation_of == expected
 
 
 def test_nodes_with_the_same_trouble_are_one_finding() -> None:

@@ -104,7 +104,7 @@ def test_an_error_is_one_line_as_kubectl_words_it(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         ("kind: Service", "error: kind: Unsupported value: 'Service'"),
         ("- 1", "error: error parsing: a manifest must be an object"),
@@ -113,13 +113,13 @@ def test_an_error_is_one_line_as_kubectl_words_it(
     ],
 )
 def test_a_manifest_that_cannot_be_read_ends_fit_with_2(
-    kubeconfig: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], text: str, error: str
 ) -> None:
     manifest = kubeconfig.with_name("pod.yaml")
     manifest.write_text(text)
     result = Result(["fit", "-f", str(manifest)], capsys)
     assert (result.code, result.out) == (2, "")
-    assert said in result.err
+    assert error in result.err
 
 
 def test_fit_exits_with_3_if_the_cluster_is_unreachable(
@@ -275,7 +275,7 @@ def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
     shown = "Reading the cluster: 100 nodes, 500 pods"
     eventually(lambda: shown in terminal.getvalue(), "it is shown")
     progress.end()
-    said = terminal.getvalue()
+    output = terminal.getvalue()
     progress("pods", 900)  # which a watch reads again, below its page
-    assert terminal.getvalue() == said
-    assert said.endswith("\x1b[2K")
+    assert terminal.getvalue() == output
+    assert output.endswith("\x1b[2K")

@@ -90,7 +90,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("name", "stage", "said"),
+    ("name", "stage", "expected"),
     [
         ("oom", "failed", "c0: OOMKilled, exit code 137 (SIGKILL); restarted 3 times"),
         ("error", "failed", "Evicted; c0: Error, exit code 1: no such file; restarted 3 times"),
@@ -111,14 +111,14 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
     ],
 )
 def test_a_failed_pod_is_shown_with_its_reason(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, said: str
+    api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, expected: str
 ) -> None:
     rows = run(capsys, "pods", "--no-headers").out.splitlines()
     row = next(each for each in rows if each.startswith(f"{name} "))
     assert row.split()[1] == stage.capitalize()
-    assert row.endswith(said)
+    assert row.endswith(expected)
     text = run(capsys, "explain", name).out
-    assert said in text
+    assert expected in text
     assert "succeeded" not in text
     if stage != "running":
         overview = run(capsys).out
@@ -220,7 +220,7 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
 
 
 @pytest.mark.parametrize(
-    ("manifests", "code", "said"),
+    ("manifests", "code", "expected"),
     [
         ([deployment(10, 7)], 0, "Deployment web fits: all 7 pods on 2 nodes: n1 (4), "),
         ([deployment(10, 20)], 1, "Deployment web does not fit: 7 of 20 pods fit on 2 nodes"),
@@ -244,12 +244,12 @@ def test_the_exit_code_of_fit_is_about_all_pods(
     *,
     manifests: Sequence[Json],
     code: int,
-    said: str,
+    expected: str,
 ) -> None:
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(manifests))
     found = run(capsys, "fit", "-f", str(tmp_path / "all.yaml"))
     assert found.code == code, found.out
-    assert said in found.out + found.err
+    assert expected in found.out + found.err
 
 
 def test_fit_shows_how_many_fit_where_what_is_missing_and_what_is_unknown(
@@ -502,9 +502,9 @@ def test_the_doctor_reports_an_unreachable_cluster_once(
     kubeconfig.write_text(kubeconfig_for("http://127.0.0.1:1"), encoding="utf-8")
     with pytest.raises(SystemExit) as ended:
         commands.main(["doctor", "--kubeconfig", str(kubeconfig)])
-    said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (3, "")
-    assert said.err == (
+    captured = capsys.readouterr()
+    assert (ended.value.code, captured.out) == (3, "")
+    assert captured.err == (
         "The connection to the server 127.0.0.1:1 was refused - did you specify the right host "
         "or port?\n"
     )

@@ -71,8 +71,8 @@ class Shown(Live):
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
         if self.broken:
             raise RuntimeError("a mistake of ours")
-        story = self.state.explain(namespace, name)
-        return story and explanation_with_usage(story, self.uses)
+        explanation = self.state.explain(namespace, name)
+        return explanation and explanation_with_usage(explanation, self.uses)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -167,24 +167,33 @@ def test_a_pods_page_has_its_explanation(shown: Shown, client: FlaskClient) -> N
         *(("llm", "pretrain-13b"), ("vision", "augment-xl")),
         *(("llm", "finetune-70b"), ("vision", "detect-canary")),
     ):
-        story = shown.state.explain(namespace, name)
-        assert story is not None
+        explanation = shown.state.explain(namespace, name)
+        assert explanation is not None
         text = text_of(client.get(f"/pods/{namespace}/{name}").text)
-        told = [
-            *(story.summary, *(each.text for each in story.steps), *story.limits),
-            *(part for each in story.changes for part in (each.text, each.manifest, each.needs)),
-            *(each.node for each in story.nodes),
-            *(card.why_not for node in story.nodes for card in node.cards if not story.cards),
-            *(evidence_text(each) for each in story.pod.containers),
+        texts = [
+            *(explanation.summary, *(each.text for each in explanation.steps), *explanation.limits),
+            *(
+                part
+                for each in explanation.changes
+                for part in (each.text, each.manifest, each.needs)
+            ),
+            *(each.node for each in explanation.nodes),
+            *(
+                card.why_not
+                for node in explanation.nodes
+                for card in node.cards
+                if not explanation.cards
+            ),
+            *(evidence_text(each) for each in explanation.pod.containers),
             *(
                 f"{each.namespace}/{each.pod} {each.container}"
-                for card in story.cards
+                for card in explanation.cards
                 for each in card.holders
             ),
-            *(each.message for each in story.pod.events),
-            *(part.uuid for each in story.pod.containers for part in each.parts),
+            *(each.message for each in explanation.pod.events),
+            *(part.uuid for each in explanation.pod.containers for part in each.parts),
         ]
-        assert [each for each in told if each not in text] == []
+        assert [each for each in texts if each not in text] == []
 
 
 def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown, client: FlaskClient) -> None:
@@ -267,8 +276,8 @@ def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskCli
     ]
     owner = {"kind": EVIL, "metadata": {"name": EVIL, "namespace": EVIL}}
     denied = scenes.event(owner, "FailedCreate", f"gpu-turnstile {EVIL}", EVIL)
-    told = record(c0=(["GPU-1"], 10, 1))
-    holder = make_pod(EVIL, (10, 1), node="n1", annotations=told, namespace=EVIL)
+    annotations = record(c0=(["GPU-1"], 10, 1))
+    holder = make_pod(EVIL, (10, 1), node="n1", annotations=annotations, namespace=EVIL)
     shown.state.set_gaps([Gap(EVIL, EVIL, EVIL)])
     shown.fill(node, pod, holder, denied, scenes.event(pod, EVIL, EVIL, EVIL))
     for path in (
@@ -292,10 +301,10 @@ def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskCli
 def test_texts_of_pods_cannot_reverse_the_text_direction_and_are_truncated(
     shown: Shown, client: FlaskClient
 ) -> None:
-    said = f"{scenes.HOSTILE}{'x' * 5000}"
-    pod = scenes.waiting("p", (10, 1), message=said, annotations={NAMES.use_gpu_type: said})
-    denied = {**scenes.denied(), "message": f"gpu-turnstile {said}"}
-    shown.fill(make_node("n1", 1), pod, denied, scenes.event(pod, "Odd", said, said))
+    hostile = f"{scenes.HOSTILE}{'x' * 5000}"
+    pod = scenes.waiting("p", (10, 1), message=hostile, annotations={NAMES.use_gpu_type: hostile})
+    denied = {**scenes.denied(), "message": f"gpu-turnstile {hostile}"}
+    shown.fill(make_node("n1", 1), pod, denied, scenes.event(pod, "Odd", hostile, hostile))
     for path in ("/", "/pods/default/p"):
         text = unescape(client.get(path).text)
         assert r"\x1b[31m[red]evil\x1b]0;title\x07\u202e" in text
@@ -344,8 +353,8 @@ def test_every_url_is_relative_and_nothing_is_inline(shown: Shown, client: Flask
     "path", ["/", "/rows", "/pods/a/b", "/static/page.js", "/healthz", "/metrics", "/no/such"]
 )
 def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
-    with client.get(path) as answer:  # a file is closed with it
-        headers = answer.headers
+    with client.get(path) as response:  # a file is closed with it
+        headers = response.headers
     policy = dict(each.split(" ", 1) for each in headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == "'self'"
@@ -360,14 +369,14 @@ def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("path", ["/", "/static/page.js", "/no/such"])
 def test_only_read_methods_are_served(client: FlaskClient, path: str, method: str) -> None:
-    answer = client.open(path, method=method)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
+    response = client.open(path, method=method)
+    assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
 def test_a_page_of_another_name_is_not_served(client: FlaskClient) -> None:
-    answer = client.get("/", headers={"Host": "evil.example:8480"})
-    assert answer.status_code == 421
-    assert answer.text == (
+    response = client.get("/", headers={"Host": "evil.example:8480"})
+    assert response.status_code == 421
+    assert response.text == (
         'host "evil.example:8480" is not allowed; '
         'to allow it, start the page with --allowed-host "evil.example"\n'
     )
@@ -390,8 +399,8 @@ def test_requests_are_counted_and_internal_errors_are_not_exposed(
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (200, 503)
     assert client.get("/no/such").text == "no such page\n"
     shown.broken = True
-    answer = client.get("/pods/a/b")
-    assert (answer.status_code, answer.text) == (500, f"{INTERNAL}\n")
+    response = client.get("/pods/a/b")
+    assert (response.status_code, response.text) == (500, f"{INTERNAL}\n")
     assert "a mistake of ours" in caplog.text
     text = client.get("/metrics").text
     for route, status in (("healthz", 200), ("readyz", 503), ("pod", 500), ("", 404)):

@@ -108,9 +108,9 @@ def test_an_explanation_has_the_events_of_its_pod(
     for away in (False, True):
         if away:
             monkeypatch.setattr(LiveCluster, "load_events_of", _fail)
-        story = live.explain("vision", "augment-xl")
-        assert story is not None
-        assert [each.reason for each in story.pod.events] == ["GPURefused"]
+        explanation = live.explain("vision", "augment-xl")
+        assert explanation is not None
+        assert [each.reason for each in explanation.pod.events] == ["GPURefused"]
     assert live.explain("vision", "nobody") is None
 
 
@@ -173,12 +173,12 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     with ApiClient(api.url) as admin:
         admin.delete("/api/v1/namespaces/llm/pods/short", grace_period_seconds=0)
 
-    def story() -> PodExplanation:
+    def explanation() -> PodExplanation:
         found = live.explain("llm", "short")
         assert found is not None
         return found
 
-    eventually(lambda: story().deleted, "its end is said")
+    eventually(lambda: explanation().deleted, "its end is said")
     app = create_app(live, Feed(1), hosts=Hosts(), metrics=Metrics())
     text = app.test_client().get("/pods/llm/short").text
     assert "Deleted at <time" in text
@@ -298,8 +298,8 @@ def test_a_process_streams_and_ends_at_once_though_a_browser_listens(
         assert page.ask("/events", "HEAD") == (200, "")
         refused = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
         refused.request("GET", "/events")
-        answer = refused.getresponse()
-        assert (answer.status, answer.headers["Retry-After"]) == (503, "30")
+        response = refused.getresponse()
+        assert (response.status, response.headers["Retry-After"]) == (503, "30")
         refused.close()
         assert stream.readline() == b"\n"
         assert stream.readline().startswith(b"id: ")

@@ -38,9 +38,9 @@ class Upstream:
                 connection, address = self.socket.accept()
                 name = bytes(address).lstrip(b"\0").decode()
                 self.peers.append(name)
-                threading.Thread(target=self._answer, args=(connection, name), daemon=True).start()
+                threading.Thread(target=self._serve, args=(connection, name), daemon=True).start()
 
-    def _answer(self, connection: socket.socket, name: str) -> None:
+    def _serve(self, connection: socket.socket, name: str) -> None:
         with self._lock:
             self.open += 1
         with connection, contextlib.suppress(OSError):
@@ -82,11 +82,11 @@ class SocketSite:
         made.settimeout(20)
         return made
 
-    def peer(self, connection: socket.socket, said: bytes = b"hello") -> str:
+    def peer(self, connection: socket.socket, sent: bytes = b"hello") -> str:
         """Say something, hear it again, and give how the upstream names us."""
         before = len(self.upstream.peers)
-        connection.sendall(said)
-        assert hear(connection, len(said)) == said
+        connection.sendall(sent)
+        assert receive(connection, len(sent)) == sent
         assert len(self.upstream.peers) >= max(before, 1)
         return self.upstream.peers[-1]
 
@@ -94,7 +94,7 @@ class SocketSite:
         """Tell whether who connects now hears an answer."""
         with self.connect(digest) as connection, contextlib.suppress(OSError):
             connection.sendall(b"x")
-            return hear(connection, 1) == b"x"
+            return receive(connection, 1) == b"x"
         return False
 
     def hangs_up(self, digest: str) -> bool:
@@ -119,7 +119,7 @@ def dial(ticket_dir: Path) -> socket.socket:
     return made
 
 
-def hear(connection: socket.socket, count: int) -> bytes:
+def receive(connection: socket.socket, count: int) -> bytes:
     heard = b""
     while len(heard) < count and (data := connection.recv(count - len(heard))):
         heard += data

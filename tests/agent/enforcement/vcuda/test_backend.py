@@ -42,9 +42,9 @@ def names(folder: Path) -> list[str]:
 
 def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site: Site) -> None:
     given = entitlement()
-    answer = site.vcuda.prepare_allocation(given.ref, IDS_A, given.cores)
+    edits = site.vcuda.prepare_allocation(given.ref, IDS_A, given.cores)
     directory = site.directory(IDS_A)
-    assert answer == ContainerEdits(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
+    assert edits == ContainerEdits(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
     assert names(directory) == []
     memory = Grant(MEMORY, (CardGrant("GPU-0", 4),))
     assert (
@@ -140,13 +140,13 @@ def _vcuda(state_dir: Path) -> Vcuda:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "error"),
     [("file", r"cannot clean .*: Not a directory: "), ("x" * 100, "cannot listen there: ")],
 )
-def test_an_impossible_state_directory_is_reported(folder: Path, name: str, told: str) -> None:
+def test_an_impossible_state_directory_is_reported(folder: Path, name: str, error: str) -> None:
     (folder / "file").touch()
     vcuda = _vcuda(folder / name)
-    with pytest.raises(EnforcementError, match=rf"^state-dir: {told}"):
+    with pytest.raises(EnforcementError, match=rf"^state-dir: {error}"):
         vcuda.open()
     assert not vcuda.alive
     vcuda.close()

@@ -82,14 +82,14 @@ def test_a_c_program_reads_both_files(
 ) -> None:
     (tmp_path / "vcuda.config").write_bytes(config.encode())
     (tmp_path / "pids.config").write_bytes(encode_pids(pids))
-    told = subprocess.run(
+    printed = subprocess.run(
         [reader, tmp_path / "vcuda.config", tmp_path / "pids.config"],
         check=True,
         capture_output=True,
         text=True,
         timeout=30,
     ).stdout
-    assert told.splitlines() == [
+    assert printed.splitlines() == [
         f"pod_uid={config.pod_uid}",
         f"limit={config.limit}",
         f"container_name={config.container_name}",

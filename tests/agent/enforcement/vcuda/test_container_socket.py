@@ -11,7 +11,7 @@ import pytest
 from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.errors import EnforcementError
 from tests.agent.builders import raising
-from tests.agent.enforcement.vcuda.socket_site import T1, SocketSite, hear
+from tests.agent.enforcement.vcuda.socket_site import T1, SocketSite, receive
 
 
 def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(
@@ -38,7 +38,7 @@ def test_a_path_longer_than_a_sockets_is_listened_at(socket_site: SocketSite) ->
         connection.settimeout(20)
         connection.connect(f"/proc/self/fd/{folder}/vcuda.sock")
         connection.sendall(b"x")
-        assert hear(connection, 1) == b"x"
+        assert receive(connection, 1) == b"x"
     os.close(folder)
 
 

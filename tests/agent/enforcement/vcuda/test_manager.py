@@ -103,8 +103,10 @@ def test_an_unproven_process_is_refused_and_logged(
     assert _code(site, ticket_dir) == DENIED
     site.runtime.containers.clear()
     assert _code(site, ticket_dir) == DENIED
-    told = [vars(each) for each in caplog.records if each.getMessage() == "registration refused"]
-    assert [(each["reason"], each["peer_pid"]) for each in told] == [
+    refusals = [
+        vars(each) for each in caplog.records if each.getMessage() == "registration refused"
+    ]
+    assert [(each["reason"], each["peer_pid"]) for each in refusals] == [
         ("it holds no card 0000:99:00.0, but 0000:3B:00.0", ME),
         ("these devices are held by default/a other", ME),
         ("the container runtime has no such container", ME),
@@ -117,13 +119,13 @@ def test_limits_that_cannot_be_written_are_reported_without_a_path(
     site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unwritten = "UNAVAILABLE", "the limits of this container cannot be written"
-    for problem, told in (
+    for problem, code in (
         (EnforcementError("state-dir: cannot write: No space left on device"), unwritten),
         (RuntimeError("/var/lib/secret"), ("INTERNAL", "internal error")),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(Registrations, "add", raising(problem))
-            assert _code(site, ticket_dir) == told
+            assert _code(site, ticket_dir) == code
     site.runtime.down = True
     away = "UNAVAILABLE", "the node's container runtime does not respond"
     assert _code(site, ticket_dir) == away

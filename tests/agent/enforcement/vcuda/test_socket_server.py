@@ -17,7 +17,15 @@ from agent.enforcement.vcuda.socket_server import ConnectionBudget, identify_pee
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
 from tests.agent.builders import raising
-from tests.agent.enforcement.vcuda.socket_site import T1, T2, Make, SocketSite, ended, hear, of_pid
+from tests.agent.enforcement.vcuda.socket_site import (
+    T1,
+    T2,
+    Make,
+    SocketSite,
+    ended,
+    of_pid,
+    receive,
+)
 from tests.agent.fakes import eventually
 
 
@@ -71,7 +79,7 @@ def test_a_peer_that_stops_sending_still_gets_the_response(socket_site: SocketSi
         connection.sendall(b"question")
         connection.shutdown(socket.SHUT_WR)
         socket_site.upstream.hold.set()
-        assert hear(connection, 100) == b"question"
+        assert receive(connection, 100) == b"question"
 
 
 def test_a_peer_that_sends_too_much_is_disconnected(make: Make) -> None:
@@ -218,7 +226,7 @@ def test_a_peer_gets_its_response_before_the_server_stops(make: Make) -> None:
 
     eventually(refused, "nobody else is let in")
     socket_site.upstream.hold.set()
-    assert hear(connection, 11) == b"hello again"
+    assert receive(connection, 11) == b"hello again"
     connection.close()
     stopping.join()
     assert not socket_site.server.alive

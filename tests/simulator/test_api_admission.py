@@ -61,6 +61,19 @@ def test_a_review_contains_the_request(server: ApiServer, client: ApiClient, hoo
     }
 
 
+def test_a_review_of_a_dry_run_names_it_and_has_no_generated_name(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    server.apply(hook.configuration())
+    obj = pod()
+    obj["metadata"] = {"generateName": "train-"}
+    client.create(PODS, obj, dry_run=True)
+    (review,) = hook.reviews
+    assert "name" not in review
+    assert review["dryRun"] is True
+    assert review["options"]["dryRun"] == ["All"]
+
+
 @pytest.mark.parametrize(
     ("status", "code_and_reason", "message"),
     [

@@ -1,4 +1,4 @@
-"""The one HTTP server of tests that is no simulated API server: it answers as a test says."""
+"""An HTTP server with responses from a test; the only one beside the simulated API server."""
 
 import ssl
 import threading

@@ -1,4 +1,4 @@
-"""README.md and docs/reference.md say what the programs say, and they read what is shown there."""
+"""README.md and docs/reference.md match the programs, which can read the examples there."""
 
 import re
 import tomllib

@@ -11,11 +11,11 @@ FreeSlots = Mapping[str, Mapping[Resource, int]]
 
 
 def can_be_placed(containers: Sequence[ContainerDemand], free: FreeSlots, left: FreeSlots) -> bool:
-    """Tell whether there is a card, or a set of cards, for every container.
+    """Return whether there is a card, or a set of cards, for every container.
 
     Args:
         containers: in the kubelet's order.
-        free: what nobody holds.
+        free: the free slots of each card.
         left: what ordinary init containers of the pod hold and no later one was handed (K7).
     """
     if not containers:

@@ -42,7 +42,7 @@ def settings(**changed: Any) -> Settings:
 
 @dataclass(frozen=True)
 class FakeReplicas(Replicas):
-    """Webhooks of which each serves what it is said to."""
+    """Webhook replicas, each with a certificate that a test sets."""
 
     shown: Served
 
@@ -150,7 +150,7 @@ class FakeCluster(RotationApi):
 
 
 def _nothing() -> None:
-    """Let everything happen."""
+    """Do nothing before a request."""
 
 
 class World:
@@ -295,7 +295,7 @@ class _Turn:
 def interleave(
     runs: Sequence[Callable[[Callable[[], None]], object]], schedule: Sequence[int]
 ) -> None:
-    """Let several runs take turns, call by call, as *schedule* says; then each to its end."""
+    """Run several rotations alternately, call by call, by *schedule*; then each to its end."""
     turns = [_Turn() for _ in runs]
 
     def work(turn: _Turn, run: Callable[[Callable[[], None]], object]) -> None:

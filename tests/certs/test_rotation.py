@@ -383,7 +383,7 @@ def _not_base64(world: World) -> None:
 
 
 def _swapped(world: World) -> None:
-    """The serving pair in the place of the authority, and the other way round."""
+    """The serving pair and the authority, swapped."""
     one, other = world.secret(CA)["data"], world.secret(TLS)["data"]
     one["ca.crt"], other["tls.crt"] = other["tls.crt"], one["ca.crt"]
     one["ca.key"], other["tls.key"] = other["tls.key"], one["ca.key"]

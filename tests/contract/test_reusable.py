@@ -42,7 +42,7 @@ def pod(*containers: Asked) -> PodDemand:
 
 
 def refusals(*containers: Asked) -> list[str]:
-    """Every refusal of a pod, as its author reads it."""
+    """Return the texts of all errors of a pod."""
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
     for kind, cores, memory in containers:
         limits = {NAMES.core: str(cores)} | ({NAMES.memory: str(memory)} if memory else {})

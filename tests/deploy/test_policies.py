@@ -140,16 +140,16 @@ def test_what_the_webhook_makes_of_any_pod_passes_the_policies() -> None:
         assert [each for policy in NEW_PODS for each in denials(policy, request)] == []
 
 
-def test_every_policy_that_asks_who_asks_for_gpus_asks_the_same() -> None:
+def test_all_policies_have_the_same_condition_for_gpu_pods() -> None:
     conditions = {
         each["metadata"]["name"]: each["spec"]["matchConditions"][0]["expression"]
         for each in NEW_PODS
     }
-    asks = conditions["gpu-turnstile-stamps"]
-    assert asks == conditions["gpu-turnstile-requests"]
+    condition = conditions["gpu-turnstile-stamps"]
+    assert condition == conditions["gpu-turnstile-requests"]
     (records,) = (each for each in NEW_PODS if each["metadata"]["name"].endswith("-records"))
-    (inside,) = (e for e in records["spec"]["variables"] if e["name"] == "asks")
-    assert inside["expression"] == asks.replace("'tencent.com'", "variables.domain")
+    (inside,) = (e for e in records["spec"]["variables"] if e["name"] == "requestsGpus")
+    assert inside["expression"] == condition.replace("'tencent.com'", "variables.domain")
 
 
 def test_new_pods_are_reviewed_only_in_selected_namespaces() -> None:

@@ -12,7 +12,7 @@ from tests.e2e.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """What the doctor said.
+    """The doctor's exit code and findings.
 
     Attributes:
         code: its exit code.
@@ -28,13 +28,13 @@ class DoctorResult:
         return {(each["check"], each["level"]) for each in self.items if each["level"] != "ok"}
 
     def one(self, check: str, level: str) -> Json:
-        """Give the only finding of a check with this level."""
+        """Return the only finding of a check with this level."""
         (found,) = (e for e in self.items if (e["check"], e["level"]) == (check, level))
         return found
 
 
 def ask(settings: Settings, *options: str) -> DoctorResult:
-    """Run it."""
+    """Run the doctor."""
     program = Path(sys.executable).with_name("kubectl-gpu")
     done = subprocess.run(
         [program, "doctor", f"--kubeconfig={settings.kubeconfig}", "-o=json", *options],

@@ -183,9 +183,9 @@ class Installation:
         wait("the new certificate", lambda: self.secret("tls")["tls.crt"] != before)
 
     def look_at_secrets(self) -> None:
-        """Let kubelets hand the webhooks what their Secret holds.
+        """Make kubelets update the mounted Secrets of the webhooks.
 
-        A kubelet looks when it looks at a pod: once a minute, or when the pod changes.
+        A kubelet updates them when it syncs a pod: once a minute, or when the pod changes.
         """
         self._in("annotate", "pods", _WEBHOOKS, "--overwrite", "e2e/look=now")
 
@@ -312,7 +312,7 @@ def _runs_in(pid: str, program: str, uid: str) -> bool:
 
 
 def image_parts(image: str) -> dict[str, str]:
-    """Say an image as kustomize wants to be told."""
+    """Split an image into the fields of a kustomization."""
     name, at, digest = image.partition("@")
     if at:
         return {"newName": name, "digest": digest}

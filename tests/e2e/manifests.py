@@ -42,7 +42,7 @@ def cards_file() -> Json:
 
 
 def visible(log: str) -> tuple[str, ...] | None:
-    """Read off a container's log which cards it sees; ``None`` when it has not said yet."""
+    """Read from a container's log which cards it sees; ``None`` if it has not printed them yet."""
     lines = [line for line in log.splitlines() if line.startswith(f"{_CARDS_VARIABLE}=")]
     return tuple(lines[-1].partition("=")[2].split(",")) if lines else None
 
@@ -50,7 +50,7 @@ def visible(log: str) -> tuple[str, ...] | None:
 def limits(log: str) -> VcudaConfig | None:
     """Read off a container's log which limits it found when it started last.
 
-    ``None`` when it has not said, or found no limits that can be read.
+    ``None`` if it has not printed them, or found no readable limits.
     """
     lines = [line for line in log.splitlines() if line.startswith(f"{_LIMITS}=")]
     try:

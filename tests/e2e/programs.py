@@ -67,7 +67,7 @@ class Program:
         return made
 
     def mark(self) -> None:
-        """Let :meth:`events` begin here."""
+        """Make :meth:`events` start here."""
         self._mark = len(read_lines(self.log))
 
     def events(self, event: str) -> list[dict[str, Any]]:

@@ -136,7 +136,7 @@ class Stage(Ground):
     # --- looking ---------------------------------------------------------------------
 
     def registered(self) -> bool:
-        """Tell whether the agent says that the kubelet knows it."""
+        """Return whether the agent reports that it is registered with the kubelet."""
         assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
         try:
             url = f"http://127.0.0.1:{self._ports['agent']}/readyz"

@@ -1,4 +1,4 @@
-"""The way in: what the API server lets through, what it stamps, and what it answers."""
+"""Admission on a real API server: what is allowed, denied and stamped, with its messages."""
 
 import pytest
 

@@ -39,7 +39,7 @@ class Doctor:
     def until(
         self, what: str, holds: Callable[[DoctorResult], object], within: float = 90.0
     ) -> DoctorResult:
-        """Ask until something holds of what it says, and give that."""
+        """Run the doctor until its result fulfils a condition; return that result."""
         last: list[DoctorResult] = []
 
         def held() -> object:

@@ -1,4 +1,4 @@
-"""Who gets what: whole cards, shares beside each other, and places that come back."""
+"""Allocation: whole cards, shares of one card, and slots that become free."""
 
 import re
 

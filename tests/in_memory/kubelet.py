@@ -54,7 +54,7 @@ class Kubelet:
 
     Attributes:
         state: of the current instance.
-        life: counts its lives.
+        instance: counts its instances.
         pods: the true state of its pods, by UID.
         queue: bound pods that it has not begun to admit.
         admitting: the pod being admitted, if any.

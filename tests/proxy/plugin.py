@@ -56,13 +56,13 @@ def register_bytes(folder: Path, request: bytes, *, within: float = 20.0) -> Non
 
 
 class Plugin:
-    """Answers with its name, and does otherwise only what a test tells it.
+    """A device plugin that puts its name into responses; tests change the rest.
 
     Attributes:
-        on_allocate: answers Allocate.
+        on_allocate: returns the name in the response to Allocate.
         asked: the methods that were called.
-        options: what it answers when it is asked for its options.
-        fail_options: how many questions for them fail, after a call of Allocate.
+        options: the response to GetDevicePluginOptions.
+        fail_options: how many calls for options fail, after a call of Allocate.
         lists: raw messages that it sends instead of its devices.
     """
 

@@ -1,10 +1,10 @@
-"""A device plugin of a process of its own, which dies where it is told to.
+"""A device plugin in its own process, which kills itself at a given call.
 
     python -m tests.proxy.plugin_process FOLDER ENDPOINT RESOURCE [DEATH]
 
 DEATH is ``SIGNAL:METHOD:before`` or ``SIGNAL:METHOD:after``: the first call of METHOD kills the
-process, before it is answered or right after. Its name is its own process ID, so that a test
-knows who answered, and it prints ``registered`` once it is.
+process, before or right after its response. Its name is its process ID, so that a test
+knows which process responded, and it prints ``registered`` once it is.
 """
 
 import os
@@ -23,7 +23,7 @@ _LATER_SECONDS = 0.02
 
 
 class _KillablePlugin(Plugin):
-    """A plugin that may die in a call."""
+    """A plugin that kills itself in a call."""
 
     def __init__(self, folder: Path, endpoint: str, kill_at: str) -> None:
         self._number, self._method, self._when = [*kill_at.split(":"), "", ""][:3]

@@ -1,4 +1,4 @@
-"""Each program goes through everything that makes it ask the API server for something."""
+"""Runs of each program with every situation in which it sends a request to the API server."""
 
 import asyncio
 import json

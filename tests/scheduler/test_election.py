@@ -61,7 +61,7 @@ class Two:
         self.one, self.other = (replica(each, self.leases, self.clock) for each in ("one", "other"))
 
     def hold(self, spec: object) -> None:
-        """Let the lease be somebody else's."""
+        """Give the lease to another holder."""
         self.leases.lease = {"metadata": {"name": "lease", "resourceVersion": "7"}, "spec": spec}
 
 

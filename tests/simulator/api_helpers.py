@@ -46,7 +46,7 @@ Respond = Callable[[Json], Json]
 
 @dataclass
 class Hook:
-    """A webhook that a test runs: how to reach it, what it was asked, what it says."""
+    """A webhook of a test: its address, the reviews it got, and its response."""
 
     port: int
     ca_bundle: str
@@ -93,7 +93,7 @@ def allow(**response: Any) -> Respond:
 
 
 def deny(**status: Any) -> Respond:
-    """Answer no."""
+    """Deny every request."""
     return lambda request: {"uid": request["uid"], "allowed": False, "status": status}
 
 

@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
 
 @dataclass(frozen=True)
 class Call:
-    """What a plugin was asked."""
+    """One call of a plugin."""
 
     rpc: str
     ids: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The kubelet and an API server: what it reads, what it says, and who outlives whom."""
+"""The kubelet and an API server: reads, statuses, deletions and outages."""
 
 import threading
 from collections.abc import Iterator

@@ -131,7 +131,7 @@ def test_no_capacity_is_booked_twice(server: ApiServer, client: ApiClient, start
 
 @dataclass
 class FakeExtender:
-    """What it says to each verb, and what it was asked."""
+    """An extender with a response for each verb, and the requests that it got."""
 
     port: int = 0
     responses: dict[str, Callable[[Json], object]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The shipped configurations before the real webhook's decisions: who is asked, who is not."""
+"""The shipped webhook configurations, with the real webhook's decisions: when it is called."""
 
 import base64
 import contextlib

@@ -121,12 +121,12 @@ def preferred_for(node: SimulatedNode, uid: str) -> list[TraceEvent]:
 
 
 def refusal_message(node: SimulatedNode, uid: str) -> str:
-    """What the pod's author reads in ``status.message``."""
+    """Return ``status.message`` of a pod; empty if there is none."""
     return str((node.kubelet.status(uid) or {}).get("message", ""))
 
 
 def assert_right(node: SimulatedNode, *uids: str) -> None:
-    """Every call of these pods was answered, rightly, and what they got is recorded on them."""
+    """Check that every call of these pods had the right target, and their annotations."""
     calls, held = defaultdict(list), defaultdict(set)
     for each in node.admissions():
         calls[each.event.pod_uid].append(each.verdict)
@@ -138,7 +138,7 @@ def assert_right(node: SimulatedNode, *uids: str) -> None:
 
 
 def assert_sound(node: SimulatedNode) -> None:
-    """What holds whatever happened: nobody named wrongly, no place given twice, equal records."""
+    """Check invariants: no wrong target, no slot allocated twice, equal annotations."""
     wrong = [each for each in node.admissions() if each.verdict is Attribution.WRONG]
     assert wrong == [], wrong  # told in words: pytest explains only what stands in tests
     assert node.double_grants() == 0
@@ -147,9 +147,9 @@ def assert_sound(node: SimulatedNode) -> None:
 
 
 def _counts_right(node: SimulatedNode) -> bool:
-    """Return whether the agent counts as the kubelet does, once it has looked who has ended.
+    """Return whether the agent's counts equal the kubelet's, after a search for ended pods.
 
-    Who had not ended by the last call, no call tells it of.
+    The agent notices a pod that ended after its last call only by this search.
     """
     if node.miscounts():
         node.notice_ended_pods()
@@ -157,7 +157,7 @@ def _counts_right(node: SimulatedNode) -> bool:
 
 
 def held_device_ids(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[str, str]]:
-    """What a pod, or one container of it, holds by the kubelet's own record: resource and ID."""
+    """Return what a pod, or one container of it, holds by the kubelet's state: resource and ID."""
     return {
         (each.resource, device_id)
         for each in node.kubelet.held_devices()
@@ -167,7 +167,7 @@ def held_device_ids(node: SimulatedNode, uid: str, container: str = "") -> set[t
 
 
 def cards_of(node: SimulatedNode, uid: str, container: str = "") -> set[str]:
-    """The cards of which a pod, or one container of it, holds places."""
+    """Return the cards on which a pod, or one container of it, holds slots."""
     return {each.partition("::")[0] for _, each in held_device_ids(node, uid, container)}
 
 

@@ -109,7 +109,7 @@ class Site:
         )
 
     def count_logs(self, message: str) -> int:
-        """How often the agent has logged this."""
+        """Return how often the agent has logged a message."""
         return sum(each.getMessage() == message for each in self.log.records)
 
     # --- the kubelet --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Situation 7: the agent, the kubelet, or both killed at every step of a pod's way.
+"""Situation 7: the agent, the kubelet, or both killed at every step of a pod's admission.
 
 The pod has an ordinary init container, a sidecar and two containers, each with both resources,
 so its calls have every form: places of the init container handed on without a word, handed on
@@ -62,7 +62,7 @@ anew: its card must not change between its two resources.
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One way a pod goes without a fault.
+    """One admission of a pod without a fault.
 
     Attributes:
         seed: of the kubelet, with which every container of the pod asks for *first* first.
@@ -83,7 +83,7 @@ COURSES = (Course(22, NAMES.core, unwritten=True), Course(38, NAMES.memory, unwr
 
 
 class Fault(StrEnum):
-    """Who is killed at a step, and when the next one comes."""
+    """Which process is killed at a step, and when its successor starts."""
 
     AWAY = "agent"
     """The agent; another comes when the kubelet has come to all pods it has."""
@@ -142,7 +142,7 @@ class Case:
         self.ids: frozenset[str] = frozenset()
 
     def run(self) -> None:
-        """Let it happen."""
+        """Run the case."""
         node = self.node
         node.admit([deepcopy(BEFORE)])
         node.write_patches()

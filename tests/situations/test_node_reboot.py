@@ -1,4 +1,4 @@
-"""Situation 9: a node boots: who is there first, what the dead ones left, who comes as a batch."""
+"""Situation 9: a node boots: start order, leftover state, and all pods in one batch."""
 
 import socket
 from collections.abc import Sequence

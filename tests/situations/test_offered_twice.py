@@ -85,7 +85,7 @@ class Forgetfulness:
         return any(each.event == "end" and each.pod == pod for each in self.kubelet.trace.events)
 
     def end(self) -> None:
-        """Hold nobody any more."""
+        """Release all held containers."""
         for each in self._released.values():
             each.set()
 

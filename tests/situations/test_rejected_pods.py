@@ -1,4 +1,4 @@
-"""Situation 2: pods that the kubelet rejects, and whoever asks next.
+"""Situation 2: pods that the kubelet rejects, and the next pod's calls.
 
 The rejected pod asks first for what the next pod asks for, so only who knows that it is over
 names the next pod rightly; where that is hard it stands before it in the queue as well as after it.
@@ -33,12 +33,12 @@ Make = Callable[[str, int], Json]
 
 @dataclass(frozen=True)
 class Rejected:
-    """One way to be rejected.
+    """One kind of rejection.
 
     Attributes:
         make: the pod, by its name and queue position.
-        calls: how many Allocates it gets answered.
-        message: what its author reads; ours ends where the cards are told one by one.
+        calls: how many of its Allocate calls succeed.
+        message: what its author reads; of ours, the part before the list of cards.
     """
 
     make: Make
@@ -121,7 +121,7 @@ def reject(
 
 
 def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
-    """The pod that asks next is named rightly in its very first call, and in all others.
+    """The next pod's calls are attributed correctly from the first one on.
 
     *seen*: nobody else could have been meant.
     """

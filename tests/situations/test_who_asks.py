@@ -1,4 +1,4 @@
-"""Situation 11: who is asking while the API tells of a pod too early, too late or not at all."""
+"""Situation 11: the target of a call if the API shows a pod too early, too late or never."""
 
 from random import Random
 
@@ -71,7 +71,7 @@ def test_a_burst_with_force_deletions_is_attributed_correctly(
 
 
 def drawn(random: Random, name: str) -> Json:
-    """A static pod of some init containers and containers, not all of which ask for a GPU."""
+    """A random static pod with init containers; not every container requests a GPU."""
 
     def some(prefix: str, least: int) -> list[Json]:
         return [

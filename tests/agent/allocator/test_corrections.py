@@ -1,4 +1,4 @@
-"""What the checkpoint and ``List`` say of our last answers (R6)."""
+"""Assignments that the checkpoint or ``List`` confirms or corrects (R6)."""
 
 from dataclasses import replace
 from typing import Any

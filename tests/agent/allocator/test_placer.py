@@ -48,7 +48,7 @@ def _placement(
     unhealthy: str = "",
     **given: Any,
 ) -> Placement:
-    """Place a container, by default the last, where the kubelet offers everything unless told."""
+    """Place a container, by default the last; the kubelet offers everything by default."""
     asked = (pod.demand.of(name) if name else None) or pod.demand.containers[-1]
     request = PlacementRequest(
         ContainerRef(pod.id, asked.name),

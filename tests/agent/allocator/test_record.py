@@ -1,4 +1,4 @@
-"""Who holds what, from ``List``, checkpoint and our own answers (R1, R2, R7)."""
+"""The allocation snapshot from ``List``, checkpoint and our own assignments (R1, R2, R7)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -22,7 +22,7 @@ def node() -> Node:
 
 
 def nothing(_node: Node) -> None:
-    """Have nobody die."""
+    """Kill no process."""
 
 
 def agent_dies(node: Node) -> None:

@@ -18,7 +18,7 @@ from tests.in_memory.pods import (
 
 @pytest.fixture
 def node() -> Node:
-    """Its ``List`` keeps rejected pods: they look like such as are asking (K8)."""
+    """A node whose ``List`` keeps rejected pods, which look like pods being admitted (K8)."""
     made = Node(active_only=False)
     made.admit(make_pod("before", asks(10, 2)))
     return made

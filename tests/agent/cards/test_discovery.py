@@ -283,7 +283,7 @@ def test_a_new_session_searches_a_card_that_does_not_respond(scene: Scene) -> No
 
 @pytest.fixture
 def with_faults(scene: Scene) -> Scene:
-    """After an agent whose GPU-1 had Xid 79; the driver cannot say what it asks for."""
+    """A restart after Xid 79 of GPU-1; the driver reports no recovery actions."""
     scene.driver.probes |= {"GPU-0": Probe(0, None), "GPU-1": Probe(0, None)}
     with scene.watching() as watch:
         scene.clock.at = 1.0

@@ -35,7 +35,7 @@ def moment(at: float) -> ClockReading:
 
 
 def health_after(*happenings: tuple[float, Happening], rules: Rules = RULES) -> CardHealth:
-    """What becomes of a card, from healthy, by what happens when."""
+    """Return the health of a card after timed events, starting healthy."""
     health = CardHealth()
     for at, what in happenings:
         step = after_fault if isinstance(what, CardFault) else after_probe

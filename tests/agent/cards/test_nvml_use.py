@@ -1,4 +1,4 @@
-"""The use of cards, as the stand-in of NVML tells it, and what its answers mean."""
+"""The use of cards, as the stand-in of NVML reports it."""
 
 import time
 from pathlib import Path

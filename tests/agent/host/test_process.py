@@ -1,4 +1,4 @@
-"""The process is kept small where the C library lets it, and may have many files open."""
+"""Memory settings of the process, if the C library has them, and its limit of open files."""
 
 import ctypes
 import resource

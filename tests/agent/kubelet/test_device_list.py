@@ -1,4 +1,4 @@
-"""The one message in which the kubelet is told of every place."""
+"""The one message that lists every slot for the kubelet."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

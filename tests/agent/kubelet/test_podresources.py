@@ -54,7 +54,7 @@ class Shown:
             )
 
     def turn_away(self, times: int, code: grpc.StatusCode = _LIMITED) -> TurnsAway:
-        """Turn so many calls away."""
+        """Refuse so many calls for the rate limit."""
         self.at["List"] = turns_away = TurnsAway(TurnedAway("turned away", code), times)
         return turns_away
 
@@ -141,7 +141,7 @@ def _hangs(kubelet: Shown) -> None:
 
 
 def _says_nothing(kubelet: Shown) -> socket.socket:
-    """Connections are taken, and nobody says a word."""
+    """A server that accepts connections and sends nothing."""
     mute = socket.socket(socket.AF_UNIX)
     mute.bind(str(kubelet.socket))
     mute.listen(64)

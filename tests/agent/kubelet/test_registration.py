@@ -57,7 +57,7 @@ class Site:
         return DevicePluginService(resource=resource, table=make_table(1), calls=FakeCalls())
 
     def wait(self, times: int = 1) -> None:
-        """Wait until it has registered so often, and look whether both sockets answer."""
+        """Wait until it has registered so often, and check that both sockets respond."""
         eventually(
             lambda: self.registrar.registered and len(self.gaps) >= times, f"{times} registrations"
         )

@@ -34,7 +34,7 @@ def make_pod(name: str, *containers: Container) -> PodInfo:
 
 
 class FakePatchApi:
-    """A ``PatchApi`` that fails as told, then takes everything."""
+    """A ``PatchApi`` with given failures; after them it accepts everything."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

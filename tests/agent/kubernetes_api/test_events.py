@@ -39,7 +39,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeEventApi:
-    """An ``EventApi`` with a memory; does as told before it does as asked."""
+    """An ``EventApi`` that keeps events; it first raises the given errors."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
@@ -78,7 +78,7 @@ class FakeEventApi:
 
 
 class QueueScene:
-    """A queue to a fake API, and what it said of its work."""
+    """A queue to a fake API, and the results that it reported."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.api, self.clock = FakeEventApi(*errors), FakeClock()

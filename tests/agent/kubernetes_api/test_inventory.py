@@ -25,7 +25,7 @@ PACE = InventoryPace(write=10, freed=1, check=1000, renew=300, retry=4.0, retry_
 
 
 class Writing:
-    """A ``NodeApi`` that fails as told, what a look finds, and the writer between them."""
+    """A ``NodeApi`` with given failures, an observed inventory, and the writer between them."""
 
     def __init__(self, *errors: Exception, pace: InventoryPace = PACE) -> None:
         self.errors = list(errors)

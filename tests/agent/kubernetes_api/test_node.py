@@ -1,4 +1,4 @@
-"""What the node's own object says of its cards: which are cordoned, and who else offers them."""
+"""The node object: cordoned cards, and other device plugins that offer them."""
 
 import logging
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The pod cache: list, watch, list again; single look-ups; what does not parse is told."""
+"""The pod cache: list, watch, list again; single look-ups; what does not parse is logged."""
 
 import threading
 import time

@@ -299,7 +299,7 @@ def test_processes_are_counted_despite_cgroup_errors(
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, where: Path, code: int) -> None:
-    """Let files of a directory answer as the kernel would; no file system does on demand."""
+    """Make reads in a directory fail as the kernel's may; no file system does so on demand."""
     honest = Path.read_text
 
     def read_text(self: Path, *args: Any, **kwargs: Any) -> str:

@@ -1,4 +1,4 @@
-"""One look after the other at what is used: what is asked, kept, told and given up."""
+"""Repeated measurements of use: what is requested, cached, reported and given up."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""What reaches a WSGI application such as the page's, and what becomes of its answer."""
+"""Requests as a WSGI application gets them, and how its responses are sent."""
 
 import asyncio
 import threading
@@ -90,7 +90,7 @@ def test_what_may_wait_is_called_on_a_thread_and_probes_are_not() -> None:
 
 
 class Stream:
-    """An answer in pieces."""
+    """A response in pieces."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces, self.closed = pieces, False

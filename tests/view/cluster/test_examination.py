@@ -53,7 +53,7 @@ def daemonset(component: str) -> dict[str, Any]:
 
 
 def cluster() -> dict[str, Any]:
-    """Answers by path."""
+    """An API server with fixed responses by path."""
     node = make_node("n1", 1, blocks=4)
     offered = {"cpu": "3900m", "tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "4"}
     node["status"]["allocatable"] = offered

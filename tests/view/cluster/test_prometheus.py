@@ -37,7 +37,7 @@ RESPONSES = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers queries with *status* and *responses*."""
+    """A Prometheus that responds with *status* and *responses*."""
 
     daemon_threads = True
 

@@ -96,7 +96,7 @@ def _field(kind: Any, description: str, known: dict[str, Any]) -> dict[str, Any]
 
 
 def _attribute_descriptions(doc: str) -> dict[str, str]:
-    """Return what a docstring says of each attribute."""
+    """Return a docstring's description of each attribute."""
     _, _, listed = doc.partition("Attributes:\n")
     found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.MULTILINE)
     return {name: _plain(text) for name, text in found}

@@ -241,7 +241,7 @@ def test_no_text_of_the_cluster_steers_the_terminal_or_is_markup(name: str) -> N
 
 
 class Terminal(StringIO):
-    """A stream that says that somebody looks at it."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

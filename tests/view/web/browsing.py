@@ -124,9 +124,9 @@ def look(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> N
 
 
 def console(driver: WebDriver) -> list[str]:
-    """Return what was said on the console since this was last asked.
+    """Return the console messages since the last call.
 
-    But for what Chromium says when an interface of the machine comes or goes.
+    Messages about network interfaces that appear or disappear are left out.
     """
     entries: list[dict[str, str]] = driver.get_log("browser")  # type: ignore[no-untyped-call]  # is not typed
     messages = [each["message"] for each in entries]

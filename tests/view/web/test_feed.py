@@ -1,4 +1,4 @@
-"""Streams: bounded in number and life, told of the newest edition alone."""
+"""Streams: bounded in number and duration; each sends only the newest edition."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Three answers, a map of all cards, and the table of who wastes: what they say of a cluster."""
+"""The page's summary, map of cards and usage table, for a known cluster."""
 
 import csv
 import io

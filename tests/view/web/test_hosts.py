@@ -1,4 +1,4 @@
-"""Which names a browser may ask by: none that somebody else could point here."""
+"""Host names that a browser may use: none that another person could point to this server."""
 
 import pytest
 

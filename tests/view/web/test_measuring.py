@@ -1,4 +1,4 @@
-"""Agents and Prometheus are asked now and then; why nothing is known is said once."""
+"""Periodic queries of agents and Prometheus; the reason of a failure is logged once."""
 
 import logging
 from typing import Any

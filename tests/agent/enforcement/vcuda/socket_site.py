@@ -19,7 +19,7 @@ def of_pid(pid: int) -> ContainerCgroup:
 
 
 class Upstream:
-    """A server that tells what it is asked: ``<peer's name> <data>``, and the end."""
+    """A server that reports its requests: ``<peer's name> <data>``, and the end."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -83,7 +83,7 @@ class SocketSite:
         return made
 
     def peer(self, connection: socket.socket, sent: bytes = b"hello") -> str:
-        """Say something, hear it again, and give how the upstream names us."""
+        """Send bytes, receive their echo, and return the upstream's name of this peer."""
         before = len(self.upstream.peers)
         connection.sendall(sent)
         assert receive(connection, len(sent)) == sent
@@ -91,14 +91,14 @@ class SocketSite:
         return self.upstream.peers[-1]
 
     def serves(self, digest: str) -> bool:
-        """Tell whether who connects now hears an answer."""
+        """Return whether a new connection gets a response."""
         with self.connect(digest) as connection, contextlib.suppress(OSError):
             connection.sendall(b"x")
             return receive(connection, 1) == b"x"
         return False
 
     def hangs_up(self, digest: str) -> bool:
-        """Tell whether who connects now, and says nothing, is let go."""
+        """Return whether a new, silent connection is closed by the server."""
         with self.connect(digest) as connection:
             return ended(connection)
 

@@ -114,7 +114,7 @@ def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
 
 
 class Site:
-    """A node with vcuda, of which each part can be asked and changed."""
+    """A node with vcuda; tests can read and change each part."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

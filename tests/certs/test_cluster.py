@@ -77,7 +77,7 @@ def test_a_patch_of_a_webhook_that_has_gone_is_a_conflict(
         cluster.request("PATCH", MUTATING, patch)
 
 
-def test_a_bad_kubeconfig_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_kubeconfig_is_a_one_line_error(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("not: [yaml")
     with pytest.raises(ClusterError) as caught:
@@ -121,9 +121,7 @@ def test_what_may_pass_by_itself_and_what_may_have_been_done_is_looked_at_again(
         cluster.write_secret(_secret())
 
 
-def test_an_api_server_that_is_away_is_looked_at_again(
-    cluster: RotationApi, server: ApiServer
-) -> None:
+def test_an_unreachable_api_server_is_retried(cluster: RotationApi, server: ApiServer) -> None:
     server.set_outage(Outage.REFUSED)
     with pytest.raises(Conflict, match=f"^GET {MUTATING}: API server: "):
         cluster.observe()

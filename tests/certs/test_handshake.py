@@ -74,7 +74,7 @@ def test_a_client_that_wants_another_host_refuses(
         _handshake(tmp_path, hostname)
 
 
-def test_everybody_behind_a_name_is_asked(issued: Issued, tmp_path: Path) -> None:
+def test_every_address_of_a_name_is_tried(issued: Issued, tmp_path: Path) -> None:
     store.write(tmp_path, issued)
     with serving(tmp_path) as port:
         served = Replicas("127.0.0.1", port).fetch_served("hook.gpu.svc")

@@ -323,7 +323,7 @@ def test_over_any_history_every_api_server_accepts_every_webhook(
     assert world.serving().names == world.settings.names
 
 
-def test_an_api_server_that_is_away_for_a_while_is_asked_again() -> None:
+def test_requests_are_retried_after_an_outage_of_the_api_server() -> None:
     """At any request: the one whose answer is lost may have been done."""
     world = at(_renew_both)
     requests = 0
@@ -466,7 +466,7 @@ def test_damage_of_any_kind_at_any_phase_is_repaired(
 
 
 @pytest.mark.parametrize("name", [CA, TLS])
-def test_a_secret_of_somebody_else_is_left_alone_until_forced(name: str) -> None:
+def test_a_foreign_secret_is_not_changed_unless_forced(name: str) -> None:
     world = installed()
     world.secret(name)["metadata"]["labels"] = {LABEL: "Helm"}
     before = json.dumps(world.api.objects)
@@ -527,7 +527,7 @@ def test_a_missing_configuration_is_waited_for() -> None:
     assert waits == ["waiting: validatingwebhookconfiguration gpu-turnstile not found"]
 
 
-def test_a_configuration_without_webhooks_is_left_alone() -> None:
+def test_a_configuration_without_webhooks_is_not_changed() -> None:
     world = World()
     world.api.put(MUTATING, configuration(webhooks=0))
     assert isinstance(world.run(), Done)

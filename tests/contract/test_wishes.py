@@ -85,7 +85,7 @@ def test_wishes_that_exclude_each_other_are_reported() -> None:
     assert error.endswith(f'type]: Invalid value: "a100": {OUT} {D}/use-gpu-type allows')
 
 
-def test_lists_are_bounded_for_each_entry_is_held_against_each() -> None:
+def test_lists_are_bounded_because_entries_are_compared_in_pairs() -> None:
     """As long as an annotation may be, two lists took the webhook half a minute."""
     most = tuple(f"t{number}" for number in range(256))
     assert read(use_gpu_type=",".join(most)) == (Wishes(use_types=most), [])

@@ -75,7 +75,7 @@ KEPT_AWAY: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("entry", STEPS)
-def test_what_asks_for_gpus_reaches_the_webhook_and_nothing_else(entry: str) -> None:
+def test_only_requests_for_gpus_reach_the_webhook(entry: str) -> None:
     for what, spec in {**SENT, **KEPT_AWAY}.items():
         assert reaches(entry, _wrap(STEPS[entry], spec)) == (what in SENT), what
 

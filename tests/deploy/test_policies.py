@@ -169,7 +169,7 @@ def test_every_policy_is_bound_and_denies() -> None:
     assert bindings == {each["metadata"]["name"]: ["Deny", "Audit"] for each in POLICIES}
 
 
-def test_the_policies_know_every_annotation_of_the_contract() -> None:
+def test_the_policies_cover_every_annotation_of_the_contract() -> None:
     """A new one must be put under one of the rules, or nobody guards it."""
     names, text = Names(), str(find(OBJECTS, "ValidatingAdmissionPolicy", _GUARD))
     stamped = {names.predicate_time, names.predicate_node, names.predicate_gpu_idx_prefix}

@@ -119,7 +119,7 @@ def test_a_token_that_names_no_node_may_write_nothing(deployed: Deployed, tmp_pa
         _try(agent, ground, "annotate", "pod", "own", f"{ground.names.gpu_assigned}=true")
 
 
-def test_nobody_else_changes_what_a_pod_got(deployed: Deployed) -> None:
+def test_no_other_user_can_change_a_pods_allocation(deployed: Deployed) -> None:
     ground, admin = deployed.ground, deployed.kubectl
     ground.run(ground.make.single("own", 5, 4))
 

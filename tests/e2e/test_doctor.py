@@ -121,7 +121,7 @@ def test_a_user_without_permissions_sees_everything_as_unknown(doctor: Doctor) -
         assert each["level"] == "ok" or 'User "e2e-nobody" cannot' in each["text"], each
 
 
-def test_a_webhook_that_is_away(doctor: Doctor) -> None:
+def test_an_unreachable_webhook(doctor: Doctor) -> None:
     doctor.deployed.installation.scale_webhook(0)
 
     doctor.error("webhook", "the API server cannot reach the webhook")
@@ -204,7 +204,7 @@ def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
     assert found["run"] == f"kubectl gpu explain -n {ground.cluster.namespace} share"
 
 
-def test_an_extender_that_is_away(doctor: Doctor) -> None:
+def test_an_unreachable_extender(doctor: Doctor) -> None:
     _patch(
         doctor,
         EXTENDER,

@@ -151,7 +151,7 @@ def test_nothing_makes_a_pod_ask_once_it_is_there(gate: Gate) -> None:
         assert "resources" not in gate.cluster.create(whole, dry_run=True)["spec"]
 
 
-def test_what_a_late_webhook_adds_passes_nobody_unchecked(admitting: Gate) -> None:
+def test_additions_of_a_late_webhook_are_checked(admitting: Gate) -> None:
     with pytest.raises(ApiError, match="does not have the stamps of the webhook"):
         _patched(admitting, _ASK)
     with pytest.raises(ApiError, match=r"stamps of the webhook|more than one card must be"):

@@ -107,7 +107,7 @@ def test_shares_of_one_pod_that_are_spread_are_on_different_cards_if_these_are_a
     assert spread == {"c0": [0], "c1": [1]}
 
 
-def test_whole_cards_of_less_memory_are_left_to_who_needs_less() -> None:
+def test_whole_cards_of_less_memory_are_left_to_pods_that_need_less() -> None:
     capacities = [room(0, memory=10), room(1, memory=4), room(2, memory=10)]
     assert planned(pod((100, 2), (200, 20)), capacities) == {"c0": [1], "c1": [0, 2]}
     assert planned(pod((100, 2), (100, 4), (100, 8)), capacities) == {
@@ -242,7 +242,7 @@ def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
     )
 
 
-def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
+def test_the_offered_slots_count_only_for_the_target() -> None:
     offer = (CORE, [0, 100])
     assert planned(pod((50, 2), (100, 2), offer=offer), [room(0), room(1)]) == {
         "c0": [1],
@@ -429,7 +429,7 @@ def test_a_pod_does_not_fit_empty_cards_if_and_only_if_the_webhook_denies_it(
         assert not rules
 
 
-def test_a_search_on_sixteen_cards_looks_at_few_of_many_ways() -> None:
+def test_a_search_on_sixteen_cards_tries_few_of_many_combinations() -> None:
     """Cards that are alike are tried once: 17 shares on 16 cards are 16! ways otherwise."""
     capacities = [room(index, 70, 10) for index in range(16)]
     steps = pod(*[(60, 1)] * 17)

@@ -168,7 +168,7 @@ _nodes = st.integers(2, 7).flatmap(
 
 
 @given(_nodes, st.data())
-def test_the_best_set_is_the_one_that_looking_at_all_of_them_finds(
+def test_the_best_set_is_the_one_that_exhaustive_search_finds(
     inventory: Inventory, data: st.DataObject
 ) -> None:
     links = Links(inventory)

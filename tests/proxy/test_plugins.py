@@ -412,7 +412,7 @@ def test_an_older_plugin_that_has_hung_meanwhile_is_not_asked_in_the_gap(
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_waiting_and_asking_together_take_no_longer_than_patience(
+def test_waiting_and_calling_together_take_no_longer_than_the_timeout(
     running: Site, plugin: MakePlugin
 ) -> None:
     """PreStartContainer has 30 s in all (K10)."""

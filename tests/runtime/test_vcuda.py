@@ -81,7 +81,7 @@ def files_on_host(node: GpuNode, uid: str, container: str = "c0") -> Path:
 # --- what is found ------------------------------------------------------------------------
 
 
-def test_a_container_finds_its_limits_before_it_asks(node: GpuNode) -> None:
+def test_a_container_finds_its_limits_before_it_registers(node: GpuNode) -> None:
     uid = node.admit("a", (30, 8))
     inside = node.start("a", uid)
     assert limits(inside) == of_share(uid, 30, 8)

@@ -244,7 +244,7 @@ def test_an_assumed_pod_that_was_bound_stays_on_its_node(stage: Stage) -> None:
         (replaced, f"{GONE}: conflict", "gone"),
     ],
 )
-def test_a_conflict_is_looked_into(stage: Stage, change: Change, text: str, result: str) -> None:
+def test_a_conflict_is_examined(stage: Stage, change: Change, text: str, result: str) -> None:
     stage.create("a", (30, 4))
 
     def meanwhile() -> None:

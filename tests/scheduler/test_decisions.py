@@ -35,7 +35,7 @@ def fill(state: State, node: str, cores: int = 50, name: str = "old") -> None:
     state.put_pod(make_pod(f"{name}-{node}", (cores, 4), node=node, annotations=hint("0")))
 
 
-def test_a_decision_lasts_as_long_as_the_room(
+def test_a_decision_is_cached_until_free_amounts_change(
     state: State, decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []

@@ -176,7 +176,7 @@ def test_a_pod_is_bound_with_cards_that_the_agent_reads(
 
 # Python's ssl leaves a socket open whose peer has gone between TCP's handshake and TLS's.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_killed_leader_costs_no_pod_and_no_card_twice(
+def test_a_killed_leader_fails_no_pod_and_books_no_card_twice(
     server: ApiServer, admin: ApiClient, tmp_path: Path
 ) -> None:
     nodes = [f"two-{number}" for number in range(3)]

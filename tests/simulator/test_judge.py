@@ -39,7 +39,7 @@ def _line(pod: str, number: int, at: float = 5.0) -> dict[str, Any]:
     }
 
 
-def test_the_agent_is_right_where_it_names_in_a_call_the_container_it_is_for() -> None:
+def test_the_agent_is_right_if_it_names_the_container_of_a_call() -> None:
     calls = [_call("a", 0), _call("b", 1), _call("c", 2), _call("d", 0, at=100.0)]
     log = [
         _line("a", 0),

@@ -38,7 +38,7 @@ def asking(name: str, count: int, *, sidecar: bool = False) -> Json:
     init=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=5),
     main=st.lists(st.integers(0, 9), max_size=4),
 )
-def test_the_need_is_the_peak_of_a_simulated_run(
+def test_the_needed_amount_is_the_peak_of_a_simulated_run(
     init: list[tuple[int, bool]], main: list[int]
 ) -> None:
     running, peak = 0, 0

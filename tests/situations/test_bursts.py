@@ -92,7 +92,7 @@ def test_unwatched_pods_are_attributed_correctly_with_one_get_each() -> None:
         assert node.decision_log.counts["corrected"] == 0
 
 
-def test_pods_that_end_during_a_burst_make_room_and_confuse_nobody() -> None:
+def test_pods_that_end_during_a_burst_free_slots_and_cause_no_wrong_target() -> None:
     random = Random(6)
     pods = crowd(30, seed=6)
     brief, lasting = pods[:20], pods[20:]

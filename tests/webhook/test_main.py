@@ -112,7 +112,7 @@ def test_files_that_cannot_be_used_stop_the_start(
     )
 
 
-def test_a_gunicorn_of_somebody_elses_checks_clients_itself(
+def test_a_separate_gunicorn_verifies_clients_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GPU_TURNSTILE_WEBHOOK_CLIENT_CA", "/ca.crt")

@@ -192,9 +192,7 @@ def _reasons(webhook: Running) -> list[str]:
     return [each["reason"] for each in lines if each["message"] == "handshake failed"]
 
 
-def test_a_gunicorn_of_somebody_elses_serves_it(
-    certificates: Path, tmp_path: Path, review: Json
-) -> None:
+def test_a_separate_gunicorn_serves_it(certificates: Path, tmp_path: Path, review: Json) -> None:
     port, log = free_port(), tmp_path / "log"
     command = [sys.executable, "-m", "gunicorn", "-k", "asgi", "--bind", f"127.0.0.1:{port}"]
     command += ["--certfile", str(certificates / "tls.crt"), "--keep-alive", "120"]

@@ -221,7 +221,7 @@ def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     assert about.ref == ContainerRef(pod.id, "main")
 
 
-def test_what_is_held_of_a_card_that_is_no_more_entitles_to_nothing(node: Node) -> None:
+def test_slots_of_a_removed_card_entitle_to_nothing(node: Node) -> None:
     pod = make_pod("p", asks(2, 1))
     node.bind(pod)
     node.kubelet.know(pod)
@@ -230,7 +230,7 @@ def test_what_is_held_of_a_card_that_is_no_more_entitles_to_nothing(node: Node) 
     assert node.allocator.entitled(pod.uid, "main") is None
 
 
-def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
+def test_a_static_pod_is_looked_up_by_the_uid_that_the_runtime_has(node: Node) -> None:
     pod = static_pod("p", asks(30, 4))
     pod.mirror_uid = "mirror"
     node.admit(pod)

@@ -71,7 +71,7 @@ def test_a_broken_container_later_in_the_pod_is_named() -> None:
     assert text.startswith("container second: 150 cores and 4 memory blocks fit no card: ")
 
 
-def test_one_of_several_that_may_be_asking_is_not_refused_for_a_later_container() -> None:
+def test_one_of_several_possible_targets_is_not_refused_for_a_later_container() -> None:
     """Nor is another served in its stead: it was the likeliest."""
     node = Node(1)
     node.list_error = "hanging"

@@ -135,7 +135,7 @@ def _refusal(record: AllocationSnapshot, turn: LastCall, *, last_resort: bool = 
         "no List: one that has something": (_blind(A, C_HALF), STARTED, "order: u-c u-a"),
     },
 )
-def test_the_likeliest_pod_that_lacks_this_is_asking_and_is_a_witness_where_it_is_the_only_one(
+def test_the_likeliest_lacking_pod_is_the_target_and_a_witness_if_it_is_the_only_one(
     pods: list[SnapshotPod], turn: LastCall, who: str
 ) -> None:
     found = _resolve(_record(*pods), turn)

@@ -165,7 +165,7 @@ def test_held_and_used_amounts_are_exported_while_containers_exist(
         assert _events(admin) == [("a", text, 1)]
 
 
-def test_without_a_word_nothing_is_measured(
+def test_use_is_not_measured_by_default(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = replace(settings, measure_use=False, metrics_names=MetricsNames.OWN)

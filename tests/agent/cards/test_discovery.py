@@ -193,7 +193,7 @@ def test_a_node_without_a_card_to_serve_is_looked_at_again(scene: Scene) -> None
         assert watch.inventory == TWO.inventory
 
 
-def test_a_card_that_comes_later_waits_for_a_restart(scene: Scene) -> None:
+def test_a_card_added_later_waits_for_a_restart(scene: Scene) -> None:
     scene.driver.found = replace(TWO, faults=(UnservedCard(2, None, "NVML: GPU is lost"),))
     with scene.watching(renew=0.0) as watch:
         scene.driver.found = Discovery(device_table(3).inventory, "560.28.03")

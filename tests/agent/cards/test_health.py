@@ -142,7 +142,9 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
 
 
 @pytest.mark.parametrize(("happened", "healthy"), COMES_BACK.values(), ids=COMES_BACK)
-def test_when_a_card_comes_back(happened: list[tuple[float, Happening]], healthy: bool) -> None:
+def test_a_card_recovers_after_these_events(
+    happened: list[tuple[float, Happening]], healthy: bool
+) -> None:
     assert health_after(*happened).healthy is healthy
 
 

@@ -227,7 +227,7 @@ def test_a_driver_that_does_not_work_is_reported(
         ("nvmlDeviceGetFieldValues", lambda session: session.probe(uuid(0))),
     ],
 )
-def test_no_card_is_blamed_when_nvml_itself_fails(
+def test_a_failure_of_nvml_itself_is_no_fault_of_a_card(
     session: NvmlSession, node: NvmlScript, function: str, act: Callable[[NvmlSession], object]
 ) -> None:
     node.fail(function, UNLOADED)

@@ -73,7 +73,7 @@ def test_memory_unknown_for_one_process_is_reported_for_none(node: NvmlScript) -
     assert "memory of processes: the driver does not report it" in one.problems
 
 
-def test_an_older_driver_is_asked_as_it_can_be(
+def test_an_older_driver_is_queried_with_its_own_functions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(monkeypatch, tmp_path, old=True)

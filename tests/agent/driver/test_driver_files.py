@@ -136,7 +136,7 @@ def test_a_folder_that_a_runtime_made_instead_of_the_link_is_replaced(site: Site
     assert site.found() == expected(OLD)
 
 
-def test_another_agent_of_the_node_that_is_at_it_is_left_alone(site: Site) -> None:
+def test_another_running_agent_of_the_node_is_not_disturbed(site: Site) -> None:
     site.lay_out()
     with (site.link.parent / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -146,7 +146,9 @@ def test_another_agent_of_the_node_that_is_at_it_is_left_alone(site: Site) -> No
     assert site.found() == expected(OLD)
 
 
-def test_a_full_disk_leaves_the_driver_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_earlier_driver_files(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.lay_out()
     site.install(NEW)
 

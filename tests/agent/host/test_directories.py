@@ -24,7 +24,7 @@ def test_a_file_is_read_up_to_so_many_bytes(folder: Path, held: int) -> None:
     assert folders.read(held, "file", 9) == b"12345"
 
 
-def test_what_is_no_file_is_not_read(folder: Path, held: int) -> None:
+def test_a_path_that_is_no_file_is_not_read(folder: Path, held: int) -> None:
     (folder / "folder").mkdir()
     (folder / "link").symlink_to("/etc/passwd")
     os.mkfifo(folder / "pipe")

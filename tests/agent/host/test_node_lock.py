@@ -75,7 +75,7 @@ def test_a_missing_folder_is_waited_for_with_a_log_message(
     assert lock.problem == ""
 
 
-def test_a_lock_whose_file_was_removed_excludes_nobody(tmp_path: Path) -> None:
+def test_a_lock_whose_file_was_removed_excludes_no_process(tmp_path: Path) -> None:
     """An emptied folder may cost exclusion, never the node's agent."""
     first, second = NodeLock(tmp_path), NodeLock(tmp_path)
     first.take(threading.Event())

@@ -88,7 +88,7 @@ def _link(path: Path) -> None:
     ],
     ids=["gone", "same length", "hidden", "linked"],
 )
-def test_what_vanished_or_was_changed_is_written_anew(
+def test_missing_or_changed_files_are_written_again(
     host: Host, harm: Callable[[Path], object]
 ) -> None:
     host.file.refresh(TWO)

@@ -164,7 +164,7 @@ _json = any_json(*ENTRY, "Data", "PodDeviceEntries")
 
 @patient
 @given(st.binary(max_size=40) | _json.map(lambda each: json.dumps(each).encode()))
-def test_any_other_content_is_refused_and_nothing_else_happens(content: bytes) -> None:
+def test_any_other_content_is_refused_without_another_error(content: bytes) -> None:
     with suppress(CheckpointError):
         parse(content)
 

@@ -94,9 +94,7 @@ def test_a_response_beyond_grpcs_default_size_is_read(kubelet: Shown, record: Po
     assert len(pod.containers[0].held[CORE]) == 50_000
 
 
-def test_a_call_turned_away_by_the_rate_limit_is_made_again(
-    kubelet: Shown, record: PodResources
-) -> None:
+def test_a_rate_limited_call_is_retried(kubelet: Shown, record: PodResources) -> None:
     kubelet.server.start()
     turns_away = kubelet.turn_away(3)
     assert record.list(within=DEADLINE_S) == ()
@@ -228,7 +226,7 @@ def _tries(clock: CountedClock) -> None:
     eventually(lambda: clock.looks > before + 6, "it tries again and again")
 
 
-def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
+def test_an_existing_socket_is_retried_until_it_has_a_listener(
     kubelet: Shown, stale: CountedClock, folder: Path
 ) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
@@ -247,7 +245,7 @@ def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
 
 
 @pytest.mark.parametrize("within", [10.0, 0.3], ids=["patience", "deadline"])
-def test_nobody_listens_for_longer_than_a_kubelet_takes_to_come(
+def test_a_kubelet_without_a_listener_is_waited_for_only_briefly(
     kubelet: Shown, stale: CountedClock, within: float
 ) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)

@@ -128,7 +128,7 @@ def test_a_refused_registration_is_retried_and_its_delay_logged(
     assert site.gaps[0] >= 0.05 + 0.1  # the pauses after the refusals
 
 
-def test_a_kubelet_that_comes_is_registered_with_at_once_however_long_the_one_before_refused(
+def test_a_new_kubelet_is_registered_with_at_once_after_any_refusals_by_the_old_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses the pods that it admits before: the pause after a failure is the dead one's."""

@@ -172,7 +172,7 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
 # --- with scripts ---------------------------------------------------------------------
 
 
-def test_while_the_api_is_away_the_oldest_are_dropped_and_the_newest_kept() -> None:
+def test_during_an_outage_the_oldest_are_dropped_and_the_newest_kept() -> None:
     scene = QueueScene(Unavailable("away"))
     scene.api.go_on.clear()
     with scene.running():

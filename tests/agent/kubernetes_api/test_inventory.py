@@ -121,7 +121,7 @@ def test_the_same_is_written_again_now_and_then() -> None:
     assert writing.catch_up(later=450 - 299) == 2
 
 
-def test_what_nobody_reports_is_found_by_looking() -> None:
+def test_unannounced_changes_are_found_by_regular_observation() -> None:
     writing = Writing()
     writing.look(state(1))
     writing.found = state(2)
@@ -140,7 +140,7 @@ def test_what_nobody_reports_is_found_by_looking() -> None:
         pytest.param(PublishedInventory(1), one_card(50), id="a card"),
     ],
 )
-def test_what_has_become_free_does_not_wait_for_the_pace(
+def test_freed_amounts_are_published_without_delay(
     before: PublishedInventory, after: PublishedInventory
 ) -> None:
     """What has been taken does, and is written with it."""

@@ -184,7 +184,7 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": "n2"}])
-def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
+def test_a_fetched_pod_of_another_node_is_ignored(spec: object) -> None:
     api = FakePodApi()
     api.pods["default", "a"] = entry("a") | {"spec": spec}
     cache = cache_of(api)

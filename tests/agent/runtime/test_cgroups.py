@@ -95,7 +95,7 @@ def test_a_container_is_found(uid: str | None, directory: str, inside: str) -> N
         *(f"{SLICE}/cri-containerd-{ID}.scope\n", f"{MIXED}:cri-containerd:{ID[:-1]}"),
     ],
 )
-def test_what_is_no_container_is_none(path: str) -> None:
+def test_another_cgroup_is_no_container(path: str) -> None:
     assert v2(path) is None
 
 

@@ -161,7 +161,7 @@ def test_an_agent_that_cannot_see_the_host_logs_that_instead_of_reporting_zeros(
     assert reason.endswith("the agent needs hostPID")
 
 
-def test_it_looks_until_it_is_stopped() -> None:
+def test_it_observes_until_it_is_stopped() -> None:
     world, stop = World(), threading.Event()
     meter = world.meter(period=0.001)
     world.holdings = Holdings((), HOLDINGS.cards)

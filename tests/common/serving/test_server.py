@@ -147,7 +147,7 @@ def test_bytes_that_are_no_http_are_refused_and_the_last(
         b"",
     ],
 )
-def test_a_request_must_arrive_soon(impatient: Server, begun: bytes) -> None:
+def test_a_request_must_arrive_before_a_deadline(impatient: Server, begun: bytes) -> None:
     before = impatient.count('test_connections_ended_total{reason="timeout"}')
     with impatient.connect() as client:
         client.sendall(begun)
@@ -248,7 +248,7 @@ def test_a_client_that_does_not_read_its_response_is_disconnected(
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
-def test_a_handshake_must_end_soon(impatient: Server, sent: bytes) -> None:
+def test_a_handshake_has_a_deadline(impatient: Server, sent: bytes) -> None:
     with impatient.plain() as stalled:
         stalled.sendall(sent)
         assert _rest(stalled) == b""

@@ -82,7 +82,7 @@ def test_a_body_arrives_whole_or_is_refused_by_its_length(pieces: list[bytes]) -
     assert (int(app.environ["CONTENT_LENGTH"]) <= LARGEST) == fits
 
 
-def test_what_may_wait_is_called_on_a_thread_and_probes_are_not() -> None:
+def test_blocking_pages_run_on_a_thread_and_probes_do_not() -> None:
     app = App()
     for path, elsewhere in (("/a", True), ("/healthz", False)):
         ask(app, request={**REQUEST, "PATH_INFO": path})

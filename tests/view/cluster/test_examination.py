@@ -117,7 +117,7 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
     assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.asked
 
 
-def test_one_node_alone_can_be_looked_at(api: FakeApi) -> None:
+def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     facts = collect_facts(api, Names(), "team", "n2")
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
 

@@ -90,7 +90,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def test_what_pods_held_and_left_idle_is_asked_for(server: Server) -> None:
+def test_held_and_idle_amounts_are_queried(server: Server) -> None:
     found = Prometheus(f"{server.url}/below/").last_day()
     assert (found.problem, found.seen) == ("", 12 * 3600)
     assert abs(found.at - time.time()) < 60

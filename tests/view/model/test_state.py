@@ -274,7 +274,7 @@ def test_a_denial_that_no_longer_applies_is_gone(at: str, created: str, shown: b
     assert [each.at for each in state.report().denied] == [at] * shown
 
 
-def test_a_pod_that_its_owner_has_replaced_is_history() -> None:
+def test_a_failed_pod_with_a_newer_sibling_is_marked_as_replaced() -> None:
     failed = _of_web("a", "2025-11-22T08:50:00Z", phase="Failed")
     state = state_of([make_node("n1", 1)], [failed])
     assert not state.report().pods[0].replaced

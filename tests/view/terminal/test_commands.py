@@ -172,7 +172,7 @@ def test_pods_show_what_agents_measure_of_them(
     assert "USED" not in Result(["pods", "--no-use"], capsys).out
 
 
-def test_the_last_day_is_asked_of_prometheus(
+def test_the_last_day_is_queried_from_prometheus(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (

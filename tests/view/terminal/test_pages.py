@@ -136,7 +136,7 @@ def test_an_empty_page_shows_why_it_is_empty(gaps: Sequence[Gap], lines: list[st
     assert drawn(show_nodes(state_of([], [], *gaps).report(), NOW)) == lines
 
 
-def test_what_may_not_be_seen_is_shown_as_such() -> None:
+def test_hidden_pods_are_shown_as_hidden() -> None:
     node = scenes.free(make_node("n1", 1), cores=30, blocks=10)
     lines = drawn(show_nodes(state_of([node], [], ALL_PODS).report(), NOW))
     assert lines[2].endswith("hidden (no permission) 70+22")

@@ -175,7 +175,7 @@ def test_who_may_read_single_nodes_sees_those_of_their_pods(
     assert run(capsys, "nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
 
 
-def test_without_the_right_to_list_pods_nobody_waits_for_all_that_is_known(
+def test_without_permission_to_list_pods_pending_pods_are_unknown(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.deny(PODS, "get .*/pods/train")
@@ -353,7 +353,7 @@ def test_a_pod_is_named_as_it_is_printed(
     assert run(capsys, "explain", "a", "b").code == 2
 
 
-def test_a_time_limit_ends_the_waiting(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timeout_ends_the_wait(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     api.fail(SILENCE)
     found = run(capsys, "nodes", "--request-timeout", "1s")
     assert (found.code, found.out) == (1, "")

@@ -382,7 +382,9 @@ def test_a_page_of_another_name_is_not_served(client: FlaskClient) -> None:
     )
 
 
-def test_long_pages_are_compressed_for_who_can_read_that(shown: Shown, client: FlaskClient) -> None:
+def test_long_pages_are_compressed_for_clients_that_support_it(
+    shown: Shown, client: FlaskClient
+) -> None:
     shown.fill(*cluster())
     plain = client.get("/")
     packed = client.get("/", headers={"Accept-Encoding": "gzip, br"})

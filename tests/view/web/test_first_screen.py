@@ -149,7 +149,7 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
         (MapColor.CORES, {"overbooked": True}, "wrong", "problem"),
     ],
 )
-def test_a_card_is_filled_as_far_as_it_is_held(
+def test_a_card_is_drawn_filled_as_far_as_it_is_held(
     paint: MapColor, fields: dict[str, object], kind: str, text: str
 ) -> None:
     state = ClusterState(NAMES)

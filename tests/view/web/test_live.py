@@ -186,7 +186,7 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     assert "evidence witness: no other container matched the call" in text
 
 
-def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
+def test_events_of_a_pod_are_read_once_for_all_viewers(api: ApiServer, tmp_path: Path) -> None:
     since = len(api.requests)
     with serving(api.url, tmp_path) as page:
         for _ in range(5):
@@ -196,7 +196,7 @@ def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path
         assert [lists.count(f"list /api/v1/{each}") for each in ("nodes", "pods")] == [1, 1]
 
 
-def test_one_object_that_we_cannot_take_in_costs_no_other(
+def test_an_object_that_cannot_be_read_affects_no_other(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed: list[str] = []

@@ -18,7 +18,7 @@ from view.web.live import Live
 from view.web.metrics import Metrics
 
 
-def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
+def test_measuring_nodes_are_known_until_permission_is_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -35,7 +35,7 @@ def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
     assert reasons == ["pods is forbidden"]
 
 
-def test_the_last_day_is_asked_of_prometheus(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_day_is_queried_from_prometheus(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     api: Any = FakeApi({})
     with prometheus() as server:

@@ -140,7 +140,7 @@ def test_a_gpu_pod_copied_without_its_limits_loses_all_that_we_wrote(pod: Json) 
     assert len(verdict.warnings) == 7
 
 
-def test_nobody_is_blamed_when_another_webhook_removed_the_request(pod: Json) -> None:
+def test_no_user_is_warned_when_another_webhook_removed_the_request(pod: Json) -> None:
     once = applied(pod, decide(pod))
     verdict = decide(_with_resources(once, {}))
     assert applied(once, verdict)["metadata"]["annotations"].keys().isdisjoint(STAMPS)

@@ -55,7 +55,7 @@ def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site:
     assert names(directory) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
-def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
+def test_an_unknown_start_leaves_no_limits_of_another_container(site: Site) -> None:
     ticket_dir = site.admit(entitlement())
     site.vcuda.prepare_start(IDS_A, None)
     assert names(ticket_dir) == ["vcuda.sock"]
@@ -170,7 +170,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 # --- who starts, of several that were handed the same places -------------------------------
 
 
-def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
+def test_the_first_container_without_exit_code_0_is_the_one_that_starts(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     several = [entitlement(name=name) for name in ("init-a", "init-b", "main")]

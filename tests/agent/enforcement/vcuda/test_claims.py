@@ -132,7 +132,7 @@ def test_a_claim_may_be_absent_or_true(claims: ClaimedIdentity) -> None:
         (ClaimedIdentity(container_name="main", container_id=ID_A), {ID_A, "", "main"}),
     ],
 )
-def test_a_container_finds_its_files_where_it_will_look(
+def test_a_container_finds_its_files_at_the_expected_paths(
     claims: ClaimedIdentity, folders: set[str]
 ) -> None:
     assert folders_of(claims, REF, INFO) == folders

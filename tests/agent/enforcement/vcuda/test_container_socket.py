@@ -92,7 +92,7 @@ def test_a_socket_that_cannot_be_created_again_is_reported(
         assert socket_site.peer(connection)
 
 
-def test_a_lent_folder_outlives_its_socket_which_then_lends_no_more(
+def test_a_borrowed_folder_outlives_its_socket_which_then_lends_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = ContainerSocket(T1, os.open(folder, os.O_RDONLY))

@@ -29,7 +29,7 @@ from tests.agent.enforcement.vcuda.socket_site import (
 from tests.agent.fakes import eventually
 
 
-def test_nobody_is_known_by_a_name_that_is_not_the_servers(socket_site: SocketSite) -> None:
+def test_a_peer_name_of_another_socket_is_unknown(socket_site: SocketSite) -> None:
     for name in ("", "unix:", "unix:/x", "unix-abstract:gpu-turnstile-1", "ipv4:127.0.0.1:5"):
         assert socket_site.server.peer(name) is None
 
@@ -52,7 +52,7 @@ def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(
         late.connect(str(socket_site.folder / "old" / "vcuda.sock"))
 
 
-def test_a_closed_socket_is_not_listened_at(socket_site: SocketSite) -> None:
+def test_a_closed_socket_has_no_listener(socket_site: SocketSite) -> None:
     socket_site.listen(T1)
     socket_site.listen(T2)
     with socket_site.connect(T1) as connection:
@@ -267,7 +267,7 @@ def test_a_server_out_of_descriptors_serves_once_it_has_some(
 _CONNECT = "import socket, sys; c = socket.socket(1); c.connect(sys.argv[1]); sys.stdin.read()"
 
 
-def test_a_process_that_ended_meanwhile_is_turned_away(socket_site: SocketSite) -> None:
+def test_a_process_that_ended_meanwhile_is_refused(socket_site: SocketSite) -> None:
     """Its ID may be another's by then: what was read about that is not believed."""
     path = socket_site.folder / "s"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -309,7 +309,7 @@ def test_a_process_is_identified_by_its_start_time(tmp_path: Path) -> None:
     assert read_start_time(7, proc=tmp_path) == ""
 
 
-def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(
+def test_a_process_of_a_foreign_pid_namespace_is_refused_with_a_remedy(
     socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unseen = SimpleNamespace(size=socket_server._UCRED.size, unpack=lambda _raw: (0, 0, 0))

@@ -6,7 +6,7 @@ when it allocates devices. A limit of 0 counts as absent: the kubelet makes no c
 charts write it for a container without a GPU.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 from typing import Any
@@ -76,15 +76,18 @@ def read_pod_demand(
     return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
 
 
-def walk_containers(spec: object) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+def walk_containers(
+    spec: object, fields: Sequence[str] = ("initContainers", "containers")
+) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     """Walk the containers in the order in which the kubelet admits them: the init list first.
 
     Yields:
-        The field (``initContainers`` or ``containers``), the index in it, and the container.
+        The field, the index in it, and the container. Ephemeral containers, which cannot request
+        anything, are left out unless *fields* names them.
     """
     if not isinstance(spec, _MAPPINGS):
         return
-    for field in ("initContainers", "containers"):
+    for field in fields:
         listed = spec.get(field)
         for index, container in enumerate(listed if isinstance(listed, list) else ()):
             if isinstance(container, _MAPPINGS):

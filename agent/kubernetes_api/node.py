@@ -21,7 +21,6 @@ _PERIOD = 10.0
 """Seconds between two readings of the node."""
 
 
-
 class NodeApi(Protocol):
     """The part of the API by which the node is read."""
 

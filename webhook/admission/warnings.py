@@ -1,13 +1,19 @@
 """Warnings about requests that are allowed but probably not intended."""
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 from typing import Any
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.names import Names
-from contract.requests import walk_containers
+from contract.requests import USUAL_BLOCK, walk_containers
+from contract.resource import Resource
 from contract.wishes import read_wishes
 from webhook.admission.decision import short
+
+_MIB, _GIB = 2**20, 2**30
+_LARGEST_CARD = 1152
+"""Memory blocks of 256 MiB of NVIDIA's largest cards in 2026, which have 288 GB."""
 
 _SET_BY_NODE = frozenset(
     {
@@ -48,9 +54,14 @@ def advise(
 
 
 def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str]:
-    blocks = container.demand.memory
+    blocks = container.demand.most_per_card(Resource.MEMORY)
+    in_mib = ceil(blocks * _MIB / USUAL_BLOCK)
     if container.demand.is_share and 0 < largest_card < blocks:
-        yield f"{blocks} memory blocks, but the largest known card has {largest_card}"
+        hint = f": {blocks} MiB are {in_mib} of 256 MiB" if blocks * _MIB >= USUAL_BLOCK else ""
+        yield f"{blocks} memory blocks, but the largest known card has {largest_card}{hint}"
+    elif not largest_card and blocks > _LARGEST_CARD:
+        size = f"{blocks * USUAL_BLOCK // _GIB} GiB on one card"
+        yield f"{blocks} memory blocks of 256 MiB are {size}: {blocks} MiB are {in_mib}"
 
 
 def _about_core_limit(

@@ -20,7 +20,7 @@ from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
-from webhook.admission.warnings import about_environment, advise
+from webhook.admission.warnings import about_environment, about_runtime_class, advise
 from webhook.admission.wishes import about_wishes
 
 _SECOND = 10**9
@@ -98,6 +98,7 @@ def decide_pod(
                 *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),
+                *about_runtime_class(pod["spec"], options.runtime_class),
                 *about_wishes(pod, names),
                 *about_supplied(given, names, only_dropped=ours),
             )

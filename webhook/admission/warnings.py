@@ -24,6 +24,7 @@ _SET_BY_NODE = frozenset(
     }
 )
 _SET_BY_NODE_PREFIX = "CUDA_DEVICE_MEMORY_LIMIT"  # one variable for each card
+_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 _PREFIXES = ("NVIDIA_VISIBLE_", "CUDA_DEVICE_", "GPU_CORE_")  # a fast first check of all these
 
 
@@ -83,11 +84,30 @@ def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:
     return (names.core, f"{names.domain}/vcuda-device", names.memory)
 
 
+def about_runtime_class(spec: Mapping[str, Any], ours: str) -> Iterator[str]:
+    """Warn of a RuntimeClass that may not add the driver's files.
+
+    Without ``libcuda.so.1`` no CUDA program runs. With HAMi-core, which is preloaded and linked to
+    it, no program of the container starts at all.
+
+    Args:
+        spec: of a pod or of a template, possibly hostile.
+        ours: the RuntimeClass of GPU pods that name none; empty if unknown.
+    """
+    given = spec.get("runtimeClassName")
+    if ours and isinstance(given, str) and given not in ("", ours) and "nvidia" not in given:
+        yield (
+            f"runtimeClassName {short(given)}, not {short(ours)}: it may lack libcuda, then CUDA "
+            "and HAMi-core fail"
+        )
+
+
 def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
-    """Warn of environment variables that override those set by the node.
+    """Warn of environment variables that override those set by the node, or leave out ``libcuda``.
 
     The kubelet puts the variables of the pod spec after those of a device plugin. A pod that sets
-    one of these, often copied from an example, overrides the node's value.
+    one of these, often copied from an example, overrides the node's value. NVIDIA's runtime adds
+    ``libcuda.so.1`` (see :func:`about_runtime_class`) for the driver capability ``compute`` only.
 
     Args:
         spec: of a pod or of a template, possibly hostile.
@@ -99,6 +119,25 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
         if isinstance(name, str) and name in with_gpus:
             for variable in _variables(container.get("env")):
                 yield f"container {short(name)}: env {short(variable)} overrides the node's value"
+            if _lacks_compute(container.get("env")):
+                text = f"{_CAPABILITIES} lacks compute: CUDA and HAMi-core fail"
+                yield f"container {short(name)}: {text}"
+
+
+def _lacks_compute(env: object) -> bool:
+    """Return whether driver capabilities are set, and ``libcuda`` is in none of them.
+
+    A value from elsewhere (``valueFrom``) is unknown. An empty one counts as ``utility,compute``.
+    """
+    listed = env if isinstance(env, list) else []
+    values = [
+        each.get("value")
+        for each in listed
+        if isinstance(each, dict) and each.get("name") == _CAPABILITIES
+    ]
+    last = values[-1] if values else None
+    capabilities = {each.strip() for each in last.split(",")} if isinstance(last, str) else {""}
+    return capabilities != {""} and capabilities.isdisjoint({"compute", "all"})
 
 
 def _variables(env: object) -> list[str]:

@@ -15,7 +15,7 @@ from webhook.admission.defaults import adjust_memory
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
-from webhook.admission.warnings import about_environment, advise
+from webhook.admission.warnings import about_environment, about_runtime_class, advise
 from webhook.admission.wishes import about_misplaced, about_wishes
 
 _SPEC_TEMPLATE = ("spec", "template")
@@ -95,6 +95,7 @@ def decide_workload(
                 *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
                 *about_environment(template.get("spec"), demand),
+                *about_runtime_class(template["spec"], options.runtime_class),
                 *about_wishes(template, names, path=path),
                 *about_misplaced(new, names, steps=steps),
                 *about_supplied(given, names, path=path),

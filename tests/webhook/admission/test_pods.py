@@ -424,6 +424,7 @@ def test_a_gpu_pod_that_names_no_runtime_class_gets_ours_where_there_is_one(
     pod["spec"] |= given
     verdict = decide(pod, AdmissionOptions(runtime_class="nvidia"))
     assert applied(pod, verdict)["spec"] == pod["spec"] | {"runtimeClassName": expected}
+    assert len(verdict.warnings) == len(given)
     plain = _with_resources(pod, {})
     again = decide(plain, AdmissionOptions(runtime_class="nvidia"))
     assert again == Decision()

@@ -152,6 +152,14 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
     )
 
 
+def test_a_template_with_another_runtime_class_has_a_warning() -> None:
+    template = _template(core="100")
+    template["spec"]["runtimeClassName"] = "kata"
+    options = AdmissionOptions(runtime_class="nvidia")
+    (line,) = _validate(_review(_workload(TEMPLATE, template)), options).warnings
+    assert line.startswith("runtimeClassName kata, not nvidia: ")
+
+
 def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() -> None:
     new = _workload(TEMPLATE, _template(core="50"))
     assert not _validate(_review(new)).allowed

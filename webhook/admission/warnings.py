@@ -119,15 +119,15 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
         if isinstance(name, str) and name in with_gpus:
             for variable in _variables(container.get("env")):
                 yield f"container {short(name)}: env {short(variable)} overrides the node's value"
-            if _lacks_compute(container.get("env")):
-                text = f"{_CAPABILITIES} lacks compute: CUDA and HAMi-core fail"
-                yield f"container {short(name)}: {text}"
+            if lacked := _lacked_capability(container.get("env")):
+                yield f"container {short(name)}: {_CAPABILITIES} lacks {lacked}"
 
 
-def _lacks_compute(env: object) -> bool:
-    """Return whether driver capabilities are set, and ``libcuda`` is in none of them.
+def _lacked_capability(env: object) -> str:
+    """Return the driver capability that a container lacks, and what fails then; empty if none.
 
-    A value from elsewhere (``valueFrom``) is unknown. An empty one counts as ``utility,compute``.
+    ``compute`` has ``libcuda``, ``utility`` has NVML, and HAMi-core is linked to both. A value from
+    elsewhere (``valueFrom``) is unknown. An empty one counts as ``utility,compute``.
     """
     listed = env if isinstance(env, list) else []
     values = [
@@ -137,7 +137,11 @@ def _lacks_compute(env: object) -> bool:
     ]
     last = values[-1] if values else None
     capabilities = {each.strip() for each in last.split(",")} if isinstance(last, str) else {""}
-    return capabilities != {""} and capabilities.isdisjoint({"compute", "all"})
+    if capabilities == {""} or "all" in capabilities:
+        return ""
+    if "compute" not in capabilities:
+        return "compute: CUDA and HAMi-core fail"
+    return "" if "utility" in capabilities else "utility: HAMi-core fails"
 
 
 def _variables(env: object) -> list[str]:

@@ -1,7 +1,6 @@
 """Debug containers that are added to a pod."""
 
 import copy
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,10 +19,13 @@ WARNED = "container dbg: privileged, it sees every card of its node"
 
 
 def _validate(
-    new: Json, old: Json | None, options: AdmissionOptions = DENY, **changes: Any
+    new: Json,
+    old: Json | None,
+    options: AdmissionOptions = DENY,
+    target: ReviewedResource = TARGET,
+    operation: str = "UPDATE",
 ) -> Decision:
-    changes = {"target": TARGET, "operation": "UPDATE", "old_object": old} | changes
-    review = review_of(changes.pop("target"), new, **changes)
+    review = review_of(target, new, operation=operation, old_object=old)
     return validate_ephemeral_containers(review, names=Names(), options=options)
 
 

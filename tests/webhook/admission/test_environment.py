@@ -40,6 +40,7 @@ def test_a_variable_that_undoes_what_the_node_sets_is_said(field: str, variable:
 
 
 MAY_LACK = "it may lack libcuda, then CUDA and HAMi-core fail"
+LACKS_NVML = "container main: NVIDIA_DRIVER_CAPABILITIES lacks utility: HAMi-core fails"
 LACKS = "container main: NVIDIA_DRIVER_CAPABILITIES lacks compute: CUDA and HAMi-core fail"
 
 
@@ -49,7 +50,8 @@ LACKS = "container main: NVIDIA_DRIVER_CAPABILITIES lacks compute: CUDA and HAMi
         (["utility"], [LACKS]),
         (["graphics, display"], [LACKS]),
         (["all", "video,utility"], [LACKS]),  # the last one counts
-        (["utility", "compute"], []),
+        (["utility", "compute,utility"], []),
+        (["compute"], [LACKS_NVML]),
         (["compute,utility"], []),
         (["utility, compute"], []),
         (["all"], []),
@@ -68,13 +70,7 @@ def test_driver_capabilities_without_libcuda_are_said(values: list[Any], lines: 
 @pytest.mark.parametrize(
     ("ours", "given", "lines"),
     [
-        (
-            "nvidia",
-            "kata",
-            [
-                "runtimeClassName kata, not nvidia: it may lack libcuda, then CUDA and HAMi-core fail"
-            ],
-        ),
+        ("nvidia", "kata", [f"runtimeClassName kata, not nvidia: {MAY_LACK}"]),
         *(("nvidia", given, []) for given in (None, "nvidia", "nvidia-cdi", "", 5)),
         ("", "kata", []),  # which class has the driver is unknown
     ],

@@ -1,7 +1,7 @@
 """Names that pods for other systems have: resources, and annotations with requests or wishes.
 
-The only list of them. Webhook and view say what to write instead; ``docs/migrate.md`` explains the
-units. Names are as the systems' own documents write them.
+The only list of them. Webhook and view say what to write instead; ``docs/migrate.md`` explains what
+differs. Names are as the systems' own documents write them.
 """
 
 from collections.abc import Mapping

@@ -43,17 +43,18 @@ def read_pod(
         privileged: the operator's option.
 
     Returns:
-        The result; ``None`` if the pod requests no GPU, nor anything that was meant as one. That
-        another plugin serves ``nvidia.com/gpu`` is usual: without a GPU of ours, it is no reason to
-        warn.
+        The result; ``None`` if the pod requests no GPU, nor anything that was meant as one.
+        ``nvidia.com/gpu`` alone is no reason to warn: another plugin may serve it.
     """
     demand, errors = read_pod_demand(pod.get("spec"), names, path=f"{path}spec")
     found = find_misnamed(pod, names, path=path)
     misspelt = tuple(each.error for each in found if each.error)
     asks = bool(demand or errors)
-    warnings = advise_names(each for each in found if not each.error and (asks or not each.usual))
+    if not asks and all(each.usual for each in found):
+        return None
+    warnings = advise_names(each for each in found if not each.error)
     if not asks:
-        return ReadPod(demand, misspelt, warnings) if misspelt or warnings else None
+        return ReadPod(demand, misspelt, warnings)
     # That vcuda-core is missing says nothing new if vcuda-cores is there.
     explained = {each.replaces for each in found if each.error}
     errors = tuple(

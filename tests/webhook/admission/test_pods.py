@@ -98,11 +98,12 @@ def test_a_misspelt_resource_hides_no_error_of_another_kind_or_container(pod: Js
     ]
 
 
-def test_other_systems_resources_have_a_warning_and_nvidias_only_beside_ours(pod: Json) -> None:
+def test_other_systems_resources_have_a_warning_but_not_nvidias_alone(pod: Json) -> None:
     theirs = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}}
     memory = f"write {MEMORY} (in blocks): gpu-turnstile does not serve nvidia.com/gpumem"
     cores = f"write {CORE} (100 is one card): gpu-turnstile does not serve nvidia.com/gpu"
-    assert decide(_with_resources(pod, theirs), stamp=no_stamp) == Decision(warnings=(memory,))
+    both = Decision(warnings=(cores, memory))
+    assert decide(_with_resources(pod, theirs), stamp=no_stamp) == both
     alone = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "1"}}
     assert decide(_with_resources(pod, alone), stamp=no_stamp) == Decision()
     pod["spec"]["containers"].append({"name": "b", "resources": {"limits": {CORE: "100"}}})

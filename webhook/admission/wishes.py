@@ -1,11 +1,15 @@
 """Warnings about wishes that nobody reads: by a wrong name, or in a wrong place."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from contract.names import Names
 from contract.spelling import intended_wish, keys_of
 from webhook.admission.decision import short
+
+_MOST = 256
+"""Most annotations and labels that are compared: a hostile object may have 100,000."""
 
 
 def about_wishes(pod: Mapping[str, Any], names: Names, *, path: str = "") -> Iterator[str]:
@@ -16,11 +20,11 @@ def about_wishes(pod: Mapping[str, Any], names: Names, *, path: str = "") -> Ite
         names: our annotations.
         path: prefix of ``metadata`` in paths.
     """
-    for key in keys_of(pod, "annotations"):
+    for key in _keys(pod, "annotations"):
         right = intended_wish(key, names)
         if right not in ("", key):
             yield f"write {right}: gpu-turnstile does not read {short(key)}"
-    for key in keys_of(pod, "labels"):
+    for key in _keys(pod, "labels"):
         if right := intended_wish(key, names):
             yield f"write {right} in {path}metadata.annotations, not in labels"
 
@@ -42,7 +46,11 @@ def about_misplaced(
     for step in steps:
         if not isinstance(found, Mapping):
             return
-        for key in (*keys_of(found, "annotations"), *keys_of(found, "labels")):
+        for key in (*_keys(found, "annotations"), *_keys(found, "labels")):
             if right := intended_wish(key, names):
                 yield f"write {right} in {template}.metadata.annotations, not in {place}metadata"
         found, place = found.get(step), f"{place}{step}."
+
+
+def _keys(obj: Mapping[str, Any], field: str) -> Iterator[str]:
+    return islice(keys_of(obj, field), _MOST)

@@ -117,6 +117,12 @@ def test_other_systems_resources_have_a_warning_but_not_nvidias_alone(pod: Json)
     )
 
 
+def test_of_thousands_of_wishes_by_wrong_names_a_few_are_read(pod: Json) -> None:
+    keys = (f"tencent.com/use-gpu-type{number}" for number in range(5000))
+    pod["metadata"]["annotations"] = dict.fromkeys(keys, "h100")
+    assert decide(pod).warnings[-1] == "and 247 more warnings like these"
+
+
 def test_a_wish_by_a_wrong_name_or_as_a_label_has_a_warning_with_what_to_write(pod: Json) -> None:
     keys = ("tencent.com/use-gputype", "hami.io/gpu-scheduler-policy", "gpu-fraction", "other")
     pod["metadata"] |= {

@@ -6,9 +6,10 @@ when it allocates devices. A limit of 0 counts as absent: the kubelet makes no c
 charts write it for a container without a GPU.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
+from math import ceil
 from typing import Any
 
 from contract.demand import (
@@ -28,7 +29,12 @@ from contract.reusable import find_leftover_conflicts
 _MOST_BLOCKS = 2**24
 """More memory than any container gets: 16 TiB in blocks of 1 MiB, the smallest possible."""
 
-_USUAL_BLOCK = 2**28  # bytes: gpu-manager's, and the agent's unless --memory-block is set
+USUAL_BLOCK = 2**28
+"""Bytes of a memory block: gpu-manager's, and the agent's unless ``--memory-block`` is set."""
+
+_GIB = 2**30
+_MOST_CARDS = 16
+"""Cards of the largest nodes: so few cores of a share may have been meant as cards."""
 
 
 # dict comes first: it is the usual case, and isinstance of an abstract class is slow.
@@ -76,15 +82,18 @@ def read_pod_demand(
     return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
 
 
-def walk_containers(spec: object) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+def walk_containers(
+    spec: object, fields: Sequence[str] = ("initContainers", "containers")
+) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     """Walk the containers in the order in which the kubelet admits them: the init list first.
 
     Yields:
-        The field (``initContainers`` or ``containers``), the index in it, and the container.
+        The field, the index in it, and the container. Ephemeral containers, which cannot request
+        anything, are left out unless *fields* names them.
     """
     if not isinstance(spec, _MAPPINGS):
         return
-    for field in ("initContainers", "containers"):
+    for field in fields:
         listed = spec.get(field)
         for index, container in enumerate(listed if isinstance(listed, list) else ()):
             if isinstance(container, _MAPPINGS):
@@ -199,10 +208,11 @@ def _read_count(
         detail, rule = 'must be a whole number such as "50"', "not-a-number"
     elif number.denominator != 1:
         detail, rule = "must be a whole number, it cannot be divided further", "not-whole"
+        detail += _suggest_whole(number, resource)
     elif number < 0:
         detail, rule = "must not be negative: leave it out to request none", "negative"
     elif resource is Resource.MEMORY and _are_bytes(value, number):
-        blocks = max(1, round(number / _USUAL_BLOCK))
+        blocks = max(1, round(number / USUAL_BLOCK))
         detail = f"is counted in blocks, not in bytes: with blocks of 256 MiB write {blocks}"
         rule = "memory-in-bytes"
     elif number > LARGEST_COUNT:
@@ -211,6 +221,18 @@ def _read_count(
         return int(number), []
     where = f"{path}.limits[{name}]"
     return None, [FieldError(where, FieldFault.INVALID, detail, rule, quote(value))]
+
+
+def _suggest_whole(number: Fraction | int, resource: Resource) -> str:
+    """Return what to write for a part of a card, or for GiB; empty if neither can be meant."""
+    if not 0 < number < _MOST_BLOCKS:
+        return ""
+    if resource is Resource.MEMORY:
+        blocks = ceil(number * _GIB / USUAL_BLOCK)
+        return f": with blocks of 256 MiB, {float(number):g} GiB are {blocks}"
+    if Fraction(1, CORES_PER_CARD) <= number < 1:
+        return f": {float(number):g} of a card is {ceil(number * CORES_PER_CARD)}"
+    return f": {CORES_PER_CARD} is one card"
 
 
 def _are_bytes(value: object, number: Fraction | int) -> bool:
@@ -243,13 +265,14 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
     """Check the two counts of one container against each other."""
     core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
     if demand.is_share and not demand.memory:
-        yield FieldError(
-            memory_path,
-            FieldFault.REQUIRED,
+        detail = (
             f"a share of a card needs memory: request at least 1 memory block beside "
-            f"{demand.cores} of {CORES_PER_CARD} cores",
-            "share-without-memory",
+            f"{demand.cores} of {CORES_PER_CARD} cores"
         )
+        if demand.cores <= _MOST_CARDS:
+            cards = "1 whole card" if demand.cores == 1 else f"{demand.cores} whole cards"
+            detail += f"; if you mean {cards}, write {demand.cores * CORES_PER_CARD} cores"
+        yield FieldError(memory_path, FieldFault.REQUIRED, detail, "share-without-memory")
     if demand.memory and not demand.cores:
         yield FieldError(
             core_path,

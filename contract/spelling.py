@@ -1,23 +1,29 @@
-"""Resource names that are nearly ours.
+"""Names that were meant as ours: misspelt ones, and those of other systems.
 
 No node offers ``tencent.com/vcuda-cores``: a pod that requests it stays pending forever, and the
-scheduler reports only ``Insufficient tencent.com/vcuda-cores``.
+scheduler reports only ``Insufficient tencent.com/vcuda-cores``. Nobody reads an annotation
+``tencent.com/use-gputype``: its pod runs on any card.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
 from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
+from contract.other_systems import MIG_PREFIX, NVIDIA, REQUESTS, RESOURCES, WISHES
+from contract.quantity import parse_quantity
 from contract.requests import listings_of, walk_containers
+from contract.resource import Resource
 
-_MARK = "vcuda"
-"""Part of every name checked here: the API server sends no others (``deploy/base/webhook``)."""
+_VCUDA = "vcuda"
+_MARKS = (_VCUDA, "gpu", MIG_PREFIX)
+"""Every resource checked here contains one of these, in upper or lower case."""
 
-_INTENDED = {"vcuda": "vcuda-core", "vcuda-mem": "vcuda-memory"}
-"""The intended name, for misspelt names that are not similar enough."""
+_INTENDED = {"vcuda": Resource.CORE, "vcuda-mem": Resource.MEMORY}
+"""The intended resource, for misspelt names that are not similar enough."""
 
 _CLOSE = 0.8
 """Least similarity by ``difflib``; ``vcuda-cor``, ``vcuda_core``, ``vcuda-memories`` have it."""
@@ -26,51 +32,157 @@ _LONGEST_NAME = 317  # characters of a qualified name: a domain, a slash, 63 cha
 _MOST = 32
 """Most names of a pod that are checked: a hostile pod may have thousands."""
 
+_UNITS = {Resource.CORE: "100 is one card", Resource.MEMORY: "in blocks"}
 
-def find_misspelt(
-    spec: object, names: Names, *, path: str = "spec"
-) -> tuple[tuple[FieldError, ...], tuple[str, ...]]:
-    """Find resources whose names are nearly ours.
+
+@dataclass(frozen=True, slots=True)
+class MisnamedRequest:
+    """A resource or an annotation by which a pod requests GPUs, and that is not ours.
+
+    Attributes:
+        name: its name.
+        right: what to write instead: our resource, and where if it is an annotation.
+        unit: the unit of *right*, if the name is another system's; else empty.
+        usual: whether another device plugin beside ours often offers it.
+        error: the error, if no node can offer it because it is in our domain; else ``None``.
+        replaces: path of *right* in the same container.
+    """
+
+    name: str
+    right: str
+    unit: str = ""
+    usual: bool = False
+    error: FieldError | None = None
+    replaces: str = ""
+
+
+def find_misnamed(
+    pod: Mapping[str, Any], names: Names, *, path: str = ""
+) -> tuple[MisnamedRequest, ...]:
+    """Find requests by names that are nearly ours, or another system's.
 
     Args:
-        spec: a pod spec as decoded JSON, possibly hostile.
+        pod: a pod or a pod template as decoded JSON, possibly hostile.
         names: our names.
-        path: path of the spec in its object, for the paths of errors.
+        path: prefix of ``metadata`` and ``spec`` in paths.
+    """
+    found = islice(_candidates(pod.get("spec"), names, f"{path}spec"), _MOST)
+    resources = (_read_name(*each, names) for each in found)
+    annotations = keys_of(pod, "annotations")
+    shares = (
+        MisnamedRequest(key, f"{names.of(resource)} in limits", _UNITS[resource])
+        for key, resource in REQUESTS.items()
+        if key in annotations
+    )
+    return (*filter(None, resources), *shares)
+
+
+def advise_names(misnamed: Iterable[MisnamedRequest]) -> tuple[str, ...]:
+    """Return what to write instead, one sentence for each of our resources."""
+    misnamed = tuple(misnamed)
+    nearly = dict.fromkeys(
+        f"write {each.right}, {each.name} is not served here" for each in misnamed if not each.unit
+    )
+    others: dict[str, dict[str, None]] = {}
+    for each in misnamed:
+        if each.unit:
+            others.setdefault(f"{each.right} ({each.unit})", {})[each.name] = None
+    return (
+        *nearly,
+        *(
+            f"write {right}: gpu-turnstile does not serve {', '.join(found)}"
+            for right, found in others.items()
+        ),
+    )
+
+
+def intended_wish(key: str, names: Names) -> str:
+    """Return the wish that an annotation or label was meant as, also if that is its name.
 
     Returns:
-        An error for each resource of our own domain, which nobody else offers. A warning for each
-        resource of another domain, which another plugin may offer.
+        The name of an annotation; empty if the key has nothing to do with wishes. In our own domain
+        a similar name is enough; in others, and without one, it must be the same but for case,
+        hyphens and a plural, or be another system's.
     """
-    errors = []
-    warnings = dict[str, None]()
-    for where, name, value in islice(_candidates(spec, names, path), _MOST):
-        domain, _, last = name.rpartition("/")
-        intended = _INTENDED.get(last)
-        close = [intended] if intended else get_close_matches(last, _LAST_PARTS, 1, _CLOSE)
-        for right in (f"{names.domain}/{each}" for each in close):
-            if domain == names.domain:
-                detail = f"no node has such a resource: write {right}"
-                error = FieldError(where, FieldFault.INVALID, detail, "misspelt", quote(value))
-                errors.append(error)
-            else:
-                warnings[f"write {right}, {name} is not served here"] = None
-    return tuple(errors), tuple(warnings)
+    if key in names.wishes:
+        return key
+    if len(key) > _LONGEST_NAME:
+        return ""
+    domain, _, last = key.rpartition("/")
+    plain = _plain(last)
+    meant = WISHES.get(key) or _PLAIN_WISHES.get(plain)
+    if meant is None and domain.lower() == names.domain:
+        (close,) = get_close_matches(plain, _PLAIN_OWN, 1, _CLOSE) or ("",)
+        meant = _PLAIN_OWN.get(close)
+    return f"{names.domain}/{meant}" if meant else ""
 
 
-_LAST_PARTS = tuple(each.rpartition("/")[2] for each in Names().resources)
+def keys_of(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """Return the annotations or labels of an object; empty if they are not a mapping."""
+    metadata = obj.get("metadata")
+    found = metadata.get(field) if isinstance(metadata, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
-def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, str, object]]:
-    """Yield path, name and value of each resource that contains the mark and is not ours."""
+def _plain(last: str) -> str:
+    return last.lower().replace("-", "").replace("_", "").removesuffix("s")
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+_LAST_PARTS = {_last(name): resource for name, resource in Names().resources.items()}
+_PLAIN_WISHES = {_plain(each): each for each in map(_last, sorted(Names().wishes))}
+_PLAIN_OWN = {_plain(_last(name)): meant for name, meant in WISHES.items()} | _PLAIN_WISHES
+
+
+def _read_name(
+    container: str, field: str, name: str, value: object, names: Names
+) -> MisnamedRequest | None:
+    """Return what a resource was meant as; ``None`` if it has nothing to do with ours."""
+    domain, _, last = name.rpartition("/")
+    own, last = domain == names.domain, last.lower()
+    if _VCUDA in last:
+        (close,) = get_close_matches(last, _LAST_PARTS, 1, _CLOSE) or ("",)
+        resource = _INTENDED.get(last) or _LAST_PARTS.get(close)
+        if resource is None:
+            return None
+        right = names.of(resource)
+        error = FieldError(
+            f"{container}.{field}[{name}]",
+            FieldFault.INVALID,
+            f"no node has such a resource: write {right}",
+            "misspelt",
+            quote(value),
+        )
+        replaces = f"{container}.limits[{right}]"
+        return MisnamedRequest(name, right, error=error if own else None, replaces=replaces)
+    resource = RESOURCES.get(name)
+    mig = name.startswith(MIG_PREFIX)
+    if mig or (resource is None and own):
+        resource = Resource.MEMORY if "mem" in last else Resource.CORE
+    if resource is None:
+        return None
+    usual = name in NVIDIA or mig
+    return MisnamedRequest(name, names.of(resource), _UNITS[resource], usual)
+
+
+def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, str, str, object]]:
+    """Yield the resources that may be misnamed: path of ``resources``, listing, name and value."""
     ours = names.resources
     for field, index, container in walk_containers(spec):
         limits, requests = listings_of(container)
-        if not any(_MARK in name and name not in ours for name in (*limits, *requests)):
-            continue  # the usual case
+        if limits.keys() | requests.keys() <= _USUAL:
+            continue  # the usual case of a container without GPUs
         more = {name: value for name, value in requests.items() if name not in limits}
         listed: dict[str, Mapping[str, Any]] = {"limits": limits, "requests": more}
         for listing, counts in listed.items():
             for name, value in counts.items():
-                if _MARK in name and name not in ours and len(name) <= _LONGEST_NAME:
-                    where = f"{path}.{field}[{index}].resources.{listing}[{name}]"
-                    yield where, name, value
+                if name in ours or not isinstance(name, str) or len(name) > _LONGEST_NAME:
+                    continue
+                if any(each in name.lower() for each in _MARKS) and parse_quantity(value) != 0:
+                    yield f"{path}.{field}[{index}].resources", listing, name, value
+
+
+_USUAL = frozenset({"cpu", "memory", "ephemeral-storage"})

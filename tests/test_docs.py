@@ -53,6 +53,8 @@ _OTHERS_SAY = {
     "no healthy devices present",
     "client connection is closing",
     "Allocate failed due to rpc error",
+    "error while loading shared libraries: libcuda.so.1",
+    "error while loading shared libraries: libcuda.so.1: cannot open shared object file",
     "NVML: Driver Not Loaded",
     "rpc client exit with 255",
     "pod ... had been predicated!",

@@ -13,14 +13,12 @@ from agent.kubernetes_api.client import Gone, Json, Rejected
 from common.backoff import spread
 from contract.cordon import read_cordon
 from contract.names import Names
+from contract.other_systems import NVIDIA
 
 log = logging.getLogger(__name__)
 
 _PERIOD = 10.0
 """Seconds between two readings of the node."""
-
-_OTHER_PLUGINS = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""The resources of NVIDIA's device plugin for whole cards; cards in MIG mode have other names."""
 
 
 class NodeApi(Protocol):
@@ -87,5 +85,5 @@ class NodeReader:
 
 def _offered(allocatable: Mapping[str, str]) -> dict[str, int]:
     """Return the number of allocatable whole cards under another plugin's resource names."""
-    counts = {name: allocatable.get(name, "0") for name in _OTHER_PLUGINS}
+    counts = {name: allocatable.get(name, "0") for name in NVIDIA}
     return {name: int(each) for name, each in counts.items() if each.isdecimal() and int(each)}

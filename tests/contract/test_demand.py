@@ -159,6 +159,10 @@ def test_a_share_needs_memory_and_memory_needs_cores() -> None:
         "memory block beside 99 of 100 cores"
     )
     assert _refusals(_limits("99", "0")) == [found], "0 is none"
+    (few,) = _refusals(_limits("1"))
+    assert few.endswith("beside 1 of 100 cores; if you mean 1 whole card, write 100 cores")
+    (few,) = _refusals(_limits("8"))
+    assert few.endswith("beside 8 of 100 cores; if you mean 8 whole cards, write 800 cores")
     (found,) = _refusals(_limits(memory="4"))
     assert _refusals(_limits("0", "4")) == [found]
     assert found == (
@@ -169,7 +173,6 @@ def test_a_share_needs_memory_and_memory_needs_cores() -> None:
 
 _BAD_COUNTS = [
     ("-1k", '"-1k"', _NEGATIVE),
-    ("1.5", '"1.5"', _WHOLE),
     ("-0.5", '"-0.5"', _WHOLE),
     ("", '""', _NUMBER),
     ("50%", '"50%"', _NUMBER),
@@ -190,6 +193,37 @@ def test_a_count_must_be_a_whole_number_and_is_reported_once(
     assert _refusals(_spec({"limits": limits})) == [
         f"{PATH}.limits[{resource}]: Invalid value: {found}: {rule}"
     ]
+
+
+@pytest.mark.parametrize(
+    ("cores", "hint"),
+    [
+        ("500m", ": 0.5 of a card is 50"),  # as the API server hands on "0.5"
+        (0.25, ": 0.25 of a card is 25"),
+        ("0.125", ": 0.125 of a card is 13"),
+        ("1500m", ": 100 is one card"),
+        ("0.001", ": 100 is one card"),
+    ],
+)
+def test_part_of_a_core_is_refused_with_what_part_of_a_card_is(cores: object, hint: str) -> None:
+    (found,) = _refusals(_limits(cores, "4"))
+    assert found.endswith(f": {_WHOLE}{hint}")
+
+
+@pytest.mark.parametrize(
+    ("memory", "hint"),
+    [
+        ("500m", ": with blocks of 256 MiB, 0.5 GiB are 2"),
+        ("2.5", ": with blocks of 256 MiB, 2.5 GiB are 10"),
+        ("0.3", ": with blocks of 256 MiB, 0.3 GiB are 2"),
+        (f"{10**40}.5", ""),
+    ],
+)
+def test_part_of_a_block_is_refused_with_the_blocks_of_as_many_gib(
+    memory: object, hint: str
+) -> None:
+    (found,) = _refusals(_limits("50", memory))
+    assert found.endswith(f": {_WHOLE}{hint}")
 
 
 @pytest.mark.parametrize(

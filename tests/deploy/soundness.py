@@ -4,6 +4,8 @@ import click
 
 from agent.__main__ import main as agent
 from certs.__main__ import cli as certs
+from contract.names import Names
+from contract.stamps import OrderStamp
 from proxy.__main__ import main as proxy
 from scheduler.__main__ import cli as scheduler
 from tests.deploy.manifests import (
@@ -18,7 +20,9 @@ from tests.deploy.manifests import (
 )
 from view.__main__ import cli as view
 from webhook.__main__ import cli as webhook
+from webhook.admission.routes import make_routes
 
+ROUTES = make_routes(names=Names(), stamp=lambda: OrderStamp(1, "w", 0))
 PROGRAMS: dict[str, click.Command] = {
     "agent": agent,
     "certs": certs,
@@ -76,7 +80,7 @@ def check_objects(objects: list[Json], *, privileged_agent: bool = False) -> Non
             found = find(objects, "Service", service["name"])
             assert found["metadata"]["namespace"] == service["namespace"]
             assert service.get("port", 443) in [p["port"] for p in found["spec"]["ports"]]
-            assert service["path"] in ("/mutate/pods", "/mutate/bindings", "/validate/workloads")
+            assert service["path"] in ROUTES
 
 
 def _check_program(container: Json) -> None:

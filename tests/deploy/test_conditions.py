@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.names import Names
+from contract.other_systems import NVIDIA, REQUESTS, RESOURCES
 from contract.requests import asks_for_gpus
 from contract.stamps import OrderStamp
 from tests.deploy.cel import condition_holds
@@ -68,7 +69,10 @@ SENT: dict[str, Json] = {
 }
 KEPT_AWAY: dict[str, Json] = {
     "a plain pod": {"containers": [PLAIN]},
-    "another's GPUs": {"containers": [_asking(limits={"nvidia.com/gpu": "1"})]},
+    **{
+        f"another's GPUs, {name}": {"containers": [_asking(limits={name: "1"})]}
+        for name in (*NVIDIA, "nvidia.com/mig-1g.10gb", "amd.com/gpu", "example.com/gpu")
+    },
     "no container": {},
     "resource claims": {"containers": [PLAIN | {"resources": {"claims": [{"name": "gpu"}]}}]},
 }
@@ -87,6 +91,10 @@ NEARLY = {
     "in requests of an init container": {
         "initContainers": [_asking(requests={"tencent.com/vcuda-mem": "1"})]
     },
+    **{
+        f"another system's, or nearly: {name}": {"containers": [PLAIN, _asking(limits={name: "1"})]}
+        for name in (*RESOURCES.keys() - {*NVIDIA}, "tencent.com/gpu", "tencent.com/VCUDA-core")
+    },
 }
 
 
@@ -97,6 +105,11 @@ def test_misspelt_names_reach_the_webhook_except_in_pods(entry: str) -> None:
         assert reaches(MISSPELT, {"spec": spec}), what
     for what, spec in {**SENT, **KEPT_AWAY}.items():
         assert not reaches(MISSPELT, {"spec": spec}), what
+    for key in REQUESTS:
+        pod = {"metadata": {"annotations": {key: "0.5"}}, "spec": {"containers": [PLAIN]}}
+        template = STEPS[entry].removesuffix(".spec").removesuffix("spec")
+        assert reaches(entry, _wrap(template, pod) if template else pod) == (entry != PODS)
+        assert reaches(MISSPELT, pod)
 
 
 @pytest.mark.parametrize("entry", STEPS)
@@ -157,10 +170,25 @@ def test_the_condition_and_the_webhook_agree_about_every_pod(spec: Json, notes: 
     assert reaches(PODS, {"spec": spec}) == asks_for_gpus(spec, NAMES)
 
 
+DEBUGGING = "ephemeralcontainers.gpu-turnstile.io"
+
+
+def test_of_debug_containers_only_privileged_ones_of_gpu_pods_wait_for_the_webhook() -> None:
+    privileged = {"name": "d", "securityContext": {"privileged": True}}
+    plain = ({"name": "d"}, {"name": "d", "securityContext": {"privileged": False}})
+    for what, spec in {**SENT, **KEPT_AWAY}.items():
+        asks = asks_for_gpus({"containers": [], **spec}, NAMES) and "requests" not in str(spec)
+        debugged = spec | {"ephemeralContainers": [*plain, privileged]}
+        assert reaches(DEBUGGING, {"spec": debugged}) == asks, what
+        assert not reaches(DEBUGGING, {"spec": spec | {"ephemeralContainers": [*plain]}}), what
+        assert not reaches(DEBUGGING, {"spec": spec}), what
+
+
 def test_a_pod_waits_for_its_stamps_and_nothing_else_waits_for_the_webhook() -> None:
     assert {name: each["failurePolicy"] for name, each in _webhooks().items()} == {
         "pods.gpu-turnstile.io": "Fail",
         "bindings.gpu-turnstile.io": "Ignore",
+        DEBUGGING: "Fail",
         MISSPELT: "Ignore",
         **{name: "Ignore" for name in STEPS if name != PODS},
     }

@@ -67,10 +67,11 @@ def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
     return obj
 
 
-def plain(name: str) -> Json:
-    """A pod that requests no GPU."""
+def plain(name: str, **limits: str) -> Json:
+    """A pod that requests no GPU of ours, but *limits* of NVIDIA's domain."""
     obj = make_pod(name, phase="Running")
-    obj["spec"]["containers"] = [{"name": "c0", "image": "none"}]
+    resources = {"limits": {f"nvidia.com/{each}": count for each, count in limits.items()}}
+    obj["spec"]["containers"] = [{"name": "c0", "image": "none", "resources": resources}]
     return obj
 
 
@@ -135,6 +136,7 @@ def pods() -> list[Json]:
             "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free",
         ),
         plain("plain"),
+        plain("hami", gpu="1", gpumem="4096"),
     ]
 
 

@@ -191,8 +191,8 @@ class LiveCluster:
         """Read all Events of one pod, also those of scheduler and kubelet."""
         _load(self._make(events_of(namespace, name)))
 
-    def load_object(self, kind: ResourceKind, namespace: str, name: str) -> None:
-        """Read one object, which may be permitted when a list is not.
+    def load_object(self, kind: ResourceKind, namespace: str, name: str) -> Json:
+        """Read one object, which may be permitted when a list is not, and return it.
 
         Raises:
             Rejected: it does not exist, or may not be read either.
@@ -200,7 +200,9 @@ class LiveCluster:
         """
         scope = f"/namespaces/{quoted(namespace)}" if namespace else ""
         path = f"/api/v1{scope}/{kind.what}/{quoted(name)}"
-        self._apply(kind, "PUT", self._api.call("GET", path, timeout=_OBJECT_SECONDS))
+        found = self._api.call("GET", path, timeout=_OBJECT_SECONDS)
+        self._apply(kind, "PUT", found)
+        return found
 
     def _own_nodes(self) -> list[str]:
         with self._lock:

@@ -25,6 +25,7 @@ from view.model.explanation import SuggestedChange
 from view.model.occupancy import CORDONED, Occupancy, PodHolding
 from view.model.words import clamp, name_cards, name_some
 
+_MIB = 2**20
 _COST_OF_A_WISH = 0.3
 """Removing a wish costs as much as giving up this part of the request."""
 
@@ -150,11 +151,25 @@ class _ChangeSearch:
             most = min(asked.cores, CORES_PER_CARD) - 1
             cores = _largest(most, lambda cores: fits(replace(asked, cores=cores)))
             found += [replace(asked, cores=cores)] * bool(cores)
-        blocks = _largest(asked.memory - 1, lambda blocks: fits(replace(asked, memory=blocks)))
+        blocks = self._if_mib(asked)
+        if not blocks or not fits(replace(asked, memory=blocks)):
+            blocks = _largest(asked.memory - 1, lambda blocks: fits(replace(asked, memory=blocks)))
         found += [replace(asked, memory=blocks)] * bool(blocks)
         if not found and asked.cards == 1:
             found += islice(filter(fits, self._of_one_card(asked)), 1)
         return found
+
+    def _if_mib(self, asked: Demand) -> int:
+        """Return the blocks of as many MiB as blocks are requested.
+
+        0 if a card has so many blocks, or if as many MiB are less than a block.
+        """
+        sizes = [size.memory for each in self.usable for size in each.snapshot.node.sizes]
+        if not sizes or asked.most_per_card(Resource.MEMORY) <= max(sizes):
+            return 0
+        known = [each.facts.inventory.memory_block for each in self.usable]
+        block = min(filter(None, known))
+        return -(-asked.memory * _MIB // block) if asked.memory * _MIB >= block else 0
 
     def _of_one_card(self, asked: Demand) -> Iterator[Demand]:
         """Yield the free amounts of each card, at most *asked*; the nearest to it first."""
@@ -178,6 +193,8 @@ class _ChangeSearch:
             fields.append(f'resources.limits["{self._names.core}"]: {demand.cores}')
         if demand.memory != asked.memory:
             instead = f"instead of {asked.memory}" if asked.memory else "instead of whole cards"
+            if demand.memory == self._if_mib(asked):
+                instead = f"({asked.memory} MiB) {instead}"
             parts.append(f"{format_count(demand.memory, 'memory block')} {instead}")
             fields.append(f'resources.limits["{self._names.memory}"]: {demand.memory}')
         several = len(self._pod.demand.containers) > 1

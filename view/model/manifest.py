@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any
 
 from contract.names import Names
+from contract.spelling import advise_names, find_misnamed
 from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
@@ -124,11 +125,15 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
     metadata = {"name": name or prefix, "namespace": namespace, "annotations": annotations}
     facts = read_pod_facts({"metadata": metadata, "spec": spec}, names)
     if facts is None:
-        raise InvalidManifest(
-            f'{kind} "{name}" requests no GPU: no container has {names.core} in its limits'
-        )
+        raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names)}')
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     return kind, max(replicas, 0), facts
+
+
+def requests_none(pod: Mapping[str, Any], names: Names) -> str:
+    """Return that a pod or template requests no GPU, and what to write if it seems to."""
+    text = f"requests no GPU: no container has {names.core} in its limits"
+    return "; ".join(map(clamp, (text, *advise_names(find_misnamed(pod, names)))))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
+from contract.other_systems import NVIDIA
 from contract.quantity import parse_quantity
 from placement.cluster.nodes import Node, Problem, parse_node
 from view.model.words import clamp
@@ -20,9 +21,6 @@ GPU_LABELS = (
 )
 """The DaemonSet selects nodes with one of these labels set to ``true``
 (``deploy/base/agent/daemonset.yaml``)."""
-
-NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""Resources of NVIDIA's device plugin; the second one if it shares cards by time-slicing."""
 
 
 @dataclass(frozen=True, slots=True)

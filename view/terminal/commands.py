@@ -22,6 +22,7 @@ from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model.doctor.checks import run_checks
 from view.model.explanation import FitResult
+from view.model.manifest import requests_none
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.usage import ContainerUsage
 from view.terminal.completion import complete_node, complete_pod
@@ -217,10 +218,9 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
     if cluster.explain(namespace, name) is None:
         elsewhere = [each for each in cluster.report().pods if each.name == name]
         hint = f"there is one in namespace {elsewhere[0].namespace}" if elsewhere else ""
-        read_object(cluster, PODS, namespace, name, hint)
+        found = read_object(cluster, PODS, namespace, name, hint)
         if cluster.explain(namespace, name) is None:
-            text = f"requests no GPU: no container has {context.names.core} in its limits"
-            raise CommandError(f'error: pod "{name}" {text}')
+            raise CommandError(f'error: pod "{name}" {requests_none(found, context.names)}')
 
     def build_output() -> CommandOutput:
         explanation = cluster.explain(namespace, name)

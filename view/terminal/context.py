@@ -12,6 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import click
 
+from common.apiserver.client import Json
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from contract.names import DEFAULT_DOMAIN, Names
@@ -274,15 +275,15 @@ class CommandContext:
 
 def read_object(
     cluster: LiveCluster, kind: ResourceKind, namespace: str, name: str, hint: str = ""
-) -> None:
-    """Read one object.
+) -> Json:
+    """Read one object and return it.
 
     Raises:
         CommandError: it does not exist, or may not be read (with the missing permission).
     """
     with as_command_errors():
         try:
-            cluster.load_object(kind, namespace, name)
+            return cluster.load_object(kind, namespace, name)
         except Rejected as error:
             if error.status == 404:
                 raise not_found(kind.what, name, hint) from error

@@ -20,7 +20,8 @@ from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
-from webhook.admission.warnings import about_environment, advise
+from webhook.admission.warnings import about_environment, about_runtime_class, advise
+from webhook.admission.wishes import about_wishes
 
 _SECOND = 10**9
 _LONGEST_REQUEST = 60 * _SECOND
@@ -75,7 +76,7 @@ def decide_pod(
         return _drop_our_annotations(pod, names=names, stamp=stamp)
     demand, errors, warnings = found
     if errors:
-        return Decision(errors=errors)
+        return Decision(errors=errors, warnings=bounded(warnings))
     if not demand:
         dropped = _drop_our_annotations(pod, names=names, stamp=stamp)
         return replace(dropped, warnings=bounded((*warnings, *dropped.warnings)))
@@ -97,6 +98,8 @@ def decide_pod(
                 *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),
+                *about_runtime_class(pod["spec"], options.runtime_class),
+                *about_wishes(pod, names),
                 *about_supplied(given, names, only_dropped=ours),
             )
         ),

@@ -1,6 +1,6 @@
 """Privileged containers of GPU pods: such a container sees every card of its node."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from contract.errors import FieldError, FieldFault
@@ -16,7 +16,11 @@ class Privileged(StrEnum):
 
 
 def check_privileged(
-    spec: object, treatment: Privileged, *, path: str
+    spec: object,
+    treatment: Privileged,
+    *,
+    path: str,
+    fields: Sequence[str] = ("initContainers", "containers"),
 ) -> tuple[tuple[FieldError, ...], tuple[str, ...]]:
     """Return an error or a warning for each privileged container of a GPU pod.
 
@@ -28,8 +32,9 @@ def check_privileged(
         spec: a pod spec as decoded JSON, possibly hostile.
         treatment: the operator's option.
         path: path of the spec in its object, for the paths of errors.
+        fields: the lists of containers to check.
     """
-    found = tuple(_privileged(spec))
+    found = tuple(_privileged(spec, fields))
     if treatment is Privileged.WARN:
         return (), tuple(
             f"container {short(name)}: privileged, it sees every card of its node"
@@ -48,9 +53,9 @@ def check_privileged(
     ), ()
 
 
-def _privileged(spec: object) -> Iterator[tuple[str, str]]:
+def _privileged(spec: object, fields: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the path in the spec and the name of each privileged container."""
-    for field, index, container in walk_containers(spec):
+    for field, index, container in walk_containers(spec, fields):
         context, name = container.get("securityContext"), container.get("name")
         if isinstance(context, dict) and context.get("privileged") is True:
             yield f"{field}[{index}]", name if isinstance(name, str) else ""

@@ -7,6 +7,7 @@ from typing import TypeAlias
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.admission.bindings import mutate_binding
+from webhook.admission.debugging import validate_ephemeral_containers
 from webhook.admission.decision import Decision
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.pods import mutate_pod
@@ -30,4 +31,7 @@ def make_routes(
         "/mutate/pods": partial(mutate_pod, names=names, stamp=stamp, options=options),
         "/mutate/bindings": partial(mutate_binding, names=names, stamp=stamp),
         "/validate/workloads": partial(validate_workload, names=names, options=options),
+        "/validate/ephemeralcontainers": partial(
+            validate_ephemeral_containers, names=names, options=options
+        ),
     }

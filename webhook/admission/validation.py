@@ -7,7 +7,7 @@ from contract.demand import PodDemand
 from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 from contract.requests import read_pod_demand
-from contract.spelling import find_misspelt
+from contract.spelling import advise_names, find_misnamed
 from contract.wishes import read_wishes
 from webhook.admission.annotations import annotations_of
 from webhook.admission.privileged import Privileged, check_privileged
@@ -19,7 +19,7 @@ class ReadPod(NamedTuple):
     Attributes:
         demand: the requests that can be read.
         errors: reasons to deny it.
-        warnings: about misspelt resources of other domains, and privileged containers.
+        warnings: about resources of other domains and systems, and privileged containers.
     """
 
     demand: PodDemand
@@ -43,15 +43,28 @@ def read_pod(
         privileged: the operator's option.
 
     Returns:
-        The result; ``None`` if the pod requests no GPU and names no misspelt resource.
+        The result; ``None`` if the pod requests no GPU, nor anything that was meant as one.
+        ``nvidia.com/gpu`` alone is no reason to warn: another plugin may serve it.
     """
     demand, errors = read_pod_demand(pod.get("spec"), names, path=f"{path}spec")
-    misspelt, warnings = find_misspelt(pod.get("spec"), names, path=f"{path}spec")
-    if not demand and not errors:
-        return ReadPod(demand, misspelt, warnings) if misspelt or warnings else None
+    found = find_misnamed(pod, names, path=path)
+    misspelt = tuple(each.error for each in found if each.error)
+    asks = bool(demand or errors)
+    if not asks and all(each.usual for each in found):
+        return None
+    warnings = advise_names(each for each in found if not each.error)
+    if not asks:
+        return ReadPod(demand, misspelt, warnings)
+    # That vcuda-core is missing says nothing new if vcuda-cores is there.
+    explained = {each.replaces for each in found if each.error}
+    errors = tuple(
+        each
+        for each in errors
+        if each.fault is not FieldFault.REQUIRED or each.path not in explained
+    )
     in_metadata = (*_check_metadata(pod.get("metadata"), path), *_check_wishes(pod, names, path))
     denied, warned = check_privileged(pod.get("spec"), privileged, path=f"{path}spec")
-    return ReadPod(demand, (*in_metadata, *errors, *misspelt, *denied), (*warnings, *warned))
+    return ReadPod(demand, (*in_metadata, *misspelt, *errors, *denied), (*warnings, *warned))
 
 
 def _check_wishes(pod: Mapping[str, Any], names: Names, path: str) -> Iterator[FieldError]:

@@ -1,13 +1,19 @@
 """Warnings about requests that are allowed but probably not intended."""
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 from typing import Any
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.names import Names
-from contract.requests import walk_containers
+from contract.requests import USUAL_BLOCK, walk_containers
+from contract.resource import Resource
 from contract.wishes import read_wishes
 from webhook.admission.decision import short
+
+_MIB, _GIB = 2**20, 2**30
+_LARGEST_CARD = 1152
+"""Memory blocks of 256 MiB of NVIDIA's largest cards in 2026, which have 288 GB."""
 
 _SET_BY_NODE = frozenset(
     {
@@ -18,6 +24,7 @@ _SET_BY_NODE = frozenset(
     }
 )
 _SET_BY_NODE_PREFIX = "CUDA_DEVICE_MEMORY_LIMIT"  # one variable for each card
+_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 _PREFIXES = ("NVIDIA_VISIBLE_", "CUDA_DEVICE_", "GPU_CORE_")  # a fast first check of all these
 
 
@@ -48,9 +55,14 @@ def advise(
 
 
 def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str]:
-    blocks = container.demand.memory
-    if container.demand.is_share and 0 < largest_card < blocks:  # so they are several
-        yield f"{blocks} memory blocks, but the largest known card has {largest_card}"
+    blocks = container.demand.most_per_card(Resource.MEMORY)
+    in_mib = ceil(blocks * _MIB / USUAL_BLOCK)
+    if container.demand.is_share and 0 < largest_card < blocks:
+        hint = f": {blocks} MiB are {in_mib} of 256 MiB" if blocks * _MIB >= USUAL_BLOCK else ""
+        yield f"{blocks} memory blocks, but the largest known card has {largest_card}{hint}"
+    elif not largest_card and blocks > _LARGEST_CARD:
+        size = f"{blocks * USUAL_BLOCK // _GIB} GiB on one card"
+        yield f"{blocks} memory blocks of 256 MiB are {size}: {blocks} MiB are {in_mib}"
 
 
 def _about_core_limit(
@@ -72,11 +84,30 @@ def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:
     return (names.core, f"{names.domain}/vcuda-device", names.memory)
 
 
+def about_runtime_class(spec: Mapping[str, Any], ours: str) -> Iterator[str]:
+    """Warn of a RuntimeClass that may not add the driver's files.
+
+    Without ``libcuda.so.1`` no CUDA program runs. With HAMi-core, which is preloaded and linked to
+    it, no program of the container starts at all.
+
+    Args:
+        spec: of a pod or of a template, possibly hostile.
+        ours: the RuntimeClass of GPU pods that name none; empty if unknown.
+    """
+    given = spec.get("runtimeClassName")
+    if ours and isinstance(given, str) and given not in ("", ours) and "nvidia" not in given:
+        yield (
+            f"runtimeClassName {short(given)}, not {short(ours)}: it may lack libcuda, then CUDA "
+            "and HAMi-core fail"
+        )
+
+
 def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
-    """Warn of environment variables that override those set by the node.
+    """Warn of environment variables that override those set by the node, or leave out ``libcuda``.
 
     The kubelet puts the variables of the pod spec after those of a device plugin. A pod that sets
-    one of these, often copied from an example, overrides the node's value.
+    one of these, often copied from an example, overrides the node's value. NVIDIA's runtime adds
+    ``libcuda.so.1`` (see :func:`about_runtime_class`) for the driver capability ``compute`` only.
 
     Args:
         spec: of a pod or of a template, possibly hostile.
@@ -88,6 +119,29 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
         if isinstance(name, str) and name in with_gpus:
             for variable in _variables(container.get("env")):
                 yield f"container {short(name)}: env {short(variable)} overrides the node's value"
+            if lacked := _lacked_capability(container.get("env")):
+                yield f"container {short(name)}: {_CAPABILITIES} lacks {lacked}"
+
+
+def _lacked_capability(env: object) -> str:
+    """Return the driver capability that a container lacks, and what fails then; empty if none.
+
+    ``compute`` has ``libcuda``, ``utility`` has NVML, and HAMi-core is linked to both. A value from
+    elsewhere (``valueFrom``) is unknown. An empty one counts as ``utility,compute``.
+    """
+    listed = env if isinstance(env, list) else []
+    values = [
+        each.get("value")
+        for each in listed
+        if isinstance(each, dict) and each.get("name") == _CAPABILITIES
+    ]
+    last = values[-1] if values else None
+    capabilities = {each.strip() for each in last.split(",")} if isinstance(last, str) else {""}
+    if capabilities == {""} or "all" in capabilities:
+        return ""
+    if "compute" not in capabilities:
+        return "compute: CUDA and HAMi-core fail"
+    return "" if "utility" in capabilities else "utility: HAMi-core fails"
 
 
 def _variables(env: object) -> list[str]:

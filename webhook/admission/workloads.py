@@ -15,7 +15,8 @@ from webhook.admission.defaults import adjust_memory
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
-from webhook.admission.warnings import about_environment, advise
+from webhook.admission.warnings import about_environment, about_runtime_class, advise
+from webhook.admission.wishes import about_misplaced, about_wishes
 
 _SPEC_TEMPLATE = ("spec", "template")
 _TEMPLATES = {
@@ -82,7 +83,7 @@ def decide_workload(
         return Decision()
     demand, errors, read_warnings = found
     if set(errors) - set(_errors(old, steps, names, path, options)):
-        return Decision(errors=errors)
+        return Decision(errors=errors, warnings=bounded(read_warnings))
     warnings = (*(f"its pods are denied, as before: {each}" for each in errors), *read_warnings)
     if not demand:
         return Decision(warnings=bounded(warnings))
@@ -94,6 +95,9 @@ def decide_workload(
                 *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
                 *about_environment(template.get("spec"), demand),
+                *about_runtime_class(template["spec"], options.runtime_class),
+                *about_wishes(template, names, path=path),
+                *about_misplaced(new, names, steps=steps),
                 *about_supplied(given, names, path=path),
             )
         )

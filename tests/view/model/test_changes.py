@@ -41,6 +41,10 @@ CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
             [(50, 4)],
             ["request 40 cores instead of 50 and 2 memory blocks instead of 4"],
         ),
+        # More than any card has, so MiB were meant: a card has 32 blocks of 256 MiB.
+        (1, [], [(50, 2048)], ["request 8 memory blocks (2048 MiB) instead of 2048"]),
+        (1, [], [(100, 4000)], ["request 16 memory blocks (4000 MiB) instead of 4000"]),
+        (1, [on(0, (10, 28))], [(50, 2048)], ["request 4 memory blocks instead of 2048"]),
         (1, [on(0, (60, 4))], [(100, 8)], ["request 40 cores instead of 100"]),
         (
             1,

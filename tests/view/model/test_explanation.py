@@ -228,6 +228,24 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
             {"kind": "Pod", "metadata": {"name": "a"}, "spec": {}},
             'Pod "a" requests no GPU: no container has tencent.com/vcuda-core in its limits',
         ),
+        (
+            {
+                "kind": "Pod",
+                "metadata": {"name": "a", "annotations": {"gpu-fraction": "0.5"}},
+                "spec": {
+                    "containers": [
+                        {"resources": {"limits": {"nvidia.com/gpu": 1, "tencent.com/vcuda": "50"}}}
+                    ]
+                },
+            },
+            (
+                'Pod "a" requests no GPU: no container has tencent.com/vcuda-core in its limits; '
+                "write tencent.com/vcuda-core, tencent.com/vcuda is not served here; "
+                "write tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve "
+                "nvidia.com/gpu; write tencent.com/vcuda-core in limits (100 is one card): "
+                "gpu-turnstile does not serve gpu-fraction"
+            ),
+        ),
     ],
 )
 def test_a_manifest_that_cannot_be_evaluated_is_refused(manifest: Json, text: str) -> None:

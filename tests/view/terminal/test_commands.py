@@ -82,6 +82,16 @@ def test_a_command_prints_what_it_is_asked_for(
                 "its limits\n"
             ),
         ),
+        (
+            "explain hami",
+            1,
+            (
+                'error: pod "hami" requests no GPU: no container has tencent.com/vcuda-core in '
+                "its limits; write tencent.com/vcuda-core (100 is one card): gpu-turnstile does "
+                "not serve nvidia.com/gpu; write tencent.com/vcuda-memory (in blocks): "
+                "gpu-turnstile does not serve nvidia.com/gpumem\n"
+            ),
+        ),
         ("nodes nowhere", 1, 'Error from server (NotFound): nodes "nowhere" not found\n'),
         ("nodes n5", 1, 'error: node "n5" has no GPUs\n'),
         ("--context other pods", 1, None),

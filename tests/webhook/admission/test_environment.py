@@ -8,7 +8,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from tests.examples import any_json
 from webhook.admission.decision import bounded
-from webhook.admission.warnings import about_environment
+from webhook.admission.warnings import about_environment, about_runtime_class
 
 NAMES = Names()
 LIMITS = {NAMES.core: "30", NAMES.memory: "4"}
@@ -39,6 +39,48 @@ def test_a_variable_that_overrides_the_nodes_settings_is_warned_of(
 ) -> None:
     spec = {field: [container("main", "PATH", variable)]}
     assert about(spec) == [f"container main: env {variable} overrides the node's value"]
+
+
+MAY_LACK = "it may lack libcuda, then CUDA and HAMi-core fail"
+LACKS_NVML = "container main: NVIDIA_DRIVER_CAPABILITIES lacks utility: HAMi-core fails"
+LACKS = "container main: NVIDIA_DRIVER_CAPABILITIES lacks compute: CUDA and HAMi-core fail"
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        (["utility"], [LACKS]),
+        (["graphics, display"], [LACKS]),
+        (["all", "video,utility"], [LACKS]),  # the last one counts
+        (["utility", "compute,utility"], []),
+        (["compute"], [LACKS_NVML]),
+        (["compute,utility"], []),
+        (["utility, compute"], []),
+        (["all"], []),
+        ([""], []),  # NVIDIA's runtime then takes utility,compute
+        ([None], []),  # from a ConfigMap: unknown
+        ([5], []),
+    ],
+)
+def test_driver_capabilities_without_libcuda_are_said(values: list[Any], lines: list[str]) -> None:
+    spec = {"containers": [container(), container("plain", limits={})]}
+    for each in spec["containers"]:
+        each["env"] = [{"name": "NVIDIA_DRIVER_CAPABILITIES", "value": value} for value in values]
+    assert about(spec) == lines
+
+
+@pytest.mark.parametrize(
+    ("ours", "given", "lines"),
+    [
+        ("nvidia", "kata", [f"runtimeClassName kata, not nvidia: {MAY_LACK}"]),
+        *(("nvidia", given, []) for given in (None, "nvidia", "nvidia-cdi", "", 5)),
+        ("", "kata", []),  # which class has the driver is unknown
+    ],
+)
+def test_another_runtime_class_than_the_clusters_is_said(
+    ours: str, given: object, lines: list[str]
+) -> None:
+    assert list(about_runtime_class({"runtimeClassName": given}, ours)) == lines
 
 
 def test_other_variables_and_other_containers_are_not_commented() -> None:

@@ -80,13 +80,66 @@ def test_resources_whose_names_are_nearly_ours_are_refused_or_warned_of(pod: Jso
     assert applied(pod, verdict)["metadata"]["annotations"] == {}
     pod["spec"]["containers"].append({"name": "b", "resources": {"limits": {CORE: "100"}}})
     assert decide(pod).warnings[0] == warning
-    misspelt = {"limits": {CORE: "50", "tencent.com/vcuda-mem": "8"}}
-    assert decide(_with_resources(pod, misspelt)).rules == ("misspelt", "share-without-memory")
-    (error,) = decide(_with_resources(pod, {"limits": {"tencent.com/vcuda-mem": "8"}})).errors
-    assert str(error) == (
-        f'{LIMITS}[tencent.com/vcuda-mem]: Invalid value: "8": no node has such a resource: '
-        f"write {MEMORY}"
+    for limits in ({CORE: "50", "tencent.com/vcuda-mem": "8"}, {"tencent.com/vcuda-mem": "8"}):
+        (error,) = decide(_with_resources(pod, {"limits": limits})).errors
+        assert str(error) == (
+            f'{LIMITS}[tencent.com/vcuda-mem]: Invalid value: "8": no node has such a resource: '
+            f"write {MEMORY}"
+        ), "that memory is missing is no second error"
+
+
+def test_a_misspelt_resource_hides_no_error_of_another_kind_or_container(pod: Json) -> None:
+    pod["spec"]["containers"].append({"name": "b", "resources": {"limits": {MEMORY: "8"}}})
+    misspelt = {"limits": {"tencent.com/vcuda-cores": "50", MEMORY: "x"}}
+    assert [each.rule for each in decide(_with_resources(pod, misspelt)).errors] == [
+        "misspelt",
+        "not-a-number",
+        "memory-without-cores",
+    ]
+
+
+def test_other_systems_resources_have_a_warning_but_not_nvidias_alone(pod: Json) -> None:
+    theirs = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}}
+    memory = f"write {MEMORY} (in blocks): gpu-turnstile does not serve nvidia.com/gpumem"
+    cores = f"write {CORE} (100 is one card): gpu-turnstile does not serve nvidia.com/gpu"
+    both = Decision(warnings=(cores, memory))
+    assert decide(_with_resources(pod, theirs), stamp=no_stamp) == both
+    alone = {"limits": {"nvidia.com/gpu": "1", "nvidia.com/mig-1g.10gb": "1"}}
+    assert decide(_with_resources(pod, alone), stamp=no_stamp) == Decision()
+    pod["spec"]["containers"].append({"name": "b", "resources": {"limits": {CORE: "100"}}})
+    assert decide(_with_resources(pod, theirs)).warnings == (cores, memory)
+    del pod["spec"]["containers"][1:]
+    mixed = {"limits": {"nvidia.com/gpucores": "30", MEMORY: "8"}}
+    denied = decide(_with_resources(pod, mixed))
+    assert denied.rules == ("memory-without-cores",)
+    assert denied.warnings == (
+        f"write {CORE} (100 is one card): gpu-turnstile does not serve nvidia.com/gpucores",
     )
+
+
+def test_of_thousands_of_wishes_by_wrong_names_a_few_are_read(pod: Json) -> None:
+    keys = (f"tencent.com/use-gpu-type{number}" for number in range(5000))
+    pod["metadata"]["annotations"] = dict.fromkeys(keys, "h100")
+    assert decide(pod).warnings[-1] == "and 247 more warnings like these"
+
+
+def test_a_wish_by_a_wrong_name_or_as_a_label_has_a_warning_with_what_to_write(pod: Json) -> None:
+    keys = ("tencent.com/use-gputype", "hami.io/gpu-scheduler-policy", "gpu-fraction", "other")
+    pod["metadata"] |= {
+        "annotations": dict.fromkeys(keys, "h100") | {"tencent.com/gpu-policy": "spread"},
+        "labels": {"tencent.com/gpu-link": "numa", "nvidia.com/use-gputype": "h100", "app": "x"},
+    }
+    assert decide(pod).warnings == (
+        f"write {CORE} in limits (100 is one card): gpu-turnstile does not serve gpu-fraction",
+        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
+        "write tencent.com/gpu-policy: gpu-turnstile does not read hami.io/gpu-scheduler-policy",
+        "write tencent.com/gpu-link in metadata.annotations, not in labels",
+        "write tencent.com/use-gpu-type in metadata.annotations, not in labels",
+    )
+    _with_resources(pod, {})
+    assert decide(pod, stamp=no_stamp).warnings == (
+        f"write {CORE} in limits (100 is one card): gpu-turnstile does not serve gpu-fraction",
+    ), "wishes of a pod without GPUs are nobody's business"
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
@@ -378,6 +431,7 @@ def test_a_gpu_pod_that_names_no_runtime_class_gets_ours_where_there_is_one(
     pod["spec"] |= given
     verdict = decide(pod, AdmissionOptions(runtime_class="nvidia"))
     assert applied(pod, verdict)["spec"] == pod["spec"] | {"runtimeClassName": expected}
+    assert len(verdict.warnings) == len(given)
     plain = _with_resources(pod, {})
     again = decide(plain, AdmissionOptions(runtime_class="nvidia"))
     assert again == Decision()

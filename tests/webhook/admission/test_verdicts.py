@@ -56,6 +56,25 @@ def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, larges
 
 
 @pytest.mark.parametrize(
+    ("cores", "memory", "largest", "line"),
+    [
+        (50, 97, 96, "97 memory blocks, but the largest known card has 96"),
+        (
+            *(50, 2048, 96),
+            "2048 memory blocks, but the largest known card has 96: 2048 MiB are 8 of 256 MiB",
+        ),
+        (50, 2048, 0, "2048 memory blocks of 256 MiB are 512 GiB on one card: 2048 MiB are 8"),
+        (200, 16000, 0, "8000 memory blocks of 256 MiB are 2000 GiB on one card: 8000 MiB are 32"),
+    ],
+)
+def test_memory_that_no_card_has_may_be_meant_as_mib(
+    cores: int, memory: int, largest: int, line: str
+) -> None:
+    assert _advise(Demand(cores, memory), largest_card=largest) == [f"container main: {line}"]
+    assert _advise(Demand(800, 8 * 1024)) == [], "1024 blocks are 256 GiB, and some cards have them"
+
+
+@pytest.mark.parametrize(
     ("cores", "limit", "lines"),
     [
         (50, "30", ["container main: 50 cores, but vcuda-core-limit allows only 30"]),

@@ -96,6 +96,41 @@ def test_the_rules_of_pods_hold_with_the_path_from_the_root(
     assert _validate(_review(good, target=target, operation=operation)) == Decision()
 
 
+@pytest.mark.parametrize("workload", KINDS, ids=lambda each: each[2])
+def test_a_wish_outside_of_the_template_has_a_warning_with_where_to_write_it(
+    workload: tuple[str, str, str, str],
+) -> None:
+    group, plural, kind, path = workload
+    target = ReviewedResource(group, "v1", plural, kind, "")
+    new = _workload(path, _template(core="100"))
+    new["metadata"] |= {
+        "annotations": {"tencent.com/use-gpu-type": "h100", "tencent.com/gpu-assigned": "false"},
+        "labels": {"hami.io/gpu-scheduler-policy": "spread", "app": "x"},
+    }
+    where = f"in {path}.metadata.annotations, not in metadata"
+    expected = [f"write tencent.com/use-gpu-type {where}", f"write tencent.com/gpu-policy {where}"]
+    if kind == "CronJob":
+        annotations = {"tencent.com/use-gpu-uuid": "GPU-1"}
+        new["spec"]["jobTemplate"]["metadata"] = {"annotations": annotations}
+        expected.append(
+            f"write tencent.com/use-gpu-uuid in {path}.metadata.annotations, not in "
+            "spec.jobTemplate.metadata"
+        )
+    assert _validate(_review(new, target=target)) == Decision(warnings=tuple(expected))
+
+
+def test_a_wish_in_the_template_by_a_wrong_name_or_as_a_label_has_a_warning() -> None:
+    template = _template(core="100")
+    template["metadata"] = {
+        "annotations": {"tencent.com/use-gputype": "h100"},
+        "labels": {"tencent.com/gpu-policy": "spread"},
+    }
+    assert _validate(_review(_workload(TEMPLATE, template))).warnings == (
+        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
+        "write tencent.com/gpu-policy in spec.template.metadata.annotations, not in labels",
+    )
+
+
 @pytest.mark.parametrize("broken", [None, [], "x", {"template": None}, {"template": {"spec": 5}}])
 def test_what_has_no_template_is_left_to_the_api_server(broken: object) -> None:
     assert _validate(_review({"spec": broken})) == Decision()
@@ -115,6 +150,14 @@ def test_a_suspicious_value_is_reported_with_its_path() -> None:
             f"{annotations}[tencent.com/gpu-assigned]: overwritten, gpu-turnstile writes it",
         )
     )
+
+
+def test_a_template_with_another_runtime_class_has_a_warning() -> None:
+    template = _template(core="100")
+    template["spec"]["runtimeClassName"] = "kata"
+    options = AdmissionOptions(runtime_class="nvidia")
+    (line,) = _validate(_review(_workload(TEMPLATE, template)), options).warnings
+    assert line.startswith("runtimeClassName kata, not nvidia: ")
 
 
 def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from contract.inventory import NOTHING
 from contract.names import Names
+from contract.other_systems import NVIDIA
 from contract.text import format_count
 from placement.cluster.nodes import Problem
 from view.model.doctor.facts import (
@@ -26,7 +27,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.nodes import NVIDIA, NodeFacts
+from view.model.nodes import NodeFacts
 from view.model.words import name_lost_cards, summarize
 
 _CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"

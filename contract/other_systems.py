@@ -1,0 +1,73 @@
+"""Names that pods for other systems have: resources, and annotations with requests or wishes.
+
+The only list of them. Webhook and view say what to write instead; ``docs/migrate.md`` explains what
+differs. Names are as the systems' own documents write them.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from contract.resource import Resource
+
+NVIDIA: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+"""Resources of NVIDIA's device plugin; the second one if it shares cards by time-slicing. Many
+clusters have this plugin on some nodes and ours on others."""
+
+MIG_PREFIX: Final = "nvidia.com/mig-"
+"""Beginning of the resources of NVIDIA's device plugin for parts of cards in MIG mode."""
+
+RESOURCES: Final[Mapping[str, Resource]] = {
+    **dict.fromkeys(NVIDIA, Resource.CORE),
+    # HAMi
+    "nvidia.com/gpucores": Resource.CORE,
+    "nvidia.com/gpumem": Resource.MEMORY,
+    "nvidia.com/gpumem-percentage": Resource.MEMORY,
+    # vgpu-manager
+    "nvidia.com/vgpu-number": Resource.CORE,
+    "nvidia.com/vgpu-cores": Resource.CORE,
+    "nvidia.com/vgpu-memory": Resource.MEMORY,
+    # gpushare, and Alibaba Cloud's later names
+    "aliyun.com/gpu-count": Resource.CORE,
+    "aliyun.com/gpu-core.percentage": Resource.CORE,
+    "aliyun.com/gpu-mem": Resource.MEMORY,
+    # Volcano
+    "volcano.sh/gpu-number": Resource.CORE,
+    "volcano.sh/gpu-memory": Resource.MEMORY,
+    "volcano.sh/vgpu-number": Resource.CORE,
+    "volcano.sh/vgpu-cores": Resource.CORE,
+    "volcano.sh/vgpu-memory": Resource.MEMORY,
+    "volcano.sh/vgpu-memory-percentage": Resource.MEMORY,
+    # Koordinator
+    "koordinator.sh/gpu-core": Resource.CORE,
+    "koordinator.sh/gpu-memory": Resource.MEMORY,
+    "koordinator.sh/gpu-memory-ratio": Resource.MEMORY,
+    # Tencent Cloud's qGPU
+    "tke.cloud.tencent.com/qgpu-core": Resource.CORE,
+    "tke.cloud.tencent.com/qgpu-memory": Resource.MEMORY,
+}
+"""Resources of other systems, each with the one of ours that replaces it."""
+
+REQUESTS: Final[Mapping[str, Resource]] = {
+    "gpu-fraction": Resource.CORE,
+    "gpu-memory": Resource.MEMORY,
+}
+"""Pod annotations by which KAI scheduler's users request a share; the pod has no resource."""
+
+WISHES: Final[Mapping[str, str]] = {
+    # HAMi
+    "nvidia.com/use-gputype": "use-gpu-type",
+    "nvidia.com/nouse-gputype": "nouse-gpu-type",
+    "nvidia.com/use-gpuuuid": "use-gpu-uuid",
+    "nvidia.com/nouse-gpuuuid": "nouse-gpu-uuid",
+    "hami.io/gpu-scheduler-policy": "gpu-policy",
+    "hami.io/node-scheduler-policy": "gpu-node-policy",
+    # vgpu-manager
+    "nvidia.com/include-gpu-type": "use-gpu-type",
+    "nvidia.com/exclude-gpu-type": "nouse-gpu-type",
+    "nvidia.com/include-gpu-uuid": "use-gpu-uuid",
+    "nvidia.com/exclude-gpu-uuid": "nouse-gpu-uuid",
+    "nvidia.com/device-scheduler-policy": "gpu-policy",
+    "nvidia.com/node-scheduler-policy": "gpu-node-policy",
+    "nvidia.com/device-topology-mode": "gpu-link",
+}
+"""Pod annotations of other systems, each with the last part of the wish that replaces it."""

@@ -95,6 +95,7 @@ class DaemonSet:
     wanted: Annotated[int, "nodes that it selects."] = 0
     there: Annotated[int, "of these, nodes with a pod of it."] = 0
     misplaced: Annotated[int, "other nodes with a pod of it."] = 0
+    updated: Annotated[int, "nodes with a pod of its current template."] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class ProgramPod:
     since: Annotated[
         datetime | None, "when it became ready; ``None`` if it is not ready or the time is missing."
     ] = None
+    created: Annotated[datetime | None, "when it was created; ``None`` if that is missing."] = None
+    ending: Annotated[bool, "whether it is being deleted."] = False
 
 
 @dataclass(frozen=True, slots=True)

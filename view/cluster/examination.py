@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from contract.allocation import decode_allocations
-from contract.errors import ContractError
+from contract.demand import ContainerKind
 from contract.names import Names
+from placement.pods import read_gpu_pod
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
 from view.cluster.collections import FORBIDDEN, pages
 from view.model.doctor.facts import (
@@ -30,6 +30,7 @@ from view.model.doctor.facts import (
     ReportedAllocation,
     Samples,
     UnreadSource,
+    UnrecordedContainer,
     WebhookEntry,
 )
 from view.model.nodes import read_node
@@ -359,34 +360,37 @@ def _release(obj: Json) -> tuple[str, str] | None:
 # --- allocations ------------------------------------------------------------------------
 
 
-def _allocations(client: Client, names: Names, node: str | None) -> Sequence[ReportedAllocation]:
+def _allocations(
+    client: Client, names: Names, node: str | None
+) -> Sequence[ReportedAllocation | UnrecordedContainer]:
     query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     return [
         each for pod in _all(client, "/api/v1/pods", query) for each in _allocations_of(pod, names)
     ]
 
 
-def _allocations_of(pod: Json, names: Names) -> Iterator[ReportedAllocation]:
-    """Yield the allocations of a running pod; while it starts or ends they may change any time."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    text = (metadata.get("annotations") or {}).get(names.gpu_allocation)
-    phase = (pod.get("status") or {}).get("phase")
-    if not text or phase != "Running" or metadata.get("deletionTimestamp"):
+def _allocations_of(pod: Json, names: Names) -> Iterator[ReportedAllocation | UnrecordedContainer]:
+    """Yield the allocations of a pod; while it ends they may change any time."""
+    info = read_gpu_pod(pod, names)
+    if info is None or info.terminal or pod["metadata"].get("deletionTimestamp"):
         return
-    try:
-        allocations = decode_allocations(text)
-    except ContractError:
-        return
-    for container in [each["name"] for each in spec["containers"]]:
-        if container in allocations:
+    started = _time((pod.get("status") or {}).get("startTime"))
+    for container in info.demand.containers:
+        allocation = info.annotated.get(container.name)
+        if container.kind is ContainerKind.INIT:
+            continue  # its devices are reusable
+        if allocation is not None:
             yield ReportedAllocation(
-                metadata["namespace"],
-                metadata["name"],
-                container,
-                spec.get("nodeName") or "",
-                frozenset(allocations[container].cards),
-                allocations[container].cores,
+                info.id.namespace,
+                info.id.name,
+                container.name,
+                info.node,
+                frozenset(allocation.cards),
+                allocation.cores,
+                info.running,
             )
+        elif info.running:
+            yield UnrecordedContainer(str(info.id), container.name, info.node, started)
 
 
 # --- admission --------------------------------------------------------------------------

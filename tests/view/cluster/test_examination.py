@@ -13,7 +13,14 @@ from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
 from view.model.doctor.checks import run_checks
-from view.model.doctor.facts import Finding, Level, ManagedObject, UnreadSource
+from view.model.doctor.facts import (
+    Finding,
+    Level,
+    ManagedObject,
+    ReportedAllocation,
+    UnreadSource,
+    UnrecordedContainer,
+)
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
@@ -291,6 +298,28 @@ def test_flags_of_the_daemonset_win_over_its_environment(
     (container,) = api.answers[DAEMONSETS][0]["spec"]["template"]["spec"]["containers"]
     container["args"] = words
     assert collect_facts(api, Names(), "team").enforcement == expected
+
+
+def test_allocations_are_read_of_every_pod_that_has_not_ended(api: FakeApi) -> None:
+    """Sidecars too; what init containers leave is reusable."""
+    side = scenes.running("side", (50, 2), "n1", 0)
+    (main,) = side["spec"]["containers"]
+    inits = [{**main, "name": "i"}, {**main, "name": "s", "restartPolicy": "Always"}]
+    side["spec"]["initContainers"] = inits
+    side["status"]["startTime"] = "2026-01-01T00:00:01Z"
+    starts = scenes.running("starts", (50, 2), "n1", 0)
+    starts["status"] = {"phase": "Pending"}
+    ended = scenes.running("ended", (50, 2), "n1", 0)
+    ended["status"] = {"phase": "Failed"}
+    api.answers["/api/v1/pods"] = [side, starts, ended, scenes.plain("plain")]
+    facts = collect_facts(api, Names(), "team")
+    cards = frozenset({"GPU-n1-0"})
+    started = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert facts.allocations == [
+        UnrecordedContainer("default/side", "s", "n1", started),
+        ReportedAllocation("default", "side", "c0", "n1", cards, 50),
+        ReportedAllocation("default", "starts", "c0", "n1", cards, 50, running=False),
+    ]
 
 
 def test_an_answer_of_another_form_is_unknown(api: FakeApi) -> None:

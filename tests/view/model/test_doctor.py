@@ -24,6 +24,7 @@ from view.model.doctor.facts import (
     ProgramPod,
     ReportedAllocation,
     UnreadSource,
+    UnrecordedContainer,
     WebhookEntry,
 )
 from view.model.nodes import NodeFacts, read_node
@@ -326,6 +327,25 @@ TROUBLES: dict[str, dict[str, object]] = {
             ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)
         ]
     },
+    "allocations error: running without a recorded card: default/dark/main": {
+        "allocations": [
+            UnrecordedContainer("default/dark", "main", "n1", NOW - timedelta(minutes=1)),
+            UnrecordedContainer("default/new", "main", "n1", NOW - timedelta(seconds=59)),
+        ]
+    },
+    (
+        "allocations warning: pod default/late: container main holds missing cards "
+        "(GPU-8, GPU-9) and cannot compute on it: delete the pod"
+    ): {
+        "allocations": [
+            ReportedAllocation(
+                *("default", "late", "main", "n1"),
+                frozenset({"GPU-8", "GPU-9", "GPU-n1-0"}),
+                300,
+                running=False,
+            )
+        ]
+    },
     (
         "allocations error: pod default/share: container main holds other devices in the kubelet "
         "than in its annotation gpu-allocation"
@@ -455,6 +475,13 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
     if level == "unknown":
         text += "; agent or proxy have just started, the kubelet may not have updated it yet"
     assert wrong(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
+
+
+def test_where_no_card_can_be_read_none_is_called_missing() -> None:
+    """The driver is gone: its cards are unknown."""
+    empty = node(cores=0, blocks=0, inventory='{"memoryBlock":1,"cards":[],"links":[]}')
+    found = [each for each in findings(nodes=[empty]) if each.check == "allocations"]
+    assert [each.level for each in found] == [Level.OK]
 
 
 def test_a_cordoned_card_is_no_trouble() -> None:

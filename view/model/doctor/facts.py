@@ -144,7 +144,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ReportedAllocation:
-    """Allocation of one container in the annotation of its pod."""
+    """Allocation of one container in the annotation of its pod; init containers have none here."""
 
     namespace: Annotated[str, "of the pod."]
     pod: Annotated[str, "its name."]
@@ -152,6 +152,17 @@ class ReportedAllocation:
     node: Annotated[str, "on which the pod runs."]
     cards: Annotated[frozenset[str], "UUIDs."]
     cores: Annotated[int, "hundredths of a card, over all cards."]
+    running: Annotated[bool, "whether its pod runs."] = True
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedContainer:
+    """A container of a running pod that requests GPUs and has no recorded allocation."""
+
+    pod: Annotated[str, "namespace and name of its pod."]
+    container: Annotated[str, "its name."]
+    node: Annotated[str, "on which the pod runs."]
+    since: Annotated[datetime | None, "when its pod started; ``None`` if unknown."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +206,8 @@ class Facts:
         OrUnread[str], "as the agents' DaemonSet sets it; ``none`` if it sets nothing."
     ]
     allocations: Annotated[
-        OrUnread[Sequence[ReportedAllocation]], "from the annotations of running pods."
+        OrUnread[Sequence[ReportedAllocation | UnrecordedContainer]],
+        "from the annotations of pods that have not ended.",
     ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
     agents: Annotated[Mapping[str, OrUnread[Samples]], "metrics of agents, by node."]

@@ -18,6 +18,7 @@ from view.model.doctor.facts import (
     ReportedAllocation,
     Samples,
     UnreadSource,
+    UnrecordedContainer,
     error,
     ok,
     require,
@@ -26,11 +27,12 @@ from view.model.doctor.facts import (
     warning,
 )
 from view.model.nodes import NVIDIA, NodeFacts
-from view.model.words import count_of, name_lost_cards, summarize
+from view.model.words import count_of, name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 _AGAIN = "kubectl gpu doctor --node {}"
+_RECORDED_AFTER = timedelta(minutes=1)
 _STATUS_UPDATED_AFTER = timedelta(minutes=1)
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
@@ -241,9 +243,14 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
     existing = {
         each.node.name: {card.uuid for card in each.node.cards}
         for each in nodes
-        if each.node.problem not in _NOT_KNOWN
+        if each.node.cards  # else they are unknown, or the agent cannot read any
     }
+    unrecorded: dict[str, list[str]] = defaultdict(list)
     for each in require(facts.allocations):
+        if isinstance(each, UnrecordedContainer):
+            if each.since is None or facts.now - each.since >= _RECORDED_AFTER:
+                unrecorded[each.node].append(f"{each.pod}/{each.container}")
+            continue
         name = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
         samples = facts.agents.get(each.node, UnreadSource(""))
@@ -251,6 +258,8 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         if lost:
             text = f"{name} holds {name_lost_cards(lost)} and cannot compute on it: "
             found.add(Level.WARNING, each.node, f"{text}delete the pod", explain)
+        elif not each.running:
+            continue
         elif isinstance(samples, UnreadSource):
             text = "its agent's metrics cannot be read: allocations were not compared"
             found.add(Level.UNKNOWN, each.node, text)
@@ -259,6 +268,9 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
             if value(samples, f"{_AGENT}cards", state="served") and not _matches(each, samples):
                 text = f"{name} holds other devices in the kubelet than in its annotation "
                 found.add(Level.ERROR, each.node, f"{text}gpu-allocation", explain)
+    for node, containers in unrecorded.items():
+        text = f"running without a recorded card: {name_some(sorted(containers))}"
+        found.add(Level.ERROR, node, text, "docs/operate.md#the-agent-lacks-a-permission")
     count = count_of(compared, "container")
     yield from found.findings(f"compared {count}: all match their annotation")
 

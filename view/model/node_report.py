@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from contract.demand import CORES_PER_CARD
+from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import CORDONED, Occupancy
@@ -11,7 +12,6 @@ from view.model.words import (
     ESTIMATES,
     UNRECORDED,
     clamp,
-    count_of,
     name_cards,
     name_lost_cards,
     name_some,
@@ -121,7 +121,7 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         if held.pod.running and any(each.source in ESTIMATES for each in held.cards.values())
     ]
     if unrecorded:
-        pods = f"{count_of(len(unrecorded), 'running pod')} ({name_some(unrecorded)})"
+        pods = f"{format_count(len(unrecorded), 'running pod')} ({name_some(unrecorded)})"
         notes.append(f"{pods} {UNRECORDED}")
     over = [card.index for card in cards if card.overbooked]
     if over:

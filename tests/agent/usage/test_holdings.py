@@ -34,8 +34,8 @@ def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> Holdings:
         listed(
             pod.id.name,
             **{
-                name: places
-                for name, places in held.items()
+                name: ids
+                for name, ids in held.items()
                 if (asked := pod.demand.of(name)) is not None and asked.kind is not INIT
             },
         )

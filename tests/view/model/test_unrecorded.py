@@ -1,7 +1,7 @@
 """A pod that runs without a record of its cards: no screen takes the estimate for a fact."""
 
 from tests.placement.cluster.builders import Json, hint, make_node, make_pod, record
-from tests.view.model.test_state import node_in, pod_in, state_of, told
+from tests.view.model.test_state import explanation_of, node_in, pod_in, state_of
 
 TEXT = "not recorded by the agent: the cards shown are an estimate"
 
@@ -19,7 +19,7 @@ def test_node_pod_and_explanation_say_that_the_card_is_an_estimate() -> None:
     assert f"1 running pod (default/dark) {TEXT}" in node_in(report, "n1").notes
     assert pod_in(report, "dark").why == f"container c0 is {TEXT}"
     assert pod_in(report, "known").why == ""
-    story = told(state, "dark")
+    story = explanation_of(state, "dark")
     assert story.summary == f"runs on n1; container c0 is {TEXT}"
     allocated = next(each for each in story.steps if each.name == "allocated")
     assert (allocated.state, allocated.text) == ("wrong", "not reported by the agent")

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
 
+from contract.text import format_count
 from view.model.doctor.facts import (
     AGENT,
     Facts,
@@ -17,7 +18,6 @@ from view.model.doctor.facts import (
     warning,
 )
 from view.model.doctor.nodes import FindingsByText
-from view.model.words import count_of
 
 _FAILING, _INFO = "gpu_turnstile_agent_requests_failing", "gpu_turnstile_agent_info"
 _PAGE = "docs/operate.md#the-agent-lacks-a-permission"
@@ -108,7 +108,7 @@ def check_rollout(facts: Facts) -> Iterator[Finding]:
         text = f"the next agent is not ready, the one before still runs: {each.why}"
         late = age >= _STARTED_AFTER
         found.add(Level.ERROR if late else Level.UNKNOWN, each.node, text, _PODS_OF_NODE)
-    count = f"{daemonset.updated} of {count_of(daemonset.there, 'node')}"
+    count = f"{daemonset.updated} of {format_count(daemonset.there, 'node')}"
     if daemonset.updated < daemonset.there:
         text = f"the update of the agents is not complete: new on {count}"
         yield warning(text, _DAEMONSET)

@@ -243,10 +243,9 @@ TROUBLES: dict[str, dict[str, object]] = {
         "agent is running"
     ): {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
     "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
-    (
-        "agent-requests error: the agent has no permission to list pods, get nodes: its cards are "
-        "not recorded"
-    ): {"agents": {"n1": [*agent(), *failing(list_pods="forbidden", get_nodes="forbidden")]}},
+    "agent-requests error: the agent has no permission to list pods, get nodes": {
+        "agents": {"n1": [*agent(), *failing(list_pods="forbidden", get_nodes="forbidden")]}
+    },
     "agent-requests error: a policy or webhook denies that the agent may patch pods": {
         "agents": {"n1": [*agent(), *failing(patch_pods="denied")]}
     },
@@ -475,6 +474,12 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
     if level == "unknown":
         text += "; agent or proxy have just started, the kubelet may not have updated it yet"
     assert wrong(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
+
+
+def test_what_an_agent_enforces_is_unknown_while_it_does_not_respond() -> None:
+    agents = {"n1": agent(), "n2": UnreadSource("no route")}
+    found = [each for each in findings(agents=agents) if each.check == "enforcement"]
+    assert [(each.level, each.nodes) for each in found] == [(Level.UNKNOWN, ("n2",))]
 
 
 def test_a_cordoned_card_is_no_problem_for_the_doctor() -> None:

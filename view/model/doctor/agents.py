@@ -42,10 +42,7 @@ def check_requests(facts: Facts) -> Iterator[Finding]:
     """Check that the agents' requests to the API server succeed."""
     read = _read(facts)
     texts = {
-        "forbidden": (
-            "the agent has no permission to {}: its cards are not recorded",
-            facts.install,
-        ),
+        "forbidden": ("the agent has no permission to {}", facts.install),
         "denied": ("a policy or webhook denies that the agent may {}", _PAGE),
         "unauthorized": (
             "the API server does not accept the agent's token: it cannot {}",
@@ -72,8 +69,9 @@ def check_requests(facts: Facts) -> Iterator[Finding]:
 
 def check_enforcement(facts: Facts) -> Iterator[Finding]:
     """Compare what agents enforce with their DaemonSet, and report an outdated HAMi-core."""
-    wanted, found = require(facts.enforcement), FindingsByText()
-    for node, samples in sorted(_read(facts).items()):
+    wanted, found, read = require(facts.enforcement), FindingsByText(), _read(facts)
+    found.add(Level.UNKNOWN, facts.agents.keys() - read, "its agent's metrics cannot be read")
+    for node, samples in sorted(read.items()):
         reports = [each.labels.get("enforcement", "") for each in samples if each.name == _INFO]
         if not reports:
             found.add(Level.UNKNOWN, node, _SILENT)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.grants import Entitlement
@@ -21,6 +22,7 @@ from agent.allocator.slots import DeviceTable
 from agent.app.card_gauges import CardGauges
 from agent.app.card_updates import CardUpdates
 from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
+from agent.app.missing_cards import report_missing_cards
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.fault_store import FaultStore, driver_instance
@@ -167,6 +169,10 @@ class Agent:
         self._metrics.list_readable.set_function(lambda: self._pod_resources.readable)
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.pending.set_function(self.pending)
+        self._metrics.read_requests = self._api.failures.samples
+        self._metrics.info.labels(
+            version("gpu-turnstile"), settings.enforcement.value, settings.inject.value
+        ).set(1)
         self.threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
             self._thread("pods", lambda: self.pods.run(self._stop)),
@@ -343,9 +349,17 @@ class Agent:
             on_gap=self._metrics.unregistered.observe,
         )
 
+        compared = False
+
         def tick() -> None:
+            nonlocal compared
             injector.refresh()
             decision_log.tick()
+            # Only the pods of the agent's start can hold missing cards.
+            snapshot = allocator.snapshot()
+            if not compared and snapshot.listing and self.pods.is_synced():
+                compared = True
+                report_missing_cards(snapshot, table, settings.node_name, self._events.put)
 
         refresher = Refresher(
             allocator=allocator,

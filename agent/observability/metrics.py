@@ -1,6 +1,6 @@
 """The agent's Prometheus metrics. The only importer of ``prometheus_client`` here."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -25,6 +25,15 @@ class _Snapshot(Collector):
             yield family
 
 
+def _request_series(samples: Mapping[tuple[str, ...], float]) -> Series:
+    return Series(
+        f"{_NAMESPACE}_requests_failing",
+        "Whether the last request of this kind to the API server failed, in the last 10 minutes.",
+        ("verb", "resource", "reason"),
+        samples,
+    )
+
+
 def render_series(series: Iterable[Series]) -> bytes:
     """Write only *series* in the text format."""
     registry = CollectorRegistry()
@@ -44,12 +53,21 @@ class Metrics:
         """Returns the series of what containers hold and use now."""
         self.registry.register(_Snapshot(lambda: self.read_series()))  # noqa: PLW0108 -- set later
 
+        self.read_requests: Callable[[], Mapping[tuple[str, ...], float]] = dict
+        """Returns whether each kind of request to the API server fails: verb, resource, reason."""
+        self.registry.register(_Snapshot(lambda: [_request_series(self.read_requests())]))
+
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
             return Counter(name, text, labels, namespace=_NAMESPACE, registry=self.registry)
 
         def gauge(name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
             return Gauge(name, text, labels, namespace=_NAMESPACE, registry=self.registry)
 
+        self.info = gauge(
+            "info",
+            "What this agent does, by its labels; always 1.",
+            ["version", "enforcement", "inject"],
+        )
         self.decisions = counter(
             "decisions",
             "Calls of the kubelet that were resolved, by call and evidence.",

@@ -1,13 +1,16 @@
 """The amounts that each container holds of each card, for gauges and overuse. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from agent.allocator.interfaces import ContainerRef, HeldSlots
 from agent.allocator.search_input import free_slots
-from agent.allocator.slots import DeviceTable
+from agent.allocator.slots import DeviceTable, Slot
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
+from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 
@@ -100,8 +103,23 @@ def count_holdings(snapshot: AllocationSnapshot, table: DeviceTable) -> Holdings
     return Holdings(tuple(holders), totals)
 
 
+def count_missing(slots: HeldSlots, table: DeviceTable) -> Mapping[str, Mapping[Resource, int]]:
+    """Count the slots of cards that the node does not have any more, by card UUID."""
+    found: dict[str, Counter[Resource]] = {}
+    for resource, ids in slots.items():
+        known = table.slots(resource)
+        for each in ids:
+            with suppress(GrantError):  # the ID of another device plugin
+                if (
+                    each not in known
+                    and table.inventory.card(card := Slot.parse(each).card) is None
+                ):
+                    found.setdefault(card, Counter())[resource] += 1
+    return found
+
+
 def _holder(pod: SnapshotPod, name: str, slots: HeldSlots, table: DeviceTable) -> CardHolder:
-    """Sum up what one container holds of the cards that this node still has."""
+    """Sum up what one container holds, missing cards included."""
     cores = table.count(Resource.CORE, slots.get(Resource.CORE, frozenset()))
     blocks = table.count(Resource.MEMORY, slots.get(Resource.MEMORY, frozenset()))
     shares = {}
@@ -111,6 +129,8 @@ def _holder(pod: SnapshotPod, name: str, slots: HeldSlots, table: DeviceTable) -
             memory = card.memory
         if core or memory:
             shares[card.uuid] = HeldShare(core, memory)
+    for uuid, count in sorted(count_missing(slots, table).items()):
+        shares[uuid] = HeldShare(count[Resource.CORE], count[Resource.MEMORY] * table.block)
     info = pod.info
     return CardHolder(
         ContainerRef(pod.id, name),

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from contract.allocation import decode_allocations
-from contract.errors import ContractError
+from contract.demand import ContainerKind
 from contract.names import Names
+from placement.pods import read_gpu_pod
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
 from view.cluster.collections import FORBIDDEN, pages
 from view.model.doctor.facts import (
@@ -30,6 +30,7 @@ from view.model.doctor.facts import (
     ReportedAllocation,
     Samples,
     UnreadSource,
+    UnrecordedContainer,
     WebhookEntry,
 )
 from view.model.nodes import read_node
@@ -44,8 +45,10 @@ _PREFIX = "gpu_turnstile_"
 _FACT_OF_PROGRAM = {AGENT: "agents", PROXY: "proxies", WEBHOOK: "webhooks", EXTENDER: "extenders"}
 """Programs whose metrics are read, and the fact that gets them."""
 
+_BEFORE_START = ("ContainerCreating", "PodInitializing")
 _SECONDS = 5.0
 _AT_ONCE = 32
+_ENFORCEMENT = re.compile(r"--enforcement[= ](\S+)")
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
 _KINDS = {
@@ -109,7 +112,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         now=datetime.now(UTC),
         domain=names.domain,
         version=version,
-        programs=_derive(pods, lambda pods: [_program(each) for each in pods]),
+        programs=_derive(pods, lambda pods: _programs(client, pods)),
         daemonsets=_derive(daemonsets, _counts),
         enforcement=_derive(daemonsets, _enforcement),
         **found,
@@ -156,7 +159,7 @@ def _metrics(
 ) -> Mapping[str, Mapping[str, OrUnread[Samples]]]:
     """Read the metrics of our programs: by node on GPU nodes, else by pod."""
     targets: list[tuple[str, str, Json]] = []
-    for pod in pods:
+    for pod in sorted(pods, key=_is_ready, reverse=True):
         component, node = _label(pod, _NAME_LABEL), pod["spec"].get("nodeName") or ""
         on_node = component in (AGENT, PROXY)
         if component in _FACT_OF_PROGRAM and node and not (on_node and only not in (None, node)):
@@ -168,7 +171,8 @@ def _metrics(
         part: {} for part in _FACT_OF_PROGRAM.values()
     }
     for (part, key, _), samples in zip(targets, pool.map(_maybe, reads), strict=True):
-        # Of two pods on a node one is stopping: keep the metrics that could be read.
+        # Of two pods on a node one is stopping, or cannot start: keep the metrics that could be
+        # read, first those of a pod that is ready.
         if isinstance(found[part].get(key, UnreadSource("")), UnreadSource):
             found[part][key] = samples
     return found
@@ -192,11 +196,40 @@ def _own_pods(client: Client) -> list[Json]:
     ]
 
 
-def _program(pod: Json) -> ProgramPod:
-    status = pod.get("status") or {}
+def _programs(client: Client, pods: Sequence[Json]) -> Sequence[ProgramPod]:
+    """Read our pods, and for those that are being created their newest warnings."""
+    starting = {
+        pod["metadata"]["namespace"]
+        for pod in pods
+        if any(
+            ((each.get("state") or {}).get("waiting") or {}).get("reason") in _BEFORE_START
+            for each in (pod.get("status") or {}).get("containerStatuses") or ()
+        )
+    }
+    newest: dict[str, str] = {}
+    for namespace in sorted(starting):
+        path = object_path("events", namespace)
+        listed = _maybe(partial(_warnings, client, path))
+        newest |= {} if isinstance(listed, UnreadSource) else listed
+    return [_program(each, newest.get(each["metadata"].get("uid", ""), "")) for each in pods]
+
+
+def _warnings(client: Client, path: str) -> Mapping[str, str]:
+    """Read the newest warning about each pod: its message, by the pod's UID."""
+    events = [
+        each
+        for each in _all(client, path, {"fieldSelector": "involvedObject.kind=Pod,type=Warning"})
+        if each.get("message")
+    ]
+    events.sort(key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")
+    return {each["involvedObject"].get("uid", ""): each["message"] for each in events}
+
+
+def _program(pod: Json, event: str) -> ProgramPod:
+    """Read a pod of ours; *event* is the message of its newest warning."""
+    status, ready = pod.get("status") or {}, _is_ready(pod)
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     last = conditions.get("Ready") or {}
-    ready = last.get("status") == "True"
     return ProgramPod(
         component=_label(pod, _NAME_LABEL),
         name=pod["metadata"]["name"],
@@ -204,8 +237,17 @@ def _program(pod: Json) -> ProgramPod:
         bound=bool(pod["spec"].get("nodeName")),
         image=pod["spec"]["containers"][0].get("image") or "",
         ready=ready,
-        why="" if ready else _not_ready_reason(status, conditions),
+        why="" if ready else _not_ready_reason(status, conditions, event),
+        created=_time(pod["metadata"].get("creationTimestamp")),
+        ending=bool(pod["metadata"].get("deletionTimestamp")),
         since=_time(last.get("lastTransitionTime")) if ready else None,
+    )
+
+
+def _is_ready(pod: Json) -> bool:
+    return any(
+        (each["type"], each.get("status")) == ("Ready", "True")
+        for each in (pod.get("status") or {}).get("conditions") or ()
     )
 
 
@@ -220,7 +262,7 @@ def _target_node(spec: Json) -> str:
     return ""
 
 
-def _not_ready_reason(status: Json, conditions: Mapping[str, Json]) -> str:
+def _not_ready_reason(status: Json, conditions: Mapping[str, Json], event: str) -> str:
     for each in (
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
@@ -232,6 +274,9 @@ def _not_ready_reason(status: Json, conditions: Mapping[str, Json]) -> str:
                 code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
                 # After a crash the waiting state has the back-off; the last state has the reason.
                 message = clamp((last or current).get("message"))
+                # A container that is being created has no message: missing volumes are in Events.
+                if not message and current.get("reason") in _BEFORE_START:
+                    message = clamp(event)
                 # Without container IDs equal messages of several nodes are one finding.
                 message = _CONTAINER_ID.sub("...", message)
                 text = f"{each['name']}: {current.get('reason') or state}{code}"
@@ -250,7 +295,10 @@ def _daemonsets(client: Client) -> Mapping[str, Json]:
 
 
 def _counts(daemonsets: Mapping[str, Json]) -> Mapping[str, DaemonSet]:
-    fields = ("desiredNumberScheduled", "currentNumberScheduled", "numberMisscheduled")
+    fields = (
+        *("desiredNumberScheduled", "currentNumberScheduled", "numberMisscheduled"),
+        "updatedNumberScheduled",
+    )
     return {
         name: DaemonSet(*((each.get("status") or {}).get(field) or 0 for field in fields))
         for name, each in daemonsets.items()
@@ -260,11 +308,17 @@ def _counts(daemonsets: Mapping[str, Json]) -> Mapping[str, DaemonSet]:
 def _enforcement(daemonsets: Mapping[str, Json]) -> OrUnread[str]:
     if AGENT not in daemonsets:
         return UnreadSource(f"DaemonSet {AGENT}, which sets it, is missing")
+    found = "none"
     for container in daemonsets[AGENT]["spec"]["template"]["spec"]["containers"]:
         for each in container.get("env") or ():
             if each["name"] == "GPU_TURNSTILE_ENFORCEMENT":
-                return str(each.get("value") or "none")
-    return "none"
+                found = str(each.get("value") or "none")
+        # As click reads them: flags win, the last one counts.
+        words = " ".join(
+            map(str, (*(container.get("command") or ()), *(container.get("args") or ())))
+        )
+        found = (_ENFORCEMENT.findall(words) or [found])[-1]
+    return found
 
 
 def _lease(client: Client) -> Lease | None:
@@ -306,34 +360,37 @@ def _release(obj: Json) -> tuple[str, str] | None:
 # --- allocations ------------------------------------------------------------------------
 
 
-def _allocations(client: Client, names: Names, node: str | None) -> Sequence[ReportedAllocation]:
+def _allocations(
+    client: Client, names: Names, node: str | None
+) -> Sequence[ReportedAllocation | UnrecordedContainer]:
     query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     return [
         each for pod in _all(client, "/api/v1/pods", query) for each in _allocations_of(pod, names)
     ]
 
 
-def _allocations_of(pod: Json, names: Names) -> Iterator[ReportedAllocation]:
-    """Yield the allocations of a running pod; while it starts or ends they may change any time."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    text = (metadata.get("annotations") or {}).get(names.gpu_allocation)
-    phase = (pod.get("status") or {}).get("phase")
-    if not text or phase != "Running" or metadata.get("deletionTimestamp"):
+def _allocations_of(pod: Json, names: Names) -> Iterator[ReportedAllocation | UnrecordedContainer]:
+    """Yield the allocations of a pod; while it ends they may change any time."""
+    info = read_gpu_pod(pod, names)
+    if info is None or info.terminal or pod["metadata"].get("deletionTimestamp"):
         return
-    try:
-        allocations = decode_allocations(text)
-    except ContractError:
-        return
-    for container in [each["name"] for each in spec["containers"]]:
-        if container in allocations:
+    started = _time((pod.get("status") or {}).get("startTime"))
+    for container in info.demand.containers:
+        allocation = info.annotated.get(container.name)
+        if container.kind is ContainerKind.INIT:
+            continue  # its devices are reusable
+        if allocation is not None:
             yield ReportedAllocation(
-                metadata["namespace"],
-                metadata["name"],
-                container,
-                spec.get("nodeName") or "",
-                frozenset(allocations[container].cards),
-                allocations[container].cores,
+                info.id.namespace,
+                info.id.name,
+                container.name,
+                info.node,
+                frozenset(allocation.cards),
+                allocation.cores,
+                info.running,
             )
+        elif info.running:
+            yield UnrecordedContainer(str(info.id), container.name, info.node, started)
 
 
 # --- admission --------------------------------------------------------------------------

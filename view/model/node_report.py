@@ -3,11 +3,19 @@
 from collections.abc import Sequence
 
 from contract.demand import CORES_PER_CARD
+from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import CORDONED, Occupancy
 from view.model.reports import CardReport, Holder, LargestFit, NodeReport
-from view.model.words import clamp, name_cards, name_lost_cards
+from view.model.words import (
+    ESTIMATES,
+    UNRECORDED,
+    clamp,
+    name_cards,
+    name_lost_cards,
+    name_some,
+)
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
 POOL_LABELS = (
@@ -107,6 +115,14 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         lost = sorted({uuid for each in held.cards.values() for uuid in each.lost})
         if lost:
             notes.append(f"pod {held.pod} holds {name_lost_cards(lost)}")
+    unrecorded = [
+        str(held.pod)
+        for held in occupancy.held.values()
+        if held.pod.running and any(each.source in ESTIMATES for each in held.cards.values())
+    ]
+    if unrecorded:
+        pods = f"{format_count(len(unrecorded), 'running pod')} ({name_some(unrecorded)})"
+        notes.append(f"{pods} {UNRECORDED}")
     over = [card.index for card in cards if card.overbooked]
     if over:
         notes.append(f"{name_cards(over)}: overcommitted")

@@ -13,7 +13,7 @@ from view.model.occupancy import PodHolding
 from view.model.pods import PodFacts
 from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
 from view.model.why import why_stopped
-from view.model.words import name_lost_cards
+from view.model.words import ESTIMATES, UNRECORDED, name_lost_cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ def report_pod(  # noqa: PLR0913 -- all it depends on, by keyword
     pairs = zip(facts.info.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in pairs)
     if facts.report.stage is not Stage.PENDING:
-        lost = map(_lost_cards, containers)
-        why = "; ".join(filter(None, (*lost, why_stopped(facts.report, events))))
+        cards = [_why_cards(each, facts.report.stage) for each in containers]
+        why = "; ".join(filter(None, (*cards, why_stopped(facts.report, events))))
     return replace(
         facts.report,
         containers=containers,
@@ -77,9 +77,14 @@ def report_pod(  # noqa: PLR0913 -- all it depends on, by keyword
     )
 
 
-def _lost_cards(container: ContainerReport) -> str:
+def _why_cards(container: ContainerReport, stage: Stage) -> str:
+    """Return what is wrong with the cards of a container."""
     lost = [part.uuid for part in container.parts if part.lost]
-    return f"container {container.name} holds {name_lost_cards(lost)}" if lost else ""
+    if lost:
+        return f"container {container.name} holds {name_lost_cards(lost)}"
+    if stage is Stage.RUNNING and container.source in ESTIMATES:
+        return f"container {container.name} is {UNRECORDED}"
+    return ""
 
 
 def _container(

@@ -36,6 +36,7 @@ from view.model.reports import (
     Termination,
 )
 from view.model.words import (
+    ESTIMATES,
     clamp,
     evidence_text,
     name_cards,
@@ -340,11 +341,15 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
 
 def _allocated(report: PodReport) -> ProgressStep:
     if not any(each.source is Provenance.RECORDED for each in report.containers):
-        state = _WRONG if report.stage is Stage.REFUSED else _MISSING
+        wrong = report.stage in (Stage.REFUSED, Stage.RUNNING)
+        state = _WRONG if wrong else _MISSING
         return ProgressStep("allocated", "", "not reported by the agent", state)
-    lost = any(part.lost for each in report.containers for part in each.parts)
+    wrong = any(part.lost for each in report.containers for part in each.parts) or (
+        report.stage is Stage.RUNNING
+        and any(each.source in ESTIMATES for each in report.containers)
+    )
     return ProgressStep(
-        "allocated", "", "; ".join(map(_allocation, report.containers)), _WRONG if lost else _DONE
+        "allocated", "", "; ".join(map(_allocation, report.containers)), _WRONG if wrong else _DONE
     )
 
 

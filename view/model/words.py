@@ -115,6 +115,12 @@ def name_lost_cards(uuids: Sequence[str]) -> str:
     return f"{what} ({', '.join(uuids)})"
 
 
+ESTIMATES = (Provenance.CHOSEN, Provenance.EXPECTED)
+"""Without a record a container may be on another card than the one where it is shown."""
+UNRECORDED = "not recorded by the agent: the cards shown are an estimate"
+"""Said of running containers; for others the record comes within seconds."""
+
+
 def name_some(names: Sequence[str], most: int = 3) -> str:
     """List at most *most* names, then how many more there are."""
     shown = ", ".join(names[:most])

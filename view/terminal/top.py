@@ -56,6 +56,11 @@ def show_usage(
                 (Column("MEMORY HELD", drop=2), lambda row: _held_memory(row[1])),
             )
         )
+    present = {*cards, *(card.uuid for _, card in on)}
+
+    def _card(uuid: str) -> str:
+        return str(_known(uuid, cards)[1]) + (" (missing)" if uuid not in present else "")
+
     containers = [
         each for node in nodes for each in node.containers if namespace in (None, each.namespace)
     ]
@@ -66,7 +71,7 @@ def show_usage(
             (Column("CONTAINER"), lambda use: use.container),
             (
                 Column("CARDS"),
-                lambda use: ",".join(str(_known(uuid, cards)[1]) for uuid in use.cards),
+                lambda use: ",".join(map(_card, use.cards)),
             ),
             (Column("CORES USED"), lambda use: _cores(use.cores_used, use.cores_held)),
             (Column("CORES HELD", drop=1), lambda use: f"{use.cores_held:g}"),

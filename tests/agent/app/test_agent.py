@@ -1,10 +1,13 @@
 """A whole agent in this process, between a simulated kubelet and API server."""
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from agent.app import refresher
 from agent.app.agent import Agent
 from agent.app.container_setup import EnforcerRunner
 from agent.errors import SettingsError
-from agent.injection.inject import DriverFiles
+from agent.injection.inject import DriverFiles, Injection
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
 from contract.allocation import Allocation, Evidence, decode_allocations
@@ -188,6 +191,73 @@ def test_a_cordoned_card_gets_no_new_container(
         assert annotated(admin, "a")["c0"].cards == ("GPU-1",)
         admin.patch(node, {"metadata": {"annotations": {NAMES.gpu_cordoned: None}}})
         eventually(lambda: "cordoned" not in cards_annotation(), "it may be had again")
+
+
+def test_pods_whose_card_is_gone_at_the_agents_start_are_told_by_events(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """Of one pod the only card, of another one of two; a third has kept its own."""
+    wishes = {"gone": "GPU-0", "kept": "GPU-1"}
+    for name, uuid in wishes.items():
+        server.apply(make_manifest(name, (30, 8), annotations={NAMES.use_gpu_uuid: uuid}))
+    server.apply(make_manifest("both", (200, 64), annotations={NAMES.use_gpu_uuid: "GPU-2,GPU-3"}))
+    cards = write_cards(tmp_path / "cards.yaml", 4)
+    with running(replace(settings, cards=cards)) as agent:
+        eventually(lambda: ready(agent), "registered")
+        for name in (*wishes, "both"):
+            serve(kubelet, admin, name)
+            eventually(partial(annotated, admin, name), "the allocation is written")
+    assert _events(admin) == []
+    listed = cards.read_text()
+    cards.write_text(listed.replace("GPU-0", "GPU-new").replace("GPU-2", "GPU-other"))
+    with running(replace(settings, cards=cards)) as agent:
+        eventually(lambda: len(_events(admin)) == 4, "they are told")
+        metrics = page(agent, "/metrics")[1]
+    assert {each["reason"] for each in _events(admin)} == {"GPUMissing"}
+    text = "container c0 holds a card that this node does not have any more"
+    assert {(each["involvedObject"]["name"], each["message"]) for each in _events(admin)} == {
+        ("gone", f"{text} (GPU-0), and cannot compute on it: delete the pod"),
+        ("both", f"{text} (GPU-2), and cannot compute on it: delete the pod"),
+        ("n1", "card GPU-0 is gone or cannot be served; held by default/gone"),
+        ("n1", "card GPU-2 is gone or cannot be served; held by default/both"),
+    }
+    held = re.findall(r'container_cores_held{card="([^"]+)".*pod="(\w+)"} (\S+)', metrics)
+    assert sorted(held) == [
+        ("GPU-0", "gone", "30.0"),
+        ("GPU-1", "kept", "30.0"),
+        ("GPU-2", "both", "100.0"),
+        ("GPU-3", "both", "100.0"),
+    ]
+    assert 'card_cores_held{card="GPU-new"} 0.0' in metrics
+
+
+def test_an_agent_without_permissions_says_which_it_lacks(
+    settings: Settings, server: ApiServer, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves pods, and writes nothing of it anywhere."""
+    monkeypatch.setattr(refresher, "_SYNC_SECONDS", 0.1)
+    user = "system:serviceaccount:gpu-turnstile-node:gpu-turnstile-agent"
+    server.fail(Fault(403, message=f'User "{user}" cannot list resource "pods" at all'))
+
+    def failing(agent: Agent) -> set[str]:
+        pattern = r'requests_failing{reason="forbidden",resource="(\w+)",verb="(\w+)"} 1.0'
+        found = re.findall(pattern, page(agent, "/metrics")[1])
+        return {f"{verb} {resource}" for resource, verb in found}
+
+    with running(settings) as agent:
+        eventually(lambda: ready(agent), "it is registered")
+        expected = {"list pods", "get nodes", "patch nodes"}
+        eventually(lambda: failing(agent) == expected, "each is shown")
+        server.restore()
+        eventually(lambda: "list pods" not in failing(agent), "it may list pods again")
+
+
+def test_its_metrics_say_what_it_does(settings: Settings) -> None:
+    with running(replace(settings, inject=Injection.ENVVAR)) as agent:
+        found = re.search(r"gpu_turnstile_agent_info{(.*)} 1.0", page(agent, "/metrics")[1])
+    assert found is not None
+    labels = f'enforcement="none",inject="envvar",version="{version("gpu-turnstile")}"'
+    assert found[1] == labels
 
 
 def test_it_registers_once_the_nodes_pods_are_known(

@@ -93,6 +93,15 @@ def test_an_init_container_is_shown_until_its_pod_runs(running: bool, shown: set
     assert found.cards["GPU-0"] == CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK)
 
 
-def test_slots_of_a_removed_card_are_left_out() -> None:
+def test_what_is_held_of_a_missing_card_is_held_of_no_other() -> None:
     pod = view("a", container("c0", 30, 4))
-    assert _shares(_holdings((pod, {"c0": {CORE: ids("GPU-9", (0,))}}))) == {"a/c0": {}}
+    held = {CORE: ids("GPU-9", range(30)), MEMORY: ids("GPU-9", range(4)) | {"of-another-plugin"}}
+    found = _holdings((pod, {"c0": held}))
+    assert _shares(found) == {"a/c0": {"GPU-9": HeldShare(30, 4 * BLOCK)}}
+    assert {each.cores_held for each in found.cards.values()} == {0}
+    assert "GPU-9" not in found.cards
+
+
+def test_a_slot_beyond_the_end_of_a_present_card_is_no_missing_card() -> None:
+    pod = view("a", container("c0", 30, 4))
+    assert _shares(_holdings((pod, {"c0": {MEMORY: ids("GPU-0", (99,))}}))) == {"a/c0": {}}

@@ -13,7 +13,14 @@ from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
 from view.model.doctor.checks import run_checks
-from view.model.doctor.facts import Finding, Level, ManagedObject, UnreadSource
+from view.model.doctor.facts import (
+    Finding,
+    Level,
+    ManagedObject,
+    ReportedAllocation,
+    UnreadSource,
+    UnrecordedContainer,
+)
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
@@ -48,7 +55,11 @@ def daemonset(component: str) -> dict[str, Any]:
     return {
         "metadata": {"name": f"gpu-turnstile-{component}"},
         "spec": {"template": {"spec": {"containers": [{"env": env}]}}},
-        "status": {"desiredNumberScheduled": 1, "currentNumberScheduled": 1},
+        "status": {
+            "desiredNumberScheduled": 1,
+            "currentNumberScheduled": 1,
+            "updatedNumberScheduled": 1,
+        },
     }
 
 
@@ -74,6 +85,8 @@ def cluster() -> dict[str, Any]:
         ),
         AGENT_METRICS: (
             "gpu_turnstile_agent_registered 1\n"
+            'gpu_turnstile_agent_info{enforcement="vcuda",version="0.3.0"} 1\n'
+            'gpu_turnstile_agent_requests_failing{verb="list",resource="pods",reason=""} 0\n'
             'gpu_turnstile_agent_cards{state="served"} 1\n'
             f"gpu_turnstile_agent_container_cores_held{{{held}}} 50\n"
             "python_info 1\n"
@@ -130,11 +143,14 @@ def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
         ("/api/v1/pods", ["allocations"]),
         (
             "/api/v1/namespaces/gpu-turnstile/pods",
-            ["webhook-replicas", "agents", "kubelet", "scheduler-extender"],
+            [
+                *("webhook-replicas", "agents", "agents-rollout", "kubelet", "agent-requests"),
+                *("scheduler-extender", "enforcement"),
+            ],
         ),
         (f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile", ["webhook-configuration"]),
         (f"{ADMISSION}/validatingadmissionpolicies", ["policies"]),
-        (DAEMONSETS, ["agents", "enforcement"]),
+        (DAEMONSETS, ["agents", "agents-rollout", "enforcement"]),
         ("/apis/policy/v1/poddisruptionbudgets", ["leftovers"]),
         ("POST /api/v1/namespaces/team/pods", ["webhook"]),
     ],
@@ -221,6 +237,89 @@ def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> N
     ]
     api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
     assert not isinstance(collect_facts(api, Names(), "team").agents["n1"], UnreadSource)
+
+
+def test_an_agent_that_cannot_take_over_does_not_speak_for_its_node(api: FakeApi) -> None:
+    """It would claim to enforce what the agent that serves does not."""
+    pods = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    new = pod("gpu-turnstile-node", "agent-0", "agent", 9440)
+    new["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    new["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
+    pods.insert(0, new)
+    api.responses[AGENT_METRICS.replace("agent-1", "agent-0")] = api.responses[AGENT_METRICS]
+    api.responses[AGENT_METRICS] = api.responses[AGENT_METRICS].replace("vcuda", "none")
+    found = [each for each in look(api) if each.level is Level.ERROR and each.nodes]
+    assert [(each.check, each.nodes) for each in found] == [
+        ("agents-rollout", ("n1",)),
+        ("enforcement", ("n1",)),
+    ]
+    assert found[1].text == "the agent's enforcement is none, its DaemonSet sets vcuda"
+
+
+def test_why_an_agent_is_not_created_is_what_its_newest_warning_says(api: FakeApi) -> None:
+    pods = "/api/v1/namespaces/gpu-turnstile-node/pods"
+    new = pod("gpu-turnstile-node", "agent-2", "agent", 9440)
+    new["metadata"] |= {"uid": "u2", "creationTimestamp": "2026-01-01T00:00:01Z"}
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    new["status"] = {"containerStatuses": [{"name": "agent", "state": waiting}]}
+    api.responses[pods] = [*api.responses[pods], new]
+
+    def text() -> str:
+        (found,) = [each for each in look(api) if each.check == "agents-rollout"]
+        assert (found.level, found.nodes) == ("error", ("n1",))
+        return found.text.partition("still runs: ")[2]
+
+    events = "/api/v1/namespaces/gpu-turnstile-node/events"
+    api.responses[events] = Rejected(403, "events is forbidden")
+    assert text() == "agent: ContainerCreating"
+    api.responses[events] = [
+        {"involvedObject": {"uid": uid}, "message": message, "lastTimestamp": at}
+        for uid, message, at in (
+            ("u2", "hostPath type check failed: /usr/local/vgpu", "2026-01-01T00:02:00Z"),
+            ("u2", "an older one", "2026-01-01T00:01:00Z"),
+            ("another", "of another pod", "2026-01-01T00:03:00Z"),
+        )
+    ]
+    expected = "agent: ContainerCreating: hostPath type check failed: /usr/local/vgpu"
+    assert text() == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "vcuda"),
+        (["--enforcement=hami-core"], "hami-core"),
+        (["--inject", "cdi", "--enforcement", "none"], "none"),
+    ],
+)
+def test_flags_of_the_daemonset_win_over_its_environment(
+    api: FakeApi, words: list[str], expected: str
+) -> None:
+    (container,) = api.responses[DAEMONSETS][0]["spec"]["template"]["spec"]["containers"]
+    container["args"] = words
+    assert collect_facts(api, Names(), "team").enforcement == expected
+
+
+def test_allocations_are_read_of_every_pod_that_has_not_ended(api: FakeApi) -> None:
+    """Sidecars too; what init containers leave is reusable."""
+    side = scenes.running("side", (50, 2), "n1", 0)
+    (main,) = side["spec"]["containers"]
+    inits = [{**main, "name": "i"}, {**main, "name": "s", "restartPolicy": "Always"}]
+    side["spec"]["initContainers"] = inits
+    side["status"]["startTime"] = "2026-01-01T00:00:01Z"
+    starts = scenes.running("starts", (50, 2), "n1", 0)
+    starts["status"] = {"phase": "Pending"}
+    ended = scenes.running("ended", (50, 2), "n1", 0)
+    ended["status"] = {"phase": "Failed"}
+    api.responses["/api/v1/pods"] = [side, starts, ended, scenes.plain("plain")]
+    facts = collect_facts(api, Names(), "team")
+    cards = frozenset({"GPU-n1-0"})
+    started = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
+    assert facts.allocations == [
+        UnrecordedContainer("default/side", "s", "n1", started),
+        ReportedAllocation("default", "side", "c0", "n1", cards, 50),
+        ReportedAllocation("default", "starts", "c0", "n1", cards, 50, running=False),
+    ]
 
 
 def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:

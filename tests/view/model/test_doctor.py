@@ -24,6 +24,7 @@ from view.model.doctor.facts import (
     ProgramPod,
     ReportedAllocation,
     UnreadSource,
+    UnrecordedContainer,
     WebhookEntry,
 )
 from view.model.nodes import NodeFacts, read_node
@@ -33,7 +34,7 @@ from view.terminal.doctor import exit_code
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AGENT, PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
-BOTH = dict.fromkeys(("gpu-turnstile-agent", "gpu-turnstile-proxy"), DaemonSet(1, 1))
+BOTH = dict.fromkeys(("gpu-turnstile-agent", "gpu-turnstile-proxy"), DaemonSet(1, 1, updated=1))
 
 
 def pod(component: str, name: str, node: str = "n1", **changed: object) -> ProgramPod:
@@ -66,12 +67,25 @@ def node(
     return read_node(made, NAMES)
 
 
-def agent(**changed: float) -> list[MetricSample]:
+def failing(**reasons: str) -> list[MetricSample]:
+    """Whether requests fail: by verb and resource, such as ``list_pods``, the reason."""
+    kinds = dict.fromkeys(("list_pods", "patch_pods", "get_nodes", "create_events"), "") | reasons
+    labels = {
+        kind: dict(zip(("verb", "resource"), kind.split("_"), strict=True)) | {"reason": reason}
+        for kind, reason in kinds.items()
+    }
+    name = AGENT + "requests_failing"
+    return [MetricSample(name, each, float(bool(each["reason"]))) for each in labels.values()]
+
+
+def agent(enforcement: str = "hami-core", **changed: float) -> list[MetricSample]:
     values = {"registered": 1.0, "list_readable": 1.0, "checkpoint_readable": 1.0, **changed}
     held = {"namespace": "default", "pod": "share", "container": "main", "card": "GPU-n1-0"}
     return [
         *(MetricSample(AGENT + name, {}, each) for name, each in values.items()),
         MetricSample(AGENT + "cards", {"state": "served"}, 2.0),
+        *failing(),
+        MetricSample(AGENT + "info", {"version": "0.3.0", "enforcement": enforcement}, 1.0),
         MetricSample(AGENT + "container_cores_held", held, 50.0),
     ]
 
@@ -105,19 +119,28 @@ def owned_without(component: str) -> list[ManagedObject]:
     return [each for each in OWNED if (each.component, each.kind, each.name) != gone]
 
 
+HEALTHY_PROGRAMS = [
+    pod("agent", "a"),
+    pod("proxy", "p"),
+    pod("webhook", "w1"),
+    pod("webhook", "w2"),
+    pod("scheduler", "s"),
+    pod("kube-scheduler", "k"),
+]
+
+
+def next_agent(age: timedelta) -> ProgramPod:
+    """The agent of an update, beside the old one, on a node without HAMi-core."""
+    why = "agent: ContainerCreating: hostPath type check failed: /usr/local/vgpu is not a directory"
+    return pod("agent", "next", ready=False, why=why, created=NOW - age)
+
+
 HEALTHY = Facts(
     now=NOW,
     domain="tencent.com",
     version="v1.36.2",
     nodes=[node()],
-    programs=[
-        pod("agent", "a"),
-        pod("proxy", "p"),
-        pod("webhook", "w1"),
-        pod("webhook", "w2"),
-        pod("scheduler", "s"),
-        pod("kube-scheduler", "k"),
-    ],
+    programs=HEALTHY_PROGRAMS,
     mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=True)],
     policies=BOUND,
     dry_run=DryRun(stamped=True),
@@ -150,6 +173,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
     assert {each.check for each in findings()} == {
         *("kubernetes-version", "webhook", "webhook-configuration", "webhook-replicas"),
         *("webhook-certificate", "policies", "agents", "proxies", "kubelet", "other-plugins"),
+        *("agent-requests", "agents-rollout"),
         *("cards", "allocatable", "scheduler-extender", "scheduler-own", "extender-lease"),
         *("extender-asked", "extender-certificate", "enforcement", "allocations", "leftovers"),
     }
@@ -197,7 +221,7 @@ TROUBLES: dict[str, dict[str, object]] = {
         "programs": [*without("none"), pod("agent", "b", "gone", ready=False)]
     },
     "agents error: no pod on 2 nodes that the DaemonSet selects": {
-        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1)}
+        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1, updated=1)}
     },
     "proxies error: not ready: ErrImagePull": {
         "programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]
@@ -219,6 +243,21 @@ TROUBLES: dict[str, dict[str, object]] = {
         "agent is running"
     ): {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
     "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
+    "agent-requests error: the agent has no permission to list pods, get nodes": {
+        "agents": {"n1": [*agent(), *failing(list_pods="forbidden", get_nodes="forbidden")]}
+    },
+    "agent-requests error: a policy or webhook denies that the agent may patch pods": {
+        "agents": {"n1": [*agent(), *failing(patch_pods="denied")]}
+    },
+    "agent-requests error: the API server does not accept the agent's token: it cannot list pods": {
+        "agents": {"n1": [*agent(), *failing(list_pods="unauthorized")]}
+    },
+    "agent-requests error: the agent does not reach the API server": {
+        "agents": {"n1": [*agent(), *failing(list_pods="unreachable", get_nodes="unreachable")]}
+    },
+    "agent-requests unknown: its agent is of a version that does not report this": {
+        "agents": {"n1": [each for each in agent() if "requests" not in each.name]}
+    },
     (
         "other-plugins error: nvidia.com/gpu is offered too: one card may be allocated to two pods "
         "that do not share it"
@@ -253,7 +292,29 @@ TROUBLES: dict[str, dict[str, object]] = {
         "extender-asked warning: no scheduler has called it since it started: GPU pods are "
         "scheduled by counts per node"
     ): {"extenders": {"s": server("scheduler", asked=0)}},
-    "enforcement warning: off: shares are not enforced": {"enforcement": "none"},
+    "enforcement warning: off: shares are not enforced": {
+        "enforcement": "none",
+        "agents": {"n1": agent("none")},
+    },
+    "enforcement error: the agent's enforcement is none, its DaemonSet sets hami-core": {
+        "agents": {"n1": agent("none")}
+    },
+    "enforcement unknown: its agent is of a version that does not report this": {
+        "agents": {"n1": [each for each in agent() if each.name != AGENT + "info"]}
+    },
+    (
+        "agents-rollout error: the next agent is not ready, the one before still runs: agent: "
+        "ContainerCreating: hostPath type check failed: /usr/local/vgpu is not a directory"
+    ): {"programs": [*HEALTHY_PROGRAMS, next_agent(timedelta(minutes=2))]},
+    (
+        "agents-rollout unknown: the next agent is not ready, the one before still runs: agent: "
+        "ContainerCreating: hostPath type check failed: /usr/local/vgpu is not a directory"
+    ): {"programs": [*HEALTHY_PROGRAMS, next_agent(timedelta(seconds=119))]},
+    ("agents-rollout warning: the update of the agents is not complete: new on 1 of 2 nodes"): {
+        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(2, 2, updated=1)},
+        "programs": [*HEALTHY_PROGRAMS, pod("agent", "b", "n2")],
+        "nodes": [node(), node("n2")],
+    },
     "allocations warning: allocations are not written to the pods yet": {
         "agents": {"n1": agent(patches_pending=2)}
     },
@@ -263,6 +324,25 @@ TROUBLES: dict[str, dict[str, object]] = {
     ): {
         "allocations": [
             ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)
+        ]
+    },
+    "allocations error: running without a recorded card: default/dark/main": {
+        "allocations": [
+            UnrecordedContainer("default/dark", "main", "n1", NOW - timedelta(minutes=1)),
+            UnrecordedContainer("default/new", "main", "n1", NOW - timedelta(seconds=59)),
+        ]
+    },
+    (
+        "allocations warning: pod default/late: container main holds missing cards "
+        "(GPU-8, GPU-9) and cannot compute on it: delete the pod"
+    ): {
+        "allocations": [
+            ReportedAllocation(
+                *("default", "late", "main", "n1"),
+                frozenset({"GPU-8", "GPU-9", "GPU-n1-0"}),
+                300,
+                running=False,
+            )
         ]
     },
     (
@@ -336,7 +416,7 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
 
 
 def test_a_missing_agent_and_all_is_well_are_not_reported_together() -> None:
-    found = findings(daemonsets=BOTH | {"gpu-turnstile-agent": DaemonSet(3, 1)})
+    found = findings(daemonsets=BOTH | {"gpu-turnstile-agent": DaemonSet(3, 1, updated=1)})
     assert [each.level for each in found if each.check == "agents"] == [Level.ERROR]
 
 
@@ -394,6 +474,12 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
     if level == "unknown":
         text += "; agent or proxy have just started, the kubelet may not have updated it yet"
     assert wrong(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
+
+
+def test_what_an_agent_enforces_is_unknown_while_it_does_not_respond() -> None:
+    agents = {"n1": agent(), "n2": UnreadSource("no route")}
+    found = [each for each in findings(agents=agents) if each.check == "enforcement"]
+    assert [(each.level, each.nodes) for each in found] == [(Level.UNKNOWN, ("n2",))]
 
 
 def test_a_cordoned_card_is_no_problem_for_the_doctor() -> None:

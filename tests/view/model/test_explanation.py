@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.agent.builders import patient
-from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, scene, state_of
 from view.model.explanation import PodExplanation
@@ -62,6 +62,9 @@ def _ended(phase: str, **status: Any) -> Json:
     return {**pod, "status": {"phase": phase, "containerStatuses": statuses, **status}}
 
 
+HELD = record(c0=(("GPU-n1-0",), 100, 0))
+
+
 @pytest.mark.parametrize(
     ("pod", "summary", "last", "limit"),
     [
@@ -78,7 +81,7 @@ def _ended(phase: str, **status: Any) -> Json:
             "c0: 2 whole cards and 8 blocks (2 GiB)",
         ),
         (
-            make_pod("a", (100, 0), node="n1", phase="Running"),
+            make_pod("a", (100, 0), node="n1", phase="Running", annotations=HELD),
             "runs on n1",
             "not yet",
             "c0: 1 whole card, no memory limit",

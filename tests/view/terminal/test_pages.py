@@ -157,9 +157,18 @@ def test_use_is_shown_beside_what_is_held() -> None:
         "n1     0      A100    75           ██████░░   60/100       3.0 GiB       4.0/8.0 GiB",
         "n2     0      T4      -                       50/100       -             1.0/2.0 GiB",
         "",
-        "POD             CONTAINER   CARDS   CORES USED   CORES HELD   MEMORY USED   MEMORY HELD",
-        "default/train   c0          0       75           60           3.0 GiB       4.0 GiB",
-        "team/idle       c0          GPU-x   0            30           -             1.0 GiB",
+        (
+            "POD             CONTAINER   CARDS             CORE"
+            "S USED   CORES HELD   MEMORY USED   MEMORY HELD"
+        ),
+        (
+            "default/train   c0          0                 75  "
+            "         60           3.0 GiB       4.0 GiB"
+        ),
+        (
+            "team/idle       c0          GPU-x (missing)   0   "
+            "         30           -             1.0 GiB"
+        ),
         "n3: the metrics of agent cannot be read: no route",
         "Usage is not measured on n2: only held amounts are shown.",
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from view.model.doctor import control_plane, nodes
+from view.model.doctor import agents, control_plane, nodes
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -44,8 +44,10 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     ),
     "policies": control_plane.check_policies,
     "agents": lambda facts: nodes.check_programs(facts, AGENT),
+    "agents-rollout": agents.check_rollout,
     "proxies": _check_proxies,
     "kubelet": nodes.check_agents,
+    "agent-requests": agents.check_requests,
     "other-plugins": nodes.check_other_plugins,
     "cards": nodes.check_cards,
     "allocatable": nodes.check_allocatable,
@@ -54,7 +56,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "extender-lease": control_plane.check_lease,
     "extender-asked": control_plane.check_scheduler_calls,
     "extender-certificate": _check_extender_certificates,
-    "enforcement": nodes.check_enforcement,
+    "enforcement": agents.check_enforcement,
     "allocations": nodes.check_allocations,
     "leftovers": control_plane.check_leftovers,
 }

@@ -95,6 +95,7 @@ class DaemonSet:
     wanted: Annotated[int, "nodes that it selects."] = 0
     there: Annotated[int, "of these, nodes with a pod of it."] = 0
     misplaced: Annotated[int, "other nodes with a pod of it."] = 0
+    updated: Annotated[int, "nodes with a pod of its current template."] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class ProgramPod:
     since: Annotated[
         datetime | None, "when it became ready; ``None`` if it is not ready or the time is missing."
     ] = None
+    created: Annotated[datetime | None, "when it was created; ``None`` if that is missing."] = None
+    ending: Annotated[bool, "whether it is being deleted."] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +144,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ReportedAllocation:
-    """Allocation of one container in the annotation of its pod."""
+    """Allocation of one container in the annotation of its pod; init containers have none here."""
 
     namespace: Annotated[str, "of the pod."]
     pod: Annotated[str, "its name."]
@@ -149,6 +152,17 @@ class ReportedAllocation:
     node: Annotated[str, "on which the pod runs."]
     cards: Annotated[frozenset[str], "UUIDs."]
     cores: Annotated[int, "hundredths of a card, over all cards."]
+    running: Annotated[bool, "whether its pod runs."] = True
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedContainer:
+    """A container of a running pod that requests GPUs and has no recorded allocation."""
+
+    pod: Annotated[str, "namespace and name of its pod."]
+    container: Annotated[str, "its name."]
+    node: Annotated[str, "on which the pod runs."]
+    since: Annotated[datetime | None, "when its pod started; ``None`` if unknown."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +206,8 @@ class Facts:
         OrUnread[str], "as the agents' DaemonSet sets it; ``none`` if it sets nothing."
     ]
     allocations: Annotated[
-        OrUnread[Sequence[ReportedAllocation]], "from the annotations of running pods."
+        OrUnread[Sequence[ReportedAllocation | UnrecordedContainer]],
+        "from the annotations of pods that have not ended.",
     ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
     agents: Annotated[Mapping[str, OrUnread[Samples]], "metrics of agents, by node."]

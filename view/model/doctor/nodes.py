@@ -20,6 +20,7 @@ from view.model.doctor.facts import (
     ReportedAllocation,
     Samples,
     UnreadSource,
+    UnrecordedContainer,
     error,
     ok,
     require,
@@ -28,12 +29,12 @@ from view.model.doctor.facts import (
     warning,
 )
 from view.model.nodes import NodeFacts
-from view.model.words import name_lost_cards, summarize
+from view.model.words import name_lost_cards, name_some, summarize
 
-_CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 _AGAIN = "kubectl gpu doctor --node {}"
+_RECORDED_AFTER = timedelta(minutes=1)
 _STATUS_UPDATED_AFTER = timedelta(minutes=1)
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
@@ -43,7 +44,7 @@ _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
 """With one of these problems the cards of a node are unknown."""
 
 
-class _ByText:
+class FindingsByText:
     """Findings about nodes; equal findings about several nodes are merged."""
 
     def __init__(self) -> None:
@@ -95,7 +96,7 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         None if isinstance(facts.nodes, UnreadSource) else {each.node.name for each in facts.nodes}
     )
     ready = {each.node for each in pods if each.ready}
-    found, counted = _ByText(), list[Finding]()
+    found, counted = FindingsByText(), list[Finding]()
     if daemonset.there < daemonset.wanted:
         missing = format_count(daemonset.wanted - daemonset.there, "node")
         text = f"no pod on {missing} that the DaemonSet selects"
@@ -116,7 +117,7 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
     yield from found.findings("" if counted else fine)
 
 
-def _compare_images(pods: Sequence[ProgramPod], found: _ByText) -> None:
+def _compare_images(pods: Sequence[ProgramPod], found: FindingsByText) -> None:
     """Report pods with another image than most; all pods if no image is the most common."""
     ranked = Counter(each.image for each in pods).most_common()
     if len(ranked) < 2:
@@ -136,7 +137,7 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
         require(facts.programs)
         yield unknown("the metrics of no agent were read")
         return
-    found = _ByText()
+    found = FindingsByText()
     for prefix, replicas in (("", facts.agents), ("its proxy: ", facts.proxies)):
         for node, samples in sorted(replicas.items()):
             if isinstance(samples, UnreadSource):
@@ -158,7 +159,7 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
 
 def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     """Find nodes on which another device plugin serves the same cards."""
-    core, found = Names(facts.domain).core, _ByText()
+    core, found = Names(facts.domain).core, FindingsByText()
     for node in require(facts.nodes):
         if not node.offered.get(core) and not _programs_on(facts, node, AGENT):
             continue
@@ -178,7 +179,7 @@ def _programs_on(facts: Facts, node: NodeFacts, *components: str) -> list[Progra
 
 def check_cards(facts: Facts) -> Iterator[Finding]:
     """Report cards that are unhealthy, in MIG mode or not offered, and unreadable inventories."""
-    found, count = _ByText(), 0
+    found, count = FindingsByText(), 0
     for node in require(facts.nodes):
         name = node.node.name
         if node.unreadable:
@@ -204,7 +205,7 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
 
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
     """Compare the allocatable amounts of each node with its healthy cards."""
-    found, names = _ByText(), Names(facts.domain)
+    found, names = FindingsByText(), Names(facts.domain)
     for node in require(facts.nodes):
         name, problem = node.node.name, node.node.problem
         programs = _programs_on(facts, node, AGENT, PROXY)
@@ -235,21 +236,9 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
     yield from found.findings("equal to the cards on every node")
 
 
-def check_enforcement(facts: Facts) -> Iterator[Finding]:
-    """Report whether shares are enforced, and an outdated HAMi-core."""
-    enforcement = require(facts.enforcement)
-    if enforcement == "none":
-        yield warning("off: shares are not enforced", _CHOICE)
-        return
-    found, old = _ByText(), _nodes_with(facts.agents, f"{_AGENT}hami_core_outdated")
-    text = "HAMi-core is older than 2026-02-03: programs start 52 seconds late"
-    found.add(Level.WARNING, old, text, "docs/options.md#what-hami-core-needs-on-a-node")
-    yield from found.findings(enforcement)
-
-
 def check_allocations(facts: Facts) -> Iterator[Finding]:
     """Compare the allocation annotations of pods with what agents report as held."""
-    found, compared = _ByText(), 0
+    found, compared = FindingsByText(), 0
     late = _nodes_with(facts.agents, f"{_AGENT}patches_pending")
     text = "allocations are not written to the pods yet"
     found.add(Level.WARNING, late, text, "docs/operate.md#the-api-server-is-unreachable")
@@ -257,9 +246,14 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
     existing = {
         each.node.name: {card.uuid for card in each.node.cards}
         for each in nodes
-        if each.node.problem not in _NOT_KNOWN
+        if each.node.cards  # else they are unknown, or the agent cannot read any
     }
+    unrecorded: dict[str, list[str]] = defaultdict(list)
     for each in require(facts.allocations):
+        if isinstance(each, UnrecordedContainer):
+            if each.since is None or facts.now - each.since >= _RECORDED_AFTER:
+                unrecorded[each.node].append(f"{each.pod}/{each.container}")
+            continue
         name = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
         samples = facts.agents.get(each.node, UnreadSource(""))
@@ -267,6 +261,8 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
         if lost:
             text = f"{name} holds {name_lost_cards(lost)} and cannot compute on it: "
             found.add(Level.WARNING, each.node, f"{text}delete the pod", explain)
+        elif not each.running:
+            continue
         elif isinstance(samples, UnreadSource):
             text = "its agent's metrics cannot be read: allocations were not compared"
             found.add(Level.UNKNOWN, each.node, text)
@@ -275,6 +271,9 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
             if value(samples, f"{_AGENT}cards", state="served") and not _matches(each, samples):
                 text = f"{name} holds other devices in the kubelet than in its annotation "
                 found.add(Level.ERROR, each.node, f"{text}gpu-allocation", explain)
+    for node, containers in unrecorded.items():
+        text = f"running without a recorded card: {name_some(sorted(containers))}"
+        found.add(Level.ERROR, node, text, "docs/operate.md#the-agent-lacks-a-permission")
     count = format_count(compared, "container")
     yield from found.findings(f"compared {count}: all match their annotation")
 

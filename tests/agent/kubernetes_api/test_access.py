@@ -1,0 +1,124 @@
+"""Which kinds of requests to the API server fail, as the agent's gauge shows them."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from agent.errors import Unavailable
+from agent.kubernetes_api.access import KINDS, FailureReason, RequestFailures
+from agent.kubernetes_api.client import Api
+from common.apiserver.errors import Rejected
+from simulator.api.faults import Fault, Outage
+from simulator.api.server import ApiServer
+from tests.agent.fakes import FakeClock, make_manifest
+
+RBAC = Path(__file__).parents[3] / "deploy/base/agent/rbac.yaml"
+NOBODY = (
+    'pods is forbidden: User "system:serviceaccount:gpu-turnstile-node:gpu-turnstile-agent" '
+    'cannot list resource "pods" in API group "" at the cluster scope'
+)
+POLICY = (
+    "nodes \"n1\" is forbidden: ValidatingAdmissionPolicy 'gpu-turnstile-agent-node' with binding "
+    "'gpu-turnstile-agent-node' denied request: the agent may change only its own node"
+)
+ENDS = (
+    'events "a.1" is forbidden: unable to create new content in namespace x because it is '
+    "being terminated"
+)
+
+CALLS: dict[tuple[str, str], Callable[[Api], object]] = {
+    ("list", "pods"): lambda api: api.list_pods("n1"),
+    ("watch", "pods"): lambda api: next(api.watch_pods("n1", "0")),
+    ("get", "pods"): lambda api: api.get_pod("default", "a"),
+    ("patch", "pods"): lambda api: api.patch_pod("default", "a", {}),
+    ("get", "nodes"): lambda api: api.get_node("n1"),
+    ("patch", "nodes"): lambda api: api.patch_node("n1", {}),
+    ("create", "events"): lambda api: api.create_event("default", {"metadata": {"name": "a.1"}}),
+    ("patch", "events"): lambda api: api.patch_event("default", "a.1", {}),
+}
+
+
+def test_every_permission_of_the_agent_is_watched() -> None:
+    (role,) = [
+        each
+        for each in yaml.safe_load_all(RBAC.read_text(encoding="utf-8"))
+        if each["kind"] == "ClusterRole"
+    ]
+    granted = {
+        (verb, resource)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert granted == {*KINDS} == {*CALLS}
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_a_missing_permission_is_shown_until_a_request_succeeds(
+    api: Api, server: ApiServer, kind: tuple[str, str]
+) -> None:
+    server.apply(
+        make_manifest("a"), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    )
+    server.fail(Fault(403, message=NOBODY))
+    with pytest.raises((Rejected, Unavailable)):
+        CALLS[kind](api)
+    assert api.failures.current() == {kind: FailureReason.FORBIDDEN}
+    assert api.failures.samples()[*kind, "forbidden"] == 1
+    server.restore()
+    with suppress(Rejected):  # 404: that is no missing permission
+        CALLS[kind](api)
+    assert api.failures.current() == {}
+    assert set(api.failures.samples().values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (Fault(403, message=NOBODY), "forbidden"),
+        (Fault(403, message=POLICY), "denied"),
+        (Fault(422, message=POLICY), "denied"),
+        (Fault(401, message="Unauthorized"), "unauthorized"),
+        (Fault(503, message="overloaded"), "unreachable"),
+        (Fault(500, message='failed calling webhook "x"'), "unreachable"),
+        (Fault(403, message=ENDS), None),
+        (Fault(404, message='nodes "n1" not found'), None),
+        (Fault(409, message="the object has been modified"), None),
+        (Fault(410, message="too old"), None),
+    ],
+)
+def test_why_requests_fail(api: Api, server: ApiServer, fault: Fault, reason: str | None) -> None:
+    server.fail(fault)
+    with suppress(Exception):
+        api.patch_node("n1", {})
+    assert [each.value for each in api.failures.current().values()] == [reason] * (
+        reason is not None
+    )
+
+
+def test_an_api_server_that_responds_is_reachable_for_all_requests(
+    api: Api, server: ApiServer
+) -> None:
+    server.set_outage(Outage.REFUSED)
+    for call in CALLS.values():
+        with suppress(Unavailable):
+            call(api)
+    assert set(api.failures.current()) == {*KINDS}
+    server.set_outage(Outage.NONE)
+    api.list_pods("n1")
+    assert api.failures.current() == {}
+
+
+def test_what_is_not_tried_again_is_forgotten_after_ten_minutes() -> None:
+    """An Event is dropped; the permission may be granted before the next one."""
+    clock = FakeClock()
+    failures = RequestFailures(clock)
+    with suppress(Rejected), failures.observe("create", "events"):
+        raise Rejected(401, "Unauthorized")
+    clock.now += 600
+    assert failures.current() == {("create", "events"): FailureReason.UNAUTHORIZED}
+    clock.now += 1
+    assert failures.current() == {}

@@ -1,0 +1,132 @@
+"""Checks of what agents report about themselves, and of their rollout."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+
+from contract.text import format_count
+from view.model.doctor.facts import (
+    AGENT,
+    Facts,
+    Finding,
+    Level,
+    NotReadError,
+    Samples,
+    UnreadSource,
+    require,
+    value,
+    warning,
+)
+from view.model.doctor.nodes import FindingsByText
+
+_FAILING, _INFO = "gpu_turnstile_agent_requests_failing", "gpu_turnstile_agent_info"
+_PAGE = "docs/operate.md#the-agent-lacks-a-permission"
+_UNREACHABLE = "docs/operate.md#the-api-server-is-unreachable"
+_SILENT = "its agent is of a version that does not report this"
+_CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
+_DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset gpu-turnstile-agent"
+_PODS_OF_NODE = (
+    "kubectl -n gpu-turnstile-node describe pods --selector "
+    "app.kubernetes.io/name=gpu-turnstile-agent"
+)
+_STARTED_AFTER = timedelta(minutes=2)
+"""An agent is ready some seconds after its start; pulling its image takes longer."""
+
+_RESTART = (
+    "kubectl -n gpu-turnstile-node delete pod --selector "
+    "app.kubernetes.io/name=gpu-turnstile-agent --field-selector spec.nodeName={}"
+)
+
+
+def check_requests(facts: Facts) -> Iterator[Finding]:
+    """Check that the agents' requests to the API server succeed."""
+    read = _read(facts)
+    texts = {
+        "forbidden": ("the agent has no permission to {}", facts.install),
+        "denied": ("a policy or webhook denies that the agent may {}", _PAGE),
+        "unauthorized": (
+            "the API server does not accept the agent's token: it cannot {}",
+            _RESTART,
+        ),
+        "unreachable": ("the agent does not reach the API server", _UNREACHABLE),
+    }
+    found, silent = FindingsByText(), []
+    for node, samples in sorted(read.items()):
+        reports = [each for each in samples if each.name == _FAILING]
+        if not reports:
+            silent.append(node)
+        failing: dict[str, list[str]] = defaultdict(list)
+        for each in reports:
+            if each.value:
+                request = f"{each.labels.get('verb')} {each.labels.get('resource')}"
+                failing[each.labels.get("reason", "")].append(request)
+        for reason, (text, run) in texts.items():
+            if reason in failing:
+                found.add(Level.ERROR, node, text.format(", ".join(failing[reason])), run)
+    found.add(Level.UNKNOWN, silent, _SILENT)
+    yield from found.findings("no request of an agent to the API server fails")
+
+
+def check_enforcement(facts: Facts) -> Iterator[Finding]:
+    """Compare what agents enforce with their DaemonSet, and report an outdated HAMi-core."""
+    wanted, found, read = require(facts.enforcement), FindingsByText(), _read(facts)
+    found.add(Level.UNKNOWN, facts.agents.keys() - read, "its agent's metrics cannot be read")
+    for node, samples in sorted(read.items()):
+        reports = [each.labels.get("enforcement", "") for each in samples if each.name == _INFO]
+        if not reports:
+            found.add(Level.UNKNOWN, node, _SILENT)
+        for actual in reports:
+            if actual != wanted:
+                text = f"the agent's enforcement is {actual}, its DaemonSet sets {wanted}"
+                found.add(Level.ERROR, node, text, _DAEMONSET)
+            elif actual == "none":
+                found.add(Level.WARNING, node, "off: shares are not enforced", _CHOICE)
+        if value(samples, "gpu_turnstile_agent_hami_core_outdated"):
+            text = "HAMi-core is older than 2026-02-03: programs start 52 seconds late"
+            page = "docs/options.md#what-hami-core-needs-on-a-node"
+            found.add(Level.WARNING, node, text, page)
+    yield from found.findings(wanted)
+
+
+def check_rollout(facts: Facts) -> Iterator[Finding]:
+    """Check that an update of the agents makes progress.
+
+    A node's next agent starts beside the old one, which stays ready if the next one cannot start.
+    """
+    daemonset, pods = require(facts.daemonsets).get(AGENT), require(facts.programs)
+    agents = [each for each in pods if each.component == AGENT and each.node]
+    served = {each.node for each in agents if each.ready}
+    if daemonset is None:
+        return  # the check of agents reports it
+    found = FindingsByText()
+    for each in agents:
+        if each.ready or each.ending or each.node not in served:
+            continue
+        age = facts.now - each.created if each.created else _STARTED_AFTER
+        text = f"the next agent is not ready, the one before still runs: {each.why}"
+        late = age >= _STARTED_AFTER
+        found.add(Level.ERROR if late else Level.UNKNOWN, each.node, text, _PODS_OF_NODE)
+    count = f"{daemonset.updated} of {format_count(daemonset.there, 'node')}"
+    if daemonset.updated < daemonset.there:
+        text = f"the update of the agents is not complete: new on {count}"
+        yield warning(text, _DAEMONSET)
+        yield from found.findings("")
+    else:
+        yield from found.findings(f"all up to date: {count}")
+
+
+def _read(facts: Facts) -> dict[str, Samples]:
+    """Return the metrics of agents, by node.
+
+    Raises:
+        NotReadError: none could be read.
+    """
+    found = {
+        node: samples
+        for node, samples in facts.agents.items()
+        if not isinstance(samples, UnreadSource)
+    }
+    if not found:
+        require(facts.programs)
+        raise NotReadError("the metrics of no agent were read")
+    return found

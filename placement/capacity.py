@@ -75,7 +75,7 @@ def need_of(demand: Demand) -> CardNeed:
     """
     if not demand.cards or (not demand.is_share and demand.cores % CORES_PER_CARD):
         raise NoPlacement(  # a pod created while no webhook could deny it
-            f"{demand.cores} cores and {demand.memory} memory blocks fit no card: a share of one "
+            f"{_request_text(demand)} fit no card: a share of one "
             f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
         )
     # A card may get one block more than another: Demand.per_card gives it to the first.
@@ -161,20 +161,27 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
         fitting += lack is _FITS
         if not bound or position in bound:
             groups.setdefault(lack.reason, []).append((cards.names[position], lack))
-    found = f"{fitting} of {demand.cards} cards found"
+    found = f"{demand.cards} cards needed, {fitting} found" * (demand.cards > 1)
     if link and fitting >= demand.cards > 1:
         phrase = LINK_PHRASES[link]
         found = f"no {demand.cards} of {fitting} fitting cards are {phrase} (gpu-link: {link})"
     elif bound and fitting >= demand.cards:
-        found = f"devices of {len(bound)} cards must be reused"
+        found = f"devices of {len(bound)} card{'s' * (len(bound) > 1)} must be reused"
     largest = max((size.memory for size in cards.sizes), default=0)
-    request = f"{demand.cores} cores and {demand.memory} memory blocks"
-    parts = [f"no card fits {request}: {found}", *map(_group_text, groups.values())]
+    parts = [*[found] * bool(found), *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
         parts.append(
             f"no card has more than {largest} blocks, and whole cards have all their memory"
         )
-    return "; ".join(parts)
+    return f"no card fits {_request_text(demand)}: {'; '.join(parts)}"
+
+
+def _request_text(demand: Demand) -> str:
+    """Format a request; its memory only if it requests some."""
+    texts = [f"{demand.cores} core{'s' * (demand.cores != 1)}"]
+    if demand.memory:
+        texts.append(f"{demand.memory} memory block{'s' * (demand.memory != 1)}")
+    return " and ".join(texts)
 
 
 _FITS = Shortfall("fits")

@@ -52,6 +52,8 @@ _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 
 _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
 _ENDED = (Stage.SUCCEEDED, Stage.FAILED)
+_LOST = "ContainerStatusUnknown"
+"""The kubelet's reason for a container that its runtime does not know any more."""
 
 
 # --- one line for each pod --------------------------------------------------------------
@@ -367,13 +369,34 @@ def _amounts(cores: int, blocks: int) -> str:
 
 
 def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
+    if facts.ended:
+        return _starts_of_ended(report.statuses)
     started = min((each.started for each in report.statuses if each.started), default="")
     wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(report.why)
     if not started:
-        text = report.why if wrong else "never" if facts.ended else "not yet"
-        return ProgressStep("started", "", text, _WRONG if wrong or facts.ended else _MISSING)
-    text = "started" if facts.ended else report.why or "running"
+        return ProgressStep(
+            "started", "", report.why if wrong else "not yet", _WRONG if wrong else _MISSING
+        )
+    text = report.why or "running"
     return ProgressStep("started", started, text, _WRONG if wrong else _DONE)
+
+
+def _starts_of_ended(statuses: Sequence[ContainerStatus]) -> ProgressStep:
+    """Return which containers of a pod that has ended did start."""
+    started = min((each.started for each in statuses if each.started), default="")
+    without = [each for each in statuses if not each.started]
+    lost = [each for each in without if each.ending and each.ending.reason == _LOST]
+    never = [
+        each.name
+        for each in without
+        if each not in lost and (each.state == "terminated" or each.ending is None)
+    ]
+    text = "started" if statuses else "never"
+    if never:
+        text = f"{', '.join(never)} did not start"
+    elif lost:
+        text = "unknown: the kubelet has lost the container"
+    return ProgressStep("started", started, text, _DONE if text == "started" else _WRONG)
 
 
 def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> Iterator[str]:

@@ -313,7 +313,7 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
         "GPUStartVetoed",
         "container c0: 20 cores, but the container requests 30",
     )
-    reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
+    reason = "no card fits 30 cores and 999 memory blocks: "
     assert reason in refused["message"]
     assert event["message"].startswith(f"container c0: {reason}")
     assert event["reason"] == "GPURefused"

@@ -224,7 +224,7 @@ class DeniedReport:
     """A workload whose pods are denied at creation, as reported by its controller's Event.
 
     Controllers try again at least every 17 minutes. A workload is not reported any more after 20
-    minutes without such an Event, or once it has a newer pod.
+    minutes without such an Event, once it has a newer pod, is gone or wants no more pods.
     """
 
     kind: str

@@ -25,6 +25,7 @@ from view.model.reports import (
     Stage,
 )
 from view.model.why import PodClassFit, explain_pod, find_fitting_nodes, why_pending
+from view.model.workloads import DeniedWorkload
 
 _REMEMBERED = timedelta(minutes=15)
 """How long a deleted pod is remembered."""
@@ -114,6 +115,7 @@ class ClusterState:
         self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
         self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: time of creation
         self._events = EventFacts(names)
+        self._settled: dict[str, str] = {}  # by UID of a workload: time of its last denial
         self._deleted = _DeletedPods()
         # Results computed from these.
         self._computed: dict[str, _ComputedNode] = {}
@@ -181,6 +183,13 @@ class ClusterState:
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Remove an Event that has expired."""
         self._pod_reports.pop(self._events.drop(obj), None)
+
+    def settle_denials(self, workload: DeniedWorkload) -> None:
+        """Stop reporting the past denials of a workload, which wants no more pods."""
+        old = [uid for uid, at in self._settled.items() if at < self._oldest_denial()]
+        for uid in old:
+            del self._settled[uid]
+        self._settled[workload.uid] = workload.at
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Set what could not be read."""
@@ -255,15 +264,32 @@ class ClusterState:
         nodes = [each.occupancy for each in self._compute_nodes()]
         return fit_manifests(manifests, nodes, self._gaps, self._names, self._policy)
 
-    def _still_denied(self) -> list[DeniedReport]:
-        """Return denials that still matter: recent, and without a newer pod of the same owner."""
-        oldest = _rfc3339(self._now() - _RETRIED)
+    def denied_workloads(self) -> list[DeniedWorkload]:
+        """Return the workloads whose pods are denied: they may want none any more."""
         return [
-            denied
+            DeniedWorkload(denied.kind, denied.namespace, denied.name, about, denied.at)
+            for about, denied in self._recent_denials()
+        ]
+
+    def _still_denied(self) -> list[DeniedReport]:
+        return [denied for _, denied in self._recent_denials()]
+
+    def _recent_denials(self) -> Iterable[tuple[str, DeniedReport]]:
+        """Return denials that still matter, with the UIDs of their workloads.
+
+        They are recent, the workload has no newer pod, and is not known to want none.
+        """
+        oldest = self._oldest_denial()
+        return (
+            (about, denied)
             for about, denied in self._events.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
-        ]
+            and denied.at > self._settled.get(about, "")
+        )
+
+    def _oldest_denial(self) -> str:
+        return _rfc3339(self._now() - _RETRIED)
 
     # --- computed on demand -------------------------------------------------------------
 

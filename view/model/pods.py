@@ -75,6 +75,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         statuses=statuses,
         why="",
         replaced=False,
+        misplaced=_misplaced(info, phase, status),
         events=(),
     )
     return PodFacts(info, report, owner_uid, _unscheduled(status))
@@ -108,6 +109,15 @@ def _stage(info: PodInfo, phase: str, reason: str, statuses: Sequence[ContainerS
     if failing(statuses) is not None:
         return Stage.FAILING
     return Stage.RUNNING if phase == "Running" else Stage.STARTING
+
+
+def _misplaced(info: PodInfo, phase: str, status: Mapping[str, Any]) -> bool:
+    """Return whether no card fits a pod on the node that a scheduler chose by totals.
+
+    A scheduler that sees cards names those that it chose in the pod's Binding.
+    """
+    refused = phase == "Failed" and "no card fits" in clamp(status.get("message"))
+    return refused and bool(info.node) and not info.chosen
 
 
 def refusal_text(message: str) -> str:

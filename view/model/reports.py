@@ -215,7 +215,16 @@ class PodReport:
         str,
         "why it is pending, refused, failing or failed, in one line; empty if nothing is wrong.",
     ]
-    replaced: Annotated[bool, "whether it has ended and its owner has created another pod since."]
+    replaced: Annotated[
+        bool,
+        "whether it has ended and its owner has created another pod since; if it was refused, "
+        "another one that its node did not refuse.",
+    ]
+    misplaced: Annotated[
+        bool,
+        "whether it was refused because no card fits, on a node that a scheduler chose without "
+        "seeing cards.",
+    ]
     events: Annotated[tuple[EventReport, ...], "known Events about it, the newest first."]
 
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
+from view.model.siblings import OwnedPods, repeated
 from view.model.why import PodClassFit, explain_pod, find_fitting_nodes, why_pending
 from view.model.workloads import DeniedWorkload
 
@@ -114,6 +116,7 @@ class ClusterState:
         self._by_name: dict[tuple[str, str], str] = {}
         self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
         self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: time of creation
+        self._siblings = OwnedPods()
         self._events = EventFacts(names)
         self._settled: dict[str, str] = {}  # by UID of a workload: time of its last denial
         self._deleted = _DeletedPods()
@@ -150,11 +153,9 @@ class ClusterState:
         self._by_name[facts.info.id.key] = uid
         self._deleted.forget(facts.info.id.key)
         self._pod_reports.pop(uid, None)
+        self._siblings.put(facts)
         if before is None and facts.owner_uid:
-            siblings = self._owned[facts.owner_uid]
-            siblings[uid] = facts.report.created
-            for each in siblings:
-                self._pod_reports.pop(each, None)  # which this one may replace
+            self._owned[facts.owner_uid][uid] = facts.report.created
         if before is None or before.info != facts.info:
             if before is not None:
                 self._unbind(before.info)
@@ -173,6 +174,7 @@ class ClusterState:
             self._deleted.keep(_DeletedPod(self._now(), facts, self._report_pod(facts)))
         del self._pods[uid]
         _drop(self._owned, facts.owner_uid, uid)
+        self._siblings.drop(facts)
         self._pod_reports.pop(uid, None)
         self._unbind(facts.info)
 
@@ -252,6 +254,7 @@ class ClusterState:
             names=self._names,
             policy=self._policy,
             node=node,
+            again=repeated(self._siblings.refused_like(report)),
             deleted=deleted,
         )
 
@@ -318,19 +321,19 @@ class ClusterState:
     def _report_pod(self, facts: PodFacts) -> PodReport:
         uid, node = facts.info.id.uid, self._nodes.get(facts.info.node)
         found = self._pod_reports.get(uid)
-        if found is not None:
-            return found
-        events = self._events.of(uid)
         pending = facts.report.stage is Stage.PENDING
-        siblings = self._owned.get(facts.owner_uid, {}).values()
-        found = report_pod(
-            facts,
-            node=node,
-            held=self._compute_node(facts.info.node).occupancy.held.get(uid) if node else None,
-            why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
-            events=events,
-            replaced=facts.ended and max(siblings, default="") > facts.report.created,
-        )
+        if found is None:
+            events = self._events.of(uid)
+            found = report_pod(
+                facts,
+                node=node,
+                held=self._compute_node(facts.info.node).occupancy.held.get(uid) if node else None,
+                why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
+                events=events,
+            )
+        # Of a kept report this alone may have changed: it depends on other pods of its owner.
+        if found.replaced != (replaced := self._siblings.is_replaced(facts.report)):
+            found = replace(found, replaced=replaced)
         if not pending:  # the reason of a pending pod depends on all nodes
             self._pod_reports[uid] = found
         return found

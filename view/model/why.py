@@ -239,9 +239,13 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     names: Names,
     policy: Policy,
     node: NodeReport | None,
+    again: str = "",
     deleted: str = "",
 ) -> PodExplanation:
-    """Explain a pod; for one that was *deleted* no candidate cards or changes are searched."""
+    """Explain a pod; for one that was *deleted* no candidate cards or changes are searched.
+
+    *again* is how often pods of its owner were refused.
+    """
     pod, stage = facts.info, report.stage
     searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
     ended = deleted or stage in _ENDED
@@ -257,7 +261,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     holds = node is not None and not ended and stage is not Stage.REFUSED
     return PodExplanation(
         pod=report,
-        summary=prefix + _summary(report, node_fits, advice.changes),
+        summary=prefix + _summary(report, node_fits, advice.changes, again),
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
@@ -271,7 +275,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
 
 
 def _summary(
-    report: PodReport, node_fits: Sequence[NodeFit], changes: Sequence[SuggestedChange]
+    report: PodReport, node_fits: Sequence[NodeFit], changes: Sequence[SuggestedChange], again: str
 ) -> str:
     fitting = [each.node for each in node_fits if each.fits]
     on = f" on {report.node}" if report.node else ""
@@ -280,6 +284,9 @@ def _summary(
             text = f"is pending: {report.why}"
         case Stage.REFUSED:
             text = f"was refused{on}: {report.why}"
+            cause = f"{report.scheduler} does not see cards" if report.misplaced else ""
+            often = f"{report.owner} was {again}" if again else ""
+            text += f". {_joined(often, cause)}" if often or cause else ""
             if fitting:
                 text += f". A new pod would now fit on {name_some(fitting)}"
         case Stage.STARTING:

@@ -28,7 +28,7 @@ def story(name: str) -> PodExplanation:
             "late",
             (
                 "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: "
-                "40 of 90 cores free. "
+                "40 of 90 cores free. default-scheduler does not see cards. "
                 "Smallest change: request 40 cores instead of 90 (fits on n1, n2)"
             ),
             [*["done"] * 3, *["wrong"] * 2],

@@ -97,7 +97,7 @@ class Listener:
             task.add_done_callback(self._forget)
             await asyncio.sleep(0)  # lets other tasks run, even with many new clients
 
-    def answered(self, task: asyncio.Task[None]) -> None:
+    def mark_answered(self, task: asyncio.Task[None]) -> None:
         """Note that the client of *task* has had a response."""
         if task in self._waiting or task in self._answered:
             self._forget(task)

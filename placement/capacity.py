@@ -8,6 +8,7 @@ from typing import NamedTuple
 from contract.demand import CORES_PER_CARD, Demand
 from contract.inventory import Amounts
 from contract.resource import Resource
+from contract.text import format_count
 from placement.errors import NoPlacement
 from placement.topology import Links
 
@@ -75,8 +76,8 @@ def need_of(demand: Demand) -> CardNeed:
     """
     if not demand.cards or (not demand.is_share and demand.cores % CORES_PER_CARD):
         raise NoPlacement(  # a pod created while no webhook could deny it
-            f"{_request_text(demand)} fit no card: a share of one "
-            f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
+            f"{_format(demand)} fit no card: a share of one card is 1 to 99 cores, whole cards are "
+            f"a multiple of {CORES_PER_CARD}"
         )
     # A card may get one block more than another: Demand.per_card gives it to the first.
     per_card = Amounts(min(demand.cores, CORES_PER_CARD), demand.most_per_card(Resource.MEMORY))
@@ -166,25 +167,24 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
         phrase = LINK_PHRASES[link]
         found = f"no {demand.cards} of {fitting} fitting cards are {phrase} (gpu-link: {link})"
     elif bound and fitting >= demand.cards:
-        found = f"devices of {len(bound)} card{'s' * (len(bound) > 1)} must be reused"
+        found = f"devices of {format_count(len(bound), 'card')} must be reused"
     largest = max((size.memory for size in cards.sizes), default=0)
     parts = [*[found] * bool(found), *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
         parts.append(
-            f"no card has more than {largest} blocks, and whole cards have all their memory"
+            f"no card has more than {format_count(largest, 'block')}, and whole cards have all "
+            "their memory"
         )
-    return f"no card fits {_request_text(demand)}: {'; '.join(parts)}"
-
-
-def _request_text(demand: Demand) -> str:
-    """Format a request; its memory only if it requests some."""
-    texts = [f"{demand.cores} core{'s' * (demand.cores != 1)}"]
-    if demand.memory:
-        texts.append(f"{demand.memory} memory block{'s' * (demand.memory != 1)}")
-    return " and ".join(texts)
+    return f"no card fits {_format(demand)}: {'; '.join(parts)}"
 
 
 _FITS = Shortfall("fits")
+
+
+def _format(demand: Demand) -> str:
+    """Format a request; its memory only if it requests some."""
+    memory = f" and {format_count(demand.memory, 'memory block')}" if demand.memory else ""
+    return f"{format_count(demand.cores, 'core')}{memory}"
 
 
 def _group_text(cards: Sequence[tuple[str, Shortfall]]) -> str:

@@ -88,8 +88,8 @@ def main(  # noqa: PLR0913 -- the options of a command line
     try:
         proxy = Proxy(kubelet_dir, plugin_dir, patience=patience)
         pages = {
-            "/healthz": probe(proxy.why_not_live),
-            "/readyz": probe(proxy.why_not_ready),
+            "/healthz": probe(proxy.liveness_problem),
+            "/readyz": probe(proxy.readiness_problem),
             "/metrics": metrics(ProxyMetrics(proxy.endpoints, lambda: proxy.registration.refused)),
         }
         server = StatusServer(http_host, http_port, pages, slow=["/metrics"])

@@ -204,8 +204,8 @@ class Agent:
             SettingsError: the HTTP port cannot be bound.
         """
         pages = {
-            "/healthz": probe(self._why_not_live),
-            "/readyz": probe(self._why_not_ready),
+            "/healthz": probe(self._liveness_problem),
+            "/readyz": probe(self._readiness_problem),
             "/metrics": lambda: (200, self._metrics.content_type, self._metrics.render()),
             **self._gauges.pages(),
         }
@@ -439,12 +439,12 @@ class Agent:
 
     # --- pages -------------------------------------------------------------------------
 
-    def _why_not_live(self) -> str:
+    def _liveness_problem(self) -> str:
         live = all(thread.is_alive() for thread in self.threads)
         live = live and (self._services is None or self._services.enforcer_runner.alive)
         return "" if live else "a thread of the agent has ended unexpectedly"
 
-    def _why_not_ready(self) -> str:
+    def _readiness_problem(self) -> str:
         if self._services is not None and self.registered:
             return self._services.enforcer_runner.problem
         if self._lock.waiting:

@@ -20,7 +20,7 @@ def test_a_kernel_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) 
         assert listening.family == socket.AF_INET
 
 
-def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:
+def test_clients_without_a_response_are_ended_first_then_the_longest_idle() -> None:
     tasks: dict[int, asyncio.Task[None]] = {}
     ended: list[int] = []
     full: list[str] = []
@@ -49,17 +49,17 @@ def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:
         for _ in range(4):
             await connect()
         for number in (0, 1, 3, 0):
-            listener.answered(tasks[number])
+            listener.mark_answered(tasks[number])
         await connect()
         assert ended == [2]
-        listener.answered(tasks[4])
+        listener.mark_answered(tasks[4])
         for _ in range(2):
             await connect()
-            listener.answered(tasks[len(tasks) - 1])
+            listener.mark_answered(tasks[len(tasks) - 1])
         assert ended == [2, 1, 3]
         assert len(full) == 3
         tasks[2].cancel()  # once more: it has gone, and is not among them again
-        listener.answered(tasks[2])
+        listener.mark_answered(tasks[2])
         await connect()
         assert ended == [2, 1, 3, 0]
         accepting.cancel()

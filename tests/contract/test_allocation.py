@@ -80,7 +80,7 @@ def test_a_record_that_is_not_json_is_refused(text: str) -> None:
 
 
 @given(st.text() | _json.map(json.dumps) | st.dictionaries(st.just("c0"), _json).map(json.dumps))
-def test_a_hostile_record_is_read_or_refused_and_nothing_else_happens(text: str) -> None:
+def test_a_hostile_annotation_is_read_or_refused_without_another_error(text: str) -> None:
     try:
         record = decode_allocations(text)
     except InvalidRecord:

@@ -15,11 +15,11 @@ from contract.inventory import (
 )
 from tests.examples import any_json
 
-WELL = Card("GPU-a", 0, "A100", 80 << 30, 1)
-ILL = Card("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01")
+HEALTHY = Card("GPU-a", 0, "A100", 80 << 30, 1)
+UNHEALTHY = Card("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01")
 TWO = PublishedInventory(
     256 << 20,
-    (WELL, ILL),
+    (HEALTHY, UNHEALTHY),
     (Link((0, 1), "NV12"),),
     (Amounts(70, 312), Amounts(100, 320)),
 )
@@ -65,8 +65,8 @@ def _node(**changed: object) -> str:
 
 
 def _card(**changed: object) -> str:
-    well, ill = json.loads(TEXT)["cards"]
-    return _node(cards=[well, ill | changed])
+    healthy, unhealthy = json.loads(TEXT)["cards"]
+    return _node(cards=[healthy, unhealthy | changed])
 
 
 def _link(**changed: object) -> str:
@@ -123,7 +123,7 @@ def test_an_inventory_that_is_not_json_is_refused(text: str) -> None:
 
 
 @given(st.text() | _json.map(json.dumps))
-def test_a_hostile_inventory_is_read_or_refused_and_nothing_else_happens(text: str) -> None:
+def test_a_hostile_inventory_is_read_or_refused_without_another_error(text: str) -> None:
     try:
         node = decode_inventory(text)
     except InvalidRecord:

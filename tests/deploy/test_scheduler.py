@@ -1,4 +1,4 @@
-"""The components of the scheduler extender: who calls it, whom it believes, what it may bring."""
+"""The extender's components: its clients, their certificates, and its permissions."""
 
 from dataclasses import replace
 

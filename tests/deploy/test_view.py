@@ -9,7 +9,7 @@ from view.web.hosts import SERVICE
 OVERLAY = "overlays/view"
 
 
-def test_no_pod_reaches_it_and_the_service_leads_to_its_port() -> None:
+def test_no_pod_can_connect_and_the_service_has_its_port() -> None:
     objects = build(OVERLAY)
     spec = pod_specs(objects)["Deployment/gpu-turnstile-view"]
     deployment = find(objects, "Deployment", "gpu-turnstile-view")["spec"]

@@ -149,7 +149,7 @@ def test_a_single_replica_needs_no_lease() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_bindings_under_way_end_before_the_lease_is_released(stage: Stage, *, ends: bool) -> None:
+def test_bindings_in_progress_end_before_the_lease_is_released(stage: Stage, *, ends: bool) -> None:
     """Else the next leader lists the pods, and one is bound after that."""
     assert stage.election is not None
     stage.election.step()

@@ -73,7 +73,7 @@ def test_settings_come_from_the_environment_too(
         ([*REQUIRED, "--endpoint-slice", "s"], "--address: Required value"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(
+def test_unusable_input_is_one_line(
     served: list[Settings], capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
     assert main(arguments) == 2

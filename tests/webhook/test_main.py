@@ -37,7 +37,7 @@ VALUES = {
 }
 
 
-def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
+def test_defaults_match_the_help(served: list[Settings]) -> None:
     assert command.main(["--cert", "c", "--key", "k"]) == 0
     (settings,) = served
     assert (settings.host, settings.port) == ("::", 8443)
@@ -112,7 +112,7 @@ def test_files_that_cannot_be_used_stop_the_start(
     )
 
 
-def test_a_gunicorn_of_somebody_elses_checks_clients_itself(
+def test_a_separate_gunicorn_verifies_clients_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GPU_TURNSTILE_WEBHOOK_CLIENT_CA", "/ca.crt")

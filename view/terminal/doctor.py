@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from contract.text import format_count
 from view.model.doctor.checks import VERSION
 from view.model.doctor.facts import Finding, Level
 from view.terminal.context import NOT_KNOWN
@@ -29,7 +30,7 @@ def show_findings(findings: Sequence[Finding]) -> Page:
     for each in findings:
         where = ", ".join(each.nodes[:_MOST_NODES])
         more = len(each.nodes) - _MOST_NODES
-        where += f" and {more} more nodes" if more > 0 else ""
+        where += f" and {format_count(more, 'more node')}" if more > 0 else ""
         page.append(
             TextLine(
                 (

@@ -1,4 +1,4 @@
-"""Each program goes through everything that makes it ask the API server for something."""
+"""Runs of each program with every situation in which it sends a request to the API server."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.deploy.manifests import base, environment
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
-from tests.rbac.grants import Request, read, started, words
+from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
@@ -103,8 +103,8 @@ def rotations(folder: Path) -> Heard:
 
 
 def _arguments(container: dict[str, Any]) -> list[str]:
-    said = words(container)
-    return said[said.index("certs") + 1 :]
+    arguments = command_line(container)
+    return arguments[arguments.index("certs") + 1 :]
 
 
 def _rotate(container: dict[str, Any], kubeconfig: Path) -> None:
@@ -171,8 +171,8 @@ async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
     try:
         eventually(lambda: not replica.leadership.not_binding(), "it binds")
         for body in asked:
-            answer = await replica.handler.bind(partial(bytes, body))
-            assert json.loads(answer.body) == {"Error": ""}
+            response = await replica.handler.bind(partial(bytes, body))
+            assert json.loads(response.body) == {"Error": ""}
         path = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices"
         eventually(
             lambda: any(

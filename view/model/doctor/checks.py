@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from view.model.doctor import control_plane, nodes
+from view.model.doctor import control_plane, nodes, refusals
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -56,6 +56,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "extender-certificate": _check_extender_certificates,
     "enforcement": nodes.check_enforcement,
     "allocations": nodes.check_allocations,
+    "refusals": refusals.check_refusals,
     "leftovers": control_plane.check_leftovers,
 }
 

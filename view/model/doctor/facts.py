@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias, TypeVar
 
 from view.model.nodes import NodeFacts
+from view.model.reports import PodReport
 from view.model.usage import MetricSample
 
 T = TypeVar("T")
@@ -152,6 +153,14 @@ class ReportedAllocation:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedPod:
+    """A pod that its node refused."""
+
+    pod: Annotated[PodReport, "as far as it follows from the pod object alone."]
+    at: Annotated[datetime, "when the kubelet rejected it."]
+
+
+@dataclass(frozen=True, slots=True)
 class ManagedObject:
     """An object that carries our label ``app.kubernetes.io/part-of``."""
 
@@ -194,7 +203,15 @@ class Facts:
     allocations: Annotated[
         OrUnread[Sequence[ReportedAllocation]], "from the annotations of running pods."
     ]
+    refused: Annotated[OrUnread[Sequence[RefusedPod]], "pods that their nodes refused."]
+    unreached: Annotated[
+        OrUnread[Sequence[str]],
+        "for each pending pod whose scheduler cannot reach an extender, the scheduler's message.",
+    ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
+    proxy_starts: Annotated[
+        OrUnread[Mapping[str, datetime]], "when the newest proxy of each node started, by node."
+    ]
     agents: Annotated[Mapping[str, OrUnread[Samples]], "metrics of agents, by node."]
     proxies: Annotated[Mapping[str, OrUnread[Samples]], "metrics of proxies, by node."]
     webhooks: Annotated[Mapping[str, OrUnread[Samples]], "metrics of webhook replicas, by pod."]

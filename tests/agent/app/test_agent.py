@@ -96,6 +96,9 @@ def test_nothing_is_given_out_before_the_hosts_driver_files_are_laid_out(
     with running(settings) as agent:
         eventually(lambda: ready(agent), "it serves")
         assert settings.driver is not None
+        writable = 'gpu_turnstile_agent_folder_writable{{folder="{}"}} 1.0'
+        shown = {*page(agent, "/metrics")[1].splitlines()}
+        assert {writable.format(each) for each in ("plugin-dir", "state-dir")} <= shown
         assert tree(Path(settings.driver.host)) == expected("550.54.15")
 
 

@@ -75,6 +75,7 @@ def agent(**changed: float) -> list[MetricSample]:
     return [
         *(MetricSample(AGENT + name, {}, each) for name, each in values.items()),
         MetricSample(AGENT + "cards", {"state": "served"}, 2.0),
+        MetricSample(AGENT + "folder_writable", {"folder": "plugin-dir"}, 1.0),
         MetricSample(AGENT + "container_cores_held", held, 50.0),
     ]
 
@@ -158,7 +159,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
         *("webhook-certificate", "policies", "agents", "proxies", "kubelet", "other-plugins"),
         *("cards", "allocatable", "scheduler-extender", "scheduler-own", "extender-lease"),
         *("extender-asked", "extender-certificate", "enforcement", "allocations", "leftovers"),
-        "refusals",
+        *("refusals", "agent-disks"),
     }
 
 
@@ -225,6 +226,11 @@ TROUBLES: dict[str, dict[str, object]] = {
         "kubelet error: its proxy reports all devices as unhealthy to the kubelet: no "
         "agent is running"
     ): {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
+    "agent-disks error: --state-dir is full, read-only or missing: new GPU pods may be refused": {
+        "agents": {
+            "n1": [*agent(), MetricSample(f"{AGENT}folder_writable", {"folder": "state-dir"}, 0)]
+        }
+    },
     "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
     (
         "other-plugins error: nvidia.com/gpu is offered too: one card may be allocated to two pods "

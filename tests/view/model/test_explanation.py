@@ -103,7 +103,7 @@ def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
 
 _EPOCH = "1970-01-01T00:00:00Z"
 _TIMES = {"startedAt": "2025-11-22T08:00:00Z", "finishedAt": "2025-11-22T09:00:00Z"}
-_UNTOLD = {"reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}
+_LOST = "ContainerStatusUnknown"
 
 
 def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
@@ -149,7 +149,7 @@ def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
             ("", "started", "done"),
         ),
         (  # the kubelet found no container after its node's end
-            [_terminated("c0", **{**_UNTOLD, "code": 137})],
+            [_terminated("c0", _LOST, 137, startedAt=None, finishedAt=None)],
             ("", "unknown: the kubelet has lost the container", "wrong"),
         ),
         ([], ("", "never", "wrong")),

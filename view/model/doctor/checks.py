@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from view.model.doctor import control_plane, nodes, refusals
+from view.model.doctor import control_plane, disks, nodes, refusals
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -46,6 +46,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "agents": lambda facts: nodes.check_programs(facts, AGENT),
     "proxies": _check_proxies,
     "kubelet": nodes.check_agents,
+    "agent-disks": disks.check_disks,
     "other-plugins": nodes.check_other_plugins,
     "cards": nodes.check_cards,
     "allocatable": nodes.check_allocatable,

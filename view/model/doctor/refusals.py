@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from contract.text import format_count
 from view.model.doctor.facts import (
     Facts,
     Finding,
@@ -15,7 +16,7 @@ from view.model.doctor.facts import (
 )
 from view.model.pods import refusal_text
 from view.model.siblings import repeated
-from view.model.words import duration, format_count
+from view.model.words import duration
 
 _RECENT = timedelta(hours=1)
 _WITHOUT_PLUGIN = ("no healthy devices present", "client connection is closing")

@@ -107,8 +107,8 @@ class SingleNodeDemo:
         candidates = [_candidate(each) for each in found]
         oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
-            "gpu-turnstile: the kubelet's checkpoint and List": agent,
-            "gpu-manager: oldest pod requesting as many cores": oldest,
+            "gpu-turnstile: the kubelet's own state": agent,
+            "gpu-manager: the oldest pod that requests this": oldest,
         }
         self._report.table(
             ("RULE", "CALLS", "RIGHT", "WRONG", "REFUSED"),

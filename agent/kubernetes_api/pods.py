@@ -24,7 +24,7 @@ class PodApi(Protocol):
         """List the node's pods, with the resource version to watch from."""
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Stream their changes."""
+        """Stream the changes of the node's pods."""
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod."""

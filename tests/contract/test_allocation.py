@@ -39,7 +39,7 @@ def _with(**changed: object) -> str:
     return json.dumps({"c0": fields | changed})
 
 
-_FIELDS = "gpu-allocation[c0]: must have exactly cards, cores, memoryBlocks, evidence"
+_FIELDS = "gpu-allocation[c0]: must have exactly the fields cards, cores, memoryBlocks, evidence"
 _CARDS = "gpu-allocation[c0].cards: must be a list of card UUIDs"
 _CORES = "gpu-allocation[c0].cores: must be a whole number"
 _BLOCKS = "gpu-allocation[c0].memoryBlocks: must be a whole number"

@@ -74,8 +74,8 @@ def _link(**changed: object) -> str:
 
 
 _FIELDS = (
-    "gpu-cards.cards[1]: must have exactly uuid, index, model, memory, numa, health, reason, "
-    "freeCores, freeBlocks"
+    "gpu-cards.cards[1]: must have exactly the fields uuid, index, model, memory, numa, health, "
+    "reason, freeCores, freeBlocks"
 )
 _HEALTH = "must be Unhealthy with a reason, or Healthy without one"
 _WHOLE = "must be a whole number, 0 or more"
@@ -85,8 +85,8 @@ _TWO = "must be the indices of two cards"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "gpu-cards: must have exactly memoryBlock, cards, links"),
-        (_node(more=1), "gpu-cards: must have exactly memoryBlock, cards, links"),
+        ("[]", "gpu-cards: must have exactly the fields memoryBlock, cards, links"),
+        (_node(more=1), "gpu-cards: must have exactly the fields memoryBlock, cards, links"),
         (_node(memoryBlock="1"), f'gpu-cards.memoryBlock: Invalid value: "1": {_WHOLE}'),
         (_node(cards=None), "gpu-cards.cards: Invalid value: null: must be a list"),
         (_node(links={}), "gpu-cards.links: Invalid value: a mapping: must be a list"),
@@ -105,7 +105,7 @@ _TWO = "must be the indices of two cards"
         (_card(freeCores=None), f"gpu-cards.cards[1].freeCores: Invalid value: null: {_WHOLE}"),
         (_card(memory=10**400), f"gpu-cards.cards[1].memory: must be at most {2**63 - 1}"),
         (_node(cards=[{}] * 129), "gpu-cards.cards: must be at most 128 cards"),
-        (_link(more=1), "gpu-cards.links[0]: must have exactly cards, kind"),
+        (_link(more=1), "gpu-cards.links[0]: must have exactly the fields cards, kind"),
         (_link(cards=[0, "1"]), f"gpu-cards.links[0].cards: Invalid value: a list: {_TWO}"),
         (_link(cards=7), f"gpu-cards.links[0].cards: Invalid value: 7: {_TWO}"),
     ],

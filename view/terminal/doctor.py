@@ -24,7 +24,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def show_findings(findings: Sequence[Finding]) -> Page:
-    """Lay out findings, one line each; those that are not ok with the next command."""
+    """Show one line for each finding. If it is not ok, a second line has the command to run."""
     width = max((len(each.check) for each in findings), default=0)
     page = []
     for each in findings:

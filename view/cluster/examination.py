@@ -49,8 +49,10 @@ _FACT_OF_PROGRAM = {AGENT: "agents", PROXY: "proxies", WEBHOOK: "webhooks", EXTE
 
 _SECONDS = 5.0
 _AT_ONCE = 32
-_UNREACHED = re.compile(r'"https?://[^"]*/(?:filter|prioritize|bind)": ')
-"""In kube-scheduler's message if its request to an extender fails: ``Post "https://...": ...``."""
+_UNREACHED = re.compile(
+    r'"https?://[^"]*/(?:filter|prioritize|bind)": |failed \w+ with extender at URL '
+)
+"""In kube-scheduler's message if its request to an extender fails, or its response is an error."""
 
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
@@ -345,7 +347,7 @@ def _gpu_pods(client: Client, names: Names, node: str | None) -> _GpuPods:
         if phase == "Running":
             found.allocations.extend(_allocations_of(pod, names))
         elif phase in ("Failed", "Pending") and (facts := read_pod_facts(pod, names)):
-            at = _time(pod["status"].get("startTime") or pod["metadata"].get("creationTimestamp"))
+            at = _time(pod["status"].get("startTime"))  # the kubelet's status always has it
             if facts.report.stage is Stage.REFUSED and at:
                 found.refused.append(RefusedPod(facts.report, at))
             elif facts.report.stage is Stage.PENDING and _UNREACHED.search(facts.unscheduled[1]):

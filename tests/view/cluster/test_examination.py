@@ -311,9 +311,11 @@ def test_the_reason_of_an_unready_pod_is_that_of_its_status(
 
 def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeApi) -> None:
     lookup = 'Post "https://gpu-turnstile-scheduler.gpu-turnstile.svc/filter": dial tcp: lookup x'
+    status = "failed filter with extender at URL https://10.1.1.1/filter, code 403"
     api.responses["/api/v1/pods"] = [
         *scenes.storm(3),
         scenes.waiting("unreached", (30, 4), message=lookup),
+        scenes.waiting("failed", (30, 4), message=status),
         scenes.waiting("full", (30, 4), message="0/1 nodes are available"),
         scenes.plain("other"),
     ]
@@ -325,5 +327,5 @@ def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeA
     assert [each.at for each in facts.refused] == [
         scenes.NOW - timedelta(seconds=each) for each in (20, 10, 0)
     ]
-    assert facts.unreached == [lookup]
+    assert facts.unreached == [lookup, status]
     assert facts.proxy_starts == {"n1": scenes.NOW - timedelta(seconds=2)}

@@ -500,14 +500,14 @@ def test_a_scheduler_that_cannot_reach_the_extender_is_an_error_in_its_own_words
     besides: dict[str, object],
 ) -> None:
     assert wrong(unreached=[LOOKUP, LOOKUP], **besides) == [
-        f"extender-asked error: a scheduler cannot reach it (2 pods pending): {LOOKUP}"
+        f"extender-asked error: a scheduler's requests to it fail (2 pods pending): {LOOKUP}"
     ]
 
 
 def test_a_scheduler_that_calls_an_uninstalled_extender_is_an_error() -> None:
     found = wrong(unreached=[LOOKUP], **NO_EXTENDER)
     assert found[1:] == [
-        f"extender-asked error: a scheduler cannot reach it (1 pod pending): {LOOKUP}"
+        f"extender-asked error: a scheduler's requests to it fail (1 pod pending): {LOOKUP}"
     ]
 
 

@@ -184,7 +184,7 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
     unreached = () if isinstance(facts.unreached, UnreadSource) else facts.unreached
     if unreached:
         pods = f"{format_count(len(unreached), 'pod')} pending"
-        text = f"a scheduler cannot reach it ({pods}): {unreached[0]}"
+        text = f"a scheduler's requests to it fail ({pods}): {unreached[0]}"
         yield error(text, "docs/operate.md#the-scheduler-extender-is-down")
         return
     if not installed(facts, EXTENDER):

@@ -206,7 +206,7 @@ class Facts:
     refused: Annotated[OrUnread[Sequence[RefusedPod]], "pods that their nodes refused."]
     unreached: Annotated[
         OrUnread[Sequence[str]],
-        "for each pending pod whose scheduler cannot reach an extender, the scheduler's message.",
+        "for each pending pod whose scheduler's request to an extender failed, its message.",
     ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
     proxy_starts: Annotated[

@@ -111,7 +111,7 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
     # All policies but one are missing in this cluster, and no scheduler sees cards.
     assert bad == ["policies", "scheduler-extender"]
     assert found["webhook"].text == "the API server calls it: a GPU pod would be stamped"
-    assert found["webhook-configuration"].text == "1 webhooks; failurePolicy of GPU pods is Fail"
+    assert found["webhook-configuration"].text == "1 webhook; failurePolicy of GPU pods is Fail"
     assert found["agents"].text == "ready on 1 of 1 selected nodes"
     assert found["enforcement"].text == "vcuda"
     assert found["allocations"].text == "compared 1 container: all match their annotation"

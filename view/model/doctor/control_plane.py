@@ -130,7 +130,7 @@ def check_configuration(facts: Facts) -> Iterator[Finding]:
         logs = "kubectl -n gpu-turnstile logs deployment/gpu-turnstile-certs"
         yield error(f"without a caBundle: {', '.join(untrusted)}", logs)
     if pods and not ignored and not untrusted:
-        yield ok(f"{len(hooks)} webhooks; failurePolicy of GPU pods is Fail")
+        yield ok(f"{format_count(len(hooks), 'webhook')}; failurePolicy of GPU pods is Fail")
 
 
 def check_policies(facts: Facts) -> Iterator[Finding]:

@@ -559,7 +559,7 @@ CLOSING = "client connection is closing"
             [
                 (
                     "16 pods failed within 4 s, last 3 min ago, because the kubelet knew no agent "
-                    f'("{UNHEALTHY}"): its proxy was replaced, the new one started at 23:57:02 UTC'
+                    f'("{UNHEALTHY}"): its proxy ended, the next one started at 23:57:02 UTC'
                 )
             ],
         ),

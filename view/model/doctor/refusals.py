@@ -79,7 +79,7 @@ def _report_outage(facts: Facts, node: str, refused: Sequence[RefusedPod]) -> Fi
     starts = {} if isinstance(facts.proxy_starts, UnreadSource) else facts.proxy_starts
     start = starts.get(node)
     if start and any(-_BEFORE_START <= each.at - start <= _AFTER_START for each in refused):
-        text += f": its proxy was replaced, the new one started at {start:%H:%M:%S} UTC"
+        text += f": its proxy ended, the next one started at {start:%H:%M:%S} UTC"
     return Finding("", Level.WARNING, text, _OUTAGES, (node,) if node else ())
 
 

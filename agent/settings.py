@@ -4,6 +4,7 @@ The functions that parse a flag raise ``SettingsError``; its message names flag,
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -345,6 +346,14 @@ class Settings:
     def driver_link(self) -> Path:
         """The path of that folder: a link to the files of the present driver."""
         return self.state_dir / "driver" / "current"
+
+    @property
+    def written_folders(self) -> Mapping[str, Path]:
+        """The folders that the agent writes to, by their flags."""
+        folders = {"plugin-dir": self.plugin_dir}
+        if self.enforcement is not EnforcementMode.NONE or self.lays_out_driver:
+            folders["state-dir"] = self.state_dir
+        return folders
 
     @property
     def driver(self) -> DriverFiles | None:

@@ -162,28 +162,29 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
         fitting += lack is _FITS
         if not bound or position in bound:
             groups.setdefault(lack.reason, []).append((cards.names[position], lack))
-    found = f"{fitting} of {demand.cards} cards found"
+    found = f"{demand.cards} cards needed, {fitting} found" * (demand.cards > 1)
     if link and fitting >= demand.cards > 1:
         phrase = LINK_PHRASES[link]
         found = f"no {demand.cards} of {fitting} fitting cards are {phrase} (gpu-link: {link})"
     elif bound and fitting >= demand.cards:
         found = f"devices of {format_count(len(bound), 'card')} must be reused"
     largest = max((size.memory for size in cards.sizes), default=0)
-    parts = [f"no card fits {_format(demand)}: {found}", *map(_group_text, groups.values())]
+    parts = [*[found] * bool(found), *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
         parts.append(
             f"no card has more than {format_count(largest, 'block')}, and whole cards have all "
             "their memory"
         )
-    return "; ".join(parts)
+    return f"no card fits {_format(demand)}: {'; '.join(parts)}"
 
 
 _FITS = Shortfall("fits")
 
 
 def _format(demand: Demand) -> str:
-    cores, blocks = demand.cores, demand.memory
-    return f"{format_count(cores, 'core')} and {format_count(blocks, 'memory block')}"
+    """Format a request; its memory only if it requests some."""
+    memory = f" and {format_count(demand.memory, 'memory block')}" if demand.memory else ""
+    return f"{format_count(demand.cores, 'core')}{memory}"
 
 
 def _group_text(cards: Sequence[tuple[str, Shortfall]]) -> str:

@@ -46,6 +46,7 @@ _OTHERS_SAY = {
     'failed calling webhook "pods.gpu-turnstile.io"',
     "x509: certificate has expired or is not yet valid",
     "connection refused",
+    "dial tcp: lookup gpu-turnstile-scheduler...",
     "no endpoints available",
     "context deadline exceeded",
     "Address is not allowed",
@@ -335,6 +336,23 @@ def test_every_alert_leads_to_a_section() -> None:
     table = [line for line in _lines("operate") if line.startswith("| `GPUTurnstile")]
     listed = re.findall(r"`(GPUTurnstile\w+)`", "".join(table))
     assert sorted(listed) == sorted(each["alert"] for each in group["rules"])
+
+
+def test_every_alert_has_the_address_of_its_section() -> None:
+    """By the link, which the table has too; whether that leads anywhere is tested above."""
+    text = (ROOT / "deploy/components/monitoring/rules.yaml").read_text(encoding="utf-8")
+    (group,) = yaml.safe_load(text)["spec"]["groups"]
+    sections = {
+        alert: f"docs/operate.md{target}" if target.startswith("#") else f"docs/{target}"
+        for line in _lines("operate")
+        if line.startswith("| `GPUTurnstile")
+        for target in re.findall(r"\]\(([^)]+)\)", line)[:1]
+        for alert in re.findall(r"`(GPUTurnstile\w+)`", line)
+    }
+    pages = "https://github.com/gpu-turnstile/gpu-turnstile/blob/main/"
+    assert {each["alert"]: each["annotations"].get("runbook_url") for each in group["rules"]} == {
+        alert: f"{pages}{section}" for alert, section in sections.items()
+    }
 
 
 def _lines(page: str) -> list[str]:

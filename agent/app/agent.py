@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 
 from agent.allocator.allocator import Allocator
@@ -32,6 +33,7 @@ from agent.driver.folder import DriverFolder
 from agent.driver.host import Host
 from agent.driver.updater import DriverUpdater
 from agent.errors import SettingsError
+from agent.host.file_systems import is_writable
 from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
@@ -173,6 +175,9 @@ class Agent:
         self._metrics.info.labels(
             version("gpu-turnstile"), settings.enforcement.value, settings.inject.value
         ).set(1)
+        for name, folder in settings.written_folders.items():
+            writable = self._metrics.folder_writable.labels(name)
+            writable.set_function(partial(is_writable, folder))
         self.threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
             self._thread("pods", lambda: self.pods.run(self._stop)),

@@ -164,6 +164,11 @@ class Metrics:
             "Whether the host's HAMi-core is older than 2026-02-03: it delays the start of "
             "programs.",
         )
+        self.folder_writable = gauge(
+            "folder_writable",
+            "Whether a folder that the agent writes to exists, is writable and has space.",
+            ["folder"],
+        )
         self.inventory = counter(
             "inventory_writes", "Inventories written to the node, by result.", ["result"]
         )

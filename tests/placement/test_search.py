@@ -131,7 +131,7 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
     strict = replace(step, link="nvlink")
     assert planned([strict], rooms, links=links) == {"c0": [2, 3]}
     assert refusal([strict], rooms[:3], links=links) == (
-        "no card fits 200 cores and 0 memory blocks: no 2 of 3 fitting cards are connected by "
+        "no card fits 200 cores: no 2 of 3 fitting cards are connected by "
         "NVLink (gpu-link: nvlink); 3 cards: fits"
     )
     chosen = replace(strict, chosen=("GPU-0", "GPU-1"))
@@ -175,13 +175,22 @@ def test_whole_cards_are_the_first_free_ones_with_room_for_their_part_of_the_mem
     assert planned(pod((200, 7)), capacities) == {"c0": [1, 3]}
 
 
-@pytest.mark.parametrize(("cores", "memory"), [(0, 4), (150, 4), (101, 0)])
-def test_what_the_webhook_refuses_the_agent_does_not_place_either(cores: int, memory: int) -> None:
+@pytest.mark.parametrize(
+    ("cores", "memory", "request_"),
+    [
+        (0, 4, "0 cores and 4 memory blocks"),
+        (150, 1, "150 cores and 1 memory block"),
+        (101, 0, "101 cores"),
+    ],
+)
+def test_what_the_webhook_refuses_the_agent_does_not_place_either(
+    cores: int, memory: int, request_: str
+) -> None:
     with pytest.raises(NoPlacement) as caught:
         need_of(Demand(cores, memory))
     assert str(caught.value) == (
-        f"{cores} cores and {memory} memory blocks fit no card: a share of one card is 1 to 99 "
-        "cores, whole cards are a multiple of 100"
+        f"{request_} fit no card: a share of one card is 1 to 99 cores, "
+        "whole cards are a multiple of 100"
     )
 
 
@@ -237,8 +246,7 @@ def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
     bound = replace(step, need=need, lacking=frozenset({MEMORY}), fixed=(1,))
     assert planned([bound], [room(0), room(1, 10)]) == {"c0": [1]}
     assert refusal([bound], [room(0), room(1, 10, 3)]) == (
-        "no card fits 90 cores and 4 memory blocks: 0 of 1 cards found; "
-        "GPU-1: 3 of 4 memory blocks free"
+        "no card fits 90 cores and 4 memory blocks: GPU-1: 3 of 4 memory blocks free"
     )
 
 
@@ -277,7 +285,7 @@ def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() ->
     steps = pod((50, 2), chosen=("GPU-1",), strict=True)
     assert planned(steps, [room(0), room(1)]) == {"c0": [1]}
     assert refusal(steps, [room(0), room(1, 40)]) == (
-        "no card fits 50 cores and 2 memory blocks: 0 of 1 cards found; "
+        "no card fits 50 cores and 2 memory blocks: "
         "GPU-1: 40 of 50 cores free; a scheduler chose GPU-1 by predicate-gpu-idx-0, which is "
         "followed strictly; GPU-0 would fit"
     )
@@ -291,12 +299,11 @@ def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() ->
 
 def test_a_refusal_has_a_reason_for_each_card_and_counts_those_that_fit() -> None:
     assert refusal(pod((200, 0)), [room(1), room(0, 99)]) == (
-        "no card fits 200 cores and 0 memory blocks: 1 of 2 cards found; "
-        "GPU-0: 99 of 100 cores free; GPU-1: fits"
+        "no card fits 200 cores: 2 cards needed, 1 found; GPU-0: 99 of 100 cores free; GPU-1: fits"
     )
     bound = pod((50, 4), fixed=(0,), must=(1,))
     assert refusal(bound, [room(0), room(1, 10)]) == (
-        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
+        "no card fits 50 cores and 4 memory blocks: "
         "GPU-0: the kubelet reuses devices of another card; "
         "GPU-1: the container's other resource is on another card"
     )
@@ -311,7 +318,7 @@ def test_cards_with_the_same_shortfall_are_reported_together() -> None:
     capacities = [room(each, cores=40 - each) for each in range(6)]
     capacities += [room(6, excluded="nouse-gpu-type"), room(7, memory=3)]
     assert refusal(pod((50, 4)), capacities) == (
-        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; 6 cards: at most 40 of 50 "
+        "no card fits 50 cores and 4 memory blocks: 6 cards: at most 40 of 50 "
         "cores free; GPU-6: excluded by nouse-gpu-type; GPU-7: 3 of 4 memory blocks free"
     )
 

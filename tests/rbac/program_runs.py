@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
+from view.model.workloads import APIS
 from view.web import server as view_server
 from view.web.settings import Settings as ViewSettings
 
@@ -232,8 +234,34 @@ def page(folder: Path) -> Heard:
             lambda: sum("/proxy/metrics" in each.path for each in server.requests) == 2,
             "agents are asked what they measure",
         )
+        for name in _TEAMS:
+            for kind in APIS:
+                server.apply(_denied(kind, name))
+        eventually(
+            lambda: sum("/workload-" in each.path for each in server.requests) >= 2 * len(APIS),
+            "workloads whose pods are denied are read",
+        )
         page.end()
         return by_program(server.requests)
+
+
+def _denied(kind: str, namespace: str) -> Json:
+    """Return the Event of a controller whose pods are denied just now."""
+    about = {
+        "kind": kind,
+        "namespace": namespace,
+        "name": f"workload-{kind}-{namespace}",
+        "uid": kind,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"denied-{kind.lower()}", "namespace": namespace},
+        "involvedObject": about,
+        "reason": "FailedCreate",
+        "message": "denied by gpu-turnstile",
+        "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
 
 
 def _watches(record: RequestRecord) -> bool:

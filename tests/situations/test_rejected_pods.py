@@ -80,13 +80,12 @@ CALLED = {
     "our refusal for its second container": Rejected(
         lambda n, at: a_pod(n, gpu("c0"), gpu("c1", 10, 40), at=at),
         0,
-        OURS + "no card fits 10 cores and 40 memory blocks of container c1, with c0 placed: "
-        "0 of 1 cards found; ",
+        OURS + "no card fits 10 cores and 40 memory blocks of container c1, with c0 placed: ",
     ),
     "our refusal at once": Rejected(
         lambda n, at: a_pod(n, gpu("c0", 10, 40), gpu("c1"), at=at),
         0,
-        OURS + "no card fits 10 cores and 40 memory blocks: 0 of 1 cards found; ",
+        OURS + "no card fits 10 cores and 40 memory blocks: ",
     ),
     "what no webhook refused": Rejected(
         lambda n, at: a_pod(n, gpu("c0"), gpu("c1", 150, 4), at=at),

@@ -1,6 +1,6 @@
 """A small cluster in which most of what can happen to a GPU pod has happened."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from contract.stamps import OrderStamp
@@ -65,6 +65,25 @@ def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
         f"desc = {text}, which is unexpected"
     )
     return obj
+
+
+def storm(count: int = 137, seconds: int = 20) -> list[Json]:
+    """Pods of a Deployment that an agent refuses one after the other, the last one just now."""
+    owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-web", "controller": True}
+    pods = []
+    for number in range(count):
+        # The cards' free amounts differ from refusal to refusal.
+        text = f"gpu-turnstile: no card fits 50 cores: GPU-n1-0: {10 + number % 3} of 50 cores free"
+        pod = refused(f"web-5d-{number}", (50, 4), "n1", text)
+        at = NOW - timedelta(seconds=seconds - number * seconds // (count - 1))
+        pod["metadata"] |= {
+            "ownerReferences": [owner],
+            "labels": {"pod-template-hash": "5d"},
+            "creationTimestamp": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        }
+        pod["status"]["startTime"] = pod["metadata"]["creationTimestamp"]
+        pods.append(pod)
+    return pods
 
 
 def plain(name: str, **limits: str) -> Json:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import Gone, Rejected
@@ -27,6 +27,7 @@ from view.model.doctor.facts import (
     ManagedObject,
     OrUnread,
     ProgramPod,
+    RefusedPod,
     ReportedAllocation,
     Samples,
     UnreadSource,
@@ -34,6 +35,8 @@ from view.model.doctor.facts import (
     WebhookEntry,
 )
 from view.model.nodes import read_node
+from view.model.pods import read_pod_facts
+from view.model.reports import Stage
 from view.model.words import clamp
 
 NAMESPACE = "gpu-turnstile"
@@ -49,6 +52,11 @@ _BEFORE_START = ("ContainerCreating", "PodInitializing")
 _SECONDS = 5.0
 _AT_ONCE = 32
 _ENFORCEMENT = re.compile(r"--enforcement[= ](\S+)")
+_UNREACHED = re.compile(
+    r'"https?://[^"]*/(?:filter|prioritize|bind)": |failed \w+ with extender at URL '
+)
+"""In kube-scheduler's message if its request to an extender fails, or its response is an error."""
+
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
 _KINDS = {
@@ -97,7 +105,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "policies": lambda: _policies(client),
         "dry_run": lambda: _create_dry_run(client, names, namespace),
         "lease": lambda: _lease(client),
-        "allocations": lambda: _allocations(client, names, node),
+        "gpu_pods": lambda: _gpu_pods(client, names, node),
         "managed": lambda: _managed_objects(client),
     }
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -108,6 +116,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
             **{part: future.result() for part, future in futures.items()},
         }
     daemonsets: OrUnread[Mapping[str, Json]] = found.pop("daemonsets")
+    gpu_pods: OrUnread[_GpuPods] = found.pop("gpu_pods")
     return Facts(
         now=datetime.now(UTC),
         domain=names.domain,
@@ -115,6 +124,10 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         programs=_derive(pods, lambda pods: _programs(client, pods)),
         daemonsets=_derive(daemonsets, _counts),
         enforcement=_derive(daemonsets, _enforcement),
+        proxy_starts=_derive(pods, _proxy_starts),
+        allocations=_derive(gpu_pods, lambda found: found.allocations),
+        refused=_derive(gpu_pods, lambda found: found.refused),
+        unreached=_derive(gpu_pods, lambda found: found.unreached),
         **found,
     )
 
@@ -357,16 +370,43 @@ def _release(obj: Json) -> tuple[str, str] | None:
     return (name, namespace) if name and namespace else None
 
 
-# --- allocations ------------------------------------------------------------------------
+def _proxy_starts(pods: Sequence[Json]) -> Mapping[str, datetime]:
+    """Return when the newest container of a proxy started on each node."""
+    starts: dict[str, datetime] = {}
+    for pod in pods:
+        node = pod["spec"].get("nodeName") or ""
+        for each in (pod.get("status") or {}).get("containerStatuses") or ():
+            start = _time(((each.get("state") or {}).get("running") or {}).get("startedAt"))
+            if _label(pod, _NAME_LABEL) == PROXY and start:
+                starts[node] = max(start, starts.get(node, start))
+    return starts
 
 
-def _allocations(
-    client: Client, names: Names, node: str | None
-) -> Sequence[ReportedAllocation | UnrecordedContainer]:
+# --- GPU pods ---------------------------------------------------------------------------
+
+
+class _GpuPods(NamedTuple):
+    """What is read of all pods, in one list."""
+
+    allocations: list[ReportedAllocation | UnrecordedContainer]
+    refused: list[RefusedPod]
+    unreached: list[str]
+
+
+def _gpu_pods(client: Client, names: Names, node: str | None) -> _GpuPods:
     query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
-    return [
-        each for pod in _all(client, "/api/v1/pods", query) for each in _allocations_of(pod, names)
-    ]
+    found = _GpuPods([], [], [])
+    for pod in _all(client, "/api/v1/pods", query):
+        phase = (pod.get("status") or {}).get("phase")
+        if phase in ("Running", "Pending"):
+            found.allocations.extend(_allocations_of(pod, names))
+        if phase in ("Failed", "Pending") and (facts := read_pod_facts(pod, names)):
+            at = _time(pod["status"].get("startTime"))  # the kubelet's status always has it
+            if facts.report.stage is Stage.REFUSED and at:
+                found.refused.append(RefusedPod(facts.report, at))
+            elif facts.report.stage is Stage.PENDING and _UNREACHED.search(facts.unscheduled[1]):
+                found.unreached.append(facts.unscheduled[1])
+    return found
 
 
 def _allocations_of(pod: Json, names: Names) -> Iterator[ReportedAllocation | UnrecordedContainer]:

@@ -4,10 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from common.apiserver.client import Client, Json, quoted
+from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
 from common.errors import Unavailable
@@ -25,6 +26,7 @@ from view.cluster.collections import (
 from view.model.explanation import FitReport, PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
+from view.model.workloads import APIS, wants_pods
 
 STALE_SECONDS = 10.0
 """Data older than this is reported as stale."""
@@ -32,6 +34,10 @@ STALE_SECONDS = 10.0
 _HEARTBEAT_SECONDS = 4.0
 """Interval and timeout of requests that check whether the API server responds."""
 
+_DENIED_SECONDS = 10.0
+"""Interval in which workloads whose pods are denied are read, and timeout of one."""
+
+_MOST_DENIED = 20
 _ANY_PATH = "/version"  # every user may read it
 _OBJECT_SECONDS = 10.0
 
@@ -98,6 +104,7 @@ class LiveCluster:
         for each in self._collections:
             if each.kind == NODES and not each.listed:
                 _load(each)  # now the nodes of pods are known
+        self._read_denied()
         self._last_response = began
 
     def follow(self, stop: threading.Event) -> list[threading.Thread]:
@@ -111,7 +118,10 @@ class LiveCluster:
             )
             for each in self._collections
         ]
-        threads.append(threading.Thread(target=self._check_connection, args=(stop,), daemon=True))
+        threads += [
+            threading.Thread(target=each, args=(stop,), daemon=True)
+            for each in (self._check_connection, self._follow_denied)
+        ]
         for thread in threads:
             thread.start()
         return threads
@@ -128,6 +138,33 @@ class LiveCluster:
                 self._last_error, began = short_reason(error), 0.0
             self._last_response = max(self._last_response, began)
             stop.wait(_HEARTBEAT_SECONDS)
+
+    def _follow_denied(self, stop: threading.Event) -> None:
+        while not stop.wait(_DENIED_SECONDS):
+            with suppress(Unavailable):
+                self._read_denied()
+
+    def _read_denied(self) -> None:
+        """Read the workloads whose pods are denied: of one that is gone no Event tells.
+
+        A workload that may not be read, or is of an unknown kind, is reported as long as its Event.
+        """
+        with self._lock:
+            workloads = self._state.denied_workloads()
+        denied = [each for each in workloads if each.kind in APIS and each.uid]
+        denied.sort(key=lambda each: each.at, reverse=True)
+        for workload in denied[:_MOST_DENIED]:
+            api, resource = APIS[workload.kind]
+            path = object_path(resource, workload.namespace, workload.name, api=api)
+            try:
+                found = self._api.find(path, timeout=_DENIED_SECONDS)
+            except (Rejected, Gone):
+                continue
+            if not wants_pods(workload, found):
+                with self._changed:
+                    self._state.settle_denials(workload)
+                    self._changes += 1
+                    self._changed.notify_all()
 
     @property
     def freshness(self) -> Freshness:

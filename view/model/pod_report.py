@@ -12,6 +12,7 @@ from view.model.nodes import NodeFacts
 from view.model.occupancy import PodHolding
 from view.model.pods import PodFacts
 from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
+from view.model.siblings import repeated
 from view.model.why import why_stopped
 from view.model.words import ESTIMATES, UNRECORDED, name_lost_cards
 
@@ -30,28 +31,47 @@ class PodGroup:
             return f"{first.namespace}/{first.name}"
         if first.owner:
             kind, _, name = first.owner.partition("/")
-            return f"{kind} {first.namespace}/{name}: {len(self.pods)} pods"
+            pods = repeated(self.pods) or f"{len(self.pods)} pods"
+            return f"{kind} {first.namespace}/{name}: {pods}"
         return f"{first.namespace}/{first.name} and {len(self.pods) - 1} more"
+
+    @property
+    def headline(self) -> str:
+        """The group, its stage and its reason in one line."""
+        stage = "" if repeated(self.pods) else f" {self.pods[0].stage.value}"
+        return f"{self.name}{stage}: {self.why}"
+
+    @property
+    def why(self) -> str:
+        """The reason; of pods that are refused again and again, the newest one and its cause."""
+        if not repeated(self.pods):
+            return self.pods[0].why
+        newest = self.pods[-1]
+        cause = f"{newest.scheduler} does not see cards" if newest.misplaced else ""
+        return "; ".join(filter(None, (cause, newest.why)))
 
 
 def group_pods(pods: Sequence[PodReport]) -> list[PodGroup]:
-    """Group pods by owner, requests and reason; the group with the oldest pod comes first."""
+    """Group pods by owner, requests and reason; the group with the oldest pod comes first.
+
+    Refused pods of an owner are one group whatever the reason: it names cards that change.
+    """
     groups: dict[tuple[object, ...], list[PodReport]] = {}
     for pod in sorted(pods, key=lambda each: (each.created, each.namespace, each.name)):
         requests = tuple((each.cores, each.blocks) for each in pod.containers)
-        why = pod.why.replace(pod.name, "")
+        again = pod.owner and pod.stage is Stage.REFUSED
+        why = "" if again else pod.why.replace(pod.name, "")
         groups.setdefault((pod.namespace, pod.owner, requests, why), []).append(pod)
     return [PodGroup(tuple(each)) for each in groups.values()]
 
 
-def report_pod(  # noqa: PLR0913 -- all it depends on, by keyword
+def report_pod(
     facts: PodFacts,
     *,
     node: NodeFacts | None,
     held: PodHolding | None,
     why: str,
     events: tuple[EventReport, ...],
-    replaced: bool,
 ) -> PodReport:
     """Complete the report on a pod with what is known from its node, placement and Events.
 
@@ -61,20 +81,13 @@ def report_pod(  # noqa: PLR0913 -- all it depends on, by keyword
         held: what it holds; ``None`` if unknown, or if it holds nothing any more.
         why: why it is pending; for other stages the reason is found here.
         events: its Events, the newest first.
-        replaced: whether its owner has created another pod since it ended.
     """
     pairs = zip(facts.info.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in pairs)
     if facts.report.stage is not Stage.PENDING:
         cards = [_why_cards(each, facts.report.stage) for each in containers]
         why = "; ".join(filter(None, (*cards, why_stopped(facts.report, events))))
-    return replace(
-        facts.report,
-        containers=containers,
-        replaced=replaced,
-        why=why,
-        events=events,
-    )
+    return replace(facts.report, containers=containers, why=why, events=events)
 
 
 def _why_cards(container: ContainerReport, stage: Stage) -> str:

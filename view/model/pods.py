@@ -20,6 +20,9 @@ _EMPTY: Mapping[str, Any] = {}
 _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Reasons for which a container waits although nothing is wrong."""
 
+_NO_TIME = ("", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z")
+"""Times of a start that never was: a runtime reports 0 for it, which the kubelet formats."""
+
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 """Prefixes of the reasons with which the kubelet rejects a pod for lack of resources."""
 
@@ -72,6 +75,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         statuses=statuses,
         why="",
         replaced=False,
+        misplaced=_misplaced(info, phase, status),
         events=(),
     )
     return PodFacts(info, report, owner_uid, _unscheduled(status))
@@ -105,6 +109,15 @@ def _stage(info: PodInfo, phase: str, reason: str, statuses: Sequence[ContainerS
     if failing(statuses) is not None:
         return Stage.FAILING
     return Stage.RUNNING if phase == "Running" else Stage.STARTING
+
+
+def _misplaced(info: PodInfo, phase: str, status: Mapping[str, Any]) -> bool:
+    """Return whether no card fits a pod on the node that a scheduler chose by totals.
+
+    A scheduler that sees cards names those that it chose in the pod's Binding.
+    """
+    refused = phase == "Failed" and "no card fits" in clamp(status.get("message"))
+    return refused and bool(info.node) and not info.chosen
 
 
 def refusal_text(message: str) -> str:
@@ -150,13 +163,17 @@ def _owner(metadata: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
+def _time(value: str | None) -> str:
+    return "" if value in _NO_TIME else value or ""
+
+
 def _status(status: Mapping[str, Any]) -> ContainerStatus:
     state, name = status.get("state") or _EMPTY, status.get("name") or ""
     restarts = status.get("restartCount") or 0
     running = state.get("running")
     if running and not status.get("lastState"):  # the usual case, made fast
         return ContainerStatus(
-            name, "running", "", "", restarts, running.get("startedAt") or "", None
+            name, "running", "", "", restarts, _time(running.get("startedAt")), None
         )
     kind = next((each for each in ("waiting", "running", "terminated") if state.get(each)), "")
     now = state.get(kind) or {}
@@ -167,13 +184,13 @@ def _status(status: Mapping[str, Any]) -> ContainerStatus:
         clamp(now.get("reason")) if kind == "waiting" else "",
         clamp(now.get("message")) if kind == "waiting" else "",
         restarts,
-        now.get("startedAt") or "",
+        _time(now.get("startedAt")),
         Termination(
             clamp(ended.get("reason")),
             ended.get("exitCode") or 0,
             ended.get("signal") or 0,
             clamp(ended.get("message")),
-            ended.get("finishedAt") or "",
+            _time(ended.get("finishedAt")),
         )
         if ended
         else None,

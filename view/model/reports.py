@@ -215,7 +215,16 @@ class PodReport:
         str,
         "why it is pending, refused, failing or failed, in one line; empty if nothing is wrong.",
     ]
-    replaced: Annotated[bool, "whether it has ended and its owner has created another pod since."]
+    replaced: Annotated[
+        bool,
+        "whether it has ended and its owner has created another pod since; if it was refused, "
+        "another one that its node did not refuse.",
+    ]
+    misplaced: Annotated[
+        bool,
+        "whether it was refused because no card fits, on a node that a scheduler chose without "
+        "seeing cards.",
+    ]
     events: Annotated[tuple[EventReport, ...], "known Events about it, the newest first."]
 
 
@@ -224,7 +233,7 @@ class DeniedReport:
     """A workload whose pods are denied at creation, as reported by its controller's Event.
 
     Controllers try again at least every 17 minutes. A workload is not reported any more after 20
-    minutes without such an Event, or once it has a newer pod.
+    minutes without such an Event, once it has a newer pod, is gone or wants no more pods.
     """
 
     kind: str

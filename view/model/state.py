@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
+from view.model.siblings import OwnedPods, repeated
 from view.model.why import PodClassFit, explain_pod, find_fitting_nodes, why_pending
+from view.model.workloads import DeniedWorkload
 
 _REMEMBERED = timedelta(minutes=15)
 """How long a deleted pod is remembered."""
@@ -113,7 +116,9 @@ class ClusterState:
         self._by_name: dict[tuple[str, str], str] = {}
         self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
         self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: time of creation
+        self._siblings = OwnedPods()
         self._events = EventFacts(names)
+        self._settled: dict[str, str] = {}  # by UID of a workload: time of its last denial
         self._deleted = _DeletedPods()
         # Results computed from these.
         self._computed: dict[str, _ComputedNode] = {}
@@ -148,11 +153,9 @@ class ClusterState:
         self._by_name[facts.info.id.key] = uid
         self._deleted.forget(facts.info.id.key)
         self._pod_reports.pop(uid, None)
+        self._siblings.put(facts)
         if before is None and facts.owner_uid:
-            siblings = self._owned[facts.owner_uid]
-            siblings[uid] = facts.report.created
-            for each in siblings:
-                self._pod_reports.pop(each, None)  # which this one may replace
+            self._owned[facts.owner_uid][uid] = facts.report.created
         if before is None or before.info != facts.info:
             if before is not None:
                 self._unbind(before.info)
@@ -171,6 +174,7 @@ class ClusterState:
             self._deleted.keep(_DeletedPod(self._now(), facts, self._report_pod(facts)))
         del self._pods[uid]
         _drop(self._owned, facts.owner_uid, uid)
+        self._siblings.drop(facts)
         self._pod_reports.pop(uid, None)
         self._unbind(facts.info)
 
@@ -181,6 +185,13 @@ class ClusterState:
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Remove an Event that has expired."""
         self._pod_reports.pop(self._events.drop(obj), None)
+
+    def settle_denials(self, workload: DeniedWorkload) -> None:
+        """Stop reporting the past denials of a workload, which wants no more pods."""
+        old = [uid for uid, at in self._settled.items() if at < self._oldest_denial()]
+        for uid in old:
+            del self._settled[uid]
+        self._settled[workload.uid] = workload.at
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Set what could not be read."""
@@ -243,6 +254,7 @@ class ClusterState:
             names=self._names,
             policy=self._policy,
             node=node,
+            again=repeated(self._siblings.refused_like(report)),
             deleted=deleted,
         )
 
@@ -255,15 +267,32 @@ class ClusterState:
         nodes = [each.occupancy for each in self._compute_nodes()]
         return fit_manifests(manifests, nodes, self._gaps, self._names, self._policy)
 
-    def _still_denied(self) -> list[DeniedReport]:
-        """Return denials that still matter: recent, and without a newer pod of the same owner."""
-        oldest = _rfc3339(self._now() - _RETRIED)
+    def denied_workloads(self) -> list[DeniedWorkload]:
+        """Return the workloads whose pods are denied: they may want none any more."""
         return [
-            denied
+            DeniedWorkload(denied.kind, denied.namespace, denied.name, about, denied.at)
+            for about, denied in self._recent_denials()
+        ]
+
+    def _still_denied(self) -> list[DeniedReport]:
+        return [denied for _, denied in self._recent_denials()]
+
+    def _recent_denials(self) -> Iterable[tuple[str, DeniedReport]]:
+        """Return denials that still matter, with the UIDs of their workloads.
+
+        They are recent, the workload has no newer pod, and is not known to want none.
+        """
+        oldest = self._oldest_denial()
+        return (
+            (about, denied)
             for about, denied in self._events.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
-        ]
+            and denied.at > self._settled.get(about, "")
+        )
+
+    def _oldest_denial(self) -> str:
+        return _rfc3339(self._now() - _RETRIED)
 
     # --- computed on demand -------------------------------------------------------------
 
@@ -292,19 +321,19 @@ class ClusterState:
     def _report_pod(self, facts: PodFacts) -> PodReport:
         uid, node = facts.info.id.uid, self._nodes.get(facts.info.node)
         found = self._pod_reports.get(uid)
-        if found is not None:
-            return found
-        events = self._events.of(uid)
         pending = facts.report.stage is Stage.PENDING
-        siblings = self._owned.get(facts.owner_uid, {}).values()
-        found = report_pod(
-            facts,
-            node=node,
-            held=self._compute_node(facts.info.node).occupancy.held.get(uid) if node else None,
-            why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
-            events=events,
-            replaced=facts.ended and max(siblings, default="") > facts.report.created,
-        )
+        if found is None:
+            events = self._events.of(uid)
+            found = report_pod(
+                facts,
+                node=node,
+                held=self._compute_node(facts.info.node).occupancy.held.get(uid) if node else None,
+                why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
+                events=events,
+            )
+        # Of a kept report this alone may have changed: it depends on other pods of its owner.
+        if found.replaced != (replaced := self._siblings.is_replaced(facts.report)):
+            found = replace(found, replaced=replaced)
         if not pending:  # the reason of a pending pod depends on all nodes
             self._pod_reports[uid] = found
         return found

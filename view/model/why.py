@@ -53,6 +53,8 @@ _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 
 _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
 _ENDED = (Stage.SUCCEEDED, Stage.FAILED)
+_LOST = "ContainerStatusUnknown"
+"""The kubelet's reason for a container that its runtime does not know any more."""
 
 
 # --- one line for each pod --------------------------------------------------------------
@@ -238,9 +240,13 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     names: Names,
     policy: Policy,
     node: NodeReport | None,
+    again: str = "",
     deleted: str = "",
 ) -> PodExplanation:
-    """Explain a pod; for one that was *deleted* no candidate cards or changes are searched."""
+    """Explain a pod; for one that was *deleted* no candidate cards or changes are searched.
+
+    *again* is how often pods of its owner were refused.
+    """
     pod, stage = facts.info, report.stage
     searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
     ended = deleted or stage in _ENDED
@@ -256,7 +262,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     holds = node is not None and not ended and stage is not Stage.REFUSED
     return PodExplanation(
         pod=report,
-        summary=prefix + _summary(report, node_fits, advice.changes),
+        summary=prefix + _summary(report, node_fits, advice.changes, again),
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
@@ -270,7 +276,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
 
 
 def _summary(
-    report: PodReport, node_fits: Sequence[NodeFit], changes: Sequence[SuggestedChange]
+    report: PodReport, node_fits: Sequence[NodeFit], changes: Sequence[SuggestedChange], again: str
 ) -> str:
     fitting = [each.node for each in node_fits if each.fits]
     on = f" on {report.node}" if report.node else ""
@@ -279,6 +285,9 @@ def _summary(
             text = f"is pending: {report.why}"
         case Stage.REFUSED:
             text = f"was refused{on}: {report.why}"
+            cause = f"{report.scheduler} does not see cards" if report.misplaced else ""
+            often = f"{report.owner} was {again}" if again else ""
+            text += f". {_joined(often, cause)}" if often or cause else ""
             if fitting:
                 text += f". A new pod would now fit on {name_some(fitting)}"
         case Stage.STARTING:
@@ -372,13 +381,34 @@ def _amounts(cores: int, blocks: int) -> str:
 
 
 def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
+    if facts.ended:
+        return _starts_of_ended(report.statuses)
     started = min((each.started for each in report.statuses if each.started), default="")
     wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(report.why)
     if not started:
-        text = report.why if wrong else "never" if facts.ended else "not yet"
-        return ProgressStep("started", "", text, _WRONG if wrong or facts.ended else _MISSING)
-    text = "started" if facts.ended else report.why or "running"
+        return ProgressStep(
+            "started", "", report.why if wrong else "not yet", _WRONG if wrong else _MISSING
+        )
+    text = report.why or "running"
     return ProgressStep("started", started, text, _WRONG if wrong else _DONE)
+
+
+def _starts_of_ended(statuses: Sequence[ContainerStatus]) -> ProgressStep:
+    """Return which containers of a pod that has ended did start."""
+    started = min((each.started for each in statuses if each.started), default="")
+    without = [each for each in statuses if not each.started]
+    lost = [each for each in without if each.ending and each.ending.reason == _LOST]
+    never = [
+        each.name
+        for each in without
+        if each not in lost and (each.state == "terminated" or each.ending is None)
+    ]
+    text = "started" if statuses else "never"
+    if never:
+        text = f"{', '.join(never)} did not start"
+    elif lost:
+        text = "unknown: the kubelet has lost the container"
+    return ProgressStep("started", started, text, _DONE if text == "started" else _WRONG)
 
 
 def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> Iterator[str]:

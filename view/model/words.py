@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
@@ -125,6 +125,20 @@ def name_some(names: Sequence[str], most: int = 3) -> str:
     """List at most *most* names, then how many more there are."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def elapsed(start: str, end: str) -> str:
+    """Format the time between two times in words: ``20 s``, ``5 min``."""
+    return duration(datetime.fromisoformat(end) - datetime.fromisoformat(start))
+
+
+def duration(time: timedelta) -> str:
+    """Format a duration in words: ``20 s``, ``5 min``."""
+    seconds = int(time.total_seconds())
+    for least, unit, name in ((172_800, 86_400, "d"), (10_800, 3600, "h"), (120, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"
 
 
 def age(created: str, now: datetime) -> str:

@@ -254,7 +254,7 @@ def _pods(
         (Column("POD"), lambda group: group.name),
         (Column("AGE"), lambda group: age(group.pods[-1 if past else 0].created, now)),
         (Column("REQUESTS", drop=1), lambda group: requests_of(group.pods[0].containers)),
-        (Column(reason, wraps=True), lambda group: cut(group.pods[0].why, _LONGEST_REASON)),
+        (Column(reason, wraps=True), lambda group: cut(group.why, _LONGEST_REASON)),
         keep=True,
     )
     return [line(""), line(heading, BOLD), grid]

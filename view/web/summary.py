@@ -82,12 +82,7 @@ def problems_panel(
     ]
     if overcommitted:
         lines.append(SummaryLine(f"{format_count(overcommitted, 'card')} overcommitted", query))
-    lines += [
-        SummaryLine(
-            f"{group.name} {group.pods[0].stage.value}: {group.pods[0].why}", pod=group.pods[0]
-        )
-        for group in wrong
-    ]
+    lines += [SummaryLine(group.headline, pod=group.pods[0]) for group in wrong]
     lines += [
         SummaryLine(
             f"{each.kind} {each.namespace}/{each.name}: pod creation denied: {each.message}"

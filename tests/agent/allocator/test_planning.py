@@ -61,7 +61,7 @@ def test_a_pod_is_refused_at_once_for_a_later_container_that_will_not_fit() -> N
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
     assert refusal(node, pod) == (
         "no card fits 50 cores and 4 memory blocks of container second, with first placed: "
-        "0 of 1 cards found; GPU-0: 40 of 50 cores free"
+        "GPU-0: 40 of 50 cores free"
     )
     assert node.kubelet.holdings == {}
 
@@ -119,7 +119,7 @@ def test_wishes_and_health_are_followed_or_named() -> None:
     pod = node.admit(make_pod("a", asks(50, 4), nouse_gpu_uuid="GPU-0"))
     assert node.cards(pod) == ["GPU-2"]
     assert refusal(node, make_pod("b", asks(60, 4), nouse_gpu_uuid="GPU-0")) == (
-        "no card fits 60 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: excluded by "
+        "no card fits 60 cores and 4 memory blocks: GPU-0: excluded by "
         "nouse-gpu-uuid; GPU-1: unhealthy (Xid 79); GPU-2: 50 of 60 cores free"
     )
 

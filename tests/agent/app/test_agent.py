@@ -99,6 +99,9 @@ def test_nothing_is_given_out_before_the_hosts_driver_files_are_laid_out(
     with running(settings) as agent:
         eventually(lambda: ready(agent), "it serves")
         assert settings.driver is not None
+        writable = 'gpu_turnstile_agent_folder_writable{{folder="{}"}} 1.0'
+        shown = {*page(agent, "/metrics")[1].splitlines()}
+        assert {writable.format(each) for each in ("plugin-dir", "state-dir")} <= shown
         assert tree(Path(settings.driver.host)) == expected("550.54.15")
 
 
@@ -383,7 +386,7 @@ def test_a_refused_pod_and_a_vetoed_start_create_events(
         "GPUStartVetoed",
         "container c0: 20 cores, but the container requests 30",
     )
-    reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
+    reason = "no card fits 30 cores and 999 memory blocks: "
     assert reason in refused["message"]
     assert event["message"].startswith(f"container c0: {reason}")
     assert event["reason"] == "GPURefused"

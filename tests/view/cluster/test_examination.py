@@ -1,6 +1,6 @@
 """What the doctor reads of a cluster, and says of it; what is refused or broken is unknown."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -121,9 +121,10 @@ def look(api: FakeApi) -> list[Finding]:
 def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
     found = {each.check: each for each in look(api)}
     bad = [each.check for each in found.values() if each.level is not Level.OK]
-    assert bad == ["policies"]  # all but one are missing in this cluster
+    # All policies but one are missing in this cluster, and no scheduler sees cards.
+    assert bad == ["policies", "scheduler-extender"]
     assert found["webhook"].text == "the API server calls it: a GPU pod would be stamped"
-    assert found["webhook-configuration"].text == "1 webhooks; failurePolicy of GPU pods is Fail"
+    assert found["webhook-configuration"].text == "1 webhook; failurePolicy of GPU pods is Fail"
     assert found["agents"].text == "ready on 1 of 1 selected nodes"
     assert found["enforcement"].text == "vcuda"
     assert found["allocations"].text == "compared 1 container: all match their annotation"
@@ -140,7 +141,7 @@ def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     [
         ("/version", ["kubernetes-version"]),
         ("/api/v1/nodes", ["other-plugins", "cards", "allocatable"]),
-        ("/api/v1/pods", ["allocations"]),
+        ("/api/v1/pods", ["allocations", "refusals"]),
         (
             "/api/v1/namespaces/gpu-turnstile/pods",
             [
@@ -405,3 +406,25 @@ def test_the_reason_of_an_unready_pod_is_that_of_its_status(
     assert [each.text for each in look(api) if each.check == "webhook-replicas"] == [
         f"0 of 1 pods are ready: {words}"
     ]
+
+
+def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeApi) -> None:
+    lookup = 'Post "https://gpu-turnstile-scheduler.gpu-turnstile.svc/filter": dial tcp: lookup x'
+    status = "failed filter with extender at URL https://10.1.1.1/filter, code 403"
+    api.responses["/api/v1/pods"] = [
+        *scenes.storm(3),
+        scenes.waiting("unreached", (30, 4), message=lookup),
+        scenes.waiting("failed", (30, 4), message=status),
+        scenes.waiting("full", (30, 4), message="0/1 nodes are available"),
+        scenes.plain("other"),
+    ]
+    _, proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    running = {"running": {"startedAt": "2025-11-22T08:59:58Z"}}
+    proxy["status"]["containerStatuses"] = [{"name": "proxy", "state": running}]
+    facts = collect_facts(api, Names(), "team")
+    assert not isinstance(facts.refused, UnreadSource)
+    assert [each.at for each in facts.refused] == [
+        scenes.NOW - timedelta(seconds=each) for each in (20, 10, 0)
+    ]
+    assert facts.unreached == [lookup, status]
+    assert facts.proxy_starts == {"n1": scenes.NOW - timedelta(seconds=2)}

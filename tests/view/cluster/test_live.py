@@ -160,3 +160,69 @@ def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_ser
     assert five.problem.startswith("the metrics of its agent cannot be read")
     assert [each.node for each in read_usages(api, nodes=["n2"])] == ["n2"]
     assert read_usages(api, nodes=["n9"]) == ()
+
+
+# --- workloads whose pods are denied ----------------------------------------------------
+
+WEB = "/apis/apps/v1/namespaces/default/replicasets/web-5d"
+
+
+def _workload(wanted: int | None, *, has: int = 0, uid: str = "u-web", **metadata: str) -> Json:
+    spec = {} if wanted is None else {"replicas": wanted}
+    return {"metadata": {"uid": uid, **metadata}, "spec": spec, "status": {"replicas": has}}
+
+
+def _job(*, suspend: bool = False, ended: str = "") -> Json:
+    conditions = [{"type": ended, "status": "True"}] if ended else []
+    return {
+        "metadata": {"uid": "u-web"},
+        "spec": {"suspend": suspend},
+        "status": {"conditions": conditions},
+    }
+
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs/web-5d"
+SETS = "/apis/apps/v1/namespaces/default/statefulsets/web-5d"
+DAEMONS = "/apis/apps/v1/namespaces/default/daemonsets/web-5d"
+NOT_FOUND = Rejected(404, "not found")
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "found", "listed"),
+    [
+        ("ReplicaSet", WEB, _workload(3), True),
+        ("ReplicaSet", WEB, _workload(None), True),
+        ("ReplicaSet", WEB, NOT_FOUND, False),
+        ("ReplicaSet", WEB, Rejected(403, "no"), True),  # unknown is not gone
+        ("ReplicaSet", WEB, _workload(0), False),  # of an older revision
+        ("ReplicaSet", WEB, _workload(3, has=3), False),  # scaled down to what runs
+        ("ReplicaSet", WEB, _workload(3, uid="u-remade"), False),
+        ("ReplicaSet", WEB, _workload(3, deletionTimestamp="2025-11-22T08:59:00Z"), False),
+        ("StatefulSet", SETS, _workload(0), False),
+        ("StatefulSet", SETS, _workload(1), True),
+        ("Job", JOBS, _job(), True),
+        ("Job", JOBS, NOT_FOUND, False),
+        ("Job", JOBS, _job(suspend=True), False),
+        ("Job", JOBS, _job(ended="Failed"), False),
+        ("DaemonSet", DAEMONS, _workload(None) | {"status": {"desiredNumberScheduled": 2}}, True),
+        ("DaemonSet", DAEMONS, _workload(None), False),
+        ("RayCluster", "/none", NOT_FOUND, True),  # a kind that we do not know
+    ],
+)
+def test_a_workload_that_wants_no_more_pods_is_not_reported_as_denied(
+    kind: str, path: str, found: object, listed: bool
+) -> None:
+    event = scenes.denied()
+    event["involvedObject"]["kind"] = kind
+    event["metadata"]["uid"] = "u-event"
+    api = FakeApi({"/api/v1/nodes": [], PODS: [], "/api/v1/events": [event], path: found})
+    live = cluster(api)
+    live.load()
+    assert bool(live.report().denied) is listed
+    live.load()  # the Event is still there
+    assert bool(live.report().denied) is listed
+    if not listed:  # it tries again, for example because it was scaled up
+        event["lastTimestamp"] = "2025-11-22T08:59:30Z"
+        api.responses[path] = Rejected(403, "no")
+        live.load()
+        assert live.report().denied

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from tests.deploy.kustomize import build_components
-from tests.placement.cluster.builders import NAMES, make_node
+from tests.placement.cluster.builders import NAMES, Json, make_node
+from tests.view import scenes
 from view.model.doctor import control_plane
 from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
@@ -22,12 +23,14 @@ from view.model.doctor.facts import (
     Level,
     ManagedObject,
     ProgramPod,
+    RefusedPod,
     ReportedAllocation,
     UnreadSource,
     UnrecordedContainer,
     WebhookEntry,
 )
 from view.model.nodes import NodeFacts, read_node
+from view.model.pods import read_pod_facts
 from view.model.usage import MetricSample
 from view.terminal.doctor import exit_code
 
@@ -86,6 +89,7 @@ def agent(enforcement: str = "hami-core", **changed: float) -> list[MetricSample
         MetricSample(AGENT + "cards", {"state": "served"}, 2.0),
         *failing(),
         MetricSample(AGENT + "info", {"version": "0.3.0", "enforcement": enforcement}, 1.0),
+        MetricSample(AGENT + "folder_writable", {"folder": "plugin-dir"}, 1.0),
         MetricSample(AGENT + "container_cores_held", held, 50.0),
     ]
 
@@ -148,7 +152,10 @@ HEALTHY = Facts(
     daemonsets=BOTH,
     enforcement="hami-core",
     allocations=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
+    refused=[],
+    unreached=[],
     managed=OWNED,
+    proxy_starts={"n1": NOW - timedelta(days=1)},
     agents={"n1": agent()},
     proxies={"n1": [MetricSample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
     webhooks={"w1": server("webhook"), "w2": server("webhook")},
@@ -176,6 +183,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
         *("agent-requests", "agents-rollout"),
         *("cards", "allocatable", "scheduler-extender", "scheduler-own", "extender-lease"),
         *("extender-asked", "extender-certificate", "enforcement", "allocations", "leftovers"),
+        *("refusals", "agent-disks"),
     }
 
 
@@ -242,6 +250,11 @@ TROUBLES: dict[str, dict[str, object]] = {
         "kubelet error: its proxy reports all devices as unhealthy to the kubelet: no "
         "agent is running"
     ): {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
+    "agent-disks error: --state-dir is full, read-only or missing: new GPU pods may be refused": {
+        "agents": {
+            "n1": [*agent(), MetricSample(f"{AGENT}folder_writable", {"folder": "state-dir"}, 0)]
+        }
+    },
     "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
     "agent-requests error: the agent has no permission to list pods, get nodes": {
         "agents": {"n1": [*agent(), *failing(list_pods="forbidden", get_nodes="forbidden")]}
@@ -289,9 +302,17 @@ TROUBLES: dict[str, dict[str, object]] = {
     },
     "extender-lease error: it has no leader: it binds no pods": {"lease": None},
     (
+        "extender-asked warning: no scheduler has called it since it started: no GPU pod was "
+        "created since, or its scheduler cannot reach it"
+    ): {"extenders": {"s": server("scheduler", asked=0)}},
+    (
         "extender-asked warning: no scheduler has called it since it started: GPU pods are "
         "scheduled by counts per node"
-    ): {"extenders": {"s": server("scheduler", asked=0)}},
+    ): {
+        "extenders": {"s": server("scheduler", asked=0)},
+        "programs": without("kube-scheduler"),
+        "managed": [each for each in OWNED if each.component != "scheduler-own"],
+    },
     "enforcement warning: off: shares are not enforced": {
         "enforcement": "none",
         "agents": {"n1": agent("none")},
@@ -534,10 +555,126 @@ def test_for_one_node_only_its_own_and_cluster_findings_are_shown() -> None:
     assert [each for each in run_checks(facts, "n1") if each.check == "allocatable"] == []
 
 
-def test_without_an_extender_none_is_missed() -> None:
-    programs = [each for each in without("scheduler") if "kube" not in each.component]
-    owned = [each for each in OWNED if not each.component.startswith("scheduler-")]
-    assert wrong(programs=programs, lease=None, extenders={}, managed=owned) == []
+NO_EXTENDER: dict[str, object] = {
+    "programs": [each for each in without("scheduler") if "kube" not in each.component],
+    "managed": [each for each in OWNED if not each.component.startswith("scheduler-")],
+    "lease": None,
+    "extenders": {},
+}
+
+
+def test_without_an_extender_it_is_a_warning_that_no_scheduler_sees_cards() -> None:
+    """It may be on purpose, so it is no error: with whole cards, or one size of shares."""
+    assert wrong(**NO_EXTENDER) == [
+        (
+            "scheduler-extender warning: not installed: no scheduler sees cards, so a pod can be "
+            "sent to a node where no card has room, and fails there; harmless if all pods request "
+            "whole cards, or shares of one size that divides a card"
+        )
+    ]
+    assert exit_code(findings(**NO_EXTENDER)) == 0
+
+
+LOOKUP = (
+    'Post "https://gpu-turnstile-scheduler.gpu-turnstile.svc/filter": dial tcp: lookup '
+    "gpu-turnstile-scheduler.gpu-turnstile.svc on 10.96.0.10:53: server misbehaving"
+)
+
+
+@pytest.mark.parametrize("besides", [{}, {"extenders": {"s": server("scheduler", asked=0)}}])
+def test_a_scheduler_that_cannot_reach_the_extender_is_an_error_in_its_own_words(
+    besides: dict[str, object],
+) -> None:
+    assert wrong(unreached=[LOOKUP, LOOKUP], **besides) == [
+        f"extender-asked error: a scheduler's requests to it fail (2 pods pending): {LOOKUP}"
+    ]
+
+
+def test_a_scheduler_that_calls_an_uninstalled_extender_is_an_error() -> None:
+    found = wrong(unreached=[LOOKUP], **NO_EXTENDER)
+    assert found[1:] == [
+        f"extender-asked error: a scheduler's requests to it fail (1 pod pending): {LOOKUP}"
+    ]
+
+
+# --- refused pods -----------------------------------------------------------------------
+
+
+def refused(pods: Sequence[Json], ago: timedelta = timedelta(0)) -> list[RefusedPod]:
+    """Refused pods, as if the last one had been refused some time ago."""
+    found = []
+    for each in pods:
+        facts = read_pod_facts(each, NAMES)
+        assert facts is not None
+        at = datetime.fromisoformat(each["status"]["startTime"])
+        found.append(RefusedPod(facts.report, NOW - (scenes.NOW - at) - ago))
+    return found
+
+
+def without_plugin(count: int, words: str) -> list[Json]:
+    pods = scenes.storm(count, seconds=4)
+    for each in pods:
+        each["status"]["message"] = f"Allocate failed due to {words} x, which is unexpected"
+    return pods
+
+
+MINUTE = timedelta(minutes=1)
+UNHEALTHY = "no healthy devices present"
+CLOSING = "client connection is closing"
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {"refused": refused(scenes.storm(), 3 * MINUTE)},
+            [
+                (
+                    "Deployment default/web: refused 137 times in 20 s, last 3 min ago: "
+                    "default-scheduler does not see cards"
+                )
+            ],
+        ),
+        ({"refused": refused(scenes.storm(), 61 * MINUTE)}, []),
+        ({"refused": refused(scenes.storm(1 + 1, seconds=0))}, []),  # two at once, not again
+        (
+            {
+                "refused": refused(without_plugin(16, UNHEALTHY), 3 * MINUTE),
+                "proxy_starts": {"n1": NOW - 3 * MINUTE + timedelta(seconds=2)},
+            },
+            [
+                (
+                    "16 pods failed within 4 s, last 3 min ago, because the kubelet knew no agent "
+                    f'("{UNHEALTHY}"): its proxy ended, the next one started at 23:57:02 UTC'
+                )
+            ],
+        ),
+        (  # no other proxy since
+            {"refused": refused(without_plugin(2, CLOSING))},
+            [
+                (
+                    "2 pods failed within 4 s, last 0 s ago, because the kubelet knew no agent "
+                    f'("{CLOSING}")'
+                )
+            ],
+        ),
+    ],
+)
+def test_refused_pods_are_counted_and_their_cause_is_named(
+    changed: dict[str, object], expected: list[str]
+) -> None:
+    assert wrong(**changed) == [f"refusals warning: {each}" for each in expected]
+
+
+def test_another_reason_than_cards_is_quoted() -> None:
+    storm = scenes.storm(3)
+    for each in storm:
+        each["status"]["message"] = "rpc error: code = X desc = gpu-turnstile: state-dir: full"
+    (found,) = [each for each in findings(refused=refused(storm)) if each.check == "refusals"]
+    assert found.text.endswith(
+        "refused 3 times in 20 s, last 0 s ago: gpu-turnstile: state-dir: full"
+    )
+    assert (found.run, found.nodes) == ("kubectl gpu explain -n default web-5d-2", ("n1",))
 
 
 def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:

@@ -28,7 +28,7 @@ def explain(name: str) -> PodExplanation:
             "late",
             (
                 "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: "
-                "40 of 90 cores free. "
+                "40 of 90 cores free. default-scheduler does not see cards. "
                 "Smallest change: request 40 cores instead of 90 (fits on n1, n2)"
             ),
             [*["done"] * 3, *["wrong"] * 2],
@@ -102,6 +102,72 @@ def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
 ) -> None:
     found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
+
+
+_EPOCH = "1970-01-01T00:00:00Z"
+_TIMES = {"startedAt": "2025-11-22T08:00:00Z", "finishedAt": "2025-11-22T09:00:00Z"}
+_LOST = "ContainerStatusUnknown"
+
+
+def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
+    ended = {"reason": reason, "exitCode": code, **_TIMES, **times}
+    return {"name": name, "state": {"terminated": ended}}
+
+
+@pytest.mark.parametrize(
+    ("status", "started"),
+    [
+        (
+            [_terminated("c0", "StartError", startedAt=_EPOCH)],
+            ("", "c0 did not start", "wrong"),
+        ),
+        (
+            [_terminated("c0", "ContainerCannotRun", 127, startedAt="0001-01-01T00:00:00Z")],
+            ("", "c0 did not start", "wrong"),
+        ),
+        (
+            [_terminated("c0", "OOMKilled", 137)],
+            ("2025-11-22T08:00:00Z", "started", "done"),
+        ),
+        (  # one of two
+            [_terminated("c0", "Error", 1), _terminated("c1", "StartError", startedAt=_EPOCH)],
+            ("2025-11-22T08:00:00Z", "c1 did not start", "wrong"),
+        ),
+        (  # an init container ends the pod
+            [
+                _terminated("setup", "Error", 1),
+                {"name": "c0", "state": {"waiting": {"reason": "PodInitializing"}}},
+            ],
+            ("2025-11-22T08:00:00Z", "c0 did not start", "wrong"),
+        ),
+        (  # evicted while it waited for its next start
+            [
+                {
+                    "name": "c0",
+                    "restartCount": 3,
+                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                    "lastState": {"terminated": {"reason": "Error", "exitCode": 1, **_TIMES}},
+                }
+            ],
+            ("", "started", "done"),
+        ),
+        (  # the kubelet found no container after its node's end
+            [_terminated("c0", _LOST, 137, startedAt=None, finishedAt=None)],
+            ("", "unknown: the kubelet has lost the container", "wrong"),
+        ),
+        ([], ("", "never", "wrong")),
+    ],
+)
+def test_what_never_started_is_not_shown_as_started(
+    status: list[Json], started: tuple[str, str, str]
+) -> None:
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    pod["status"] = {"phase": "Failed", "containerStatuses": status}
+    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
+    step = next(each for each in found.steps if each.name == "started")
+    assert (step.at, step.text, step.state) == started
+    assert "1970" not in str(found)
+    assert "0001" not in str(found)
 
 
 def test_what_did_not_pass_the_webhook_is_marked() -> None:

@@ -64,6 +64,17 @@ def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
     assert all(len(group.pods) == 1 for group in every.attention)
 
 
+def test_a_storm_of_refused_pods_is_counted_and_named_once() -> None:
+    page = page_of(Filter(), *scenes.storm())
+    storm = (
+        "Deployment default/web: refused 137 times in 20 s: default-scheduler does not see cards"
+    )
+    (group,) = (each for each in page.attention if len(each.pods) == 137)
+    assert group.headline.startswith(storm)
+    assert page.problems.number == 4 + 137
+    assert page.attention_count == 3 + 137
+
+
 @pytest.mark.parametrize(
     ("chosen", "nodes", "cards"),
     [

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from view.model.doctor import agents, control_plane, nodes
+from view.model.doctor import agents, control_plane, disks, nodes, refusals
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -48,6 +48,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "proxies": _check_proxies,
     "kubelet": nodes.check_agents,
     "agent-requests": agents.check_requests,
+    "agent-disks": disks.check_disks,
     "other-plugins": nodes.check_other_plugins,
     "cards": nodes.check_cards,
     "allocatable": nodes.check_allocatable,
@@ -58,6 +59,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "extender-certificate": _check_extender_certificates,
     "enforcement": agents.check_enforcement,
     "allocations": nodes.check_allocations,
+    "refusals": refusals.check_refusals,
     "leftovers": control_plane.check_leftovers,
 }
 

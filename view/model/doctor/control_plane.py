@@ -12,7 +12,6 @@ from view.model.doctor.facts import (
     WEBHOOK,
     Facts,
     Finding,
-    Level,
     OrUnread,
     Samples,
     UnreadSource,
@@ -131,7 +130,7 @@ def check_configuration(facts: Facts) -> Iterator[Finding]:
         logs = "kubectl -n gpu-turnstile logs deployment/gpu-turnstile-certs"
         yield error(f"without a caBundle: {', '.join(untrusted)}", logs)
     if pods and not ignored and not untrusted:
-        yield ok(f"{len(hooks)} webhooks; failurePolicy of GPU pods is Fail")
+        yield ok(f"{format_count(len(hooks), 'webhook')}; failurePolicy of GPU pods is Fail")
 
 
 def check_policies(facts: Facts) -> Iterator[Finding]:
@@ -153,8 +152,12 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
     if installed(facts, EXTENDER):
         yield from check_replicas(facts, EXTENDER)
         return
-    text = "not installed: the scheduler may choose a node where the pod fits on no single card"
-    yield Finding("", Level.OK, text, "docs/install.md#a-scheduler-that-sees-cards")
+    text = (
+        "not installed: no scheduler sees cards, so a pod can be sent to a node where no card has "
+        "room, and fails there; harmless if all pods request whole cards, or shares of one size "
+        "that divides a card"
+    )
+    yield warning(text, "docs/install.md#a-scheduler-that-sees-cards")
 
 
 def check_own_scheduler(facts: Facts) -> Iterator[Finding]:
@@ -177,7 +180,13 @@ def check_lease(facts: Facts) -> Iterator[Finding]:
 
 
 def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
-    """Check that a scheduler calls the extender."""
+    """Check that a scheduler calls the extender, and can reach it."""
+    unreached = () if isinstance(facts.unreached, UnreadSource) else facts.unreached
+    if unreached:
+        pods = f"{format_count(len(unreached), 'pod')} pending"
+        text = f"a scheduler's requests to it fail ({pods}): {unreached[0]}"
+        yield error(text, "docs/operate.md#the-scheduler-extender-is-down")
+        return
     if not installed(facts, EXTENDER):
         return
     unread = [each for each in facts.extenders.values() if isinstance(each, UnreadSource)]
@@ -189,9 +198,11 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
     elif unread or not read:
         yield unknown(unread[0].why if unread else "the metrics of no replica were read")
     else:
-        text = (
-            "no scheduler has called it since it started: GPU pods are scheduled by counts per node"
-        )
+        text = "no scheduler has called it since it started: "
+        if installed(facts, KUBE_SCHEDULER):
+            text += "no GPU pod was created since, or its scheduler cannot reach it"
+        else:
+            text += "GPU pods are scheduled by counts per node"
         yield warning(text, "docs/scheduler.md")
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias, TypeVar
 
 from view.model.nodes import NodeFacts
+from view.model.reports import PodReport
 from view.model.usage import MetricSample
 
 T = TypeVar("T")
@@ -166,6 +167,14 @@ class UnrecordedContainer:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedPod:
+    """A pod that its node refused."""
+
+    pod: Annotated[PodReport, "as far as it follows from the pod object alone."]
+    at: Annotated[datetime, "when the kubelet rejected it."]
+
+
+@dataclass(frozen=True, slots=True)
 class ManagedObject:
     """An object that carries our label ``app.kubernetes.io/part-of``."""
 
@@ -209,7 +218,15 @@ class Facts:
         OrUnread[Sequence[ReportedAllocation | UnrecordedContainer]],
         "from the annotations of pods that have not ended.",
     ]
+    refused: Annotated[OrUnread[Sequence[RefusedPod]], "pods that their nodes refused."]
+    unreached: Annotated[
+        OrUnread[Sequence[str]],
+        "for each pending pod whose scheduler's request to an extender failed, its message.",
+    ]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
+    proxy_starts: Annotated[
+        OrUnread[Mapping[str, datetime]], "when the newest proxy of each node started, by node."
+    ]
     agents: Annotated[Mapping[str, OrUnread[Samples]], "metrics of agents, by node."]
     proxies: Annotated[Mapping[str, OrUnread[Samples]], "metrics of proxies, by node."]
     webhooks: Annotated[Mapping[str, OrUnread[Samples]], "metrics of webhook replicas, by pod."]

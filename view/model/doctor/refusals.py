@@ -1,0 +1,87 @@
+"""Checks of pods that nodes refused in the last hour: again and again, or for want of a plugin."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+from contract.text import format_count
+from view.model.doctor.facts import (
+    Facts,
+    Finding,
+    Level,
+    RefusedPod,
+    UnreadSource,
+    ok,
+    require,
+)
+from view.model.pods import refusal_text
+from view.model.siblings import repeated
+from view.model.words import duration
+
+_RECENT = timedelta(hours=1)
+_WITHOUT_PLUGIN = ("no healthy devices present", "client connection is closing")
+"""What the kubelet reports if no device plugin is connected (K19)."""
+
+_BEFORE_START, _AFTER_START = timedelta(minutes=1), timedelta(seconds=30)
+"""How long before and after the start of a proxy the end of the one before it fails pods."""
+
+_AGAIN = "docs/operate.md#a-deployment-is-refused-again-and-again"
+_OUTAGES = "docs/operate.md#restarts-and-outages"
+
+
+def check_refusals(facts: Facts) -> Iterator[Finding]:
+    """Report owners whose pods are refused again and again, and nodes without a device plugin."""
+    recent = [each for each in require(facts.refused) if facts.now - each.at <= _RECENT]
+    recent.sort(key=lambda each: (each.at, each.pod.namespace, each.pod.name))
+    nodes, owners = (
+        defaultdict[str, list[RefusedPod]](list),
+        defaultdict[str, list[RefusedPod]](list),
+    )
+    for each in recent:
+        if _quoted(each):
+            nodes[each.pod.node].append(each)
+        elif each.pod.owner:
+            owners[f"{each.pod.namespace}/{each.pod.owner}"].append(each)
+    found = [_report_outage(facts, node, pods) for node, pods in sorted(nodes.items())]
+    for _, pods in sorted(owners.items()):
+        found += _report_loop(facts, pods)
+    count = format_count(len(recent), "pod")
+    yield from found or [ok(f"{count} refused in the last hour, none again and again")]
+
+
+def _quoted(refused: RefusedPod) -> str:
+    """Return the kubelet's own words if it had no device plugin; else empty."""
+    return next((each for each in _WITHOUT_PLUGIN if each in refused.pod.message), "")
+
+
+def _report_loop(facts: Facts, refused: Sequence[RefusedPod]) -> Iterator[Finding]:
+    pods, last = [each.pod for each in refused], refused[-1]
+    often = repeated(pods)
+    if not often:
+        return
+    kind, _, name = last.pod.owner.partition("/")
+    text, run = refusal_text(last.pod.message) or last.pod.reason, "kubectl gpu explain -n {} {}"
+    if last.pod.misplaced:
+        text, run = f"{last.pod.scheduler} does not see cards", _AGAIN
+    text = f"{kind} {last.pod.namespace}/{name}: {often}, last {_ago(facts, last)}: {text}"
+    nodes = tuple(sorted({each.node for each in pods if each.node}))
+    run = run.format(last.pod.namespace, last.pod.name)
+    yield Finding("", Level.WARNING, text, run, nodes)
+
+
+def _report_outage(facts: Facts, node: str, refused: Sequence[RefusedPod]) -> Finding:
+    last = refused[-1]
+    within = f" within {duration(last.at - refused[0].at)}" if len(refused) > 1 else ""
+    text = (
+        f"{format_count(len(refused), 'pod')} failed{within}, last {_ago(facts, last)}, because "
+        f'the kubelet knew no agent ("{_quoted(last)}")'
+    )
+    starts = {} if isinstance(facts.proxy_starts, UnreadSource) else facts.proxy_starts
+    start = starts.get(node)
+    if start and any(-_BEFORE_START <= each.at - start <= _AFTER_START for each in refused):
+        text += f": its proxy ended, the next one started at {start:%H:%M:%S} UTC"
+    return Finding("", Level.WARNING, text, _OUTAGES, (node,) if node else ())
+
+
+def _ago(facts: Facts, refused: RefusedPod) -> str:
+    return f"{duration(facts.now - refused.at)} ago"

@@ -18,7 +18,7 @@ from simulator.kubelet.pods import RUN_SECONDS, TERMINAL_PHASES, Container, Pod
 from simulator.kubelet.runtime import ContainerRun, SimulatedRuntime
 from simulator.kubelet.seeding import seeded_random
 from simulator.kubelet.settings import Settings
-from simulator.kubelet.statusbody import Waiting, status_body
+from simulator.kubelet.statusbody import Waiting, show_time, status_body
 from simulator.kubelet.trace import Trace
 from simulator.kubelet.workqueue import WorkQueue
 
@@ -112,7 +112,8 @@ class PodWorkers:
     def _set_status(self, work: _Work, status: Json) -> None:
         """Set the status to show; a terminal phase is final."""
         if work.status.get("phase") not in TERMINAL_PHASES:
-            work.status = status
+            since = work.status.get("startTime") or show_time(self._clock())
+            work.status = {"startTime": since, **status}
 
     def _sync(self, uid: str) -> float | None:
         self._check()

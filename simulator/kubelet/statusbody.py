@@ -63,7 +63,7 @@ def _container_status(
     running = run is not None and run.running
     state: Json
     if run is not None and run.running:
-        state = {"running": {"startedAt": _time(run.started_at)}}
+        state = {"running": {"startedAt": show_time(run.started_at)}}
     elif waiting is not None:
         state = {"waiting": {"reason": waiting.reason, "message": waiting.message}}
     elif run is not None:
@@ -80,5 +80,6 @@ def _container_status(
     }
 
 
-def _time(seconds: float) -> str:
+def show_time(seconds: float) -> str:
+    """Return unix seconds as the API shows a time."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -13,10 +13,9 @@ from agent import __main__ as agent  # first: it declares the deferred imports
 
 def main(folder: Path, arguments: list[str]) -> None:
     """Run the agent."""
-    from kubernetes.config import incluster_config  # noqa: PLC0415 -- see above
+    from common.apiserver import access  # noqa: PLC0415 -- see above
 
-    incluster_config.SERVICE_TOKEN_FILENAME = str(folder / "token")
-    incluster_config.SERVICE_CERT_FILENAME = str(folder / "ca.crt")
+    access.SERVICE_ACCOUNT = folder
     if (folder / "proc").is_dir():
         from agent.app import card_gauges, container_setup  # noqa: PLC0415 -- see above
 

@@ -39,7 +39,7 @@ _OBJECT_SECONDS = 10.0
 class LiveCluster:
     """The cluster as one user may read it. Safe to share between threads."""
 
-    def __init__(  # noqa: PLR0913 -- what it reads, by keyword
+    def __init__(
         self,
         api: Client,
         state: ClusterState,
@@ -47,7 +47,6 @@ class LiveCluster:
         namespace: str,
         progress: Progress = lambda _what, _count: None,
         kinds: Sequence[ResourceKind] = ALL,
-        within: float | None = None,
     ) -> None:
         """Prepare; no request is sent yet.
 
@@ -57,7 +56,6 @@ class LiveCluster:
             namespace: the one to read if all namespaces may not be read.
             progress: called while lists are read.
             kinds: the collections to read.
-            within: timeout of each page of a list, in seconds.
         """
         self._api = api
         self._state = state
@@ -76,7 +74,6 @@ class LiveCluster:
             sink=self._apply,
             on_gap=self._set_gap,
             own_nodes=self._own_nodes,
-            within=within,
         )
         self._collections = [self._make(kind, progress=progress) for kind in kinds]
         if any(kind.chosen for kind in kinds):

@@ -1,6 +1,5 @@
 """Errors, worded as by ``kubectl``."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +19,6 @@ _REASONS = {
     410: "Expired",
     422: "Invalid",
 }
-_ADDRESS = re.compile(r"host='(?P<host>[^']*)', port=(?P<port>\d+)")
 
 
 class CommandError(click.ClickException):
@@ -69,12 +67,11 @@ def _rejected(error: Rejected) -> str:
 
 
 def _unavailable(text: str) -> str:
-    found = _ADDRESS.search(text)
-    if "Connection refused" in text and found:
-        where = f"{found['host']}:{found['port']}"
+    reason = text.removeprefix("API server: ")
+    refused = reason.removeprefix("connection refused by ")
+    if refused != reason:
         return (
-            f"The connection to the server {where} was refused - did you specify the right host "
+            f"The connection to the server {refused} was refused - did you specify the right host "
             "or port?"
         )
-    reason = text.removeprefix("API server: ").removeprefix("SSLError ")
     return f"Unable to connect to the server: {reason}"

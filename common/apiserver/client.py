@@ -186,6 +186,15 @@ class Client:
             for response in self._watching:
                 _shut(response)
 
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """End the waits of all threads at Ctrl-C: the API server may ask for hours."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.rest.close()
+            raise
+
     def close(self) -> None:
         """End every watch and wait at once; further watches end at once too."""
         with self._lock:

@@ -283,7 +283,7 @@ def _context(access: ServerAccess, certificate: ClientCertificate | None) -> ssl
             context.load_verify_locations(cadata=access.authorities.decode("ascii", "replace"))
         except (ssl.SSLError, ValueError) as error:
             raise CredentialsError(
-                "kubeconfig: the CA certificates (certificate-authority) are no PEM certificates"
+                "kubeconfig: the CA certificates are no PEM certificates"
             ) from error
     else:
         context.load_default_certs()

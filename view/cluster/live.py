@@ -89,7 +89,7 @@ class LiveCluster:
             Unavailable: no usable response.
         """
         began = time.time()
-        with ThreadPoolExecutor(len(self._collections)) as pool:
+        with ThreadPoolExecutor(len(self._collections)) as pool, self._api.interruptible():
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
         for each in self._collections:

@@ -194,7 +194,7 @@ ROWS = {
     ),
     "CA that is none": Row(
         {"token": "t"},
-        error="the CA certificates (certificate-authority) are no PEM certificates",
+        error="the CA certificates are no PEM certificates",
         cluster={"certificate-authority": "token"},
     ),
     "another CA": Row(

@@ -4,7 +4,9 @@ The command line on a simulated API server, which takes rights and answers away.
 """
 
 import json
+import os
 import re
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -391,6 +393,22 @@ def test_a_server_that_is_busy_is_asked_again_when_it_wants(
         found = run(capsys, "nodes")
         recovery.result()
     assert (found.code, found.err) == (0, "")
+
+
+def test_an_interrupt_ends_the_wait_for_a_busy_server(
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.fail(Fault(429, retry_after="3600"))
+    since = len(api.requests)
+
+    def interrupt() -> None:
+        eventually(lambda: asked_of(api, since), "it is asked")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        interruption = pool.submit(interrupt)
+        assert run(capsys, "nodes").code == 130
+        interruption.result()
 
 
 def test_a_wait_beyond_the_time_limit_is_not_begun(

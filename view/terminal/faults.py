@@ -1,5 +1,6 @@
 """Errors, worded as by ``kubectl``."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,10 @@ _REASONS = {
     409: "Conflict",
     410: "Expired",
     422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
 }
 
 
@@ -62,12 +67,19 @@ def as_command_errors(code: int = 1) -> Iterator[None]:
 def _rejected(error: Rejected) -> str:
     if error.status == 401:
         return "error: You must be logged in to the server (Unauthorized)"
-    reason = _REASONS.get(error.status)
-    return f"Error from server ({reason}): {error}" if reason else f"Error from server: {error}"
+    return _from_server(error.status, str(error))
+
+
+def _from_server(status: int, message: str) -> str:
+    reason = _REASONS.get(status)
+    return f"Error from server ({reason}): {message}" if reason else f"Error from server: {message}"
 
 
 def _unavailable(text: str) -> str:
     reason = text.removeprefix("API server: ")
+    found = re.fullmatch(r"(\d{3}) (.*)", reason, re.DOTALL)
+    if found is not None:
+        return _from_server(int(found[1]), found[2])
     refused = reason.removeprefix("connection refused by ")
     if refused != reason:
         return (

@@ -144,6 +144,21 @@ def test_a_get_gives_up_in_time(
         api.get_pod("default", "a", within=1000)
 
 
+def test_a_busy_server_is_asked_again_but_a_get_gives_up_in_its_second(
+    api: Api, server: ApiServer
+) -> None:
+    server.fail(Fault(429, message="busy", retry_after="5"))
+    with pytest.raises(Unavailable, match=r"^API server: 429 busy$"):
+        api.get_pod("default", "a")
+    assert len(server.requests) == 1
+    for call in (lambda: api.list_pods("n1"), lambda: list(api.watch_pods("n1", "5"))):
+        server.fail(Fault(503, message="busy", retry_after="0"))
+        since = len(server.requests)
+        with pytest.raises(Unavailable, match=r"^API server: 503 busy$"):
+            call()
+        assert len(server.requests) - since == 11
+
+
 # --- watch ----------------------------------------------------------------------------
 
 

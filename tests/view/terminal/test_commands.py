@@ -218,6 +218,11 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
                 "or port?"
             ),
         ),
+        (
+            Unavailable("API server: 503 no etcd"),
+            "Error from server (ServiceUnavailable): no etcd",
+        ),
+        (Unavailable("API server: 599 odd"), "Error from server: odd"),
         (Unavailable("API server: timed out"), "Unable to connect to the server: timed out"),
     ],
 )

@@ -417,7 +417,7 @@ def test_a_wait_beyond_the_time_limit_is_not_begun(
     api.fail(Fault(429, message="too many requests", retry_after="3600"))
     found = run(capsys, "nodes", "--request-timeout", "1m30s")
     assert (found.code, found.out) == (1, "")
-    assert found.err == "Unable to connect to the server: 429 too many requests\n"
+    assert found.err == "Error from server (TooManyRequests): too many requests\n"
 
 
 def test_a_list_for_machines_says_which_schema_and_how_old(

@@ -14,7 +14,6 @@ import binascii
 import ipaddress
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +45,6 @@ from common.apiserver.exec_plugin import (
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 _EXTENSION = "client.authentication.k8s.io/exec"
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +236,6 @@ def load_context(
         if chosen is None:
             raise CredentialsError(f'context "{name}" does not exist')
         namespace = chosen.text("namespace") or "default"
-        if not _NAMESPACE.fullmatch(namespace):
-            raise chosen.error("namespace", "is not a name of a namespace")
         cluster = _entry(merged, chosen, "clusters")
         user = (
             _entry(merged, chosen, "users")
@@ -277,7 +273,7 @@ def _load(paths: Sequence[Path]) -> _Kubeconfig:
             loaded = yaml.safe_load(path.read_bytes())
         except FileNotFoundError:
             continue
-        except (OSError, yaml.YAMLError) as error:
+        except (OSError, ValueError, yaml.YAMLError) as error:
             text = reason_of(error) if isinstance(error, OSError) else _yaml_problem(error)
             raise CredentialsError(f"{path.name}: {text}" if len(paths) > 1 else text) from error
         found = True
@@ -300,10 +296,10 @@ def _load(paths: Sequence[Path]) -> _Kubeconfig:
     return _Kubeconfig(current, entries)
 
 
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    """Describe an error without the line of the file that its text quotes: it may be a token."""
-    mark, problem = (getattr(error, f"problem{each}", None) for each in ("_mark", ""))
-    return f"line {mark.line + 1}: {problem}" if mark and problem else "it is not YAML"
+def _yaml_problem(error: Exception) -> str:
+    """Name the line of an error, whose own text quotes the file: that may be a token."""
+    mark = getattr(error, "problem_mark", None)
+    return f"line {mark.line + 1} is not YAML" if mark is not None else "it is not YAML"
 
 
 def _entry(merged: _Kubeconfig, context: Fields, name: str) -> Fields:
@@ -333,6 +329,8 @@ def _access(
         raise cluster.error("server", f"is not a URL: {reason_of(error)}") from error
     if url.scheme not in ("http", "https") or not url.hostname:
         raise cluster.error("server", "must be a URL that begins with https:// or http://")
+    if "@" in url.netloc:
+        raise cluster.error("server", "must have no password: it belongs to the user")
     authorities, insecure = (
         cluster.content("certificate-authority"),
         cluster.flag("insecure-skip-tls-verify"),

@@ -539,14 +539,19 @@ def changed(path: Path, change: str, value: object) -> None:
         ("contexts.context.cluster", "zz", 'context "c": cluster "zz" does not exist'),
         (
             "contexts.context.namespace",
-            "A_b",
-            'context "c": namespace is not a name of a namespace',
+            7,
+            'context "c": namespace must be a string',
         ),
         ("clusters", [], 'context "c": cluster "k" does not exist'),
         ("users", [{"name": "u"}, {"name": "u"}], 'config: users has "u" twice'),
         ("users", {"u": {}}, "config: users must be a list"),
         ("users", [1], "config.users is not an object"),
         ("users.user", "x", 'user "u" is not an object'),
+        (
+            "clusters.cluster.server",
+            "https://u:secret@a",
+            'cluster "k": server must have no password: it belongs to the user',
+        ),
         ("clusters.cluster.server", "https://a:b", 'cluster "k": server is not a URL: *'),
         (
             "clusters.cluster.server",
@@ -571,7 +576,9 @@ def test_what_cannot_be_used_is_one_line_that_names_file_and_field(
     ("content", "text"),
     [
         (b"", "it has no clusters, users and contexts"),
-        (b"a: 1\nsecret: [", "line 2: expected the node content, but found '<stream end>'"),
+        (b"a: 1\nsecret: [", "line 2 is not YAML"),
+        (b"password: *hunter2", "line 1 is not YAML"),
+        (b"a: 2026-99-99", "it is not YAML"),
         (b"\x00", "it is not YAML"),
         (b"\xff\xfe\xff", "it is not YAML"),
     ],

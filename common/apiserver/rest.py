@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
@@ -210,6 +211,8 @@ def describe(error: Exception, server: str) -> str:
         text = f"connection refused by {where}"
     elif isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError):
         text = f"no response from {where} in time"
+    elif isinstance(cause, IncompleteRead):
+        text = f"{where} closed the connection within a response"
     elif isinstance(cause, ssl.SSLCertVerificationError):
         text = f"the certificate of {where} is not trusted: {cause.verify_message}"
     elif isinstance(cause, ssl.SSLError):

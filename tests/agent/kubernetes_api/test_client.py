@@ -133,6 +133,15 @@ def test_an_answer_that_is_no_list_is_unavailable(
         api.list_pods("n1")
 
 
+def test_a_response_that_breaks_off_is_said_in_words(api: Api, server: ApiServer) -> None:
+    say(server, 200, b'{"metadata"', cut=True)
+    text = (
+        r"^API server: (127\.0\.0\.1:\d+ closed the connection within a response|.* reset by peer)$"
+    )
+    with pytest.raises(Unavailable, match=text):
+        api.list_pods("n1")
+
+
 def test_a_get_gives_up_in_time(
     api: Api, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,9 +22,11 @@ help:
 	@echo "make format     format and fix what ruff can"
 	@echo "make proto      generate the gRPC stubs again"
 
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "gpu-turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "gpu-turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,check]'
 	@touch $@
@@ -58,9 +60,10 @@ release: $(STAMP)
 	$(BIN)/python -m release $(if $(IMAGE),--image $(IMAGE)) \
 	  $(if $(PROXY_IMAGE),--proxy-image $(PROXY_IMAGE)) $(if $(URL),--url $(URL))
 
-# Of several names in IMAGE the first is built and the others are further tags.
-image: $(STAMP)
-	@$(BIN)/python -m release.image $(foreach each,$(or $(IMAGE),gpu-turnstile),--name $(each)) \
+# Of several names in IMAGE the first is built and the others are further tags. Nothing is installed.
+image:
+	@$(CHECK_PYTHON)
+	@$(PYTHON) -m release.image $(foreach each,$(or $(IMAGE),gpu-turnstile),--name $(each)) \
 	  $(foreach each,$(PLATFORMS),--platform $(each)) $(if $(PUSH),--push) \
 	  $(if $(BUILDER),--builder $(BUILDER))
 

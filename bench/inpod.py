@@ -8,18 +8,15 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agent import __main__ as agent  # first: it declares the deferred imports
+from agent import __main__ as agent
+from agent.app import card_gauges, container_setup
+from common.apiserver import access
 
 
 def main(folder: Path, arguments: list[str]) -> None:
     """Run the agent."""
-    from kubernetes.config import incluster_config  # noqa: PLC0415 -- see above
-
-    incluster_config.SERVICE_TOKEN_FILENAME = str(folder / "token")
-    incluster_config.SERVICE_CERT_FILENAME = str(folder / "ca.crt")
+    access.SERVICE_ACCOUNT = folder
     if (folder / "proc").is_dir():
-        from agent.app import card_gauges, container_setup  # noqa: PLC0415 -- see above
-
         for each in (card_gauges, container_setup):
             each.Cgroups = partial(each.Cgroups, folder / "proc")  # type: ignore[attr-defined]
     agent.main(arguments, prog_name="python -m agent")

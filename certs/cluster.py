@@ -1,8 +1,8 @@
 """The requests of a rotation to the API server, by :mod:`common.apiserver`.
 
-Every request is made once, within its timeouts. If it may succeed later, or its response is lost
-although it may have been carried out, it raises :class:`certs.errors.Conflict`: the caller then
-reads all objects again, after a pause.
+A request is made once, within its timeouts, and again only if the API server asks for it. If it may
+succeed later, or its response is lost although it may have been carried out, it raises
+:class:`certs.errors.Conflict`: the caller then reads all objects again, after a pause.
 """
 
 import json
@@ -26,7 +26,7 @@ from certs.reading import Certificate
 from certs.settings import Settings
 from common.apiserver.client import object_path, quoted, refusal
 from common.apiserver.errors import CredentialsError, Gone, Rejected
-from common.apiserver.rest import BROKEN, Rest
+from common.apiserver.rest import BROKEN, Rest, describe
 from common.errors import Unavailable
 
 _TIMEOUTS = (5.0, 15.0)
@@ -122,7 +122,10 @@ class RotationApi:
                 return None
             kind = Conflict if (method, error.status) in _AGAIN else ClusterError
             raise kind(f"{method} {path}: {error.status} {_line(error)}") from error
-        except (*BROKEN, Gone, Unavailable) as error:
+        except BROKEN as error:
+            reason = describe(error, self._rest.host)
+            raise Conflict(f"{method} {path}: {reason}") from error
+        except (Gone, Unavailable) as error:
             raise Conflict(f"{method} {path}: {_line(error)}") from error
         self._compare_clocks(response.headers.get("Date"))
         return _decode(content, f"{method} {path}")

@@ -1,14 +1,16 @@
-"""``python -m release.image``: builds the image with an installed builder, and pushes it."""
+"""``python -m release.image``: builds the image with an installed builder, and pushes it.
 
+Only the standard library is imported, so that ``make image`` installs nothing.
+"""
+
+import argparse
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 from release.sources import ROOT, commit, version
 
@@ -66,7 +68,7 @@ def choose(wanted: str) -> str:
     """Return the wanted builder, or the first one that works.
 
     Raises:
-        click.ClickException: none works.
+        SystemExit: none works.
     """
     for each in (wanted,) if wanted else BUILDERS:
         if shutil.which(each) is not None:
@@ -76,39 +78,35 @@ def choose(wanted: str) -> str:
             if done.returncode == 0:
                 return each
     tried = wanted or ", ".join(BUILDERS)
-    raise click.ClickException(f"no builder of images works here: {tried} (BUILDER= names one)")
+    sys.exit(f"Error: no builder of images works here: {tried} (BUILDER= names one)")
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--name", "names", multiple=True, required=True, help="REGISTRY/NAME:TAG, repeated.")
-@click.option("--platform", "platforms", multiple=True, help="OS/ARCHITECTURE, repeated.")
-@click.option("--push", is_flag=True, help="Push the image to the registries of its names.")
-@click.option(
-    "--digest-file",
-    type=click.Path(path_type=Path),
-    default="build/image.digest",
-    help="File for the digest of the pushed image.",
-)
-@click.option("--builder", type=click.Choice(["", *BUILDERS]), default="", help="Builder to use.")
-def main(
-    *,
-    names: tuple[str, ...],
-    platforms: tuple[str, ...],
-    push: bool,
-    digest_file: Path,
-    builder: str,
-) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Build the image, and push it with --push."""
-    chosen = choose(builder)
-    digest_file.parent.mkdir(parents=True, exist_ok=True)
+    parser = argparse.ArgumentParser(prog="python -m release.image", description=main.__doc__)
+    names, platforms = "REGISTRY/NAME:TAG, repeated", "OS/ARCHITECTURE, repeated"
+    parser.add_argument("--name", action="append", required=True, help=names)
+    parser.add_argument("--platform", action="append", default=[], help=platforms)
+    parser.add_argument("--push", action="store_true", help="push to the registries of the names")
+    parser.add_argument(
+        "--digest-file",
+        type=Path,
+        default="build/image.digest",
+        help="file for the digest of the pushed image (default: %(default)s)",
+    )
+    parser.add_argument("--builder", choices=["", *BUILDERS], default="", help="builder to use")
+    given = parser.parse_args(arguments)
+    chosen = choose(given.builder)
+    file: Path = given.digest_file
+    file.parent.mkdir(parents=True, exist_ok=True)
     labels = [f"VERSION={version()}", f"REVISION={commit()}"]
-    image = Image(names, platforms, push, digest_file.resolve())
+    image = Image(tuple(given.name), tuple(given.platform), given.push, file.resolve())
     for each in commands(chosen, image, labels):
-        click.echo(f"$ {' '.join(each)}")
+        print(f"$ {' '.join(each)}", flush=True)  # noqa: T201 -- a command line
         done = subprocess.run(each, cwd=ROOT, check=False)  # noqa: S603 - made above
         if done.returncode:
             sys.exit(done.returncode)
-    if push and chosen == "docker":
+    if image.push and chosen == "docker":
         pushed = json.loads(_metadata(image).read_text(encoding="utf-8"))
         image.digest_file.write_text(pushed["containerimage.digest"], encoding="utf-8")
 

@@ -2,9 +2,7 @@
 
 It has this project's packages and their dependencies as installed here, in pure Python. So one file
 works for every processor, system and version of Python; those of shiv and pex do not if a
-dependency is compiled. The compiled parts are accelerators that their packages do not need (PyYAML,
-charset-normalizer), with one exception: the Kubernetes client imports names of pydantic for API
-models, which ``kubectl gpu`` never makes. The file has stand-ins for these names.
+dependency is compiled. The only compiled part is an accelerator that PyYAML does not need.
 """
 
 import re
@@ -16,17 +14,14 @@ from packaging.requirements import Requirement
 
 from release.archives import write_zip
 
-NEEDED = ("click", "kubernetes", "prometheus-client", "PyYAML", "rich", "urllib3")
+NEEDED = ("click", "prometheus-client", "PyYAML", "rich", "urllib3")
 """Distributions that the packages below import."""
 
 PACKAGES = ("common", "contract", "placement", "view")
 _LEFT_OUT = re.compile(
-    r"common/serving/|view/web/|kubernetes/(aio|client/(api|models))/(?!__init__\.py$)"
+    r"common/serving/|view/web/"
     r"|.*\b(tests?|__pycache__)/|.*\.(so|pyd|pyi|pyc|c|h|pyx)$"
 )
-_COMPILED = frozenset({"pydantic", "aiohttp", "aiohttp-retry"})
-"""Distributions without a pure Python form; the second and third are needed only for asyncio."""
-
 _MAIN = """\
 import sys
 
@@ -38,23 +33,6 @@ else:
     from view.kubectl import main
 sys.exit(main())
 """
-_PYDANTIC = '''\
-"""The names that kubernetes.client.api_client and api_response import; see release/onefile.py."""
-
-StrictInt, StrictBytes = int, bytes
-
-
-class BaseModel:
-    """A model of the API, none of which is made here."""
-
-
-class SecretStr(str):
-    """A secret in such a model."""
-
-
-def Field(*_args, **_kwargs):
-    """Stand for a field of such a model."""
-'''
 
 
 def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
@@ -68,7 +46,7 @@ def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
     Raises:
         PackageNotFoundError: a needed package is not installed here.
     """
-    files = {"__main__.py": _MAIN.encode(), "pydantic.py": _PYDANTIC.encode()}
+    files = {"__main__.py": _MAIN.encode()}
     for package in PACKAGES:
         for each in sorted((root / package).rglob("*")):
             name = each.relative_to(root).as_posix()
@@ -83,7 +61,7 @@ def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
 
 def _closure() -> Iterator[Distribution]:
     """Yield the needed distributions and, in turn, their dependencies."""
-    waiting, seen = list(NEEDED), set(_COMPILED)
+    waiting, seen = list(NEEDED), set[str]()
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
         if name in seen:

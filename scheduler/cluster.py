@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import CredentialsError
-from common.apiserver.rest import MOST_KEPT
+from common.apiserver.rest import MOST_KEPT, SharedTimeout
 from common.errors import SettingsError, Unavailable
 
 BIND_SECONDS = 4.0
@@ -135,8 +135,7 @@ class SchedulerApi:
             rest = deadline - time.monotonic()
             if rest <= 0:
                 raise TimeoutError
-            query = {"timeout": f"{max(rest, 0.001):.3f}s"}  # 0 would mean the server's default
-            return request(timeout=rest, query=query)
+            return request(timeout=SharedTimeout(rest))
 
         try:
             async with asyncio.timeout(seconds):

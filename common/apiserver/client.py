@@ -7,15 +7,16 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from common.apiserver.access import ServerAccess
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.lists import decode_without_managed_fields
-from common.apiserver.rest import BROKEN, Rest, Timeout
+from common.apiserver.rest import BROKEN, Rest, Timeout, describe
 from common.backoff import spread
 from common.errors import Unavailable
 from common.text import cut
@@ -36,18 +37,23 @@ class Client:
 
     def __init__(
         self,
-        kubeconfig: Path | None,
+        access: ServerAccess | Path | None,
         *,
         user_agent: str,
-        context: str | None = None,
-        headers: Sequence[tuple[str, str]] = (),
+        request_timeout: float | None = None,
     ) -> None:
         """Read the credentials, as :class:`Rest` does; no request is made yet.
+
+        Args:
+            access: see :class:`Rest`.
+            user_agent: see :class:`Rest`.
+            request_timeout: seconds for each request except watches, instead of its own timeout.
 
         Raises:
             CredentialsError: the credentials cannot be used.
         """
-        self.rest = Rest(kubeconfig, user_agent=user_agent, context=context, headers=headers)
+        self.rest = Rest(access, user_agent=user_agent)
+        self._request_timeout = request_timeout
         self._lock = threading.Lock()
         self._watching: set[Any] = set()
         self._closed = False
@@ -61,7 +67,7 @@ class Client:
         timeout: Timeout,
         query: Mapping[str, str] | None = None,
     ) -> Json:
-        """Make one request and return the object in the response.
+        """Make one request, as :meth:`Rest.request` does, and return the object in the response.
 
         Args:
             method: the HTTP method, such as ``GET``.
@@ -77,12 +83,10 @@ class Client:
         """
         return decode(self._content(method, path, body, timeout=timeout, query=query))
 
-    def find(
-        self, path: str, *, timeout: Timeout, query: Mapping[str, str] | None = None
-    ) -> Json | None:
+    def find(self, path: str, *, timeout: Timeout) -> Json | None:
         """Get one object, as :meth:`call` does; ``None`` if it does not exist."""
         try:
-            return self.call("GET", path, timeout=timeout, query=query)
+            return self.call("GET", path, timeout=timeout)
         except Rejected as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -167,7 +171,9 @@ class Client:
                         raise Gone(obj.get("message", ""))
                     raise Unavailable(f"watch: {obj.get('message')}")
                 yield kind, obj
-        except (*BROKEN, ValueError) as error:
+        except BROKEN as error:
+            raise Unavailable(f"watch: {describe(error, self.rest.host)}") from error
+        except ValueError as error:
             raise Unavailable(f"watch: {error}") from error
         finally:
             with self._lock:
@@ -180,10 +186,20 @@ class Client:
             for response in self._watching:
                 _shut(response)
 
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """End the waits of all threads at Ctrl-C: the API server may ask for hours."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.rest.close()
+            raise
+
     def close(self) -> None:
-        """End every watch in progress at once; further watches end at once too."""
+        """End every watch and wait at once; further watches end at once too."""
         with self._lock:
             self._closed = True
+        self.rest.close()
         self.end_watches()
 
     def _content(
@@ -195,11 +211,12 @@ class Client:
         timeout: Timeout,
         query: Mapping[str, str] | None = None,
     ) -> bytes:
+        timeout = self._request_timeout or timeout
         response = self._request(method, path, body, timeout=timeout, query=query)
         try:
             content: bytes = response.data
         except BROKEN as error:
-            raise Unavailable(f"API server: {error}") from error
+            raise Unavailable(f"API server: {describe(error, self.rest.host)}") from error
         return content
 
     def _request(

@@ -1,29 +1,44 @@
-"""Raw requests to the API server. Only this module here imports ``kubernetes`` and ``urllib3``.
+"""Raw requests to the API server. Only this module here imports ``urllib3``.
 
-The official client handles credentials, TLS, proxies and connections. Its typed methods and models
-are not used: to import them takes longer than the rest of the agent's start, and to build typed
-objects for every pod event costs more than all other work. The modules are imported one by one,
-because the program defers their packages (``agent.__main__``).
+The typed methods and models of the official client are not used: to import them takes longer than
+the rest of the agent's start, and to build typed objects for every pod event costs more than all
+other work. Its readers of kubeconfigs and its retries are not used either, because they differ from
+those of client-go: see :mod:`common.apiserver.kubeconfig` and :meth:`Rest.request`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+import re
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
 import urllib3
-from kubernetes.client.configuration import Configuration
-from kubernetes.client.exceptions import ApiException
-from kubernetes.client.rest import RESTClientObject
-from kubernetes.config.config_exception import ConfigException
-from kubernetes.config.incluster_config import load_incluster_config
+from urllib3.util.ssl_ import create_urllib3_context
 
+from common.apiserver.access import (
+    ClientCertificate,
+    Credentials,
+    ServerAccess,
+    reason_of,
+    service_account,
+)
 from common.apiserver.errors import CredentialsError
 from common.errors import Unavailable
 
 Timeout = float | tuple[float, float]
 """Seconds for all of a request, or for the connection and for each read."""
+
+
+class SharedTimeout(float):
+    """Seconds for all of a request, of which the API server gets the rest as its own timeout."""
+
 
 MOST_KEPT = 32
 """Idle connections that are kept; so many threads can make requests without new connections."""
@@ -34,9 +49,7 @@ BROKEN = (urllib3.exceptions.HTTPError, OSError)
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
-
-# The client's errors for an invalid kubeconfig; errors of its YAML parser are added below.
-_UNUSABLE = (ConfigException, OSError, ValueError, TypeError)
+_MOST_RETRIES = 10
 
 
 class Rest:
@@ -44,34 +57,29 @@ class Rest:
 
     def __init__(
         self,
-        kubeconfig: Path | None,
+        access: ServerAccess | Path | None,
         *,
         user_agent: str,
-        context: str | None = None,
-        headers: Sequence[tuple[str, str]] = (),
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
     ) -> None:
         """Read the credentials; no request is made yet.
 
         Args:
-            kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``; ``None`` for the
-                service account of the pod.
+            access: how the API server is reached; a kubeconfig file, for its current context; or
+                ``None`` for the service account of the pod.
             user_agent: name of the program in audit logs.
-            context: a context of the kubeconfig; ``None`` for the current one.
-            headers: further headers of each request, such as those of impersonation.
+            wait: waits for an event, or so many seconds; returns whether the event has happened.
 
         Raises:
             CredentialsError: the credentials cannot be used.
         """
+        self._access = _read(access)
         self._user_agent = user_agent
-        self._headers = headers
-        self._configuration = Configuration()
-        if kubeconfig is None:
-            _load_service_account(self._configuration)
-        else:
-            _load_kubeconfig(self._configuration, kubeconfig, context)
-        self._configuration.retries = False
-        self._configuration.connection_pool_maxsize = MOST_KEPT
-        self._client = RESTClientObject(self._configuration)
+        self._wait = wait
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._certificate: ClientCertificate | None = None
+        self._pool = _open_pool(self._access, None)
 
     def request(
         self,
@@ -83,6 +91,10 @@ class Rest:
         body: Mapping[str, Any] | list[Any] | None = None,
     ) -> Any:
         """Make one request.
+
+        If the response is 429 or 5xx with ``Retry-After`` in seconds, the request is sent again
+        after that time, up to ten times, as client-go does it with every method
+        (``rest/with_retry.go``). With a *timeout* for all of it, there is no wait beyond it.
 
         Args:
             method: the HTTP method, such as ``GET``.
@@ -97,92 +109,219 @@ class Rest:
         Raises:
             Unavailable: no response, or the credentials cannot be renewed.
         """
-        try:
-            headers = urllib3.HTTPHeaderDict({"Accept": _JSON, "User-Agent": self._user_agent})
-            headers.extend([*self._authorization().items(), *self._headers])
-        except (*BROKEN, ConfigException) as error:
-            raise Unavailable(f"API server: {error}") from error
-        if body is not None:
-            patch = _JSON_PATCH if isinstance(body, list) else _MERGE_PATCH
-            headers["Content-Type"] = patch if method == "PATCH" else _JSON
-        url = self._configuration.host + path
-        if query:
-            url = f"{url}?{urlencode(sorted(query.items()))}"
-        try:
-            response = self._client.request(
-                method, url, headers=headers, body=body, _request_timeout=timeout
-            )
-        except ApiException as error:  # an error of TLS, not a status of the server
-            reason = " ".join(str(error.reason).split())
-            raise Unavailable(f"API server: {reason}") from error
-        except BROKEN as error:
-            raise Unavailable(f"API server: {error}") from error
-        return response.response
+        total = timeout if isinstance(timeout, float | int) else None
+        began, retries = time.monotonic(), 0
+        while True:
+            left = None if total is None else total - (time.monotonic() - began)
+            own = dict(query or {})
+            if left is not None and isinstance(
+                timeout, SharedTimeout
+            ):  # 0 would mean the server's default
+                own["timeout"] = f"{max(left, 0.001):.3f}s"
+            response = self._send(method, path, timeout if left is None else left, own, body)
+            pause = _retry_after(response)
+            if pause is None or retries == _MOST_RETRIES:
+                return response
+            if total is not None and pause >= total - (time.monotonic() - began):
+                return response
+            if self._wait(self._closed, pause):
+                return response
+            with suppress(*BROKEN):
+                response.drain_conn()
+            retries += 1
+
+    def close(self) -> None:
+        """End waits for a retry at once; from now on no request is sent again."""
+        self._closed.set()
 
     @property
     def host(self) -> str:
         """URL of the API server."""
-        return str(self._configuration.host)
+        return self._access.server
 
-    def _authorization(self) -> dict[str, str]:
-        """Return the header with the token; the client renews an expiring token."""
-        token = self._configuration.auth_settings().get("BearerToken")
-        return {token["key"]: token["value"]} if token and token["value"] else {}
+    def _send(
+        self,
+        method: str,
+        path: str,
+        timeout: Timeout,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | list[Any] | None,
+    ) -> Any:
+        try:
+            credentials = self._access.credentials.current()
+            pool = self._pool_for(credentials.certificate)
+        except CredentialsError as error:
+            raise Unavailable(f"API server: getting credentials: {error}") from error
+        content = None if body is None else json.dumps(body).encode()
+        url = f"{self._access.server}{path}"
+        if query:
+            url = f"{url}?{urlencode(sorted(query.items()))}"
+        try:
+            response = pool.request(
+                method,
+                url,
+                headers=self._headers(method, credentials, body),
+                body=content,
+                timeout=_urllib3_timeout(timeout),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+        except BROKEN as error:
+            raise Unavailable(f"API server: {describe(error, self.host)}") from error
+        if response.status == 401:
+            self._access.credentials.reject(credentials)
+        return response
+
+    def _headers(
+        self, method: str, credentials: Credentials, body: Mapping[str, Any] | list[Any] | None
+    ) -> urllib3.HTTPHeaderDict:
+        headers = urllib3.HTTPHeaderDict({"Accept": _JSON, "User-Agent": self._user_agent})
+        if credentials.authorization:
+            headers["Authorization"] = _wire(credentials.authorization)
+        for name, value in self._access.impersonation:
+            headers.add(name, _wire(value))
+        if body is not None:
+            patch = _JSON_PATCH if isinstance(body, list) else _MERGE_PATCH
+            headers["Content-Type"] = patch if method == "PATCH" else _JSON
+        return headers
+
+    def _pool_for(self, certificate: ClientCertificate | None) -> urllib3.PoolManager:
+        """Return the connections with this certificate; after a change, new ones."""
+        with self._lock:
+            if certificate != self._certificate:
+                self._pool = _open_pool(self._access, certificate)
+                self._certificate = certificate
+            return self._pool
 
 
-def _load_service_account(configuration: Configuration) -> None:
-    try:
-        load_incluster_config(client_configuration=configuration)
-    except _UNUSABLE as error:
-        raise _unusable("the pod's service account", error) from error
-
-
-def _load_kubeconfig(configuration: Configuration, path: Path, context: str | None) -> None:
-    with _readable(path) as kube_config:
-        kube_config.load_kube_config(str(path), context, client_configuration=configuration)
-
-
-def namespace_of(kubeconfig: Path, context: str | None = None) -> str:
-    """Return the namespace of a kubeconfig's context; ``default`` if it has none.
+def describe(error: Exception, server: str) -> str:
+    """Describe in one line why a server sent no usable response, without names of classes.
 
     Args:
-        kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``.
-        context: name of the context; ``None`` for the current one.
+        error: an error of ``urllib3``, or one that it raises.
+        server: URL of the server.
+    """
+    where, cause = urlsplit(server).netloc, _cause(error)
+    if isinstance(error, urllib3.exceptions.ProxyError):
+        text = f"the proxy does not connect to {where}: {reason_of(_cause(error.original_error))}"
+    elif isinstance(error, urllib3.exceptions.NameResolutionError):
+        text = f"no such host: {urlsplit(server).hostname}"
+    elif isinstance(cause, ConnectionRefusedError):
+        text = f"connection refused by {where}"
+    elif isinstance(cause, urllib3.exceptions.TimeoutError | TimeoutError):
+        text = f"no response from {where} in time"
+    elif isinstance(cause, IncompleteRead):
+        text = f"{where} closed the connection within a response"
+    elif isinstance(cause, ssl.SSLCertVerificationError):
+        text = f"the certificate of {where} is not trusted: {cause.verify_message}"
+    elif isinstance(cause, ssl.SSLError):
+        text = f"TLS: {(cause.reason or 'failed').replace('_', ' ').lower()}"
+    else:
+        text = reason_of(cause)
+    return text
+
+
+def _cause(error: Exception) -> Exception:
+    """Return the first cause that is no error of ``urllib3``, or the last one that is."""
+    while isinstance(error, urllib3.exceptions.HTTPError):
+        inner = next((each for each in error.args if isinstance(each, Exception)), None)
+        found = inner or error.__cause__ or error.__context__
+        if not isinstance(found, Exception):
+            break
+        error = found
+    return error
+
+
+def _read(access: ServerAccess | Path | None) -> ServerAccess:
+    if access is None:
+        return service_account()
+    if isinstance(access, Path):
+        # Imports PyYAML; no pod needs it for this.
+        from common.apiserver.kubeconfig import load_context  # noqa: PLC0415
+
+        return load_context([access]).access
+    return access
+
+
+def _open_pool(access: ServerAccess, certificate: ClientCertificate | None) -> urllib3.PoolManager:
+    """Make a pool of connections; none is opened yet.
 
     Raises:
-        CredentialsError: the file cannot be used, or has no such context.
+        CredentialsError: a certificate, a key or the proxy cannot be used.
     """
-    with _readable(kubeconfig) as kube_config:
-        contexts, current = kube_config.list_kube_config_contexts(str(kubeconfig))
-    for each in contexts if context is not None else [current]:
-        if context in (None, each["name"]):
-            return str(each["context"].get("namespace") or "default")
-    raise CredentialsError(f'context "{context}" does not exist')
+    options: dict[str, Any] = {"maxsize": MOST_KEPT}
+    if access.server.startswith("https:"):
+        options["ssl_context"] = _context(access, certificate)
+        if access.server_name:
+            options["server_hostname"] = access.server_name
+    if not access.proxy:
+        return urllib3.PoolManager(**options)
+    url = urlsplit(access.proxy)
+    if url.scheme.startswith("socks5"):
+        try:
+            from urllib3.contrib.socks import SOCKSProxyManager  # noqa: PLC0415 -- may be missing
+        except ImportError as error:
+            raise CredentialsError(
+                "kubeconfig: proxy-url: socks5:// needs a Python package: pip install PySocks"
+            ) from error
+        # The proxy resolves the name of the server, as with Go.
+        return SOCKSProxyManager(urlunsplit(("socks5h", *url[1:])), **options)
+    if url.username:
+        login = f"{url.username}:{url.password or ''}"
+        options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=unquote(login))
+    return urllib3.ProxyManager(access.proxy, **options)
 
 
-def contexts_of(kubeconfig: Path) -> list[str]:
-    """Return the names of a kubeconfig's contexts.
+def _context(access: ServerAccess, certificate: ClientCertificate | None) -> ssl.SSLContext:
+    context = create_urllib3_context()
+    # Go has no such checks. Python has had them since 3.13, and they refuse CAs of older clusters.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if access.insecure:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # it is asked for
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif access.authorities:
+        try:
+            context.load_verify_locations(cadata=access.authorities.decode("ascii", "replace"))
+        except (ssl.SSLError, ValueError) as error:
+            raise CredentialsError(
+                "kubeconfig: the CA certificates are no PEM certificates"
+            ) from error
+    else:
+        context.load_default_certs()
+    if certificate is not None:
+        # Python's ssl reads these from a file only.
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(certificate.certificate + b"\n" + certificate.key)
+            file.flush()
+            try:
+                context.load_cert_chain(file.name, password=lambda: "")
+            except (ssl.SSLError, ValueError) as error:
+                raise CredentialsError(
+                    "client-certificate and client-key are no PEM certificate with its "
+                    "key without a password"
+                ) from error
+    return context
 
-    Raises:
-        CredentialsError: the file cannot be used.
+
+def _retry_after(response: Any) -> float | None:
+    """Return the seconds after which the server wants the request again; ``None`` if it does not.
+
+    Like client-go, only whole seconds are read, no dates.
     """
-    with _readable(kubeconfig) as kube_config:
-        found, _ = kube_config.list_kube_config_contexts(str(kubeconfig))
-    return sorted(str(each["name"]) for each in found)
+    if response.status != 429 and response.status < 500:
+        return None
+    found = response.headers.get("Retry-After", "")
+    return float(found) if re.fullmatch(r"\d{1,9}", found) else None
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[Any]:
-    """Return the client's module in a context that translates its errors."""
-    # Imports OAuth libraries and an HTTP client; no pod of the DaemonSet needs them.
-    from kubernetes.config import kube_config  # noqa: PLC0415
-
-    try:
-        yield kube_config
-    # Through the client, because only the agent's cards file imports PyYAML itself.
-    except (*_UNUSABLE, kube_config.yaml.YAMLError) as error:  # type: ignore[attr-defined]
-        raise _unusable(str(path), error) from error
+def _urllib3_timeout(timeout: Timeout) -> urllib3.Timeout:
+    if isinstance(timeout, tuple):
+        return urllib3.Timeout(connect=timeout[0], read=timeout[1])
+    return urllib3.Timeout(total=max(timeout, 0.001))
 
 
-def _unusable(where: str, error: Exception) -> CredentialsError:
-    return CredentialsError(f"kubeconfig: cannot use {where}: {' '.join(str(error).split())}")
+def _wire(value: str) -> str:
+    """Return text that is sent as UTF-8, as by Go: ``http.client`` encodes headers as Latin-1."""
+    return value.encode().decode("latin-1")

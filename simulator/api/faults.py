@@ -26,6 +26,7 @@ class Fault:
         message: the message of the ``Status``; ``{asked}`` in it becomes verb and path.
         delay_s: seconds before the response starts.
         cut: whether the connection is reset after *body*, which is shorter than announced.
+        retry_after: the header of this name; empty for none.
     """
 
     status: int = 0
@@ -33,6 +34,7 @@ class Fault:
     message: str = ""
     delay_s: float = 0.0
     cut: bool = False
+    retry_after: str = ""
 
 
 SILENCE = Fault(delay_s=math.inf)

@@ -367,7 +367,10 @@ async def _faulty(request: web.Request, fault: Fault) -> web.StreamResponse:
         message = fault.message.format(asked=_describe(request))
         body = json.dumps(errors.StatusError(fault.status, reason, message).body()).encode()
     if not fault.cut:
-        return web.Response(status=fault.status, body=body, content_type="application/json")
+        headers = {"Retry-After": fault.retry_after} if fault.retry_after else None
+        return web.Response(
+            status=fault.status, body=body, headers=headers, content_type="application/json"
+        )
     response = web.StreamResponse(status=fault.status)
     response.content_length = len(body) + 1
     await response.prepare(request)

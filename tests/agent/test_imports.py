@@ -20,13 +20,13 @@ pytestmark = pytest.mark.slow
 # The agent's own command line in a pod, with a service account; it tells what has run, which a
 # deferred module has not, once it serves.
 _PROGRAM = """
-import json, sys
+import json, pathlib, sys
 import agent.__main__ as program
 from agent.app import refresher
 from common.deferred import _Deferred
-from kubernetes.config import incluster_config
+from common.apiserver import access
 
-incluster_config.SERVICE_TOKEN_FILENAME, incluster_config.SERVICE_CERT_FILENAME = sys.argv[1:3]
+access.SERVICE_ACCOUNT = pathlib.Path(sys.argv[1])
 
 def serves(self):
     ran = [name for name, module in sys.modules.items() if type(module) is not _Deferred]
@@ -34,7 +34,7 @@ def serves(self):
 
 refresher.Refresher.run = serves
 refresher._SYNC_SECONDS = 1.0  # nobody answers
-program.main(sys.argv[3:])
+program.main(sys.argv[2:])
 """
 
 
@@ -49,7 +49,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
         kubelet = make_kubelet(folder)
         kubelet.start()
         command = [
-            *(sys.executable, "-c", _PROGRAM, str(made / "token"), str(made / "ca.crt")),
+            *(sys.executable, "-c", _PROGRAM, str(made)),
             *("--node-name", "n1", "--cards", str(cards)),
             *("--kubelet-dir", str(folder / "plugins"), "--plugin-dir", str(folder / "plugins")),
             *("--pod-resources-socket", str(folder / "pr.sock")),
@@ -74,22 +74,12 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     return frozenset(json.loads((made / "out").read_text()))
 
 
-ABSENT = {
-    # All of the Kubernetes API's types, and what builds them.
-    "kubernetes.client": ("models", "api_client", "api.core_v1_api"),
-    # Parts of the client that the agent never uses.
-    "kubernetes": ("dynamic", "informer", "leaderelection", "stream", "watch"),
-    # Kubeconfigs alone need these, or the API's types do.
-    "kubernetes.config": ("kube_config",),
-    **dict.fromkeys(("oauthlib", "requests", "requests_oauthlib", "pydantic"), ("",)),
-}
+ABSENT = {"kubernetes", "requests", "common.apiserver.kubeconfig", "common.apiserver.exec_plugin"}
 
 
-def test_of_the_kubernetes_client_only_what_sends_requests_is_imported(
+def test_no_kubernetes_client_and_no_reader_of_kubeconfigs_is_imported(
     imported: frozenset[str],
 ) -> None:
-    absent = {f"{package}.{name}".strip(".") for package in ABSENT for name in ABSENT[package]}
-    assert len(absent) == 13
-    assert not imported & absent
+    assert not imported & ABSENT
     # Else the names above would be absent for another reason.
-    assert {"kubernetes.client.rest", "kubernetes.config.incluster_config"} <= imported
+    assert {"urllib3", "common.apiserver.access"} <= imported

@@ -1,12 +1,15 @@
 """``make image``: which builder is taken, and what it is told."""
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from release.image import Image, commands, main
+from release.sources import ROOT
 
 LABELS = ("VERSION=1", "REVISION=abc")
 NAMES = ("r.example/a:1", "r.example/b:1")
@@ -93,13 +96,30 @@ def test_a_builder_whose_daemon_is_unreachable_is_skipped(
     _builder(tmp_path, "buildah", works=True)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("release.image.BUILDERS", ("docker", "buildah"))
-    done = CliRunner().invoke(main, ["--name", "a:1", "--digest-file", str(tmp_path / "d")])
-    assert done.exit_code == 0, done.output
+    main(["--name", "a:1", "--digest-file", str(tmp_path / "d")])
     (call,) = (tmp_path / "calls").read_text().splitlines()
     assert call.startswith("buildah build --build-arg VERSION=")
-    done = CliRunner().invoke(main, ["--name", "a:1", "--builder", "docker"])
-    assert done.exit_code == 1
-    assert "no builder of images works here: docker (BUILDER= names one)" in done.output
+    with pytest.raises(
+        SystemExit, match=r"^Error: no builder of images works here: docker \(BUILDER= names one\)$"
+    ):
+        main(["--name", "a:1", "--builder", "docker"])
+
+
+def test_make_image_installs_nothing_before_it_says_that_there_is_no_builder() -> None:
+    """With a Python that has no packages, not even from the sources of a virtual environment."""
+    command = ["make", "--no-print-directory", "image", "VENV=/nowhere", "BUILDER=podman"]
+    command += [f"PYTHON={sys.executable} -S"]
+    path = f"/nowhere{os.pathsep}{Path(shutil.which('sh') or '').parent}"
+    done = subprocess.run(
+        [shutil.which("make") or "make", *command[1:]],
+        cwd=ROOT,
+        env={"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: no builder of images works here: podman")
 
 
 def test_the_digest_of_what_docker_pushed_is_written_as_others_write_it(
@@ -108,8 +128,5 @@ def test_the_digest_of_what_docker_pushed_is_written_as_others_write_it(
     _builder(tmp_path, "docker", works=True)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     file = tmp_path / "out" / "digest"
-    done = CliRunner().invoke(
-        main, ["--name", "a:1", "--push", "--builder", "docker", "--digest-file", str(file)]
-    )
-    assert done.exit_code == 0, done.output
+    main(["--name", "a:1", "--push", "--builder", "docker", "--digest-file", str(file)])
     assert file.read_text() == "sha256:12"

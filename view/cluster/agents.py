@@ -39,7 +39,7 @@ def read_usages(
     ]
     if not running:
         return ()
-    with ThreadPoolExecutor(min(len(running), _AT_ONCE)) as pool:
+    with ThreadPoolExecutor(min(len(running), _AT_ONCE)) as pool, api.interruptible():
         usages = list(pool.map(lambda pod: _read_node(api, namespace, pod), running))
     by_node: dict[str, NodeUsage] = {}
     for usage in usages:  # of two agents on a node, one is stopping or waits for the other

@@ -63,19 +63,17 @@ def events_of(namespace: str, name: str) -> ResourceKind:
 def short_reason(error: Exception) -> str:
     """Return why the API server is unreachable; equal errors give the same text."""
     text = str(error)
-    known = {"timed out": "no response in time", "refused": "connection refused"}
+    known = {"no response from": "no response in time", "refused by": "connection refused"}
     found = (reason for sign, reason in known.items() if sign in text)
     return next(found, clamp(text.removeprefix("API server: "), 200))
 
 
-def pages(
-    api: Client, path: str, query: Mapping[str, str], within: float | None = None
-) -> Iterator[tuple[list[Json], str]]:
+def pages(api: Client, path: str, query: Mapping[str, str]) -> Iterator[tuple[list[Json], str]]:
     """Yield the pages of a list: objects, and the resource version to watch from."""
     more = ""
     while True:
         wanted = {**query, "limit": _PAGE, **({"continue": more} if more else {})}
-        objects, version, more = api.list(path, wanted, within)
+        objects, version, more = api.list(path, wanted)
         yield objects, version
         if not more:
             return
@@ -96,7 +94,6 @@ class FollowedCollection:
     on_gap: Callable[[ResourceKind, Gap | None], None]
     progress: Progress = lambda _what, _count: None
     own_nodes: Callable[[], Sequence[str]] = lambda: ()
-    within: float | None = None
     listed: Annotated[bool, "whether it has been read once."] = False
     lost: Annotated[
         tuple[float, str] | None,
@@ -188,7 +185,7 @@ class FollowedCollection:
     def _list(self) -> str:
         before, self._known, count, version = self._known, {}, 0, ""
         try:
-            for objects, version in pages(self.api, self._path, self._query, self.within):  # noqa: B007 -- of the last page
+            for objects, version in pages(self.api, self._path, self._query):  # noqa: B007 -- of the last page
                 for obj in objects:
                     self._put(obj)
                 count += len(objects)

@@ -2,16 +2,16 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from common.apiserver.access import SERVICE_ACCOUNT, impersonation_headers, service_account
 from common.apiserver.client import Client
 from common.apiserver.errors import CredentialsError
-from common.apiserver.rest import contexts_of, namespace_of
+from common.apiserver.kubeconfig import Impersonation, context_names, load_context
 
 USER_AGENT = "kubectl-gpu"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,22 @@ def connect(  # noqa: PLR0913 -- flags of kubectl, by keyword
     user_agent: str = USER_AGENT,
     user: str = "",
     groups: Sequence[str] = (),
+    request_timeout: float | None = None,
 ) -> ClusterConnection:
     """Read credentials and return a client; no request is sent yet.
 
     Raises:
         CredentialsError: there are no credentials, or they cannot be used.
     """
-    path = _kubeconfig(kubeconfig, environment)
-    headers = [("Impersonate-User", user)] * bool(user)
-    headers += [("Impersonate-Group", each) for each in groups]
-    client = Client(path, user_agent=user_agent, context=context, headers=headers)
-    namespace = _own_namespace(_NAMESPACE) if path is None else namespace_of(path, context)
+    paths = _kubeconfigs(kubeconfig, environment)
+    if paths:
+        found = load_context(paths, context, impersonation=Impersonation(user, groups))
+        access, namespace = found.access, found.namespace
+    else:
+        headers = impersonation_headers(user, "", groups, {})
+        access = replace(service_account(environment), impersonation=headers)
+        namespace = _own_namespace(SERVICE_ACCOUNT / "namespace")
+    client = Client(access, user_agent=user_agent, request_timeout=request_timeout)
     return ClusterConnection(client, namespace)
 
 
@@ -50,12 +55,12 @@ def contexts(kubeconfig: str | None, environment: Mapping[str, str]) -> list[str
     Raises:
         CredentialsError: there is no kubeconfig, or it cannot be read.
     """
-    path = _kubeconfig(kubeconfig, environment)
-    return contexts_of(path) if path is not None else []
+    paths = _kubeconfigs(kubeconfig, environment)
+    return context_names(paths) if paths else []
 
 
-def _kubeconfig(given: str | None, environment: Mapping[str, str]) -> Path | None:
-    """Find the kubeconfig; ``None`` in a pod without one.
+def _kubeconfigs(given: str | None, environment: Mapping[str, str]) -> list[Path]:
+    """Find the kubeconfig files to merge; none in a pod without one.
 
     Raises:
         CredentialsError: there is no kubeconfig, or a given file does not exist.
@@ -63,17 +68,18 @@ def _kubeconfig(given: str | None, environment: Mapping[str, str]) -> Path | Non
     if given:
         if not Path(given).exists():
             raise CredentialsError(f"stat {given}: no such file or directory")
-        return Path(given)
+        return [Path(given)]
     named = environment.get("KUBECONFIG")
     if named:
-        if not any(Path(each).expanduser().exists() for each in named.split(os.pathsep) if each):
+        paths = [Path(each).expanduser() for each in named.split(os.pathsep) if each]
+        if not any(each.exists() for each in paths):
             raise CredentialsError(f"$KUBECONFIG names {named}: no such file or directory")
-        return Path(named)
+        return paths
     home = Path(environment.get("HOME", "/")) / ".kube" / "config"
     if home.exists():
-        return home
+        return [home]
     if _IN_CLUSTER in environment:
-        return None
+        return []
     raise CredentialsError(
         "no configuration has been provided: neither --kubeconfig nor $KUBECONFIG is set, and "
         f"{home} does not exist"

@@ -108,7 +108,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "gpu_pods": lambda: _gpu_pods(client, names, node),
         "managed": lambda: _managed_objects(client),
     }
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_AT_ONCE) as pool, client.interruptible():
         futures = {part: pool.submit(_maybe, read) for part, read in parts.items()}
         pods: OrUnread[Sequence[Json]] = futures.pop("pods").result()
         found: dict[str, Any] = {

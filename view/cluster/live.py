@@ -45,7 +45,7 @@ _OBJECT_SECONDS = 10.0
 class LiveCluster:
     """The cluster as one user may read it. Safe to share between threads."""
 
-    def __init__(  # noqa: PLR0913 -- what it reads, by keyword
+    def __init__(
         self,
         api: Client,
         state: ClusterState,
@@ -53,7 +53,6 @@ class LiveCluster:
         namespace: str,
         progress: Progress = lambda _what, _count: None,
         kinds: Sequence[ResourceKind] = ALL,
-        within: float | None = None,
     ) -> None:
         """Prepare; no request is sent yet.
 
@@ -63,7 +62,6 @@ class LiveCluster:
             namespace: the one to read if all namespaces may not be read.
             progress: called while lists are read.
             kinds: the collections to read.
-            within: timeout of each page of a list, in seconds.
         """
         self._api = api
         self._state = state
@@ -82,7 +80,6 @@ class LiveCluster:
             sink=self._apply,
             on_gap=self._set_gap,
             own_nodes=self._own_nodes,
-            within=within,
         )
         self._collections = [self._make(kind, progress=progress) for kind in kinds]
         if any(kind.chosen for kind in kinds):
@@ -98,7 +95,7 @@ class LiveCluster:
             Unavailable: no usable response.
         """
         began = time.time()
-        with ThreadPoolExecutor(len(self._collections)) as pool:
+        with ThreadPoolExecutor(len(self._collections)) as pool, self._api.interruptible():
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
         for each in self._collections:

@@ -3,7 +3,6 @@
 import gc
 import logging
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -395,9 +394,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     quiet = logging.getLogger("common")  # its messages are for servers
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
-    # Messages of the client about programs in a kubeconfig, and about unverified servers.
+    # Warnings of libraries are not for users, such as those of urllib3 about its connections.
     logging.basicConfig(format="error: %(message)s", level=logging.ERROR)
-    warnings.filterwarnings("ignore", message="Unverified HTTPS request")
     try:
         words = sys.argv[1:] if arguments is None else arguments
         cli.main(split_short_options(words), prog_name=_PROGRAM, standalone_mode=False)

@@ -154,6 +154,7 @@ class CommandContext:
             os.environ,
             user=options.as_user or "",
             groups=options.as_group or (),
+            request_timeout=options.request_timeout,
         )
 
     @property
@@ -185,7 +186,6 @@ class CommandContext:
                 namespace=self.namespace,
                 progress=progress,
                 kinds=kinds,
-                within=options.request_timeout or None,
             )
             # A big cluster is tens of megabytes of objects that all stay in memory: garbage
             # collection would take a fifth of the time until the first page.

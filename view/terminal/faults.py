@@ -19,8 +19,11 @@ _REASONS = {
     409: "Conflict",
     410: "Expired",
     422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
 }
-_ADDRESS = re.compile(r"host='(?P<host>[^']*)', port=(?P<port>\d+)")
 
 
 class CommandError(click.ClickException):
@@ -64,17 +67,23 @@ def as_command_errors(code: int = 1) -> Iterator[None]:
 def _rejected(error: Rejected) -> str:
     if error.status == 401:
         return "error: You must be logged in to the server (Unauthorized)"
-    reason = _REASONS.get(error.status)
-    return f"Error from server ({reason}): {error}" if reason else f"Error from server: {error}"
+    return _from_server(error.status, str(error))
+
+
+def _from_server(status: int, message: str) -> str:
+    reason = _REASONS.get(status)
+    return f"Error from server ({reason}): {message}" if reason else f"Error from server: {message}"
 
 
 def _unavailable(text: str) -> str:
-    found = _ADDRESS.search(text)
-    if "Connection refused" in text and found:
-        where = f"{found['host']}:{found['port']}"
+    reason = text.removeprefix("API server: ")
+    found = re.fullmatch(r"(\d{3}) (.*)", reason, re.DOTALL)
+    if found is not None:
+        return _from_server(int(found[1]), found[2])
+    refused = reason.removeprefix("connection refused by ")
+    if refused != reason:
         return (
-            f"The connection to the server {where} was refused - did you specify the right host "
+            f"The connection to the server {refused} was refused - did you specify the right host "
             "or port?"
         )
-    reason = text.removeprefix("API server: ").removeprefix("SSLError ")
     return f"Unable to connect to the server: {reason}"

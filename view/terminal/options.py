@@ -15,23 +15,26 @@ KINDS = {"pod": "pods", "po": "pods", "node": "nodes", "no": "nodes"}
 """Short names of resources, as in ``kubectl``; commands have them too."""
 
 _SHORT = re.compile(r"(-[A-Za-z])=(.*)", re.DOTALL)
-_SECONDS = re.compile(r"(\d+)(s|m|h|)")
+_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h)"
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class _Seconds(click.ParamType[float]):
-    """A duration as in ``kubectl``: ``30``, ``30s``, ``2m``; 0 is no limit."""
+    """A duration as in ``kubectl``: ``30``, ``500ms``, ``1m30s``; 0 leaves the default."""
 
     name = "duration"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        found = _SECONDS.fullmatch(str(value))
-        if found is None:
+        text = str(value)
+        if text.isdecimal():
+            return float(text)
+        if re.fullmatch(f"({_PART})+", text) is None:
             self.fail(f"{value!r} is not a duration such as 30s", param, ctx)
-        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+        return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
 
 
 class CommandGroup(click.Group):

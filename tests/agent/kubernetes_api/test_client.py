@@ -42,7 +42,8 @@ def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, content: str 
 def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(
-        SettingsError, match=r"^kubeconfig: cannot use the pod's service account: Service host/port"
+        SettingsError,
+        match=r"^kubeconfig: cannot use the pod's service account: KUBERNETES_SERVICE_HOST",
     ):
         Api(None)
 
@@ -132,13 +133,39 @@ def test_a_response_that_is_no_list_is_unavailable(
         api.list_pods("n1")
 
 
+def test_a_response_that_breaks_off_is_said_in_words(api: Api, server: ApiServer) -> None:
+    say(server, 200, b'{"metadata"', cut=True)
+    text = (
+        r"^API server: (127\.0\.0\.1:\d+ closed the connection within a response|.* reset by peer)$"
+    )
+    with pytest.raises(Unavailable, match=text):
+        api.list_pods("n1")
+
+
 def test_a_get_gives_up_in_time(
     api: Api, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GET_SECONDS", 0.1)
     server.fail(SILENCE)
-    with pytest.raises(Unavailable, match="timed out"):
+    with pytest.raises(
+        Unavailable, match=r"^API server: no response from 127\.0\.0\.1:\d+ in time$"
+    ):
         api.get_pod("default", "a", within=1000)
+
+
+def test_a_busy_server_is_asked_again_but_a_get_gives_up_in_its_second(
+    api: Api, server: ApiServer
+) -> None:
+    server.fail(Fault(429, message="busy", retry_after="5"))
+    with pytest.raises(Unavailable, match=r"^API server: 429 busy$"):
+        api.get_pod("default", "a")
+    assert len(server.requests) == 1
+    for call in (lambda: api.list_pods("n1"), lambda: list(api.watch_pods("n1", "5"))):
+        server.fail(Fault(503, message="busy", retry_after="0"))
+        since = len(server.requests)
+        with pytest.raises(Unavailable, match=r"^API server: 503 busy$"):
+            call()
+        assert len(server.requests) - since == 11
 
 
 # --- watch ----------------------------------------------------------------------------

@@ -1,11 +1,14 @@
 """Reading a cluster with all rights, with few, and following it; agents asked through the proxy."""
 
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import trustme
 
+from common.apiserver import access
 from common.apiserver.client import SILENT_SECONDS, Json
 from common.apiserver.errors import CredentialsError, Rejected
 from common.errors import Unavailable
@@ -97,9 +100,23 @@ def test_unusable_credentials_are_named(
 
 def test_the_kubeconfig_at_home_is_used_and_its_namespace_meant(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
-    text = kubeconfig_for("http://127.0.0.1:1").replace("context: {", "context: {namespace: team, ")
-    (tmp_path / ".kube" / "config").write_text(text)
-    assert connect(None, None, {"HOME": str(tmp_path)}).namespace in ("team", "default")
+    document = json.loads(kubeconfig_for("http://127.0.0.1:1"))
+    document["contexts"][0]["context"]["namespace"] = "team"
+    (tmp_path / ".kube" / "config").write_text(json.dumps(document))
+    assert connect(None, None, {"HOME": str(tmp_path)}).namespace == "team"
+
+
+def test_in_a_pod_its_service_account_is_used_and_a_group_needs_a_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("t")
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
+    monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path)
+    pod = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    client = connect(None, None, {**pod, "HOME": "/nowhere"}, user="alice", groups=["g"]).client
+    assert client.rest.host == "https://[fd00::1]:443"
+    with pytest.raises(CredentialsError, match="--as is missing"):
+        connect(None, None, {**pod, "HOME": "/nowhere"}, groups=["g"])
 
 
 # --- agents -----------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The command line against a simulated API server: what is printed, exit codes, and errors."""
 
 import json
-import warnings
+import subprocess
+import sys
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -18,6 +19,8 @@ from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
 from view.terminal.faults import CommandError, as_command_errors
 from view.terminal.screen import Progress
+
+ROOT = Path(__file__).parents[3]
 
 
 class Result:
@@ -154,18 +157,6 @@ def test_help_is_whole_sentences_and_has_every_default(
     assert "\\b" not in text
 
 
-def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl(
-    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def ask(*_: object) -> tuple[NodeUsage, ...]:
-        warnings.warn("Unverified HTTPS request is being made to host 'h'", stacklevel=1)
-        return ()
-
-    monkeypatch.setattr(commands, "read_usages", ask)
-    result = Result(["top"], capsys)
-    assert (result.code, result.err) == (0, "")
-
-
 USE = NodeUsage(
     "n1",
     measured=True,
@@ -231,12 +222,17 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
         (Gone("old"), "Error from server (Expired): old"),
         (CredentialsError("bad"), "error: bad"),
         (
-            Unavailable("API server: HTTPConnectionPool(host='h', port=6443): Connection refused"),
+            Unavailable("API server: connection refused by h:6443"),
             (
                 "The connection to the server h:6443 was refused - did you specify the right host "
                 "or port?"
             ),
         ),
+        (
+            Unavailable("API server: 503 no etcd"),
+            "Error from server (ServiceUnavailable): no etcd",
+        ),
+        (Unavailable("API server: 599 odd"), "Error from server: odd"),
         (Unavailable("API server: timed out"), "Unable to connect to the server: timed out"),
     ],
 )
@@ -289,3 +285,13 @@ def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
     progress("pods", 900)  # which a watch reads again, below its page
     assert terminal.getvalue() == output
     assert output.endswith("\x1b[2K")
+
+
+@pytest.mark.slow
+def test_without_its_extra_the_plugin_names_it() -> None:
+    """The base package lacks ``rich``."""
+    program = "import sys; sys.modules['rich'] = None; from view.kubectl import main; main()"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    text = "error: kubectl-gpu needs the extra kubectl: pip install 'gpu-turnstile[kubectl]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", text)

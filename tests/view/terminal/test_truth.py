@@ -4,9 +4,12 @@ The command line on a simulated API server, which takes rights and answers away.
 """
 
 import json
+import os
 import re
+import signal
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -16,7 +19,7 @@ import jsonschema
 import pytest
 import yaml
 
-from simulator.api.faults import SILENCE
+from simulator.api.faults import SILENCE, Fault
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
@@ -353,11 +356,68 @@ def test_a_pod_is_named_as_it_is_printed(
     assert run(capsys, "explain", "a", "b").code == 2
 
 
-def test_a_timeout_ends_the_wait(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("nodes",), 1),
+        (("pods", "-A"), 1),
+        (("explain", "big"), 1),
+        (("top",), 1),
+        (("doctor",), 3),
+        (("cordon", "n1", "0"), 1),
+    ],
+)
+def test_a_time_limit_ends_the_waiting_for_each_request(
+    api: ApiServer, capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int
+) -> None:
     api.fail(SILENCE)
-    found = run(capsys, "nodes", "--request-timeout", "1s")
+    found = run(capsys, *words, "--request-timeout", "500ms")
+    where = api.url.rpartition("/")[2]
+    assert (found.code, found.out) == (code, "")
+    assert found.err == f"Unable to connect to the server: no response from {where} in time\n"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_is_busy_is_asked_again_when_it_wants(
+    api: ApiServer, capsys: pytest.CaptureFixture[str], status: int
+) -> None:
+    api.fail(Fault(status, retry_after="1"))
+    since = len(api.requests)
+
+    def recover() -> None:
+        eventually(lambda: asked_of(api, since), "it is asked")
+        api.restore()
+
+    with ThreadPoolExecutor(1) as pool:
+        recovery = pool.submit(recover)
+        found = run(capsys, "nodes")
+        recovery.result()
+    assert (found.code, found.err) == (0, "")
+
+
+def test_an_interrupt_ends_the_wait_for_a_busy_server(
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.fail(Fault(429, retry_after="3600"))
+    since = len(api.requests)
+
+    def interrupt() -> None:
+        eventually(lambda: asked_of(api, since), "it is asked")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        interruption = pool.submit(interrupt)
+        assert run(capsys, "nodes").code == 130
+        interruption.result()
+
+
+def test_a_wait_beyond_the_time_limit_is_not_begun(
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.fail(Fault(429, message="too many requests", retry_after="3600"))
+    found = run(capsys, "nodes", "--request-timeout", "1m30s")
     assert (found.code, found.out) == (1, "")
-    assert found.err.startswith("Unable to connect to the server: ")
+    assert found.err == "Error from server (TooManyRequests): too many requests\n"
 
 
 def test_a_json_list_has_its_schema_and_age(

@@ -1,0 +1,463 @@
+"""Reads kubeconfig files as ``kubectl`` does: merges, checks and resolves them.
+
+Fields and rules are those of client-go's ``tools/clientcmd`` 1.36: ``loader.go``,
+``validation.go``, ``client_config.go``. It differs in three points, so that nothing is done without
+the credentials that a file names:
+
+- A user who does not exist, or has no credentials for HTTPS, is an error. kubectl prompts.
+- Credentials for HTTP to another machine are an error. kubectl does not send them.
+- An expired token of the ``auth-provider`` ``oidc`` is an error. kubectl renews it.
+"""
+
+import base64
+import binascii
+import ipaddress
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from common.apiserver.access import (
+    ClientCertificate,
+    Credentials,
+    ServerAccess,
+    TokenFile,
+    check_header,
+    impersonation_headers,
+    proxy_of_environment,
+    reason_of,
+    unusable,
+)
+from common.apiserver.errors import CredentialsError
+from common.apiserver.exec_plugin import (
+    API_VERSIONS,
+    INTERACTIVE_MODES,
+    ExecPlugin,
+    ExecSettings,
+)
+
+_LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
+_PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
+_EXTENSION = "client.authentication.k8s.io/exec"
+
+
+@dataclass(frozen=True, slots=True)
+class Impersonation:
+    """Whom the flags of a command impersonate; what is empty is taken from the kubeconfig."""
+
+    user: str = ""
+    groups: Sequence[str] = ()
+
+
+_NOBODY = Impersonation()
+
+
+@dataclass(frozen=True, slots=True)
+class KubeconfigContext:
+    """A context of a kubeconfig, with all that it names.
+
+    Attributes:
+        access: how the API server is reached.
+        namespace: the namespace to use if none is given.
+    """
+
+    access: ServerAccess
+    namespace: str
+
+
+class Fields:
+    """The fields of one object in a kubeconfig file; an error names the field."""
+
+    def __init__(self, where: str, values: object, folder: Path) -> None:
+        """Keep them.
+
+        Args:
+            where: what the object is, for errors.
+            values: the object; ``None`` for an empty one.
+            folder: the folder of its file, from which relative paths start.
+
+        Raises:
+            CredentialsError: it is not an object.
+        """
+        if values is not None and not isinstance(values, dict):
+            raise CredentialsError(f"{where} is not an object")
+        self.where = where
+        self.folder = folder
+        self._values: Mapping[str, Any] = values or {}
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._values.get(name))
+
+    def text(self, name: str) -> str:
+        """Return a string; empty if it is not there."""
+        return self._typed(name, str, "a string") or ""
+
+    def flag(self, name: str) -> bool:
+        """Return a boolean; false if it is not there."""
+        return self._typed(name, bool, "true or false") or False
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of strings."""
+        found = self._typed(name, list, "a list") or []
+        if not all(isinstance(each, str) for each in found):
+            raise self.error(name, "must be a list of strings")
+        return tuple(found)
+
+    def children(self, name: str) -> list["Fields"]:
+        """Return a list of objects."""
+        found = self._typed(name, list, "a list") or []
+        return [Fields(f"{self.where}.{name}", each, self.folder) for each in found]
+
+    def child(self, name: str) -> "Fields":
+        """Return an object; an empty one if it is not there."""
+        found = self._typed(name, dict, "an object")
+        return Fields(f"{self.where}.{name}", found, self.folder)
+
+    def raw(self, name: str) -> object:
+        """Return a value of any type."""
+        return self._values.get(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def path(self, name: str) -> Path | None:
+        """Return a path, which may be relative to the file; ``None`` if it is not there."""
+        found = self.text(name)
+        return self.folder / found if found else None
+
+    def content(self, name: str) -> bytes:
+        """Return what the file *name* or the base64 in ``NAME-data`` has; empty without both.
+
+        Raises:
+            CredentialsError: both are given, or it cannot be read.
+        """
+        path, data = self.path(name), self.text(f"{name}-data")
+        if path is not None and data:
+            raise self.error(name, f"must not be given together with {name}-data")
+        if path is not None:
+            try:
+                return path.read_bytes()
+            except OSError as error:
+                raise self.error(name, f"cannot be read: {path}: {reason_of(error)}") from error
+        try:
+            return base64.b64decode("".join(data.split()), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise self.error(f"{name}-data", "must be base64") from error
+
+    def error(self, name: str, rule: str) -> CredentialsError:
+        """Return the error for one field."""
+        return CredentialsError(f"{self.where}: {name} {rule}")
+
+    def _typed(self, name: str, kind: type, words: str) -> Any:
+        found = self._values.get(name)
+        if found is not None and not isinstance(found, kind):
+            raise self.error(name, f"must be {words}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Kubeconfig:
+    """The merged files: by list and name the first one that a file has."""
+
+    current: str
+    entries: Mapping[str, Mapping[str, Fields]]
+
+
+class UserCredentials:
+    """Token or password, and client certificate, of a user in a kubeconfig."""
+
+    def __init__(self, user: Fields, clock: Callable[[], float]) -> None:
+        """Read them.
+
+        Raises:
+            CredentialsError: they contradict each other, or cannot be read.
+        """
+        self._user = user
+        self._fixed = _authorization(user)
+        self._file = None
+        path = user.path("tokenFile")
+        if path is not None:
+            try:
+                self._file = TokenFile(path, clock)
+            except CredentialsError:
+                if not self._fixed:
+                    raise
+        self.current()
+
+    def current(self) -> Credentials:
+        """Return them; files are read again."""
+        # As in client-go, the file goes before the token beside it.
+        authorization = f"Bearer {self._file.read()}" if self._file is not None else self._fixed
+        certificate = self._user.content("client-certificate")
+        if not certificate:
+            return Credentials(authorization)
+        key = self._user.content("client-key")
+        if not key:
+            raise self._user.error("client-certificate", "needs client-key or client-key-data")
+        return Credentials(authorization, ClientCertificate(certificate, key))
+
+    def reject(self, credentials: Credentials) -> None:
+        """Do nothing: only another program or the user can renew them."""
+
+
+def load_context(
+    paths: Sequence[Path],
+    context: str | None = None,
+    *,
+    impersonation: Impersonation = _NOBODY,
+    environment: Mapping[str, str] = os.environ,
+    clock: Callable[[], float] = time.monotonic,
+) -> KubeconfigContext:
+    """Read one context.
+
+    Args:
+        paths: the files, of which those that do not exist are passed over; the first that has an
+            entry or the current context decides.
+        context: its name; ``None`` for the current one.
+        impersonation: whom to impersonate instead.
+        environment: the environment, for proxies.
+        clock: seconds, monotonic.
+
+    Raises:
+        CredentialsError: it cannot be used; the message has one line.
+    """
+    try:
+        merged = _load(paths)
+        name = merged.current if context is None else context
+        if not name:
+            raise CredentialsError("current-context is not set, and --context is not given")
+        chosen = merged.entries["contexts"].get(name)
+        if chosen is None:
+            raise CredentialsError(f'context "{name}" does not exist')
+        namespace = chosen.text("namespace") or "default"
+        cluster = _entry(merged, chosen, "clusters")
+        user = (
+            _entry(merged, chosen, "users")
+            if "user" in chosen
+            else Fields(f'the user of context "{name}"', {}, Path())
+        )
+        return KubeconfigContext(
+            _access(cluster, user, impersonation, environment, clock), namespace
+        )
+    except CredentialsError as error:
+        raise unusable(_named(paths), error) from error
+
+
+def context_names(paths: Sequence[Path]) -> list[str]:
+    """Return the names of all contexts.
+
+    Raises:
+        CredentialsError: a file cannot be used.
+    """
+    try:
+        return sorted(_load(paths).entries["contexts"])
+    except CredentialsError as error:
+        raise unusable(_named(paths), error) from error
+
+
+def _named(paths: Sequence[Path]) -> str:
+    return os.pathsep.join(map(str, paths))
+
+
+def _load(paths: Sequence[Path]) -> _Kubeconfig:
+    current, found = "", False
+    entries: dict[str, dict[str, Fields]] = {each: {} for each in _LISTS}
+    for path in paths:
+        try:
+            loaded = yaml.safe_load(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            text = reason_of(error) if isinstance(error, OSError) else _yaml_problem(error)
+            raise CredentialsError(f"{path.name}: {text}" if len(paths) > 1 else text) from error
+        found = True
+        if loaded is None:
+            continue
+        top = Fields(path.name, loaded, path.absolute().parent)
+        current = current or top.text("current-context")
+        for name, entry in _LISTS.items():
+            own: dict[str, Fields] = {}
+            for each in top.children(name):
+                key = each.text("name")
+                if key in own:
+                    raise top.error(name, f'has "{key}" twice')
+                own[key] = Fields(f'{entry} "{key}"', each.raw(entry), top.folder)
+            entries[name] = own | entries[name]
+    if not found:
+        raise CredentialsError("no such file or directory")
+    if not any(entries.values()):
+        raise CredentialsError("it has no clusters, users and contexts")
+    return _Kubeconfig(current, entries)
+
+
+def _yaml_problem(error: Exception) -> str:
+    """Name the line of an error, whose own text quotes the file: that may be a token."""
+    mark = getattr(error, "problem_mark", None)
+    return f"line {mark.line + 1} is not YAML" if mark is not None else "it is not YAML"
+
+
+def _entry(merged: _Kubeconfig, context: Fields, name: str) -> Fields:
+    field = _LISTS[name]
+    wanted = context.text(field)
+    found = merged.entries[name].get(wanted)
+    if found is None:
+        raise context.error(field, f'"{wanted}" does not exist')
+    return found
+
+
+def _access(
+    cluster: Fields,
+    user: Fields,
+    impersonation: Impersonation,
+    environment: Mapping[str, str],
+    clock: Callable[[], float],
+) -> ServerAccess:
+    server = cluster.text("server")
+    if not server:
+        raise cluster.error("server", "is required")
+    server = (server if "://" in server else f"http://{server}").rstrip("/")
+    try:
+        url = urlsplit(server)
+        url.port  # noqa: B018 -- checks it
+    except ValueError as error:
+        raise cluster.error("server", f"is not a URL: {reason_of(error)}") from error
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise cluster.error("server", "must be a URL that begins with https:// or http://")
+    if "@" in url.netloc:
+        raise cluster.error("server", "must have no password: it belongs to the user")
+    authorities, insecure = (
+        cluster.content("certificate-authority"),
+        cluster.flag("insecure-skip-tls-verify"),
+    )
+    if authorities and insecure:
+        raise cluster.error(
+            "insecure-skip-tls-verify", "must not be given together with certificate-authority"
+        )
+    source = _source(cluster, user, authorities, server, clock)
+    has_credentials = isinstance(source, ExecPlugin) or source.current() != Credentials()
+    if url.scheme == "https" and not has_credentials:
+        raise CredentialsError(f"{user.where} has no credentials")
+    if url.scheme == "http" and has_credentials and not _is_local(url.hostname):
+        raise cluster.error(
+            "server", "must begin with https://: credentials are not sent over http"
+        )
+    extra = user.child("as-user-extra")
+    headers = impersonation_headers(
+        impersonation.user or user.text("as"),
+        user.text("as-uid"),
+        impersonation.groups or user.texts("as-groups"),
+        {key: extra.texts(key) for key in extra},
+    )
+    return ServerAccess(
+        server,
+        source,
+        authorities,
+        insecure,
+        cluster.text("tls-server-name"),
+        _proxy(cluster) or proxy_of_environment(server, environment),
+        headers,
+    )
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _proxy(cluster: Fields) -> str:
+    proxy = cluster.text("proxy-url")
+    if proxy and urlsplit(proxy).scheme not in _PROXY_SCHEMES:
+        raise cluster.error("proxy-url", "must begin with http://, https:// or socks5://")
+    return proxy
+
+
+def _source(
+    cluster: Fields, user: Fields, authorities: bytes, server: str, clock: Callable[[], float]
+) -> UserCredentials | ExecPlugin:
+    if "exec" in user and "auth-provider" in user:
+        raise user.error("exec", "must not be given together with auth-provider")
+    plugin = _exec_settings(cluster, user, authorities, server) if "exec" in user else None
+    own = UserCredentials(user, clock)
+    return ExecPlugin(plugin) if plugin is not None and own.current() == Credentials() else own
+
+
+def _authorization(user: Fields) -> str:
+    """Return the header of a token or password in the file itself; empty without them."""
+    token, name, password = (user.text(each) for each in ("token", "username", "password"))
+    if name or password:
+        if token or "tokenFile" in user:
+            raise user.error("token", "must not be given together with username and password")
+        return "Basic " + base64.b64encode(f"{name}:{password}".encode()).decode()
+    if not token and "tokenFile" not in user and "auth-provider" in user:
+        token = _oidc_token(user.child("auth-provider"))
+    try:
+        check_header("Authorization", token)
+    except CredentialsError as error:
+        raise user.error("token", "has a line break or another control character") from error
+    return f"Bearer {token}" if token else ""
+
+
+def _oidc_token(provider: Fields) -> str:
+    if provider.text("name") != "oidc":
+        raise provider.error("name", "must be oidc: use exec instead of other providers")
+    token = provider.child("config").text("id-token")
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        expired = float(claims["exp"]) <= time.time()
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise provider.error("id-token", "is no token with a time of expiry") from error
+    if expired:
+        raise provider.error("id-token", "has expired: any command of kubectl renews it")
+    return token
+
+
+def _exec_settings(cluster: Fields, user: Fields, authorities: bytes, server: str) -> ExecSettings:
+    plugin = user.child("exec")
+    command, version = plugin.text("command"), plugin.text("apiVersion")
+    if not command:
+        raise plugin.error("command", "is required")
+    if version not in API_VERSIONS:
+        raise plugin.error("apiVersion", f"must be {' or '.join(API_VERSIONS)}")
+    mode = plugin.text("interactiveMode")
+    if not mode and version != API_VERSIONS[0]:
+        mode = "IfAvailable"
+    if mode not in INTERACTIVE_MODES:
+        raise plugin.error("interactiveMode", "must be Never, IfAvailable or Always")
+    variables = {each.text("name"): each.text("value") for each in plugin.children("env")}
+    if "" in variables:
+        raise plugin.error("env", "has a variable without a name")
+    if os.sep in command:
+        command = str(plugin.folder / command)
+    described = None
+    if plugin.flag("provideClusterInfo"):
+        extensions = {
+            each.text("name"): each.raw("extension") for each in cluster.children("extensions")
+        }
+        fields: dict[str, object] = {
+            "server": server,
+            "tls-server-name": cluster.text("tls-server-name"),
+            "insecure-skip-tls-verify": cluster.flag("insecure-skip-tls-verify"),
+            "certificate-authority-data": base64.b64encode(authorities).decode(),
+            "proxy-url": cluster.text("proxy-url"),
+            "disable-compression": cluster.flag("disable-compression"),
+            "config": extensions.get(_EXTENSION),
+        }
+        described = {name: each for name, each in fields.items() if each}
+    return ExecSettings(
+        command,
+        plugin.texts("args"),
+        variables,
+        version,
+        plugin.text("installHint"),
+        mode,
+        described,
+    )

@@ -2,7 +2,9 @@
 
 It has this project's packages and their dependencies as installed here, in pure Python. So one file
 works for every processor, system and version of Python; those of shiv and pex do not if a
-dependency is compiled. The only compiled part is an accelerator that PyYAML does not need.
+dependency is compiled. The compiled parts are accelerators that their packages do not need (PyYAML,
+charset-normalizer), with one exception: the Kubernetes client imports names of pydantic for API
+models, which ``kubectl gpu`` never makes. The file has stand-ins for these names.
 """
 
 import re
@@ -14,14 +16,17 @@ from packaging.requirements import Requirement
 
 from release.archives import write_zip
 
-NEEDED = ("click", "prometheus-client", "PyYAML", "rich", "urllib3")
+NEEDED = ("click", "kubernetes", "prometheus-client", "PyYAML", "rich", "urllib3")
 """Distributions that the packages below import."""
 
 PACKAGES = ("common", "contract", "placement", "view")
 _LEFT_OUT = re.compile(
-    r"common/serving/|view/web/"
+    r"common/serving/|view/web/|kubernetes/(aio|client/(api|models))/(?!__init__\.py$)"
     r"|.*\b(tests?|__pycache__)/|.*\.(so|pyd|pyi|pyc|c|h|pyx)$"
 )
+_COMPILED = frozenset({"pydantic", "aiohttp", "aiohttp-retry"})
+"""Distributions without a pure Python form; the second and third are needed only for asyncio."""
+
 _MAIN = """\
 import sys
 
@@ -33,6 +38,23 @@ else:
     from view.kubectl import main
 sys.exit(main())
 """
+_PYDANTIC = '''\
+"""The names that kubernetes.client.api_client and api_response import; see release/onefile.py."""
+
+StrictInt, StrictBytes = int, bytes
+
+
+class BaseModel:
+    """A model of the API, none of which is made here."""
+
+
+class SecretStr(str):
+    """A secret in such a model."""
+
+
+def Field(*_args, **_kwargs):
+    """Stand for a field of such a model."""
+'''
 
 
 def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
@@ -46,7 +68,7 @@ def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
     Raises:
         PackageNotFoundError: a needed package is not installed here.
     """
-    files = {"__main__.py": _MAIN.encode()}
+    files = {"__main__.py": _MAIN.encode(), "pydantic.py": _PYDANTIC.encode()}
     for package in PACKAGES:
         for each in sorted((root / package).rglob("*")):
             name = each.relative_to(root).as_posix()
@@ -61,7 +83,7 @@ def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
 
 def _closure() -> Iterator[Distribution]:
     """Yield the needed distributions and, in turn, their dependencies."""
-    waiting, seen = list(NEEDED), set[str]()
+    waiting, seen = list(NEEDED), set(_COMPILED)
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
         if name in seen:

@@ -7,6 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from common.deferred import defer
+
+# Saves 19 of the 74 MiB of an idle agent: the API's models, OAuth, streams, leader election.
+defer("kubernetes", "kubernetes.config")
+
 import click
 
 from agent.app.agent import Agent

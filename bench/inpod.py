@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from agent import __main__ as agent
+from agent import __main__ as agent  # first: it declares the deferred imports
 from agent.app import card_gauges, container_setup
 from common.apiserver import access
 

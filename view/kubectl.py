@@ -7,6 +7,10 @@ from common.deferred import defer
 # A user waits for every import: these take twice as long as all others together.
 defer(
     "asyncio",
+    "kubernetes",  # streams, watches, leader election
+    "kubernetes.config",
+    "kubernetes.dynamic",
+    "kubernetes.utils",
     "yaml",
 )
 

@@ -1,12 +1,13 @@
-"""Raw requests to the API server. Only this module here imports ``urllib3``.
+"""Raw requests to the API server. Only this module here imports ``kubernetes`` and ``urllib3``.
 
-The typed methods and models of the official client are not used: to import them takes longer than
-the rest of the agent's start, and to build typed objects for every pod event costs more than all
-other work. Its readers of kubeconfigs and its retries are not used either, because they differ from
-those of client-go: see :mod:`common.apiserver.kubeconfig` and :meth:`Rest.request`.
+The official client sends the requests: it handles connections, proxies and TLS. Its typed methods
+and models are not used: to import them takes longer than the rest of the agent's start, and to
+build typed objects for every pod event costs more than all other work. Its readers of kubeconfigs
+and its retries are not used either, because they differ from those of client-go: see
+:mod:`common.apiserver.kubeconfig` and :meth:`Rest.request`. The modules are imported one by one,
+because programs defer their packages (``agent.__main__``).
 """
 
-import json
 import re
 import ssl
 import tempfile
@@ -20,6 +21,9 @@ from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit, urlunsplit
 
 import urllib3
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.client.rest import RESTClientObject
 from urllib3.util.ssl_ import create_urllib3_context
 
 from common.apiserver.access import (
@@ -79,7 +83,7 @@ class Rest:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._certificate: ClientCertificate | None = None
-        self._pool = _open_pool(self._access, None)
+        self._client = _make_client(self._access, None)
 
     def request(
         self,
@@ -149,24 +153,24 @@ class Rest:
     ) -> Any:
         try:
             credentials = self._access.credentials.current()
-            pool = self._pool_for(credentials.certificate)
+            client = self._client_for(credentials.certificate)
         except CredentialsError as error:
             raise Unavailable(f"API server: getting credentials: {error}") from error
-        content = None if body is None else json.dumps(body).encode()
         url = f"{self._access.server}{path}"
         if query:
             url = f"{url}?{urlencode(sorted(query.items()))}"
         try:
-            response = pool.request(
+            response = client.request(
                 method,
                 url,
                 headers=self._headers(method, credentials, body),
-                body=content,
-                timeout=_urllib3_timeout(timeout),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
+                body=body,
+                _request_timeout=timeout if isinstance(timeout, tuple) else max(timeout, 0.001),
+            ).response
+        except ApiException as error:  # an error of TLS, not a status of the server
+            cause = error.__context__
+            found = cause if isinstance(cause, Exception) else error
+            raise Unavailable(f"API server: {describe(found, self.host)}") from error
         except BROKEN as error:
             raise Unavailable(f"API server: {describe(error, self.host)}") from error
         if response.status == 401:
@@ -186,13 +190,13 @@ class Rest:
             headers["Content-Type"] = patch if method == "PATCH" else _JSON
         return headers
 
-    def _pool_for(self, certificate: ClientCertificate | None) -> urllib3.PoolManager:
-        """Return the connections with this certificate; after a change, new ones."""
+    def _client_for(self, certificate: ClientCertificate | None) -> RESTClientObject:
+        """Return the client with this certificate; after a change, a new one."""
         with self._lock:
             if certificate != self._certificate:
-                self._pool = _open_pool(self._access, certificate)
+                self._client = _make_client(self._access, certificate)
                 self._certificate = certificate
-            return self._pool
+            return self._client
 
 
 def describe(error: Exception, server: str) -> str:
@@ -244,33 +248,34 @@ def _read(access: ServerAccess | Path | None) -> ServerAccess:
     return access
 
 
-def _open_pool(access: ServerAccess, certificate: ClientCertificate | None) -> urllib3.PoolManager:
-    """Make a pool of connections; none is opened yet.
+def _make_client(access: ServerAccess, certificate: ClientCertificate | None) -> RESTClientObject:
+    """Make a client; no connection is opened yet.
 
     Raises:
         CredentialsError: a certificate, a key or the proxy cannot be used.
     """
-    options: dict[str, Any] = {"maxsize": MOST_KEPT}
+    configuration = Configuration(host=access.server)
+    configuration.verify_ssl = not access.insecure
+    configuration.tls_server_name = access.server_name or None
+    configuration.retries = False
+    configuration.connection_pool_maxsize = MOST_KEPT
+    # Instead of the environment's, which are read by another rule than Go's.
+    configuration.proxy, configuration.no_proxy = access.proxy or None, None
+    proxy = urlsplit(access.proxy)
+    if proxy.scheme == "socks5":  # as with Go, the proxy resolves the name of the server
+        configuration.proxy = urlunsplit(("socks5h", *proxy[1:]))
+    elif proxy.username:
+        login = f"{proxy.username}:{proxy.password or ''}"
+        configuration.proxy_headers = urllib3.make_headers(proxy_basic_auth=unquote(login))
+    try:
+        client = RESTClientObject(configuration)
+    except ImportError as error:
+        raise CredentialsError(
+            "kubeconfig: proxy-url: socks5:// needs a Python package: pip install PySocks"
+        ) from error
     if access.server.startswith("https:"):
-        options["ssl_context"] = _context(access, certificate)
-        if access.server_name:
-            options["server_hostname"] = access.server_name
-    if not access.proxy:
-        return urllib3.PoolManager(**options)
-    url = urlsplit(access.proxy)
-    if url.scheme.startswith("socks5"):
-        try:
-            from urllib3.contrib.socks import SOCKSProxyManager  # noqa: PLC0415 -- may be missing
-        except ImportError as error:
-            raise CredentialsError(
-                "kubeconfig: proxy-url: socks5:// needs a Python package: pip install PySocks"
-            ) from error
-        # The proxy resolves the name of the server, as with Go.
-        return SOCKSProxyManager(urlunsplit(("socks5h", *url[1:])), **options)
-    if url.username:
-        login = f"{url.username}:{url.password or ''}"
-        options["proxy_headers"] = urllib3.make_headers(proxy_basic_auth=unquote(login))
-    return urllib3.ProxyManager(access.proxy, **options)
+        client.pool_manager.connection_pool_kw["ssl_context"] = _context(access, certificate)
+    return client
 
 
 def _context(access: ServerAccess, certificate: ClientCertificate | None) -> ssl.SSLContext:
@@ -314,12 +319,6 @@ def _retry_after(response: Any) -> float | None:
         return None
     found = response.headers.get("Retry-After", "")
     return float(found) if re.fullmatch(r"\d{1,9}", found) else None
-
-
-def _urllib3_timeout(timeout: Timeout) -> urllib3.Timeout:
-    if isinstance(timeout, tuple):
-        return urllib3.Timeout(connect=timeout[0], read=timeout[1])
-    return urllib3.Timeout(total=max(timeout, 0.001))
 
 
 def _wire(value: str) -> str:

@@ -134,7 +134,7 @@ def test_a_response_that_is_no_list_is_unavailable(
 
 
 def test_a_response_that_breaks_off_is_said_in_words(api: Api, server: ApiServer) -> None:
-    say(server, 200, b'{"metadata"', cut=True)
+    set_response(server, 200, b'{"metadata"', cut=True)
     text = (
         r"^API server: (127\.0\.0\.1:\d+ closed the connection within a response|.* reset by peer)$"
     )

@@ -146,7 +146,7 @@ class Agent:
             ),
             pace=pace,
         )
-        self._health_feed = HealthFeed(self._watch.unhealthy_cards)
+        self._health_feed = HealthFeed(self._watch.withheld_cards)
         self._node = NodeReader(
             api=self._api,
             node=settings.node_name,
@@ -319,7 +319,7 @@ class Agent:
             decision_log=decision_log,
             inject=injector.edits_for,
             enforcer=enforcer,
-            unhealthy=self._watch.unhealthy,
+            withheld=self._watch.withheld,
             policy=settings.policy,
             strict=settings.strict_predicate,
         )
@@ -417,6 +417,7 @@ class Agent:
             services.allocator.table.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
+            cordoned=self._watch.cordoned,
             free={resource: services.allocator.free(resource) for resource in Resource},
         )
 

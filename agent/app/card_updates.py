@@ -49,6 +49,8 @@ class CardUpdates:
         for card in served:
             health = status.health.get(card.uuid)
             self._gauge(card, healthy=health is not None and health.healthy)
+            cordoned = self._metrics.card_cordoned.labels(card.uuid, str(card.index), card.model)
+            cordoned.set(card.uuid in status.cordoned)
         metrics = self._metrics
         metrics.cards.labels("served").set(len(served))
         metrics.cards.labels("faulty").set(len(found.faults))

@@ -318,7 +318,7 @@ def test_cards_that_lack_the_same_are_told_of_together() -> None:
 
 @pytest.mark.parametrize(("memory", "told"), [(40, False), (41, True)])
 def test_more_memory_than_whole_cards_have_is_said(memory: int, told: bool) -> None:
-    capacities = [room(each, unhealthy="Xid 79") for each in range(4)]
+    capacities = [room(each, unhealthy="unhealthy (Xid 79)") for each in range(4)]
     last = "; no card has more than 10 blocks, and whole cards have all their memory"
     assert refusal(pod((400, memory)), capacities).endswith(last) == told
 

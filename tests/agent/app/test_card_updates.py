@@ -76,6 +76,15 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
     assert paper.pokes == 2
 
 
+def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(paper: Paper) -> None:
+    paper.updates.cards_changed(replace(WELL, cordoned=frozenset({"GPU-1"})))
+    labels = {"card": "GPU-1", "index": "1", "model": "Test"}
+    assert paper.metric("card_healthy", **labels) == 1
+    assert paper.metric("card_cordoned", **labels) == 1
+    paper.updates.cards_changed(WELL)
+    assert (paper.metric("card_cordoned", **labels), paper.told) == (0, [])
+
+
 def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
     later = replace(ILL, since=datetime(2026, 11, 22, tzinfo=UTC))
     for health in (ILL, CardHealth(), later):

@@ -24,7 +24,6 @@ from agent.cards.health import (
 from agent.cards.inventory import Discovery, UnservedCard
 from agent.errors import DriverUnloaded, Unavailable
 from agent.host.state_file import StateFile
-from contract.cordon import REASON as CORDONED
 from contract.inventory import Card
 from tests.agent.builders import device_table
 from tests.agent.fakes import eventually
@@ -233,14 +232,16 @@ def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_n
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-1", xid_fault(94)))
-    eventually(lambda: watch.unhealthy_cards() == {"GPU-1"}, "it is ill")
+    eventually(lambda: watch.withheld_cards() == {"GPU-1"}, "it is ill")
     watch.cordon(frozenset({"GPU-0", "GPU-1", "GPU-9"}))
-    assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
+    assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
+    assert (watch.unhealthy("GPU-0"), watch.withheld("GPU-0")) == ("", "cordoned")
+    eventually(lambda: scene.statuses[-1].cordoned == watch.cordoned, "the gauges show it")
     scene.clock.at += RULES.quiet
-    eventually(lambda: watch.unhealthy("GPU-1") == CORDONED, "it is ill no more")
-    assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
+    eventually(lambda: watch.withheld("GPU-1") == "cordoned", "it is ill no more")
+    assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
     watch.cordon(frozenset({"GPU-1"}))
-    assert watch.unhealthy_cards() == {"GPU-1"}
+    assert watch.withheld_cards() == {"GPU-1"}
 
 
 def test_cards_without_events_are_told_and_probed(scene: Scene) -> None:
@@ -356,7 +357,7 @@ def test_where_no_session_answers_no_card_is_healthy(
     eventually(lambda: watch.status.problem == "", "it works again")
     assert watch.unhealthy("GPU-0")
     scene.clock.at = 300
-    eventually(lambda: not watch.unhealthy_cards(), "they are back")
+    eventually(lambda: not watch.withheld_cards(), "they are back")
 
 
 def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(

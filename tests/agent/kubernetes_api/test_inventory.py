@@ -88,9 +88,11 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
         inventory,
         block=BLOCK,
         unhealthy={"GPU-0": "", "GPU-1": "Xid 79 at 12:00:01"}.__getitem__,
+        cordoned={"GPU-0"},
         free={CORE: {"GPU-0": 70, "GPU-1": 100}, MEMORY: {"GPU-0": 3, "GPU-1": 10}},
     )
     sound, ill = (replace(each, minor=0, device="") for each in inventory.cards)
+    sound = replace(sound, cordoned=True)
     ill = replace(ill, unhealthy="Xid 79 at 12:00:01")
     free = Amounts(70, 3), Amounts(100, 10)
     assert found == PublishedInventory(BLOCK, (sound, ill), inventory.links, free)

@@ -397,7 +397,10 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
 
 
 def test_a_cordoned_card_is_no_trouble() -> None:
-    assert wrong(nodes=[node("n1", 100, 4, cordoned="GPU-n1-1")]) == []
+    nodes = [node("n1", 100, 4, cordoned="GPU-n1-1")]
+    assert wrong(nodes=nodes) == []
+    (text,) = [each.text for each in findings(nodes=nodes) if each.check == "cards"]
+    assert text == "2 cards, all healthy; 1 cordoned"
 
 
 @pytest.mark.parametrize(

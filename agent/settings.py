@@ -212,8 +212,8 @@ class Settings:
     )
     inject: Injection = choice(
         Injection.NODES,
-        help="How cards reach a container: device nodes, the environment alone (for the NVIDIA "
-        "container runtime), or CDI names.",
+        help="How cards reach a container: device nodes, the environment with or without them (for "
+        "the NVIDIA container runtime), or CDI names.",
     )
     extra_devices: tuple[str, ...] = setting(
         default="",

@@ -67,10 +67,11 @@ class Card:
         uuid: its UUID as NVML gives it.
         index: its index in NVML's order, unique on the node.
         model: the product name.
-        memory: total memory, bytes.
+        memory: memory for containers, bytes.
         numa: NUMA node, ``None`` when unknown.
         unhealthy: why it is unhealthy, so that no new container gets it; empty if it is healthy.
         cordoned: whether an admin has cordoned it, so that no new container gets it.
+        reserved: memory that containers do not get, bytes; set only on the card's own node.
         minor: the number of its device node; set only on the card's own node.
         bus_id: PCI bus id, empty if unknown; set only on the card's own node.
         device: path of its device node on the host; set only on the card's own node.
@@ -83,6 +84,7 @@ class Card:
     numa: int | None = None
     unhealthy: str = ""
     cordoned: bool = False
+    reserved: int = field(default=0, kw_only=True)
     minor: int = field(default=0, kw_only=True)
     bus_id: str = field(default="", kw_only=True)
     device: str = field(default="", kw_only=True)

@@ -25,7 +25,7 @@ from agent.cards.health import (
     after_fault,
     after_probe,
 )
-from agent.cards.inventory import Discovery
+from agent.cards.inventory import Discovery, reserve_memory
 from agent.cards.source import CardSession, CardSource, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter, by_chance
@@ -108,17 +108,22 @@ class CardWatch:
         *,
         rules: Rules,
         listener: CardListener,
+        reserved_memory: int = 0,
         store: FaultStore,
         pace: Pace | None = None,
         now: Callable[[], ClockReading] = _now,
         jitter: Jitter = by_chance,
     ) -> None:
-        """Watch the cards of *source*; nothing runs before :meth:`run`."""
+        """Watch the cards of *source*; nothing runs before :meth:`run`.
+
+        *reserved_memory* has the bytes of each card that are not offered.
+        """
         self.known = threading.Event()
         """Set once cards are found and each was probed."""
         self._source = source
         self._rules = rules
         self._listener = listener
+        self._reserved_memory = reserved_memory
         self._store = store
         self._pace = pace or Pace()
         self._now = now
@@ -194,7 +199,7 @@ class CardWatch:
             if probed is None or at - probed >= self._pace.probe:
                 probed = at
                 self._probe(session)
-            if at - opened >= self._pace.renew and self._needs_new_session():
+            if session.stale or (at - opened >= self._pace.renew and self._needs_new_session()):
                 return
             if not session.watching:
                 stop.wait(self._pace.step)
@@ -206,6 +211,8 @@ class CardWatch:
     def _apply_discovery(self, found: Discovery) -> None:
         """Fix the set of cards at the first discovery; later update only faults and latecomers."""
         if not self._cards:
+            inventory = reserve_memory(found.inventory, self._reserved_memory)
+            found = replace(found, inventory=inventory)
             self._update(discovery=found)
             if not found.inventory.cards:
                 raise Unavailable(none_served(found))

@@ -115,8 +115,9 @@ def inject(  # noqa: PLR0913 -- the parts of one response
     edits = ContainerEdits(
         {VISIBLE_DEVICES: ",".join(grant.cards)}, tuple(dict.fromkeys([*nodes, *extra_devices]))
     )
-    with_driver = driver is not None and mode is Injection.NODES
-    return edits.merged_with(driver.edits()) if with_driver else edits
+    if driver is None or mode is not Injection.NODES:
+        return edits
+    return edits.merged_with(driver.edits())
 
 
 def shared_by_all(

@@ -142,7 +142,7 @@ def _card_row(
     model = short_model(card.model)
     if wide:
         numa = "" if card.numa is None else f" numa {card.numa}"
-        model = f"{model} {card.memory / _GIB:g}GiB{numa} {card.uuid}"
+        model = f"{model} {card.memory / _GIB:.3g}GiB{numa} {card.uuid}"
     holders = _held_by(card, wide=wide, most=None if wide else most)
     if card.withheld:
         status = cell("Cordoned", WARN)

@@ -22,7 +22,7 @@ class Policy(StrEnum):
 
 
 def whole_cards(cards: CardSet, free: Sequence[Amounts]) -> frozenset[int]:
-    """Return the healthy cards of which no core is held."""
+    """Return the available cards of which no core is held."""
     return frozenset(
         [position for position in cards.available if free[position][0] >= CORES_PER_CARD]
     )

@@ -202,7 +202,7 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
 
 
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
-    """Compare the allocatable amounts of each node with its healthy cards."""
+    """Compare the allocatable amounts of each node with its available cards."""
     found, names = _ByText(), Names(facts.domain)
     for node in require(facts.nodes):
         name, problem = node.node.name, node.node.problem

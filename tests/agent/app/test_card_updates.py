@@ -81,8 +81,12 @@ def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(paper: Pap
     labels = {"card": "GPU-1", "index": "1", "model": "Test"}
     assert paper.metric("card_healthy", **labels) == 1
     assert paper.metric("card_cordoned", **labels) == 1
+    assert paper.told == []
+    paper.updates.health_changed(card(1), CardHealth())
+    text = "card 1 (GPU-1, Test) is healthy again, and cordoned: no new container gets it"
+    assert paper.texts() == [("GPUHealthy", text)]
     paper.updates.cards_changed(WELL)
-    assert (paper.metric("card_cordoned", **labels), paper.told) == (0, [])
+    assert paper.metric("card_cordoned", **labels) == 0
 
 
 def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:

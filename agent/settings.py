@@ -85,6 +85,17 @@ def parse_memory_block(text: str) -> int:
     return int(size)
 
 
+def parse_reserved_memory(text: str) -> int:
+    """Return the bytes of each card that are not offered."""
+    size = parse_quantity(text)
+    if size is None or size < 0 or size.denominator != 1:
+        raise SettingsError(
+            f"reserved-memory: Invalid value: {quote(text)}: must be a number of bytes such as "
+            "512Mi"
+        )
+    return int(size)
+
+
 def parse_driver_dir(text: str) -> DriverFiles | None:
     """Parse ``HOST[:CONTAINER]``: the folder of driver files, and its path in containers.
 
@@ -191,6 +202,11 @@ class Settings:
         parse=parse_memory_block,
         help="Size of a memory block, the unit of vcuda-memory.",
     )
+    reserved_memory: int = setting(
+        default="0",
+        parse=parse_reserved_memory,
+        help="Memory of each card that is not offered, besides what the driver keeps for itself.",
+    )
     names: Names = setting(
         "domain",
         default=DEFAULT_DOMAIN,
@@ -214,8 +230,8 @@ class Settings:
     )
     inject: Injection = choice(
         Injection.NODES,
-        help="How cards reach a container: device nodes, the environment alone (for the NVIDIA "
-        "container runtime), or CDI names.",
+        help="How cards reach a container: device nodes, the environment with or without them (for "
+        "the NVIDIA container runtime), or CDI names.",
     )
     extra_devices: tuple[str, ...] = setting(
         default="",

@@ -10,7 +10,7 @@ from typing import Any
 from contract.names import Names
 
 REASON = "cordoned"
-"""The reason that the agent reports for a cordoned card."""
+"""The reason in inventories and refusals for a cordoned card."""
 
 _MOST = 256
 """More cards than any node has."""

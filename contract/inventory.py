@@ -54,6 +54,11 @@ class Amounts(NamedTuple):
 NOTHING = Amounts(0, 0)
 
 
+def withheld(fault: str, *, cordoned: bool) -> str:
+    """Return why new containers do not get a card: ``unhealthy (Xid 79)``, or ``cordoned``."""
+    return f"unhealthy ({fault})" if fault else REASON * cordoned
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """One card.
@@ -62,10 +67,11 @@ class Card:
         uuid: its UUID as NVML gives it.
         index: its index in NVML's order, unique on the node.
         model: the product name.
-        memory: total memory, bytes.
+        memory: memory for containers, bytes.
         numa: NUMA node, ``None`` when unknown.
         unhealthy: why it is unhealthy, so that no new container gets it; empty if it is healthy.
         cordoned: whether an admin has cordoned it, so that no new container gets it.
+        reserved: memory that containers do not get, bytes; set only on the card's own node.
         minor: the number of its device node; set only on the card's own node.
         bus_id: PCI bus id, empty if unknown; set only on the card's own node.
         device: path of its device node on the host; set only on the card's own node.
@@ -78,14 +84,15 @@ class Card:
     numa: int | None = None
     unhealthy: str = ""
     cordoned: bool = False
+    reserved: int = field(default=0, kw_only=True)
     minor: int = field(default=0, kw_only=True)
     bus_id: str = field(default="", kw_only=True)
     device: str = field(default="", kw_only=True)
 
     @property
     def withheld(self) -> str:
-        """Why new containers do not get the card; empty if they may."""
-        return self.unhealthy or (REASON if self.cordoned else "")
+        """Why new containers do not get the card, for messages; empty if they may."""
+        return withheld(self.unhealthy, cordoned=self.cordoned)
 
     def size(self, block: int) -> Amounts:
         """Return the card's cores and memory; *block* is the size of a memory block in bytes."""
@@ -138,8 +145,8 @@ class PublishedInventory:
 
     Attributes:
         memory_block: bytes of one ``vcuda-memory`` on this node.
-        cards: by index; empty while the agent has found none. :attr:`Card.cordoned` is not set:
-            cordons have their own annotation.
+        cards: by index; empty while the agent has found none. The text marks only healthy cards
+            as cordoned: cordons have their own annotation.
         links: as in :class:`Inventory`; before 0.3.0 a pair had only the last one.
         free: the free amounts of each card.
     """
@@ -151,7 +158,11 @@ class PublishedInventory:
 
 
 def encode_inventory(node: PublishedInventory) -> str:
-    """Write the inventory as compact JSON; equal inventories give equal text."""
+    """Write the inventory as compact JSON; equal inventories give equal text.
+
+    A cordoned card has health ``Unhealthy`` and the reason ``cordoned``: an extender before 0.3.0
+    knows no third health, and does not read cordons.
+    """
     return json.dumps(
         {
             "memoryBlock": node.memory_block,
@@ -162,8 +173,8 @@ def encode_inventory(node: PublishedInventory) -> str:
                     "model": card.model,
                     "memory": card.memory,
                     "numa": card.numa,
-                    "health": UNHEALTHY if card.unhealthy else HEALTHY,
-                    "reason": card.unhealthy,
+                    "health": UNHEALTHY if card.withheld else HEALTHY,
+                    "reason": card.unhealthy or (REASON if card.cordoned else ""),
                     "freeCores": free.cores,
                     "freeBlocks": free.memory,
                 }
@@ -222,7 +233,8 @@ def _card(value: object, path: str) -> tuple[Card, Amounts]:
         intern(_text(entry, "model", path)),
         _whole(entry, "memory", path),
         None if entry["numa"] is None else _whole(entry, "numa", path),
-        reason,
+        "" if reason == REASON else reason,
+        reason == REASON,
     )
     return card, Amounts(_whole(entry, "freeCores", path), _whole(entry, "freeBlocks", path))
 

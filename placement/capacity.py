@@ -26,25 +26,26 @@ class CardSet:
         names: names of the cards, for messages.
         sizes: cores and memory of each card.
         links: how the cards are connected.
-        unhealthy: why each card gets no new container; empty if it is healthy.
+        withheld: why each card gets no new container: such as ``unhealthy (Xid 79)``, or
+            ``cordoned``; empty if it may.
         excluded: the wish of the pod's author that excludes each card; empty if none does.
     """
 
     names: Sequence[str]
     sizes: Sequence[Amounts]
     links: Links
-    unhealthy: Sequence[str]
+    withheld: Sequence[str]
     excluded: Sequence[str]
 
     @cached_property
     def usable(self) -> tuple[int, ...]:
-        """The healthy cards that no wish excludes."""
-        return tuple(position for position in self.healthy if not self.excluded[position])
+        """The cards that new containers may get, and that no wish excludes."""
+        return tuple(position for position in self.available if not self.excluded[position])
 
     @cached_property
-    def healthy(self) -> tuple[int, ...]:
-        """The healthy cards."""
-        return tuple(position for position, reason in enumerate(self.unhealthy) if not reason)
+    def available(self) -> tuple[int, ...]:
+        """The cards that new containers may get."""
+        return tuple(position for position, reason in enumerate(self.withheld) if not reason)
 
     def fitting(self, free: Sequence[Amounts], wanted: Amounts) -> list[int]:
         """Return the usable cards that have at least *wanted* free."""
@@ -120,8 +121,8 @@ def shortfall(  # noqa: PLR0913 -- all conditions on a card, by keyword
         must: positions of cards whose devices the kubelet makes the container reuse (K7).
     """
     wanted, reason = need.per_card, ""
-    if cards.unhealthy[position]:
-        reason = f"unhealthy ({cards.unhealthy[position]})"
+    if cards.withheld[position]:
+        reason = cards.withheld[position]
     elif cards.excluded[position]:
         reason = f"excluded by {cards.excluded[position]}"
     elif fixed and position not in fixed:

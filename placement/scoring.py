@@ -22,9 +22,9 @@ class Policy(StrEnum):
 
 
 def whole_cards(cards: CardSet, free: Sequence[Amounts]) -> frozenset[int]:
-    """Return the healthy cards of which no core is held."""
+    """Return the available cards of which no core is held."""
     return frozenset(
-        [position for position in cards.healthy if free[position][0] >= CORES_PER_CARD]
+        [position for position in cards.available if free[position][0] >= CORES_PER_CARD]
     )
 
 

@@ -45,7 +45,7 @@ def score(pod_class: PodClass, snapshot: NodeSnapshot, fit: Fit, policy: Policy)
 
 
 def _fullness(pod_class: PodClass, snapshot: NodeSnapshot) -> float:
-    """Return the held part of the healthy cards with the pod: that of the fuller resource."""
+    """Return the held part of the available cards with the pod: that of the fuller resource."""
     totals = zip(pod_class.peak, snapshot.totals, strict=True)
     return min(max([(held + more) / max(total, 1) for more, (total, held) in totals]), 1.0)
 

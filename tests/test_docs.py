@@ -42,6 +42,8 @@ PAGES = [
 PROJECTS = ROOT / "docs/comparison.md"
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.
 _OTHERS_SAY = {
+    "Failed to initialize NVML: Unknown Error",
+    "systemctl daemon-reload",
     "ValidatingAdmissionPolicy 'gpu-turnstile-...' denied request",
     'failed calling webhook "pods.gpu-turnstile.io"',
     "x509: certificate has expired or is not yet valid",

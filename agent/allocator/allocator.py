@@ -51,7 +51,7 @@ class Allocator:
         decision_log: DecisionLog,
         inject: Callable[[Grant], ContainerEdits],
         enforcer: Enforcer,
-        unhealthy: Callable[[str], str] = lambda _uuid: "",
+        withheld: Callable[[str], str] = lambda _uuid: "",
         policy: Policy = Policy.BINPACK,
         strict: bool = False,
         kubelet: Callable[[], str] = lambda: "",
@@ -69,7 +69,7 @@ class Allocator:
             decision_log: reports decisions.
             inject: returns the container edits of a grant.
             enforcer: enforces the limits of containers, and adds container edits.
-            unhealthy: returns why a card, by UUID, gets no new container; empty if it does.
+            withheld: returns why a card, by UUID, gets no new container; empty if it does.
             policy: which card a share prefers, unless the pod has a wish.
             strict: whether a pod is refused if the cards that a scheduler chose do not fit.
             kubelet: returns the name of the running kubelet instance.
@@ -96,7 +96,7 @@ class Allocator:
             state=state,
             table=table,
             runner=runner,
-            placer=Placer(table=table, links=Links(table.inventory), unhealthy=unhealthy),
+            placer=Placer(table=table, links=Links(table.inventory), withheld=withheld),
             decision_log=decision_log,
             policy=policy,
             strict=strict,

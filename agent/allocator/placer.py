@@ -40,12 +40,12 @@ class Placer:
     Attributes:
         table: the node's device IDs.
         links: the links between the node's cards.
-        unhealthy: returns why a card, by UUID, gets no new container; empty if it does.
+        withheld: returns why a card, by UUID, gets no new container; empty if it does.
     """
 
     table: DeviceTable
     links: Links
-    unhealthy: Callable[[str], str]
+    withheld: Callable[[str], str]
 
     def place(self, request: PlacementRequest, snapshot: AllocationSnapshot) -> Placement:
         """Choose cards and slots for one container.
@@ -62,7 +62,7 @@ class Placer:
             table=self.table,
             snapshot=snapshot,
             links=self.links,
-            unhealthy=self.unhealthy,
+            withheld=self.withheld,
         )
         container, resource = request.container, request.resource
         try:

@@ -109,7 +109,7 @@ class SearchInput:
         table: DeviceTable,
         snapshot: AllocationSnapshot,
         links: Links,
-        unhealthy: Callable[[str], str],
+        withheld: Callable[[str], str],
     ) -> None:
         """Read *snapshot* for *request*.
 
@@ -118,7 +118,7 @@ class SearchInput:
             table: the node's device IDs.
             snapshot: the present snapshot.
             links: the links between the node's cards.
-            unhealthy: returns why a card, by UUID, gets no new container; empty if it does.
+            withheld: returns why a card, by UUID, gets no new container; empty if it does.
         """
         self._request = request
         self._pod = request.ref.pod
@@ -130,7 +130,7 @@ class SearchInput:
             [card.uuid for card in cards],
             [card.size(table.block) for card in cards],
             links,
-            [unhealthy(card.uuid) for card in cards],
+            [withheld(card.uuid) for card in cards],
             [wishes.excludes(model=card.model, uuid=card.uuid) for card in cards],
         )
         # The slots that the kubelet offers, except those that another container holds (K15).

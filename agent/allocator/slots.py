@@ -64,8 +64,8 @@ class DeviceTable:
         for card in self.inventory.cards:
             if self.slot_count(Resource.MEMORY, card) < 1:
                 raise SettingsError(
-                    f"memory-block: Invalid value: {self.block}: larger than card {card.uuid} "
-                    f"({card.memory} bytes)"
+                    f"memory-block: Invalid value: {self.block}: larger than card {card.uuid}, "
+                    f"which offers {card.memory} bytes"
                 )
 
     def slot_count(self, resource: Resource, card: Card) -> int:
@@ -127,7 +127,8 @@ class DeviceTable:
         """Return the slots of device IDs, sorted by card index and number.
 
         Raises:
-            GrantError: an ID is malformed, or has an unknown card or too high a number.
+            GrantError: an ID is malformed, or has an unknown card or too high a number. Blocks that
+                are reserved now may have been allocated before.
         """
         known, order = self._slots[resource], self._order
         slots = [known.get(each) or self._explain(resource, each) for each in device_ids]
@@ -146,6 +147,9 @@ class DeviceTable:
         card = self.inventory.card(slot.card)
         if card is None:
             raise GrantError(f"device ID {quote(device_id)} names a card this node does not have")
+        memory = (card.memory + card.reserved) // self.block
+        if slot.number < resource.slots(memory):
+            return slot
         raise GrantError(
             f"device ID {quote(device_id)} is beyond the "
             f"{resource.format_count(self.slot_count(resource, card))} of its card"

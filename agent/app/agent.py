@@ -28,7 +28,8 @@ from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.fault_store import FaultStore, driver_instance
 from agent.cards.health import Rules
-from agent.cards.source import CardSource, StaticSource, open_source
+from agent.cards.inventory import reserve_memory
+from agent.cards.source import CardSource, FileSource, open_source
 from agent.driver.folder import DriverFolder
 from agent.driver.host import Host
 from agent.driver.updater import DriverUpdater
@@ -107,8 +108,9 @@ class Agent:
         """
         self._settings = settings
         self._source = source or open_source(settings.cards)
-        if isinstance(self._source, StaticSource):  # report an unusable file at once
-            _open_table(self._source.inventory, settings)
+        if isinstance(self._source, FileSource):  # report an unusable file at once
+            found = reserve_memory(self._source.inventory, settings.reserved_memory)
+            _open_table(found, settings)
         self._metrics = Metrics()
         self._stop = threading.Event()
         self._opening = threading.Lock()
@@ -146,12 +148,13 @@ class Agent:
             self._source,
             rules=Rules(settings.recovery_quiet, settings.ignore_xids, settings.fatal_xids),
             listener=updates,
+            reserved_memory=settings.reserved_memory,
             store=FaultStore(
                 StateFile(settings.plugin_dir / UNHEALTHY_CARDS_FILE), driver_instance
             ),
             pace=pace,
         )
-        self._health_feed = HealthFeed(self._watch.unhealthy_cards)
+        self._health_feed = HealthFeed(self._watch.withheld_cards)
         self._node = NodeReader(
             api=self._api,
             node=settings.node_name,
@@ -332,7 +335,7 @@ class Agent:
             decision_log=decision_log,
             inject=injector.edits_for,
             enforcer=enforcer,
-            unhealthy=self._watch.unhealthy,
+            withheld=self._watch.withheld,
             policy=settings.policy,
             strict=settings.strict_predicate,
         )
@@ -438,6 +441,7 @@ class Agent:
             services.allocator.table.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
+            cordoned=self._watch.cordoned,
             free={resource: services.allocator.free(resource) for resource in Resource},
         )
 

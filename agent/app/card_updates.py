@@ -37,6 +37,7 @@ class CardUpdates:
         self._send_event = send_event
         self._on_change = on_change
         self._reported: set[Notice] = set()
+        self._cordoned: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._serves = False
         self._others: Mapping[str, int] = {}
@@ -49,6 +50,9 @@ class CardUpdates:
         for card in served:
             health = status.health.get(card.uuid)
             self._gauge(card, healthy=health is not None and health.healthy)
+            cordoned = self._metrics.card_cordoned.labels(card.uuid, str(card.index), card.model)
+            cordoned.set(card.uuid in status.cordoned)
+        self._cordoned = status.cordoned
         metrics = self._metrics
         metrics.cards.labels("served").set(len(served))
         metrics.cards.labels("faulty").set(len(found.faults))
@@ -95,6 +99,8 @@ class CardUpdates:
         name = f"card {card.index} ({card.uuid}, {card.model})"
         if health.fault is None:
             text = f"{name} is healthy again: new containers may get it"
+            if card.uuid in self._cordoned:
+                text = f"{name} is healthy again, and cordoned: no new container gets it"
             self._send_event(Notice(self._node, "GPUHealthy", text, warning=False))
         else:
             # Without the time: if it happens again, it is the same Event with a higher count.

@@ -25,12 +25,11 @@ from agent.cards.health import (
     after_fault,
     after_probe,
 )
-from agent.cards.inventory import Discovery
+from agent.cards.inventory import Discovery, reserve_memory
 from agent.cards.source import CardSession, CardSource, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter, by_chance
-from contract.cordon import REASON
-from contract.inventory import Card, Inventory
+from contract.inventory import Card, Inventory, withheld
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +45,7 @@ class CardsStatus:
         problem: why the cards cannot be read now; empty if they can.
         latecomers: UUIDs of cards that could be served after a restart of the agent.
         unwatched: cards without events, whose health only probes show: the reasons, by UUID.
+        cordoned: UUIDs of the cordoned cards, including any that the node does not have.
     """
 
     discovery: Discovery | None = None
@@ -53,11 +53,13 @@ class CardsStatus:
     problem: str = ""
     latecomers: tuple[str, ...] = ()
     unwatched: Mapping[str, str] = field(default_factory=dict)
+    cordoned: frozenset[str] = frozenset()
 
     def change_key(self) -> tuple[object, ...]:
         """Return the parts whose changes are reported to the listener."""
         reasons = {uuid: each.reason for uuid, each in self.health.items()}
-        return self.discovery, reasons, self.problem, self.latecomers, self.unwatched
+        rest = self.problem, self.latecomers, self.unwatched, self.cordoned
+        return self.discovery, reasons, *rest
 
 
 class CardListener(Protocol):
@@ -106,17 +108,22 @@ class CardWatch:
         *,
         rules: Rules,
         listener: CardListener,
+        reserved_memory: int = 0,
         store: FaultStore,
         pace: Pace | None = None,
         now: Callable[[], ClockReading] = _now,
         jitter: Jitter = by_chance,
     ) -> None:
-        """Watch the cards of *source*; nothing runs before :meth:`run`."""
+        """Watch the cards of *source*; nothing runs before :meth:`run`.
+
+        *reserved_memory* has the bytes of each card that are not offered.
+        """
         self.known = threading.Event()
         """Set once cards are found and each was probed."""
         self._source = source
         self._rules = rules
         self._listener = listener
+        self._reserved_memory = reserved_memory
         self._store = store
         self._pace = pace or Pace()
         self._now = now
@@ -126,7 +133,8 @@ class CardWatch:
         self._cards: dict[str, Card] = {}
         self._all_probed = False  # whether this session has probed every card
         self._probe_failed = False  # whether the last probe of a card failed
-        self._cordoned: frozenset[str] = frozenset()
+        self.cordoned: frozenset[str] = frozenset()
+        """The UUIDs of the cordoned cards, including any that the node does not have."""
         self._probed_at = now().at
 
     @property
@@ -146,18 +154,21 @@ class CardWatch:
         return max(self._now().at - self._probed_at, 0.0)
 
     def unhealthy(self, uuid: str) -> str:
-        """Return why new containers may not get a card; empty if they may."""
+        """Return the fault of a card; empty without one."""
         health = self._status.health.get(uuid)
-        reason = "not known" if health is None else health.reason
-        return reason or (REASON if uuid in self._cordoned else "")
+        return "not known" if health is None else health.reason
 
-    def unhealthy_cards(self) -> frozenset[str]:
+    def withheld(self, uuid: str) -> str:
+        """Return why new containers may not get a card, for messages; empty if they may."""
+        return withheld(self.unhealthy(uuid), cordoned=uuid in self.cordoned)
+
+    def withheld_cards(self) -> frozenset[str]:
         """Return the UUIDs of the cards that new containers may not get."""
-        return frozenset(filter(self.unhealthy, self._cards))
+        return frozenset(filter(self.withheld, self._cards))
 
     def cordon(self, uuids: frozenset[str]) -> None:
         """Set the cordoned cards: new containers get none of them."""
-        self._cordoned = uuids
+        self.cordoned = uuids
 
     def run(self, stop: threading.Event) -> None:
         """Watch until *stop* is set."""
@@ -188,7 +199,7 @@ class CardWatch:
             if probed is None or at - probed >= self._pace.probe:
                 probed = at
                 self._probe(session)
-            if at - opened >= self._pace.renew and self._needs_new_session():
+            if session.stale or (at - opened >= self._pace.renew and self._needs_new_session()):
                 return
             if not session.watching:
                 stop.wait(self._pace.step)
@@ -200,6 +211,8 @@ class CardWatch:
     def _apply_discovery(self, found: Discovery) -> None:
         """Fix the set of cards at the first discovery; later update only faults and latecomers."""
         if not self._cards:
+            inventory = reserve_memory(found.inventory, self._reserved_memory)
+            found = replace(found, inventory=inventory)
             self._update(discovery=found)
             if not found.inventory.cards:
                 raise Unavailable(none_served(found))
@@ -323,6 +336,7 @@ class CardWatch:
 
     def _notify(self) -> None:
         """Notify the listener if something has changed since the last notification."""
+        self._update(cordoned=self.cordoned)
         key = self._status.change_key()
         if key != self._reported_key:
             self._reported_key = key

@@ -26,7 +26,10 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 RESET_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158})
 """Xids after which a card needs a reset: the catalog's immediate action is ``RESET_GPU`` or
-``RESTART_BM``, or (48, 74) a workflow that ends in one."""
+``RESTART_BM``, or (48, 74) a workflow that ends in one.
+
+A driver that reports recovery actions (R565 and newer) knows better whether this one did: NVIDIA's
+DRA driver judges all Xids by that (kubernetes-sigs/dra-driver-nvidia-gpu, pull request 1441)."""
 
 _XID_NAMES: Mapping[int, str] = {
     13: "graphics engine exception",

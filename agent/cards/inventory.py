@@ -5,19 +5,19 @@ The parsers raise ``SettingsError``; its message has the path of the field, the 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.errors import SettingsError
 from contract.errors import quote
-from contract.inventory import Card, Inventory, Link
+from contract.inventory import HEALTHY, Card, Inventory, Link
 from contract.quantity import parse_quantity
 
 # A device ID has at most 63 characters (device plugin API): the UUID, "::" and a slot number of up
 # to 5 digits.
 _UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _LINK = re.compile(r"(?:NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS)\Z", re.ASCII)
-_CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "device"}
+_CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "device", "health"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,17 @@ def parse_inventory(document: object) -> Inventory:
     return Inventory(tuple(cards), _parse_links(document.get("links"), cards))
 
 
+def without_memory(card: Card, size: int) -> Card:
+    """Return the card with so many bytes less to offer."""
+    reserved = min(size, card.memory)
+    return replace(card, memory=card.memory - reserved, reserved=card.reserved + reserved)
+
+
+def reserve_memory(inventory: Inventory, size: int) -> Inventory:
+    """Return the inventory with so many bytes less to offer on each card."""
+    return replace(inventory, cards=tuple(without_memory(each, size) for each in inventory.cards))
+
+
 def write_inventory(inventory: Inventory) -> dict[str, Any]:
     """Return the document from which :func:`parse_inventory` makes an equal inventory.
 
@@ -97,6 +108,8 @@ def _write_card(card: Card) -> dict[str, Any]:
         entry["busId"] = card.bus_id
     if card.device != _device(card.minor):
         entry["device"] = card.device
+    if card.unhealthy:
+        entry["health"] = card.unhealthy
     return entry
 
 
@@ -148,6 +161,7 @@ def parse_card(entry: object, path: str) -> Card:
             f"{path}.memory: Invalid value: {quote(entry.get('memory'))}: "
             "must be a number of bytes such as 24Gi"
         )
+    health = _text(entry, "health", path, default=HEALTHY)
     return Card(
         uuid=uuid,
         index=index,
@@ -157,6 +171,7 @@ def parse_card(entry: object, path: str) -> Card:
         numa=_whole(entry, "numa", path) if entry.get("numa") is not None else None,
         bus_id=_text(entry, "busId", path, default=""),
         device=_text(entry, "device", path, default=_device(minor)),
+        unhealthy="" if health == HEALTHY else health,
     )
 
 

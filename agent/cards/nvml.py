@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 import pynvml
 
 from agent.cards.health import CardFault, FaultKind, Probe, xid_fault
-from agent.cards.inventory import Discovery, UnservedCard, check_distinct, parse_card
+from agent.cards.inventory import (
+    Discovery,
+    UnservedCard,
+    check_distinct,
+    parse_card,
+    without_memory,
+)
 from agent.cards.pci import SYSFS, is_switch, numa_node
 from agent.errors import DriverUnloaded, SettingsError, Unavailable
 from contract.inventory import Card, Inventory, Link
@@ -90,6 +96,8 @@ class NvmlSession:
     Every method except ``close`` raises ``Unavailable`` if NVML itself does not work.
     """
 
+    stale = False
+
     def __init__(self, sysfs: Path) -> None:
         self._sysfs = sysfs
         self._events: Any = None
@@ -117,7 +125,7 @@ class NvmlSession:
                 uuid = None
                 try:
                     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                    uuid = pynvml.nvmlDeviceGetUUID(handle)
+                    uuid = _supported(pynvml.nvmlDeviceGetUUID, handle)
                     if in_mig_mode(handle):
                         skipped.append(
                             UnservedCard(index, uuid, "in MIG mode, which is not served")
@@ -137,21 +145,41 @@ class NvmlSession:
             links = self._links(cards, handles)
         return Discovery(Inventory(tuple(cards), links), driver, tuple(faults), tuple(skipped))
 
-    def _card(self, index: int, uuid: str, handle: Any) -> Card:
-        """Read one card; its values must follow the rules of a cards file."""
-        bus_id = _bus_id(pynvml.nvmlDeviceGetPciInfo(handle))
-        return parse_card(
+    def _card(self, index: int, uuid: str | None, handle: Any) -> Card:
+        """Read one card; its values must follow the rules of a cards file.
+
+        Raises:
+            SettingsError: a value breaks a rule, or the card does not support a call that is
+                needed, such as one with unified memory, or in WSL.
+        """
+        pci = _supported(pynvml.nvmlDeviceGetPciInfo, handle)
+        bus_id = "" if pci is None else _bus_id(pci)
+        minor = _supported(pynvml.nvmlDeviceGetMinorNumber, handle)
+        memory = _supported(_memory, handle)
+        needed = {("UUID", "uuid"): uuid, ("minor number", "device"): minor}
+        needed["memory", "memory"] = memory
+        missing = [names for names, value in needed.items() if value is None]
+        if missing:
+            names, fields = map(" and ".join, zip(*missing, strict=True))
+            raise SettingsError(
+                f"NVML does not report its {names}: list it in a cards file, with {fields} "
+                "(docs/reference.md#cards-files)"
+            )
+        total, reserved = memory
+        model = _supported(pynvml.nvmlDeviceGetName, handle)
+        card = parse_card(
             {
                 "uuid": uuid,
                 "index": index,
-                "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
-                "model": pynvml.nvmlDeviceGetName(handle),
-                "memory": pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+                "minor": minor,
+                "memory": total,
                 "numa": self._numa(bus_id, handle),
                 "busId": bus_id,
-            },
+            }
+            | ({} if model is None else {"model": model}),
             f"card {index}",
         )
+        return without_memory(card, reserved)
 
     def _numa(self, bus_id: str, handle: Any) -> int | None:
         """Find the NUMA node whose CPUs are next to the card.
@@ -283,6 +311,8 @@ class NvmlSession:
             except pynvml.NVMLError as error:
                 if error.value in SESSION_ERRORS:
                     raise
+                if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                    return Probe()  # the card has responded, and can report nothing more
                 return CardFault(_CARD_FAULTS.get(error.value, FaultKind.ERROR), f"NVML: {error}")
 
 
@@ -337,6 +367,31 @@ def _query(call: Callable[..., Any], *arguments: Any) -> Any:
     For a card that is lost or needs a reset it still raises.
     """
     return _or_none(call, *arguments, fatal=SESSION_ERRORS | _CARD_ERRORS)
+
+
+def _supported(call: Callable[[Any], Any], handle: Any) -> Any:
+    """Call NVML; return ``None`` if the card does not support the call."""
+    try:
+        return call(handle)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        return None
+
+
+def _memory(handle: Any) -> tuple[int, int]:
+    """Return a card's memory, and how much of it driver and firmware keep, in bytes.
+
+    With ECC the total is already without the parity bits. Drivers before R510 do not report what
+    they keep.
+    """
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        return pynvml.nvmlDeviceGetMemoryInfo(handle).total, 0
+    return memory.total, memory.reserved
 
 
 def _or_none(

@@ -1,16 +1,18 @@
 """Sources of cards: NVML, or a cards file instead."""
 
+import logging
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
 from agent.cards.cards_file import load_inventory
-from agent.cards.health import CardFault, Probe
+from agent.cards.health import CardFault, FaultKind, Probe
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.errors import SettingsError, Unavailable
-from contract.inventory import Inventory
+
+log = logging.getLogger(__name__)
 
 
 class CardSession(Protocol):
@@ -19,6 +21,10 @@ class CardSession(Protocol):
     @property
     def watching(self) -> bool:
         """Whether :meth:`wait` can return an event."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the cards should be discovered again, in a new session."""
 
     def discover(self) -> Discovery:
         """Read every card."""
@@ -40,22 +46,53 @@ class CardSource(Protocol):
         """Start a session; may raise ``Unavailable``."""
 
 
-class StaticSource:
-    """The cards of a file: always available, always healthy."""
+class FileSource:
+    """The cards of a file, which is read again after each change; for one thread.
+
+    They are healthy, except those with ``health`` in the file, and those that are no longer in it.
+    """
 
     watching = False
 
-    def __init__(self, inventory: Inventory) -> None:
-        self.inventory = inventory
-        self._found = Discovery(inventory)
+    def __init__(self, path: Path) -> None:
+        """Read the file.
 
-    def open(self) -> AbstractContextManager["StaticSource"]:
+        Raises:
+            SettingsError: it cannot be used.
+        """
+        self._path = path
+        self._identity = self._identify()
+        self.inventory = self._discovered = load_inventory(path)
+
+    def open(self) -> AbstractContextManager["FileSource"]:
         """Start a session."""
         return nullcontext(self)
 
+    @property
+    def stale(self) -> bool:
+        """Whether the file has changed since the last discovery."""
+        identity = self._identify()
+        if identity != self._identity:
+            self._identity = identity
+            try:
+                self.inventory = load_inventory(self._path)
+            except SettingsError as error:
+                more = {"reason": str(error)}
+                log.warning("cards file not used, the last one applies", extra=more)
+        return self.inventory != self._discovered
+
+    def _identify(self) -> tuple[int, ...]:
+        """Return what differs if the file was replaced or changed; empty if there is none."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
     def discover(self) -> Discovery:
         """Return the cards."""
-        return self._found
+        self._discovered = self.inventory
+        return Discovery(self.inventory)
 
     def watch(self, _uuids: Collection[str], /) -> dict[str, str]:
         """Subscribe to nothing: a file has no events."""
@@ -65,9 +102,12 @@ class StaticSource:
         """Return no event."""
         return None
 
-    def probe(self, _uuid: str, /) -> Probe | CardFault:
-        """Return a healthy probe."""
-        return Probe()
+    def probe(self, uuid: str, /) -> Probe | CardFault:
+        """Return the health in the file."""
+        card = self.inventory.card(uuid)
+        if card is None:
+            return CardFault(FaultKind.LOST, "no longer in the cards file")
+        return CardFault(FaultKind.ERROR, card.unhealthy) if card.unhealthy else Probe()
 
 
 def open_source(cards: Path | None) -> CardSource:
@@ -76,7 +116,7 @@ def open_source(cards: Path | None) -> CardSource:
     Raises:
         SettingsError: the cards file cannot be used.
     """
-    return NvmlSource() if cards is None else StaticSource(load_inventory(cards))
+    return NvmlSource() if cards is None else FileSource(cards)
 
 
 def discover(cards: Path | None) -> Discovery:

@@ -48,7 +48,13 @@ class Injection(StrEnum):
     NODES = "nodes"
     """Device nodes in the ``Allocate`` response."""
     ENVVAR = "envvar"
-    """Only the environment; the NVIDIA container runtime does the rest."""
+    """The environment, by which the NVIDIA container runtime adds the driver; and device nodes.
+
+    The runtime adds the nodes, too, but behind the back of runc and systemd: these take them away
+    whenever they write the container's device rules again, as ``systemctl daemon-reload`` does.
+    """
+    ENVVAR_ONLY = "envvar-only"
+    """Only the environment: the host has no device nodes in ``/dev``."""
     CDI = "cdi"
     """Names of CDI devices; the container runtime finds them in a spec."""
 
@@ -86,9 +92,9 @@ def inject(  # noqa: PLR0913 -- the parts of one response
     """Return the container edits of one grant.
 
     Only a grant of cores injects cards; a grant of memory has no edits here (enforcement adds its
-    own). With ``envvar`` the NVIDIA container runtime adds device nodes and driver files; with
-    ``cdi`` the spec has them, except for *extra_devices*. *cdi_names* has the fully qualified CDI
-    name of every card, by UUID.
+    own). With ``envvar`` the NVIDIA container runtime adds the driver files, with ``envvar-only``
+    the device nodes, too; with ``cdi`` the spec has both, except for *extra_devices*. *cdi_names*
+    has the fully qualified CDI name of every card, by UUID.
 
     Raises:
         GrantError: a card has no CDI name.
@@ -102,14 +108,16 @@ def inject(  # noqa: PLR0913 -- the parts of one response
         return ContainerEdits(
             {VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(extra_devices)), cdi=names
         )
-    edits = ContainerEdits({VISIBLE_DEVICES: ",".join(grant.cards)})
-    if mode is Injection.ENVVAR:
-        return edits
-    nodes = [card.device for card in inventory.cards if card.uuid in grant.cards]
-    edits = edits.merged_with(
-        ContainerEdits(devices=tuple(dict.fromkeys([*nodes, *control_devices, *extra_devices])))
+    nodes: list[str] = []
+    if mode is not Injection.ENVVAR_ONLY:
+        nodes = [card.device for card in inventory.cards if card.uuid in grant.cards]
+        nodes += control_devices
+    edits = ContainerEdits(
+        {VISIBLE_DEVICES: ",".join(grant.cards)}, tuple(dict.fromkeys([*nodes, *extra_devices]))
     )
-    return edits.merged_with(driver.edits()) if driver is not None else edits
+    if driver is None or mode is not Injection.NODES:
+        return edits
+    return edits.merged_with(driver.edits())
 
 
 def shared_by_all(

@@ -5,6 +5,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,17 +60,27 @@ def survey(
     *,
     block: int,
     unhealthy: Callable[[str], str],
+    cordoned: AbstractSet[str],
     free: Mapping[Resource, Mapping[str, int]],
 ) -> PublishedInventory:
     """Build the inventory to publish.
 
-    *block* is in bytes. *unhealthy* returns why a card, by UUID, gets no new container, empty if it
-    does. *free* has the number of free slots, by resource and card UUID.
+    *block* is in bytes. *unhealthy* returns the fault of a card, by UUID, empty without one.
+    *cordoned* has the UUIDs of the cordoned cards. *free* has the number of free slots,
+    by resource and card UUID.
     """
     return PublishedInventory(
         block,
         tuple(
-            Card(card.uuid, card.index, card.model, card.memory, card.numa, unhealthy(card.uuid))
+            Card(
+                card.uuid,
+                card.index,
+                card.model,
+                card.memory,
+                card.numa,
+                unhealthy(card.uuid),
+                card.uuid in cordoned,
+            )
             for card in inventory.cards
         ),
         inventory.links,
@@ -101,7 +112,7 @@ def _is_more(before: PublishedInventory, after: PublishedInventory) -> bool:
         if card.uuid not in known:
             return True
         old, was_free = known[card.uuid]
-        if (old.unhealthy and not card.unhealthy) or not was_free.covers(free):
+        if (old.withheld and not card.withheld) or not was_free.covers(free):
             return True
     return False
 

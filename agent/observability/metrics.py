@@ -124,7 +124,12 @@ class Metrics:
         )
         self.card_healthy = gauge(
             "card_healthy",
-            "Whether a card may be given to new containers.",
+            "Whether a card has no fault. A card with one gets no new containers.",
+            ["card", "index", "model"],
+        )
+        self.card_cordoned = gauge(
+            "card_cordoned",
+            "Whether an admin has cordoned a card, so that it gets no new containers.",
             ["card", "index", "model"],
         )
         self.card_events = counter(

@@ -49,6 +49,7 @@ def list_cards(found: Discovery) -> list[Row]:
         found.inventory,
         block=_BLOCK,
         unhealthy=lambda _uuid: "",
+        cordoned=frozenset(),
         free={
             Resource.CORE: {each.uuid: 100 for each in cards},
             Resource.MEMORY: {each.uuid: each.memory // _BLOCK for each in cards},

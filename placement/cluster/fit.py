@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from contract.cordon import REASON
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.inventory import Amounts
 from contract.text import format_count
@@ -121,7 +122,7 @@ def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
     wishes = pod_class.wishes
     kind, kinds = _card_nouns(wishes)
     sizes = [size for size, why in zip(cards.sizes, cards.excluded, strict=True) if not why]
-    most, healthy = max([need.demand.cards for need in pod_class.needs]), len(cards.usable)
+    most, available = max([need.demand.cards for need in pod_class.needs]), len(cards.usable)
     short = next(
         (
             format_count(need.per_card[column], unit)
@@ -137,11 +138,20 @@ def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
         reason = f"fewer than {most} {kinds}"
     elif short:
         reason = f"no {kind} has {short}"
-    elif healthy < most:
-        reason = f"fewer than {most} healthy {kinds}" if healthy else f"no healthy {kind}"
+    elif available < most:
+        fit = _lacking(cards)
+        reason = f"fewer than {most} {fit} {kinds}" if available else f"no {fit} {kind}"
     else:
         return None
     return Unschedulable(reason, unresolvable=True)
+
+
+def _lacking(cards: CardSet) -> str:
+    """Return what withheld cards are not, for messages: ``healthy``, ``uncordoned`` or both."""
+    pairs = zip(cards.withheld, cards.excluded, strict=True)
+    cordoned = {why == REASON for why, excluded in pairs if why and not excluded}
+    words = {False: "healthy", True: "uncordoned"}
+    return " and ".join(words[each] for each in sorted(cordoned))
 
 
 def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unschedulable:

@@ -24,8 +24,8 @@ class NodeSnapshot:
     Attributes:
         node: the node.
         free: free amounts of each card, by its position.
-        rows: free amounts of only the healthy cards.
-        totals: for cores, then for memory blocks: all of the healthy cards, and those held.
+        rows: free amounts of only the cards that new containers may get.
+        totals: for cores, then for memory blocks: all of these cards, and those held.
     """
 
     __slots__ = ("free", "node", "rows", "totals")
@@ -35,10 +35,10 @@ class NodeSnapshot:
         self.free = tuple([Amounts(*row) for row in free])
         if len(self.free) != len(node.cards):
             raise ValueError(f"{len(node.cards)} cards, but free amounts of {len(self.free)}")
-        healthy, sizes = node.card_set.healthy, node.sizes
-        self.rows = [self.free[position] for position in healthy]
+        available, sizes = node.card_set.available, node.sizes
+        self.rows = [self.free[position] for position in available]
         self.totals = [
-            (total := sum([sizes[position][column] for position in healthy]), total - free)
+            (total := sum([sizes[position][column] for position in available]), total - free)
             for column, free in enumerate(map(sum, zip(NOTHING, *self.rows, strict=True)))
         ]
 

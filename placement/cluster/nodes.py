@@ -83,7 +83,8 @@ def _card_set(
         tuple(card.index for card in cards),
         tuple(sizes),
         links,
-        tuple("unhealthy" if card.withheld else "" for card in cards),
+        # Without the fault, so that nodes with different faults share one object.
+        tuple("unhealthy" if card.unhealthy else card.withheld for card in cards),
         tuple(excluded) or ("",) * len(cards),
     )
 
@@ -93,10 +94,10 @@ def _shared_card_set(
     indices: tuple[int, ...],
     sizes: tuple[Amounts, ...],
     links: Links,
-    unhealthy: tuple[str, ...],
+    withheld: tuple[str, ...],
     excluded: tuple[str, ...],
 ) -> CardSet:
-    return CardSet(tuple(map(str, indices)), sizes, links, unhealthy, excluded)
+    return CardSet(tuple(map(str, indices)), sizes, links, withheld, excluded)
 
 
 def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None) -> Node:

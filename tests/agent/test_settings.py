@@ -14,6 +14,7 @@ from agent.settings import (
     parse_ignored_xids,
     parse_memory_block,
     parse_period,
+    parse_reserved_memory,
     parse_xids,
 )
 from contract.errors import quote
@@ -123,6 +124,7 @@ GOOD: dict[Parse, dict[str, object]] = {
         "1048576": 1 << 20,
         "1024Ki": 1 << 20,
     },
+    parse_reserved_memory: {"0": 0, "512Mi": 512 << 20, "1e9": 10**9},
     period: {"0s": 0, "90s": 90, "5m": 300, "2h": 7200, "1h30m": 5400, "1h0m1s": 3601},
     parse_ignored_xids: {
         "": APPLICATION_XIDS,
@@ -150,6 +152,11 @@ BAD: dict[Parse, tuple[str, str, dict[str, str]]] = {  # the flag, the rule, wha
         "memory-block",
         "must be a whole number of MiB such as 256Mi",
         {each: each for each in ("", "0", "-1Mi", "256M", "256MB", "1Ki", "0.5Mi", "lots", "1e3")},
+    ),
+    parse_reserved_memory: (
+        "reserved-memory",
+        "must be a number of bytes such as 512Mi",
+        {each: each for each in ("", "-1", "0.5", "much")},
     ),
     period: (
         "recovery-quiet",

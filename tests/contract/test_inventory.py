@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -53,6 +54,14 @@ _json = any_json("memoryBlock", "cards", "links", "kind")
 def test_an_inventory_is_compact_json_with_the_names_of_the_contract() -> None:
     assert encode_inventory(TWO) == TEXT
     assert decode_inventory(TEXT) == TWO
+
+
+def test_a_cordoned_card_is_withheld_by_readers_that_know_no_cordon() -> None:
+    """An extender of an older version gives it to no pod; ours reads it as healthy."""
+    cordoned = PublishedInventory(1, (replace(HEALTHY, cordoned=True),), free=(Amounts(100, 320),))
+    (written,) = json.loads(encode_inventory(cordoned))["cards"]
+    assert (written["health"], written["reason"]) == ("Unhealthy", "cordoned")
+    assert decode_inventory(encode_inventory(cordoned)) == cordoned
 
 
 @given(_nodes)

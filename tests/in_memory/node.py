@@ -17,6 +17,7 @@ from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Refusal, Unavailable
 from contract.allocation import Allocation, decode_allocations
 from contract.demand import ContainerKind
+from contract.inventory import withheld
 from contract.resource import Resource
 from placement.pods import PodInfo
 from placement.scoring import Policy
@@ -121,7 +122,7 @@ class Node:
             decision_log=self.make_decision_log(),
             inject=self.inject,
             enforcer=self._enforcer,
-            unhealthy=lambda uuid: self.unhealthy.get(uuid, ""),
+            withheld=lambda uuid: withheld(self.unhealthy.get(uuid, ""), cordoned=False),
             policy=self._policy,
             strict=self._strict,
             pause=self.pause,

@@ -325,7 +325,7 @@ def test_cards_with_the_same_shortfall_are_reported_together() -> None:
 
 @pytest.mark.parametrize(("memory", "explained"), [(40, False), (41, True)])
 def test_more_memory_than_whole_cards_have_is_explained(memory: int, explained: bool) -> None:
-    capacities = [room(each, unhealthy="Xid 79") for each in range(4)]
+    capacities = [room(each, unhealthy="unhealthy (Xid 79)") for each in range(4)]
     last = "; no card has more than 10 blocks, and whole cards have all their memory"
     assert refusal(pod((400, memory)), capacities).endswith(last) == explained
 

@@ -60,11 +60,19 @@ def test_whole_cards_come_by_index_with_what_every_container_gets(make_node: Mak
 def test_the_image_asks_for_all_cards_and_the_environment_brings_its_own(
     make_node: MakeNode,
 ) -> None:
-    node = make_node(2, inject=Injection.ENVVAR)
+    node = make_node(2, inject=Injection.ENVVAR_ONLY)
     assert Inside.env(node.run_without_cards("plain"))[VISIBLE] == "all"
     inside = node.run("a", 100, 0)
     assert inside.env()[VISIBLE] == "GPU-0"
     assert found_in_dev(inside) == []
+
+
+def test_beside_the_environment_the_runtime_itself_allows_the_card(make_node: MakeNode) -> None:
+    """What runc was not told of, systemd takes away at its next ``daemon-reload``."""
+    node = make_node(2, inject=Injection.ENVVAR)
+    inside = node.run("a", 100, 0)
+    assert inside.env()[VISIBLE] == "GPU-0"
+    assert_only(inside, node, 0)
 
 
 def test_the_driver_files_are_found_and_not_written_to(make_node: MakeNode, tmp_path: Path) -> None:

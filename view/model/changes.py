@@ -240,7 +240,7 @@ class _ChangeSearch:
             yield SuggestedChange("enable-node", text, "admin", tuple(nodes), needs=needs)
 
     def repair_card(self) -> tuple[SuggestedChange, ...]:
-        """Return a withheld card on which the pod would fit if it were healthy."""
+        """Return a withheld card on which the pod would fit if it were not."""
         found = [
             (each, position)
             for each in self.usable
@@ -252,12 +252,13 @@ class _ChangeSearch:
             return ()
         each, position = found[0]
         name, card = each.snapshot.node.name, each.snapshot.node.cards[position]
-        text = f"repair card {card.index} of {name}: {clamp(card.withheld)}"
+        kind, needs = "repair-card", "access to the node"
+        text = f"repair card {card.index} of {name}: {clamp(card.unhealthy)}"
+        if not card.unhealthy:
+            kind, needs = "uncordon-card", "permission to change nodes"
+            text = f"uncordon card {card.index} of {name}"
         besides = f"or one of {format_count(len(found) - 1, 'other card')}" if found[1:] else ""
-        needs = "access to the node"
-        return (
-            SuggestedChange("repair-card", text, "admin", (name,), needs=needs, besides=besides),
-        )
+        return (SuggestedChange(kind, text, "admin", (name,), needs=needs, besides=besides),)
 
 
 def _with(pod: PodInfo, container: ContainerDemand, demand: Demand) -> PodInfo:

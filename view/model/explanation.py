@@ -55,7 +55,8 @@ class SuggestedChange:
 
     kind: Annotated[
         str,
-        "``reduce-request``, ``remove-wish``, ``delete-pods``, ``repair-card`` or ``enable-node``.",
+        "``reduce-request``, ``remove-wish``, ``delete-pods``, ``repair-card``, "
+        "``uncordon-card`` or ``enable-node``.",
     ]
     text: Annotated[str, "what to do, in one line."]
     by: Annotated[

@@ -31,7 +31,7 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     """Build the report on a node."""
     node, facts = occupancy.snapshot.node, occupancy.facts
     cards = _cards(occupancy)
-    usable = [card for card in cards if not card.unhealthy and not node.problem]
+    usable = [card for card in cards if not card.withheld and not node.problem]
     (cores, cores_held), (blocks, blocks_held) = occupancy.snapshot.totals
     shares = [
         LargestFit(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
@@ -71,7 +71,8 @@ def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
             model=card.model,
             memory=card.memory,
             numa=card.numa,
-            unhealthy=clamp(card.withheld),
+            unhealthy=clamp(card.unhealthy),
+            cordoned=card.cordoned,
             cores=size.cores,
             cores_held=size.cores - free.cores,
             cores_free=free.cores,

@@ -55,7 +55,10 @@ class CardReport:
     model: Annotated[str, "product name."]
     memory: Annotated[int, "bytes."]
     numa: Annotated[int | None, "NUMA node; ``None`` if unknown."]
-    unhealthy: Annotated[str, "why it gets no new containers; empty while it is healthy."]
+    unhealthy: Annotated[
+        str, "its fault, because of which it gets no new containers; empty while it is healthy."
+    ]
+    cordoned: Annotated[bool, "whether an admin cordoned it: it gets no new containers."]
     cores: Annotated[int, "hundredths in total: 100."]
     cores_held: Annotated[int, "of these, held."]
     cores_free: Annotated[int, "of these, free."]
@@ -74,6 +77,11 @@ class CardReport:
     ] = None
     memory_used: Annotated[int | None, "measured, bytes; ``None`` if not measured."] = None
 
+    @property
+    def withheld(self) -> bool:
+        """Whether the card gets no new containers."""
+        return bool(self.unhealthy) or self.cordoned
+
 
 @dataclass(frozen=True, slots=True)
 class LargestFit:
@@ -86,7 +94,7 @@ class LargestFit:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """A node with GPUs, or one that should have some. Sums are over healthy cards."""
+    """A node with GPUs, or one that should have some. Sums are over cards that are not withheld."""
 
     name: Annotated[str, "its name."]
     problem: Annotated[str, "why it is unavailable for GPU pods; empty if it is available."]

@@ -201,7 +201,7 @@ def _card_fits(pod: PodInfo, snapshot: NodeSnapshot) -> tuple[CardFit, ...]:
     needs, node = pod.pod_class.needs, snapshot.node
     if not needs:
         return ()
-    cards = replace(node.card_set_for(pod.wishes), unhealthy=[each.withheld for each in node.cards])
+    cards = replace(node.card_set_for(pod.wishes), withheld=[each.withheld for each in node.cards])
     reasons = [[_why_not(need, cards, *row) for row in enumerate(snapshot.free)] for need in needs]
     spare = [row.count("") - need.demand.cards for row, need in zip(reasons, needs, strict=True)]
     tightest = spare.index(min(spare))

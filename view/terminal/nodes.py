@@ -143,14 +143,18 @@ def _card_row(
     model = short_model(card.model)
     if wide:
         numa = "" if card.numa is None else f" numa {card.numa}"
-        model = f"{model} {card.memory / _GIB:g}GiB{numa} {card.uuid}"
+        model = f"{model} {card.memory / _GIB:.3g}GiB{numa} {card.uuid}"
     holders = _held_by(card, wide=wide, most=None if wide else most)
+    if card.withheld:
+        status = cell("Cordoned", WARN)
     if card.unhealthy:
-        holders = cell("; ".join(filter(None, (card.unhealthy, holders.text))), BAD)
+        status = cell("Unhealthy", BAD)
+        notes = (card.unhealthy, "cordoned" * card.cordoned, holders.text)
+        holders = cell("; ".join(filter(None, notes)), BAD)
     return (
         cell(f"{mark} {card.index}"),
         cell(model),
-        cell("Unhealthy", BAD) if card.unhealthy else status,
+        status,
         *_amounts(card.cores_held, card.cores, card.blocks_held, card.blocks),
         holders,
     )

@@ -1,6 +1,7 @@
 """The map of all cards: one cell per card, filled as far as the card is held or used. Pure.
 
-Filling and color show the same. A card with a problem is crossed out, an unknown one is a line.
+Filling and color show the same. A card with a problem is crossed out, a cordoned one is
+struck through, an unknown one is a line.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,7 +14,7 @@ from view.web.filters import CardFilter, MapColor, MapGrouping, is_of_kind
 
 _COLUMNS = 4
 _WIDTH, _HEIGHT, _GAP = 8, 12, 1
-WRONG, UNKNOWN, OTHER = "wrong", "unknown", "other"
+WRONG, CORDONED, UNKNOWN, OTHER = "wrong", "cordoned", "unknown", "other"
 _MOST_GROUPS = 50
 
 
@@ -82,6 +83,8 @@ def _cell(
 ) -> tuple[str, str, str]:
     if is_of_kind(CardFilter.WRONG, node, card):
         return WRONG, _crossed(x, y), "problem"
+    if card.cordoned:
+        return CORDONED, f"M{x + 1} {y + _HEIGHT - 1}l{_WIDTH - 2} {2 - _HEIGHT}", "cordoned"
     found = share(node, card, paint)
     if found is None:
         return UNKNOWN, f"M{x + 2} {y + _HEIGHT // 2}h{_WIDTH - 4}", "unknown"

@@ -107,15 +107,17 @@ def utc(at: float) -> str:
 
 
 class Total:
-    """Sums over the selected cards; cores and bytes of memory only of healthy ones."""
+    """Sums over the selected cards; cores and bytes of memory only of those that are available."""
 
     def __init__(self, shown: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> None:
         """Sum up nodes and their selected cards."""
-        healthy = [(node, card) for node, cards in shown for card in cards if not card.unhealthy]
+        every = [(node, card) for node, cards in shown for card in cards]
+        available = [(node, card) for node, card in every if not card.withheld]
         self.nodes = len(shown)
-        self.cards = sum(len(cards) for _, cards in shown)
-        self.unhealthy = self.cards - len(healthy)
-        self.cores = sum(card.cores for _, card in healthy)
-        self.cores_held = sum(card.cores_held for _, card in healthy)
-        self.memory = sum(card.blocks * node.memory_block for node, card in healthy)
-        self.memory_held = sum(card.blocks_held * node.memory_block for node, card in healthy)
+        self.cards = len(every)
+        self.unhealthy = sum(bool(card.unhealthy) for _, card in every)
+        self.cordoned = sum(card.cordoned for _, card in every)
+        self.cores = sum(card.cores for _, card in available)
+        self.cores_held = sum(card.cores_held for _, card in available)
+        self.memory = sum(card.blocks * node.memory_block for node, card in available)
+        self.memory_held = sum(card.blocks_held * node.memory_block for node, card in available)

@@ -170,15 +170,16 @@ class Filter(Parameters):
 def is_of_kind(kind: CardFilter, node: NodeReport, card: CardReport) -> bool:
     """Return whether a card is of this kind."""
     wrong = bool(node.problem or card.unhealthy or card.overbooked)
+    usable = not wrong and not card.cordoned
     match kind:
         case CardFilter.ALL:
             return True
         case CardFilter.WRONG:
             return wrong
         case CardFilter.WHOLE:
-            return not wrong and card.cores_free == card.cores
+            return usable and card.cores_free == card.cores
         case CardFilter.ROOM:
-            return not wrong and card.cores_free > 0 and card.blocks_free > 0
+            return usable and card.cores_free > 0 and card.blocks_free > 0
         case CardFilter.IDLE:
             return card.cores_held > 0 and card.cores_used == 0
 

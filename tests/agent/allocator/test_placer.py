@@ -60,8 +60,8 @@ def _placement(
         must,
         **given,
     )
-    links, reasons = Links(NODE.inventory), {unhealthy: "Xid 79"}
-    placer = Placer(table=NODE, links=links, unhealthy=lambda uuid: reasons.get(uuid, ""))
+    links, withheld = Links(NODE.inventory), {unhealthy: "unhealthy (Xid 79)"}
+    placer = Placer(table=NODE, links=links, withheld=lambda uuid: withheld.get(uuid, ""))
     return placer.place(request, record or record_of())
 
 

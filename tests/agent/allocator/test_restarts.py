@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.allocator.slots import DeviceTable
+from agent.cards.inventory import reserve_memory
 from agent.errors import Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
-from tests.agent.builders import CORE, MEMORY
+from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, static_pod
 
@@ -86,6 +88,22 @@ def test_a_reservation_outlives_an_agent_killed_after_a_preferred_call(
     dies(node)
     node.call()
     assert last(node) == ("b/main", evidence)
+
+
+@AGENT
+def test_a_container_with_blocks_that_the_next_agent_does_not_offer_starts_again(
+    dies: Step,
+) -> None:
+    """The driver keeps more than before, or the agent now has ``--reserved-memory``."""
+    node = Node(cards=1, blocks=4)
+    pod = node.begin(make_pod("a", asks(60, 4)))
+    node.admit(pod)
+    node.start(pod)
+    node.table = DeviceTable(reserve_memory(node.table.inventory, BLOCK), BLOCK)
+    dies(node)
+    node.start(pod)
+    node.allocator.refresh()
+    assert node.allocator.free(MEMORY) == {"GPU-0": 0}
 
 
 @pytest.mark.parametrize("dies", [nothing, agent_dies, agent_dies_unseen])

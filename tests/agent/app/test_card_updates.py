@@ -76,6 +76,19 @@ def test_a_card_that_becomes_unhealthy_is_reported_everywhere(paper: Paper) -> N
     assert paper.pokes == 2
 
 
+def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(paper: Paper) -> None:
+    paper.updates.cards_changed(replace(WELL, cordoned=frozenset({"GPU-1"})))
+    labels = {"card": "GPU-1", "index": "1", "model": "Test"}
+    assert paper.metric("card_healthy", **labels) == 1
+    assert paper.metric("card_cordoned", **labels) == 1
+    assert paper.sent == []
+    paper.updates.health_changed(card(1), CardHealth())
+    text = "card 1 (GPU-1, Test) is healthy again, and cordoned: no new container gets it"
+    assert paper.texts() == [("GPUHealthy", text)]
+    paper.updates.cards_changed(WELL)
+    assert paper.metric("card_cordoned", **labels) == 0
+
+
 def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
     later = replace(UNHEALTHY, since=datetime(2026, 11, 22, tzinfo=UTC))
     for health in (UNHEALTHY, CardHealth(), later):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -22,9 +23,9 @@ from agent.cards.health import (
     xid_fault,
 )
 from agent.cards.inventory import Discovery, UnservedCard
+from agent.cards.source import CardSource, FileSource
 from agent.errors import DriverUnloaded, Unavailable
 from agent.host.state_file import StateFile
-from contract.cordon import REASON as CORDONED
 from contract.inventory import Card
 from tests.agent.builders import device_table
 from tests.agent.fakes import eventually
@@ -54,6 +55,7 @@ class Driver:
     def __init__(self, found: Discovery = TWO) -> None:
         self.found = found
         self.watching = True
+        self.stale = False
         self.unwatched: dict[str, str] = {}
         self.probes: dict[str, Probe | CardFault] = {}
         self.events: queue.Queue[tuple[str, CardFault]] = queue.Queue()
@@ -130,9 +132,17 @@ class Scene:
     def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         self.events.append((card.uuid, fault.text, counts))
 
-    def make(self, pace: Pace = BUSY, *, rules: Rules = RULES) -> CardWatch:
+    def make(
+        self,
+        pace: Pace = BUSY,
+        *,
+        rules: Rules = RULES,
+        source: CardSource | None = None,
+        reserved_memory: int = 0,
+    ) -> CardWatch:
         return CardWatch(
-            self.driver,
+            source or self.driver,
+            reserved_memory=reserved_memory,
             rules=rules,
             listener=self,
             store=FaultStore(self.disk, lambda: self.disk.instance),
@@ -215,6 +225,40 @@ def test_a_served_card_that_becomes_unhealthy_is_reported_once(scene: Scene) -> 
         eventually(lambda: watch.status.discovery == expected, "it looks again")
 
 
+def test_memory_of_each_card_is_kept_back_from_any_source(scene: Scene) -> None:
+    watch, stop = scene.make(reserved_memory=512 << 20), threading.Event()
+    with running(lambda: watch.run(stop), stop.set, within=10):
+        assert watch.known.wait(20)
+    before = TWO.inventory.cards[0].memory
+    assert watch.inventory is not None
+    assert [(each.memory, each.reserved) for each in watch.inventory.cards] == [
+        (before - (512 << 20), 512 << 20)
+    ] * 2
+
+
+def test_an_edited_cards_file_is_followed(scene: Scene, tmp_path: Path) -> None:
+    path, lines = tmp_path / "cards.yaml", [f"uuid: GPU-{n}, index: {n}" for n in range(3)]
+
+    def write(*cards: str) -> None:
+        draft = path.with_suffix(".draft")
+        draft.write_text("cards:\n" + "".join(f"- {{memory: 8Gi, {each}}}\n" for each in cards))
+        draft.replace(path)
+
+    write(*lines[:2])
+    watch, stop = scene.make(source=FileSource(path)), threading.Event()
+    with running(lambda: watch.run(stop), stop.set, within=10):
+        assert watch.known.wait(20)
+        write(f"{lines[0]}, health: too hot", lines[2])
+        eventually(lambda: watch.withheld_cards() == {"GPU-0", "GPU-1"}, "both are unhealthy")
+        assert watch.unhealthy("GPU-0") == "too hot at 12:00:00"
+        assert watch.unhealthy("GPU-1") == "no longer in the cards file at 12:00:00"
+        eventually(lambda: watch.status.latecomers == ("GPU-2",), "it waits for a restart")
+        write(*lines[:2])
+        eventually(lambda: watch.status.latecomers == (), "the file is read")
+        scene.clock.at = RULES.quiet
+        eventually(lambda: not watch.withheld_cards(), "both recover")
+
+
 # --- health -------------------------------------------------------------------------------
 
 
@@ -233,14 +277,16 @@ def test_a_card_cordoned_while_unhealthy_returns_only_when_it_is_neither(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-1", xid_fault(94)))
-    eventually(lambda: watch.unhealthy_cards() == {"GPU-1"}, "it is ill")
+    eventually(lambda: watch.withheld_cards() == {"GPU-1"}, "it is ill")
     watch.cordon(frozenset({"GPU-0", "GPU-1", "GPU-9"}))
-    assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
+    assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
+    assert (watch.unhealthy("GPU-0"), watch.withheld("GPU-0")) == ("", "cordoned")
+    eventually(lambda: scene.statuses[-1].cordoned == watch.cordoned, "the gauges show it")
     scene.clock.at += RULES.quiet
-    eventually(lambda: watch.unhealthy("GPU-1") == CORDONED, "it is ill no more")
-    assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
+    eventually(lambda: watch.withheld("GPU-1") == "cordoned", "it is ill no more")
+    assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
     watch.cordon(frozenset({"GPU-1"}))
-    assert watch.unhealthy_cards() == {"GPU-1"}
+    assert watch.withheld_cards() == {"GPU-1"}
 
 
 def test_cards_without_events_are_logged_and_probed(scene: Scene) -> None:
@@ -360,7 +406,7 @@ def test_no_card_is_healthy_without_a_working_session(
     eventually(lambda: watch.status.problem == "", "it works again")
     assert watch.unhealthy("GPU-0")
     scene.clock.at = 300
-    eventually(lambda: not watch.unhealthy_cards(), "they are back")
+    eventually(lambda: not watch.withheld_cards(), "they are back")
 
 
 def test_a_session_that_can_only_probe_is_logged_and_the_cards_stay(

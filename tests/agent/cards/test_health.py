@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards.health import (
+    RESET_XIDS,
     CardFault,
     CardHealth,
     ClockReading,
@@ -123,7 +124,18 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
         f"Xid {xid}: needs none": ([(0, OLD_DRIVER), (1, xid_fault(xid)), (301, OLD_DRIVER)], True)
         for xid in (61, 94, 999)
     },
-    "the driver asks for nothing more": ([(0, xid_fault(119)), (300, CLEAN_PROBE)], True),
+    **{
+        f"Xid {xid}: the driver asks for nothing": (
+            [(0, CLEAN_PROBE), (1, xid_fault(xid)), (301, CLEAN_PROBE)],
+            True,
+        )
+        for xid in RESET_XIDS
+    },
+    "the driver asks for a reset": ([(0, FELL_OFF), (10, ASKS), (9e9, ASKS)], False),
+    "the driver asks for nothing more": (
+        [(0, FELL_OFF), (10, ASKS), (400, CLEAN_PROBE)],
+        True,
+    ),
     "it asked a while ago": ([(0, CONTAINED), (400, ASKS), (699, CLEAN_PROBE)], False),
     "gone, and back for a while": ([*GONE, (399, OLD_DRIVER)], False),
     "gone, and back: it was reset": ([*GONE, (400, OLD_DRIVER)], True),

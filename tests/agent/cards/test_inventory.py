@@ -75,7 +75,7 @@ def test_what_may_be_missing_or_shared() -> None:
 _WHOLE = "must be a whole number, 0 or more"
 _BYTES = "must be a number of bytes such as 24Gi"
 _UUID = "must be a card UUID of at most 56 letters, digits, '-', '.' and '_'"
-_KNOWN = "unknown field, known are busId, device, index, memory, minor, model, numa, uuid"
+_KNOWN = "unknown field, known are busId, device, health, index, memory, minor, model, numa, uuid"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,13 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from agent.allocator.slots import DeviceTable
 from agent.cards.health import CardFault, FaultKind, Probe, xid_fault
 from agent.cards.inventory import UnservedCard
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
 from contract.inventory import Card, Link
+from contract.resource import Resource
 from tests.agent.nvml_node import ECC, GIB, XID, NvmlScript, load, uuid
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -69,8 +71,8 @@ def test_every_card_is_described(session: NvmlSession, node: NvmlScript, tmp_pat
         ("HandleByIndex_v2", 4242, False, "NVML: a text of the library"),
         ("UUID", UNKNOWN, False, "NVML: Unknown Error"),
         ("Name", LOST, True, "NVML: GPU is lost"),
-        ("MinorNumber", NOT_SUPPORTED, True, "NVML: Not Supported"),
-        ("MemoryInfo", UNKNOWN, True, "NVML: Unknown Error"),
+        ("MinorNumber", UNKNOWN, True, "NVML: Unknown Error"),
+        ("MemoryInfo_v2", UNKNOWN, True, "NVML: Unknown Error"),
         ("PciInfo_v3", pynvml.NVML_ERROR_RESET_REQUIRED, True, "NVML: GPU requires restart"),
         ("MigMode", LOST, True, "NVML: GPU is lost"),
     ],
@@ -83,6 +85,69 @@ def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
     assert [card.index for card in found.inventory.cards] == [1]
     assert found.inventory.links == ()
     assert found.faults == (UnservedCard(0, uuid(0) if known else None, reason),)
+
+
+_FILE = (
+    "NVML does not report its {}: list it in a cards file, with {} (docs/reference.md#cards-files)"
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (["memory"], _FILE.format("memory", "memory")),  # GB10: unified memory
+        (["minor"], _FILE.format("minor number", "device")),  # WSL 2
+        (["minor", "memory", "pci"], _FILE.format("minor number and memory", "device and memory")),
+        (["uuid"], _FILE.format("UUID", "uuid")),
+    ],
+)
+def test_what_nvml_does_not_report_is_named_with_the_way_to_serve_the_card(
+    session: NvmlSession, node: NvmlScript, facts: list[str], reason: str
+) -> None:
+    node.forget(*(f"card 0 {each}" for each in facts))
+    found = session.discover()
+    assert [fault.reason for fault in found.faults] == [reason]
+    assert [card.index for card in found.inventory.cards] == [1]
+
+
+_CALLS = (
+    *("HandleByIndex_v2", "UUID", "Name", "MinorNumber", "MemoryInfo", "MemoryInfo_v2"),
+    *("PciInfo_v3", "MigMode", "TopologyCommonAncestor", "NvLinkState", "MemoryAffinity"),
+    *("HandleByUUID", "RemappedRows", "RetiredPagesPendingStatus", "TotalEccErrors"),
+    *("FieldValues", "SupportedEventTypes"),
+)
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("function", _CALLS)
+def test_a_card_that_supports_all_but_one_call_is_served_or_left_out_and_never_unhealthy(
+    *, node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, old: bool
+) -> None:
+    load(monkeypatch, tmp_path, old=old)
+    node.fail(f"nvmlDeviceGet{function}", NOT_SUPPORTED, card=0)
+    with NvmlSource(tmp_path / "sys").open() as session:
+        found = session.discover()
+        probes = {card.uuid: session.probe(card.uuid) for card in found.inventory.cards}
+    needed = {"HandleByIndex_v2", "UUID", "MinorNumber"}
+    needed.add("MemoryInfo" if old else "MemoryInfo_v2")
+    assert (uuid(0) in probes) is (function not in needed)
+    assert all(isinstance(each, Probe) for each in probes.values())
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_memory_that_the_driver_keeps_is_not_offered(
+    *, node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """A Tesla T4 has 15360 MiB, of which the driver keeps 450; drivers before R510 do not say."""
+    load(monkeypatch, tmp_path, old=old)
+    kept = 450 << 20
+    node.card(0, memory=15360 << 20, reserved=kept)
+    with NvmlSource(tmp_path / "sys").open() as session:
+        found = session.discover().inventory
+    assert found.cards[0].memory == (15360 << 20) - (0 if old else kept)
+    assert DeviceTable(found, 256 << 20).slot_count(Resource.MEMORY, found.cards[0]) == (
+        60 if old else 58
+    )
 
 
 @pytest.mark.parametrize(

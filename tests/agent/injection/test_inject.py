@@ -65,7 +65,17 @@ EDITS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
             (Mount("/drv", "/opt/nvidia", read_only=True),),
         ),
     ),
-    "the environment alone": (Injection.ENVVAR, EVERYTHING, ContainerEdits(VISIBLE)),
+    # Declared, so that runc and systemd keep them when they write a container's rules again.
+    "the environment, and the nodes": (
+        Injection.ENVVAR,
+        EVERYTHING,
+        ContainerEdits(VISIBLE, (*NODES, *CONTROL_DEVICES, "/dev/infiniband/uverbs0")),
+    ),
+    "the environment alone": (
+        Injection.ENVVAR_ONLY,
+        EVERYTHING,
+        ContainerEdits(VISIBLE, ("/dev/infiniband/uverbs0",)),
+    ),
     # "void" keeps the NVIDIA runtime from adding what an image's "all" would have it add.
     "CDI": (
         Injection.CDI,

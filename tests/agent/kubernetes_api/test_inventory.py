@@ -88,12 +88,14 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
         inventory,
         block=BLOCK,
         unhealthy={"GPU-0": "", "GPU-1": "Xid 79 at 12:00:01"}.__getitem__,
+        cordoned={"GPU-0"},
         free={CORE: {"GPU-0": 70, "GPU-1": 100}, MEMORY: {"GPU-0": 3, "GPU-1": 10}},
     )
-    sound, unhealthy = (replace(each, minor=0, device="") for each in inventory.cards)
+    healthy, unhealthy = (replace(each, minor=0, device="") for each in inventory.cards)
+    healthy = replace(healthy, cordoned=True)
     unhealthy = replace(unhealthy, unhealthy="Xid 79 at 12:00:01")
     free = Amounts(70, 3), Amounts(100, 10)
-    assert found == PublishedInventory(BLOCK, (sound, unhealthy), inventory.links, free)
+    assert found == PublishedInventory(BLOCK, (healthy, unhealthy), inventory.links, free)
     assert decode_inventory(encode_inventory(found)) == found
 
 

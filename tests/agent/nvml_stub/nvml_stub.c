@@ -9,7 +9,7 @@
  *   cards COUNT
  *   card I uuid|name TEXT
  *   card I minor|numa|ecc|action|mig|events|pending|failed NUMBER    (events: a mask)
- *   card I memory BYTES
+ *   card I memory|reserved BYTES                     (reserved: of these, kept by the driver)
  *   card I pci DOMAIN BUS DEVICE
  *   card I gpu|used NUMBER                           (percent of the time; bytes in use)
  *   process I C|G PID BYTES                          (computes or draws; -1: not told)
@@ -45,6 +45,7 @@ typedef struct {
   char busId[32];
 } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory_v2;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct {
   unsigned pid;
@@ -265,6 +266,18 @@ int nvmlDeviceGetMemoryInfo(Device device, Memory *out) {
   out->free = out->total - out->used;
   return code;
 }
+
+#ifndef OLD_DRIVER
+int nvmlDeviceGetMemoryInfo_v2(Device device, Memory_v2 *out) {
+  CHECK(device);
+  if (out->version != (sizeof *out | 2 << 24)) return INVALID_ARGUMENT;
+  if (number(device, "used", &out->used)) out->used = 1 << 20;
+  if (number(device, "reserved", &out->reserved)) out->reserved = 0;
+  int code = number(device, "memory", &out->total);
+  out->free = out->total - out->used - out->reserved;
+  return code;
+}
+#endif
 
 int nvmlDeviceGetPciInfo_v3(Device device, PciInfo *out) {
   char rest[LINE];

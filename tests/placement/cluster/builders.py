@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.cordon import write_cordon
 from contract.inventory import NOTHING, Card, Link, PublishedInventory, encode_inventory
 from contract.names import Names
 from placement.cluster.nodes import Node, parse_node
@@ -21,6 +22,7 @@ def make_node(
     blocks: int | Sequence[int] = 32,
     models: Sequence[str] = (),
     unhealthy: Sequence[int] = (),
+    cordoned: Sequence[int] = (),
     links: Mapping[tuple[int, int], str] | None = None,
     allocatable: str | None = "200",
 ) -> Json:
@@ -43,6 +45,9 @@ def make_node(
         (NOTHING,) * len(sizes),
     )
     node = bare_node(name, encode_inventory(inventory))
+    if cordoned:
+        uuids = write_cordon(f"GPU-{name}-{index}" for index in cordoned)
+        node["metadata"]["annotations"][NAMES.gpu_cordoned] = uuids
     if allocatable is not None:
         node["status"] = {"allocatable": {NAMES.core: allocatable}}
     return node

@@ -128,11 +128,18 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
 
 
 @pytest.mark.parametrize(
-    ("unhealthy", "cores", "reason"),
-    [([0, 1], 30, "no healthy card"), ([1], 200, "fewer than 2 healthy cards")],
+    ("unhealthy", "cordoned", "cores", "reason"),
+    [
+        ([0, 1], [], 30, "no healthy card"),
+        ([1], [], 200, "fewer than 2 healthy cards"),
+        ([], [1], 200, "fewer than 2 uncordoned cards"),
+        ([0], [0, 1], 30, "no healthy and uncordoned card"),
+    ],
 )
-def test_unhealthy_cards_are_given_to_no_pod(unhealthy: list[int], cores: int, reason: str) -> None:
-    node = a_node("n1", 2, unhealthy=unhealthy)
+def test_withheld_cards_are_given_to_no_pod(
+    unhealthy: list[int], cordoned: list[int], cores: int, reason: str
+) -> None:
+    node = a_node("n1", 2, unhealthy=unhealthy, cordoned=cordoned)
     found = check(a_pod("a", (cores, 4)).pod_class, NodeSnapshot(node, node.sizes))
     assert found == Unschedulable(reason, unresolvable=True)
 

@@ -4,9 +4,13 @@ import json
 
 import pytest
 
+from contract.inventory import NOTHING, Amounts
 from contract.wishes import NO_WISHES
 from placement.cluster.nodes import Problem, parse_node
-from tests.placement.cluster.builders import NAMES, a_node, bare_node, make_node
+from placement.cluster.plan import plan_pod
+from placement.errors import NoPlacement
+from placement.scoring import Policy
+from tests.placement.cluster.builders import NAMES, a_node, a_pod, bare_node, make_node
 
 
 def test_cards_are_read_with_their_size_in_blocks_and_their_health() -> None:
@@ -17,6 +21,19 @@ def test_cards_are_read_with_their_size_in_blocks_and_their_health() -> None:
     ]
     assert node.sizes == ((100, 32), (100, 16))
     assert not node.problem
+
+
+@pytest.mark.parametrize("told_by", ["admin", "agent", "both"])
+def test_a_cordoned_card_has_no_fault_and_gets_no_container(told_by: str) -> None:
+    node = make_node("n1", 2, cordoned=() if told_by == "agent" else [1])
+    annotations = node["metadata"]["annotations"]
+    if told_by != "admin":
+        annotations[NAMES.gpu_cards] = _cards(health="Unhealthy", reason="cordoned")
+    found = parse_node(node, NAMES)
+    assert [(card.unhealthy, card.cordoned) for card in found.cards] == [("", False), ("", True)]
+    assert found.card_set.available == (0,)
+    with pytest.raises(NoPlacement, match=r"0 of 60 cores free; 1: cordoned$"):
+        plan_pod(a_pod("a", (60, 4)), found, [NOTHING, Amounts(100, 32)], Policy.BINPACK)
 
 
 def test_alike_nodes_share_what_placing_knows_of_their_cards() -> None:

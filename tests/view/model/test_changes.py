@@ -117,6 +117,7 @@ def test_a_wish_is_dropped_and_several_only_together(
             ),
         ),
         ([make_node("n1", 1, unhealthy=[0])], [], (60, 4), "repair card 0 of n1: Xid 79"),
+        ([make_node("n1", 1, cordoned=[0])], [], (60, 4), "uncordon card 0 of n1"),
         (
             [make_node("n1", 1, allocatable="0")],
             [],

@@ -504,7 +504,10 @@ def test_what_an_agent_enforces_is_unknown_while_it_does_not_respond() -> None:
 
 
 def test_a_cordoned_card_is_no_problem_for_the_doctor() -> None:
-    assert wrong(nodes=[node("n1", 100, 4, cordoned="GPU-n1-1")]) == []
+    nodes = [node("n1", 100, 4, cordoned="GPU-n1-1")]
+    assert wrong(nodes=nodes) == []
+    (text,) = [each.text for each in findings(nodes=nodes) if each.check == "cards"]
+    assert text == "2 cards, all healthy; 1 cordoned"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_cards_are_cordoned_by_index_or_uuid_and_uncordoned_again(
     )
     assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
     shown = Result(["nodes", "n1"], capsys).out
-    assert shown.count("cordoned") == 2
+    assert shown.count("Cordoned") == 2
     assert Result(["uncordon", "n1", "0", "1"], capsys).code == 0
     assert _cordoned(own) is None
     assert Result(["uncordon", "n1", "0"], capsys).out == (

@@ -218,6 +218,13 @@ def test_nothing_is_cut_where_no_terminal_is() -> None:
     assert not any("\x1b" in line for line in lines)
 
 
+def test_a_cordoned_card_has_a_status_of_its_own() -> None:
+    page = show_nodes(state_of([make_node("n1", 3, unhealthy=[2], cordoned=[1, 2])]).report(), NOW)
+    rows = [line.split() for line in drawn(page, None)[2:5]]
+    assert [row[3] for row in rows] == ["Healthy", "Cordoned", "Unhealthy"]
+    assert rows[2][-3:] == ["Xid", "79;", "cordoned"]
+
+
 def hostile_state() -> ClusterState:
     """Hostile text wherever the API server lets it pass."""
     evil = scenes.HOSTILE

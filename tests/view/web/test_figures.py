@@ -27,7 +27,7 @@ HOLDERS = st.lists(
 
 def card(*holders: Holder) -> CardReport:
     return CardReport(
-        *("GPU-1", 0, "A100", 8 << 30, None, "", 100, 0, 0, 32, 0, 0), False, 0, 0, holders
+        *("GPU-1", 0, "A100", 8 << 30, None, "", False, 100, 0, 0, 32, 0, 0), False, 0, 0, holders
     )
 
 

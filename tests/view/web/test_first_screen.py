@@ -46,6 +46,14 @@ def test_the_summary_answers_three_questions() -> None:
     assert page.pending.lines[0].text.startswith("llm/pretrain-13b: fewer than 2 cards")
 
 
+def test_a_cordoned_card_is_no_problem_and_not_free() -> None:
+    before, page = page_of(), page_of(Filter(), make_node("spare", 1, cordoned=[0]))
+    assert page.problems == before.problems
+    assert page.free.number == before.free.number
+    assert (page.total.cordoned, page.total.unhealthy) == (1, before.total.unhealthy)
+    assert (page.total.cores, page.total.cards) == (before.total.cores, before.total.cards + 1)
+
+
 def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
     pods = []
     for number in range(150):
@@ -157,6 +165,7 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
         (MapColor.USE, {"cores_used": None}, "unknown", "unknown"),
         (MapColor.USE, {"cores_used": 70}, "h3", "70 %"),
         (MapColor.CORES, {"unhealthy": "Xid 79"}, "wrong", "problem"),
+        (MapColor.CORES, {"cordoned": True}, "cordoned", "cordoned"),
         (MapColor.CORES, {"overbooked": True}, "wrong", "problem"),
     ],
 )

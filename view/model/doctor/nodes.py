@@ -200,11 +200,13 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     found.add(
         Level.ERROR, _nodes_with(facts.agents, f"{_AGENT}cards_problem"), text, _NOTHING_OFFERED
     )
-    yield from found.findings(f"{format_count(count, 'card')}, all healthy")
+    cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
+    text = f"{count} cards, all healthy"
+    yield from found.findings(f"{text}; {cordoned} cordoned" if cordoned else text)
 
 
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
-    """Compare the allocatable amounts of each node with its healthy cards."""
+    """Compare the allocatable amounts of each node with its available cards."""
     found, names = FindingsByText(), Names(facts.domain)
     for node in require(facts.nodes):
         name, problem = node.node.name, node.node.problem

@@ -55,7 +55,7 @@ def test_a_demo_that_is_cancelled_leaves_nothing_behind(
     """While it starts its programs, the first of which is the API server and the last an agent."""
     with _folder() as short:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "simulator", command],
+            [sys.executable, "-m", "simulator", command, *_free_port(command)],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=ROOT,
@@ -69,6 +69,14 @@ def test_a_demo_that_is_cancelled_leaves_nothing_behind(
         assert list(short.iterdir()) == []
         left = [each for each in Path("/proc").glob("[0-9]*/cmdline") if _names(each, short)]
         assert left == []
+
+
+def _free_port(command: str) -> tuple[str, ...]:
+    """Return the flag for a port that no other page on this machine uses."""
+    if command != "page":
+        return ()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return "--port", str(taken.getsockname()[1])
 
 
 def _names(cmdline: Path, folder: Path) -> bool:

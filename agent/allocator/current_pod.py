@@ -93,6 +93,12 @@ class CurrentPod:
         kept = (each for each in self.assignments if not each.is_for_same(wrong))
         return replace(self, assignments=tuple(kept))
 
+    def moved(self, wrong: Assignment, container: str) -> "CurrentPod":
+        """Return the pod with an assignment that was another container's of it."""
+        right = replace(wrong, container=container)
+        kept = (each for each in self.without(wrong).assignments if not each.is_for_same(right))
+        return replace(self, assignments=(*kept, right))
+
     def without_guesses(self) -> "CurrentPod":
         """Return the pod without allocations to guessed containers."""
         kept = (each for each in self.assignments if not each.is_guess)

@@ -21,7 +21,14 @@ from agent.allocator.corrections import (
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods, kubelet_uid
-from agent.allocator.interfaces import Checkpoint, Correction, ListedPod, Store
+from agent.allocator.interfaces import (
+    Checkpoint,
+    CheckpointOwner,
+    Correction,
+    ListedPod,
+    Store,
+    entry_hash,
+)
 from agent.allocator.resolver import LastCall, Resolution
 from agent.allocator.snapshot import (
     AllocationSnapshot,
@@ -86,7 +93,7 @@ class NodeState:
         self._stable = StablePods()
         self._earlier: CurrentPod | None = None
         self._offered = _NOTHING_OFFERED
-        self._ever_checkpointed: set[str] = set()  # UIDs
+        self._ever_checkpointed: set[int] = set()  # as Checkpoint.entries
         self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
         self._history = KubeletHistory()
         if self.current is not None and self.current.confirmed:
@@ -115,9 +122,12 @@ class NodeState:
     def set_kubelet(self, instance: str) -> None:
         """Set the kubelet instance; a new one admits every pod again, so the state is reset."""
         if self._kubelet not in {None, instance}:
+            self._history = KubeletHistory(
+                outlived=frozenset(each.uid for each in self._served if each.uid)
+            )
             self.current, self._earlier, self.last_call = None, None, LastCall()
-            self._history = KubeletHistory()
             self.listed, self._stable, self._built_of = None, StablePods(), None
+            self._ever_checkpointed = set()
             self._plan = None
         self._kubelet = instance
 
@@ -143,7 +153,7 @@ class NodeState:
             caught_up: the kubelet has processed all our responses, so ``List`` shows them.
         """
         before = self.checkpoint or checkpoint or Checkpoint()
-        self._ever_checkpointed |= before.pods.keys()
+        self._ever_checkpointed |= before.entries
         if listed is None:
             self._stable = StablePods()
         elif checkpoint is not self.checkpoint or listed is not self.listed:
@@ -172,7 +182,7 @@ class NodeState:
                 self.last_call = self.last_call.before_wrong_guess()
             self.current = now
             self.update_snapshot()
-        self._remember(offered=bool(offered))
+        self._remember()
         return corrections
 
     def confirm(
@@ -234,11 +244,20 @@ class NodeState:
         if self.current is None:
             return []
         entries = self.listed or ()
-        current = with_uid(self.current, before, now, entries=entries, pods=self.known)
+        current = with_uid(
+            self.current,
+            before,
+            now,
+            entries=entries,
+            pods=self.known,
+            identified=self._history.identified,
+        )
         if self._earlier is not None:
             # The checkpoint may have been late for it (K33). No entries of ``List``: another pod
             # with its name may be listed by now.
-            self._earlier = with_uid(self._earlier, before, now, entries=(), pods=self.known)
+            self._earlier = with_uid(
+                self._earlier, before, now, entries=(), pods=self.known, identified=frozenset()
+            )
         self.current, found = correct_by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
@@ -247,19 +266,19 @@ class NodeState:
             self.last_call = self.last_call.before_wrong_guess()
         return found
 
-    def _may_be_new(self, uid: str) -> bool:
+    def _may_be_new(self, owner: CheckpointOwner, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
-        info = self.known.by_uid(uid)
+        info = self.known.by_uid(owner.pod_uid)
         if info is None:
-            return uid not in self._ever_checkpointed
+            return entry_hash(owner, resource, ids) not in self._ever_checkpointed
         if self.listed is None:
             return not info.terminal
         return any(entry.key == info.id.key for entry in self.listed)
 
-    def _remember(self, *, offered: bool) -> None:
+    def _remember(self) -> None:
         """Add the listed pods, and those whose slots were offered, to the history (R2)."""
         snapshot = self.snapshot
-        self._history = self._history.updated(snapshot, offered=offered)
+        self._history = self._history.updated(snapshot, offered=self._offered)
         if snapshot.listing:  # if an unlisted name is listed again, it may be another pod
             listed = {each.uid for each in snapshot.listed_changing}
             self._confirmed &= snapshot.stable.by_uid.keys() | listed
@@ -305,8 +324,12 @@ class NodeState:
             self._history = self._history.with_ended(self.snapshot)
 
     def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:
-        """Build the snapshot as if the kubelet had offered *ids* to any container."""
-        self._offered = {resource: ids}
+        """Build the snapshot as if the kubelet had freed the pods that still seem to hold *ids*."""
+        current = self.current.uid if self.current is not None else ""
+        holders = (each for each in self.snapshot.changing if each.slots(resource) & ids)
+        freed = {each.uid for each in holders if each.listed is None and each.uid != current}
+        self._history = replace(self._history, freed=self._history.freed | freed)
+        self._built_of = None  # it does not have the history
         self.update_snapshot()
 
     def set_last_call(self, last_call: LastCall) -> AllocationSnapshot:
@@ -336,12 +359,13 @@ class NodeState:
             for each in self.snapshot.pods
         )
 
-    def has_ended(self, uid: str) -> bool:
-        """Return whether a pod, by the kubelet's UID, has ended; its entry may stay (K29)."""
-        known, info = self.snapshot.pod_by_uid(uid), self.known.by_uid(uid)
-        if known is not None:
-            return known.ended or (info is not None and info.terminal)
-        return info.terminal if info is not None else uid in self._ever_checkpointed
+    def has_ended(self, owner: CheckpointOwner, resource: Resource, ids: frozenset[str]) -> bool:
+        """Return whether the pod of a checkpoint entry has ended; the entry may stay (K29)."""
+        known, info = self.snapshot.pod_by_uid(owner.pod_uid), self.known.by_uid(owner.pod_uid)
+        if info is None:  # a pod that the API has not shown may only seem to have ended
+            is_old = entry_hash(owner, resource, ids) in self._ever_checkpointed
+            return is_old and (known is None or known.ended)
+        return info.terminal or (known is not None and known.ended)
 
     def is_guessed(self, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether these slots were allocated to a guessed container."""

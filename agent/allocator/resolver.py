@@ -130,7 +130,9 @@ class LastCall:
             return grown > 0 and self.was_guessed_without_list and self.is_target(pod)
         alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
         known = [each for each in alike if not each.shows_devices and each.info is not None]
-        known.sort(key=lambda each: (each.sure, each.rank), reverse=True)
+        # The API shows one pod of a name at a time: the others were there before it.
+        shown = snapshot.known.is_shown
+        known.sort(key=lambda each: (shown(each.uid), each.sure, each.rank), reverse=True)
         return pod.info is None or pod in known[:grown]
 
 
@@ -205,7 +207,7 @@ def resolve(
         ]
         known = [one for one in found if one[0].info is not None]
         # One that runs is left alone (K11): a kubelet that died took with it what it lacks (K33).
-        candidates = [one for one in known if not one[0].is_running] or known or found
+        candidates = [one for one in known if not one[0].may_run] or known or found
         if candidates:
             candidates.sort(
                 key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing
@@ -230,7 +232,7 @@ class _Tiers:
         new: new pods; without ``List`` every pod, since only ``List`` shows new ones.
         last: the pod of the last call.
         unfinished: the other pods whose admission may not have ended.
-        old: all other pods, those of *unfinished* included.
+        old: all other pods, those of *unfinished* included, and new ones that were ruled out.
         new_is_certain: whether a sole candidate of *new* is certain.
         last_is_certain: whether a sole candidate of *last* is certain.
     """
@@ -261,7 +263,7 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
         untried,
         last,
         [each for each in old if each.kubelet_id not in last_call.finished | last_call.ruled_out],
-        old,
+        [*old, *(each for each in new if each not in untried)],
         new_is_certain=not any(each.kubelet_id in last_call.ruled_out for each in new),
         last_is_certain=last_is_right and not any(each.lacks for each in new),
     )

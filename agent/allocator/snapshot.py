@@ -173,7 +173,7 @@ class AllocationSnapshot:
 class KubeletHistory:
     """The pods that one kubelet instance has shown so far (R2), by the kubelet's UIDs.
 
-    A new instance gets an empty history. Immutable: :meth:`updated` returns a new one.
+    A new instance gets a new history. Immutable: :meth:`updated` returns a new one.
 
     Attributes:
         listed: pods that ``List`` has shown: if it does not show them any more, they have ended. A
@@ -182,15 +182,17 @@ class KubeletHistory:
         freed: ended pods whose slots the kubelet has offered since then: it has freed them.
         ended: pods that had ended, and held nothing, by the last available ``List``; with their
             names, since a UID may not be known. They stay ended while ``List`` is unavailable.
+        outlived: the pods that the kubelet before served last, see :class:`SnapshotPod`.
     """
 
     listed: frozenset[str] = frozenset()
     identified: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
     ended: frozenset[PodId] = frozenset()
+    outlived: AbstractSet[str] = frozenset()
 
-    def updated(self, snapshot: AllocationSnapshot, *, offered: bool) -> "KubeletHistory":
-        """Return the history after an observation; *offered*: it was for a call with an offer."""
+    def updated(self, snapshot: AllocationSnapshot, *, offered: Offered) -> "KubeletHistory":
+        """Return the history after an observation; *offered* are the slots that the call offers."""
         stable = snapshot.stable.by_uid.keys()
         listed, identified = set(stable - self.listed), set(stable - self.identified)
         held, freed = set(stable & self.freed), set[str]()
@@ -203,7 +205,7 @@ class KubeletHistory:
                     held.add(each.uid)
                 elif offered and each.info is None:
                     freed.add(each.uid)
-            elif each.ended and offered:
+            elif each.ended and _intersects(each.stale, offered):
                 freed.add(each.uid)
         return replace(
             self,
@@ -364,6 +366,7 @@ class _SnapshotBuilder:
             each.sure,
             each.sole,
             checkpointed,
+            each.uid in self.context.history.outlived,
         )
 
     def _is_rejected(self, each: Identified, held: Containers, *, shows_nothing: bool) -> bool:
@@ -385,7 +388,8 @@ class _SnapshotBuilder:
     def _unlisted_pod(self, uid: str, shown: Offered) -> SnapshotPod:
         """Return a pod of the checkpoint that ``List`` does not show."""
         info = self.known.by_uid(uid)
-        pod = info.id if info is not None else PodId("", "", uid)
+        named = (each.id for each in self.served if each.uid == uid)
+        pod = info.id if info is not None else next(named, PodId("", "", uid))
         held = _merged(self.checkpoint.pods[uid], self._allocated(pod, uid))
         if self._has_ended(PodId(*pod.key, uid), info, held, shown):
             stale = _merged(held, self._given(pod, uid))
@@ -398,9 +402,11 @@ class _SnapshotBuilder:
         """Return whether the entry of a pod that ``List`` does not show is stale (R2)."""
         history = self.context.history
         # Without List: a force-deleted pod may still run while its slots are offered (K15).
+        if kubelet_id.uid in history.freed:
+            return True
         if self.listed is None:
             return kubelet_id in history.ended or (info is not None and info.terminal)
-        if kubelet_id.uid in history.listed or kubelet_id.uid in history.freed:
+        if kubelet_id.uid in history.listed:
             return True
         if self.known.has_ended(info) if info is not None else self.context.synced:
             return True

@@ -207,10 +207,11 @@ class NodeState:
             # After a wrong guess, pods that came since the call before it count as new.
             was_listed = each.shows_devices or self.last_call.ruled_out
             is_shown = each.uid in shown and self.known.is_shown(each.uid)
-            if is_new and not was_listed and is_shown and each.id.key in names:
+            named = uids_seen(each.id.key) if each.lacks else ()
+            is_only = {*named} - self._history.identified <= {"", each.id.uid}
+            if is_new and not was_listed and is_shown and is_only and each.id.key in names:
                 found.add(each.uid)
             if each.lacks and each.info is not None:
-                named = uids_seen(each.id.key)
                 # Pods with one name are admitted in order (K1): no earlier one can be in List.
                 known_at = [
                     at for at, uid in enumerate(named) if is_new and uid in self._history.identified

@@ -131,8 +131,7 @@ class LastCall:
         alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
         known = [each for each in alike if not each.shows_devices and each.info is not None]
         # The API shows one pod of a name at a time: the others were there before it.
-        shown = snapshot.known.is_shown
-        known.sort(key=lambda each: (shown(each.uid), each.sure, each.rank), reverse=True)
+        known.sort(key=lambda each: (snapshot.is_shown(each), each.sure, each.rank), reverse=True)
         return pod.info is None or pod in known[:grown]
 
 
@@ -249,10 +248,16 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
     if not snapshot.listing:
         return _Tiers([each for each in snapshot.changing if each.may_be_target])
     new, last, old = list[SnapshotPod](), list[SnapshotPod](), list[SnapshotPod]()
+    # A listed pod that was created after another one of its name was deleted: the admission of the
+    # deleted one has ended (K1).
+    shown = {each.id.key for each in snapshot.listed_changing if snapshot.is_shown(each)}
     for each in snapshot.listed_changing:
-        if each.may_be_target and last_call.is_new(each, snapshot):
+        is_replaced = each.info is not None and not snapshot.is_shown(each)
+        if not each.may_be_target or (is_replaced and each.id.key in shown):
+            continue
+        if last_call.is_new(each, snapshot):
             new.append(each)
-        elif each.may_be_target:
+        else:
             is_last = last_call.is_target(each) and each.kubelet_id not in last_call.finished
             (last if is_last else old).append(each)
     untried = [each for each in new if each.kubelet_id not in last_call.ruled_out] or new

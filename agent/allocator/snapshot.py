@@ -88,6 +88,10 @@ class AllocationSnapshot:
         """Return whether ``List`` shows a pod with this name."""
         return key in self.stable.by_key or any(each.id.key == key for each in self.listed_changing)
 
+    def is_shown(self, pod: SnapshotPod) -> bool:
+        """Return whether the API shows a pod."""
+        return self.known.is_shown(pod.uid)
+
     def pod_by_uid(self, uid: str) -> SnapshotPod | None:
         """Return a pod by its UID in the kubelet."""
         found = self.stable.by_uid.get(uid)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from agent.errors import PlacementError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY
@@ -78,6 +79,23 @@ def test_of_two_pods_with_one_name_the_one_that_the_api_shows_is_new(node: Node)
     node.begin(second)
     node.call()
     assert last(node) == f"{second.uid}/main"
+
+
+def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node: Node) -> None:
+    """The deleted one was there before it, so its admission has ended (K1)."""
+    first = node.admit(make_pod("a", asks(10, 2)))
+    node.start(first)
+    node.restart_kubelet()
+    node.begin(first)
+    leaves_devices(node, first)
+    second = make_pod("a", asks(10, 2), use_gpu_uuid="GPU-elsewhere")
+    node.bind(second, seen=False)
+    node.begin(second)
+    node.kubelet.advertise()  # a write without the first pod (K28)
+    node.decision_log.take()
+    with pytest.raises(PlacementError):
+        node.call()
+    assert [each.word for each in node.decision_log.everything] == ["refused"]
 
 
 # --- pods that only the kubelet knows -----------------------------------------------------

@@ -244,20 +244,16 @@ class NodeState:
     def _correct(self, before: Checkpoint, now: Checkpoint) -> list[Correction]:
         if self.current is None:
             return []
-        entries = self.listed or ()
+        entries, identified = self.listed or (), self._history.identified
         current = with_uid(
-            self.current,
-            before,
-            now,
-            entries=entries,
-            pods=self.known,
-            identified=self._history.identified,
+            self.current, before, now, entries=entries, pods=self.known, identified=identified
         )
         if self._earlier is not None:
-            # The checkpoint may have been late for it (K33). No entries of ``List``: another pod
-            # with its name may be listed by now.
+            # The checkpoint may have been late for it (K33). Another pod with its name may be
+            # listed by now.
+            entries = [each for each in entries if self._earlier.is_shown_by(each)]
             self._earlier = with_uid(
-                self._earlier, before, now, entries=(), pods=self.known, identified=frozenset()
+                self._earlier, before, now, entries=entries, pods=self.known, identified=identified
             )
         self.current, found = correct_by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known

@@ -134,6 +134,22 @@ def test_a_new_entry_proves_a_start_though_its_pod_seems_to_have_ended(node: Nod
     assert node.decision_log.counts["unproven"] == 0
 
 
+def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(node: Node) -> None:
+    """K33: its entry in ``List`` has the devices that it was given, and the next pod is served."""
+    first, second = make_pod("a", asks(10, 4)), make_pod("b", asks(10, 2))
+    node.bind(first, second, seen=False)
+    node.api.away = True
+    node.begin(first)
+    node.kubelet.overtake()
+    node.admit(first)
+    node.begin(second)
+    node.serve(second, "main", CORE)
+    node.api.away = False
+    node.watch.deliver()
+    node.allocator.refresh()
+    assert node.allocator.entitled(first.uid, "main") is not None
+
+
 # --- pods that outlive a kubelet ----------------------------------------------------------
 
 

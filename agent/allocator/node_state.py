@@ -5,7 +5,7 @@ docstring of a method says if it builds a new one.
 """
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import TracebackType
@@ -183,6 +183,7 @@ class NodeState:
             self.current = now
             self.update_snapshot()
         self._remember()
+        self._note_corrected(corrections)
         return corrections
 
     def confirm(
@@ -232,7 +233,13 @@ class NodeState:
         found = self._correct(self.checkpoint or checkpoint, checkpoint)
         if self.current is not was:
             self.update_snapshot()
+        self._note_corrected(found)
         return found
+
+    def _note_corrected(self, corrections: Iterable[Correction]) -> None:
+        """Store that wrongly guessed slots were chosen by the wishes of another pod."""
+        for each in corrections:
+            self.note_wishes(each.ids, known=False)
 
     def drop_unconfirmed_guesses(self) -> None:
         """Drop guesses that neither checkpoint nor ``List`` shows."""

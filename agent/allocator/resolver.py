@@ -53,7 +53,8 @@ class LastCall:
         found = snapshot.pod(target)
         target_id = found.kubelet_id if found is not None else target
         if not snapshot.listing:  # the guessed pod may not be listed yet
-            return replace(self, pod=target_id, guessed=True, fallback=None)
+            finished = self.finished - {target_id}
+            return replace(self, pod=target_id, guessed=True, finished=finished, fallback=None)
         others = [each for each in snapshot.listed_changing if each.id != target]
         return LastCall(
             target_id,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.errors import PlacementError
+from agent.errors import GrantError, PlacementError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY
@@ -98,6 +98,18 @@ def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node
     assert [each.word for each in node.decision_log.everything] == ["refused"]
 
 
+def test_a_pod_for_which_its_predecessor_was_taken_is_served_while_list_is_away(node: Node) -> None:
+    """The admission of the predecessor has ended, but not that of the pod."""
+    first = node.admit(make_pod("a", asks(10, 2)))
+    leaves_devices(node, first)
+    second = make_pod("a", asks(20, 2))
+    node.bind(second, seen=False)
+    node.admit(make_pod("between", asks(10, 4)))
+    node.list_error = "rate limited"
+    node.admit(second)
+    assert node.decision_log.refusals == []
+
+
 # --- pods that only the kubelet knows -----------------------------------------------------
 
 
@@ -184,3 +196,21 @@ def test_a_pod_that_the_api_showed_late_is_no_ended_one_when_the_kubelet_admits_
     node.list_error = "rate limited"
     node.admit(pod)
     assert node.decision_log.refusals == []
+
+
+def test_a_pod_that_ran_before_is_vetoed_on_a_card_that_was_chosen_for_another_pod() -> None:
+    """It ended unreported, so a restarted kubelet admits it again; the API shows it as running."""
+    node = Node()
+    pod = node.admit(make_pod("a", asks(10, 2), use_gpu_uuid="GPU-1", at=2))
+    node.start(pod)
+    node.told()
+    node.ends(pod)
+    node.admit(make_pod("between", asks(10, 4)))
+    node.bind(make_pod("another", asks(10, 2), at=1))
+    node.restart_kubelet()
+    node.list_error = "rate limited"
+    node.admit(pod)
+    assert node.cards(pod) == ["GPU-0"]
+    node.list_error = ""
+    with pytest.raises(GrantError, match="use-gpu-uuid"):
+        node.start(pod)

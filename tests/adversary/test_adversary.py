@@ -87,11 +87,12 @@ def test_what_is_wrong_with_an_agent_is_found(kind: str, monkeypatch: pytest.Mon
 
 
 def test_what_an_init_container_has_got_so_far_binds_the_containers_after_it() -> None:
-    """K7: they have to take its cores on GPU-0, where only three memory blocks are left."""
+    """K7: the second has to take what is left of its cores, and GPU-0 has too little memory."""
     world = World(Random(0), active_only=True)
-    full, pod = make_pod("full", asks(10, 13)), make_pod("a", init(20, 2), asks(20, 4))
+    full = make_pod("full", asks(10, 12))
+    pod = make_pod("a", init(20, 2), asks(10, 2, "first"), asks(10, 4, "second"))
     for each, container, resource, count in (
-        (full, "main", Resource.MEMORY, 13),
+        (full, "main", Resource.MEMORY, 12),
         (pod, "init", Resource.CORE, 20),
     ):
         ids = sorted(world.table.by_card(resource)["GPU-0"])[:count]

@@ -101,6 +101,7 @@ class NodeState:
         self._synced = False
         self._plan: tuple[PodId, Plan] | None = None
         self._chosen_without_wishes: dict[frozenset[str], None] = {}
+        self._unproven: frozenset[str] = frozenset()  # UIDs of pods that started without proof
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -122,9 +123,7 @@ class NodeState:
     def set_kubelet(self, instance: str) -> None:
         """Set the kubelet instance; a new one admits every pod again, so the state is reset."""
         if self._kubelet not in {None, instance}:
-            self._history = KubeletHistory(
-                outlived=frozenset(each.uid for each in self._served if each.uid)
-            )
+            self._history, self._unproven = KubeletHistory(outlived=self._unproven), frozenset()
             self.current, self._earlier, self.last_call = None, None, LastCall()
             self.listed, self._stable, self._built_of = None, StablePods(), None
             self._ever_checkpointed = set()
@@ -447,6 +446,11 @@ class NodeState:
             for each in self.current.assignments:
                 if (each.container, each.resource) == (container, resource):
                     self.current = self.current.proven(each)
+
+    def note_unproven(self, pod: PodId) -> None:
+        """Store that a container of a pod starts, though the checkpoint may lack it (K33)."""
+        found = self.snapshot.pod(pod)
+        self._unproven |= {found.uid} if found is not None and found.uid else set()
 
     def find_evidence(self, pod: PodId, container: str, resource: Resource) -> Evidence:
         """Return the evidence for the slots that a container holds."""

@@ -93,6 +93,8 @@ class PreStartCall:
             reason = "the kubelet's checkpoint shows no container with exactly these devices"
         with self.state as state:
             holders = state.snapshot.find(resource, ids)
+            for each in holders[:1]:
+                state.note_unproven(each.pod)
         self.decision_log.unproven(holders[0] if holders else None, ids, reason)
         return None
 

@@ -186,7 +186,8 @@ class KubeletHistory:
         freed: ended pods whose slots the kubelet has offered since then: it has freed them.
         ended: pods that had ended, and held nothing, by the last available ``List``; with their
             names, since a UID may not be known. They stay ended while ``List`` is unavailable.
-        outlived: the pods that the kubelet before served last, see :class:`SnapshotPod`.
+        outlived: pods that started without proof under the kubelet before: they may run, though the
+            checkpoint lacks their devices (K33).
     """
 
     listed: frozenset[str] = frozenset()

@@ -40,8 +40,7 @@ class SnapshotPod:
         sure: whether the entry in ``List`` is certainly this pod's.
         sole: whether it becomes sure once the API has confirmed it.
         checkpointed: the slots of its checkpoint entries.
-        outlived: whether the kubelet before served it last: it may run, but the checkpoint may lack
-            its devices (K33).
+        outlived: whether it is one of :attr:`agent.allocator.snapshot.KubeletHistory.outlived`.
         kubelet_id: its name with the kubelet's UID, which differs for a static pod (K34).
         signature: the signature of its entry: another signature is another pod.
         shows_devices: whether ``List`` shows devices of it.

@@ -308,13 +308,15 @@ class _SnapshotBuilder:
         gone = context.history.ended | context.finished
         for each in self.served:  # a rejected pod's slots are counted for a while (K21)
             if not any(each.is_pod(pod.id, pod.uid) for pod in found):
-                info = self.known.by_uid(each.uid)
+                info, given = self.known.by_uid(each.uid), self._given(each.id, each.uid)
+                kubelet_id = PodId(*each.id.key, each.uid)
+                if listing and not given and kubelet_id not in context.finished:
+                    continue  # it was guessed wrongly, and may be listed later
                 ended = (
                     listing
-                    or PodId(*each.id.key, each.uid) in gone
+                    or kubelet_id in gone
                     or (info is not None and self.known.has_ended(info))
                 )
-                given = self._given(each.id, each.uid)
                 held, stale = ({}, given) if ended else (each.allocated, {})
                 found.append(SnapshotPod(each.id, each.uid, info, None, held, stale, ended))
         if not listing:  # only the API shows pods that are not served yet

@@ -212,3 +212,17 @@ def test_a_guess_that_was_wrong_does_not_bring_back_the_pod_of_a_name_that_has_l
     named = node.decision_log.everything[-1].ref
     assert named is not None
     assert named.pod == asking.id
+
+
+def test_a_pod_that_was_guessed_before_it_was_listed_has_not_ended(node: Node) -> None:
+    guessed, asking = make_pod("guessed", asks(20, 2), at=1), make_pod("asking", asks(20, 2), at=2)
+    node.bind(guessed, asking)
+    node.list_error = "rate limited"
+    node.begin(asking, MEMORY_FIRST)
+    node.serve(asking, "main", MEMORY)
+    assert last(node) == "guessed/main"
+    node.list_error = ""
+    node.serve(asking, "main", CORE)
+    node.list_error = "rate limited"
+    node.admit(guessed)
+    assert node.decision_log.refusals == []

@@ -371,12 +371,14 @@ class NodeState:
         return info.terminal or (known is not None and known.ended)
 
     def is_guessed(self, resource: Resource, ids: frozenset[str]) -> bool:
-        """Return whether these slots were allocated to a guessed container."""
+        """Return whether the pod that seems to hold these slots is a guess."""
         return any(
             each.is_guess and (each.resource, each.ids) == (resource, ids)
-            for pod in (self.current, self._earlier)
-            if pod is not None
+            for pod in self._served
             for each in pod.assignments
+        ) or any(
+            not each.sure and each.shows_exactly(resource, ids)
+            for each in self.snapshot.listed_changing
         )
 
     # --- assignments --------------------------------------------------------------------

@@ -110,6 +110,22 @@ def test_a_pod_for_which_its_predecessor_was_taken_is_served_while_list_is_away(
     assert node.decision_log.refusals == []
 
 
+def test_a_start_is_proven_though_its_pod_was_taken_for_the_predecessor(node: Node) -> None:
+    """``List`` showed the name with some of the devices, and the guess is corrected by now."""
+    before = node.admit(make_pod("before", asks(10, 4)))
+    first, second = make_pod("a", asks(20, 2)), make_pod("a", asks(20, 2))
+    node.bind(first)
+    node.api.remove(first)
+    node.kubelet.deleted_by_force(first)
+    node.bind(second, seen=False)
+    node.api.away = True
+    node.admit(second)
+    node.start(before)
+    node.start(second)
+    assert node.decision_log.counts["corrected"] == 2
+    assert node.decision_log.counts["unproven"] == 0
+
+
 # --- pods that only the kubelet knows -----------------------------------------------------
 
 

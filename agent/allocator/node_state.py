@@ -204,12 +204,10 @@ class NodeState:
             if not {*known} - self._history.identified <= {each.uid}:
                 continue  # another pod with its name may be the target
             is_new = self.last_call.is_new(each, self.snapshot)
-            # After a wrong guess, pods that came since the call before it count as new.
-            was_listed = each.shows_devices or self.last_call.ruled_out
             is_shown = each.uid in shown and self.known.is_shown(each.uid)
             named = uids_seen(each.id.key) if each.lacks else ()
             is_only = {*named} - self._history.identified <= {"", each.id.uid}
-            if is_new and not was_listed and is_shown and is_only and each.id.key in names:
+            if is_new and not each.shows_devices and is_shown and is_only and each.id.key in names:
                 found.add(each.uid)
             if each.lacks and each.info is not None:
                 # Pods with one name are admitted in order (K1): no earlier one can be in List.

@@ -25,7 +25,7 @@ CUT_STARTS = ("failed to start shim", "signal: killed", "context canceled", "fai
 
 
 @pytest.mark.parametrize("how", ["killed", "upgraded"])
-def test_the_end_of_an_agent_costs_no_pod(stage: Stage, how: str) -> None:
+def test_the_end_of_an_agent_fails_no_pod(stage: Stage, how: str) -> None:
     staying = stage.run(*stage.make.burst(20, seed=5))
     with _offers(stage) as offers, stage.stream(most=UNDER_WAY) as stream:
         for _ in _evenly():
@@ -42,7 +42,7 @@ def test_the_end_of_an_agent_costs_no_pod(stage: Stage, how: str) -> None:
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["together", "kubelet first"])
-def test_a_kubelet_and_an_agent_that_are_killed_cost_only_cut_starts(
+def test_a_killed_kubelet_and_agent_fail_only_interrupted_starts(
     stage: Stage, together: bool
 ) -> None:
     if not stage.settings.kill_kubelet:
@@ -71,7 +71,7 @@ def test_a_kubelet_and_an_agent_that_are_killed_cost_only_cut_starts(
     stage.audit(f"agent and kubelet killed, {how}", kept, init_recorded=False)
 
 
-def test_an_agent_that_stays_away_has_pods_refused_in_words(stage: Stage) -> None:
+def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: Stage) -> None:
     stage.run(stage.make.single("before", 5, 4))
     stage.agent.stop(signal.SIGKILL)
     began = time.monotonic()
@@ -103,7 +103,7 @@ def test_an_agent_that_stays_away_has_pods_refused_in_words(stage: Stage) -> Non
     assert stage.refused(pods) == {}
 
 
-def test_what_a_killed_proxy_costs_is_told(stage: Stage) -> None:
+def test_the_effects_of_a_killed_proxy_are_measured(stage: Stage) -> None:
     with stage.stream(most=UNDER_WAY) as stream:
         for _ in _evenly():
             stage.proxy.stop(signal.SIGKILL)

@@ -219,7 +219,7 @@ def test_a_pod_that_ran_before_is_vetoed_on_a_card_that_was_chosen_for_another_p
     node = Node()
     pod = node.admit(make_pod("a", asks(10, 2), use_gpu_uuid="GPU-1", at=2))
     node.start(pod)
-    node.told()
+    node.publish_statuses()
     node.ends(pod)
     node.admit(make_pod("between", asks(10, 4)))
     node.bind(make_pod("another", asks(10, 2), at=1))

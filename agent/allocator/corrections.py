@@ -5,12 +5,14 @@ shows its slots: the entry of an ended pod may stay (K29) or come back (K33).
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods, kubelet_uid
 from agent.allocator.interfaces import (
     Checkpoint,
+    CheckpointOwner,
     ContainerRef,
     Correction,
     ListedContainer,
@@ -19,7 +21,7 @@ from agent.allocator.interfaces import (
 from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.allocator.snapshot_pod import SnapshotPod
 from contract.demand import ContainerKind
-from contract.resource import count_of
+from contract.resource import Resource, count_of
 from placement.pods import PodId, PodInfo
 
 
@@ -28,7 +30,7 @@ def correct_by_checkpoint(
     before: Checkpoint,
     now: Checkpoint,
     *,
-    may_be_new: Callable[[str], bool],
+    may_be_new: Callable[[CheckpointOwner, Resource, frozenset[str]], bool],
     pods: KnownPods,
 ) -> tuple[CurrentPod, list[Correction]]:
     """Return the current pod without the guesses that the checkpoint shows with other containers.
@@ -37,7 +39,7 @@ def correct_by_checkpoint(
         current: the current pod.
         before: the checkpoint of the last reading.
         now: the checkpoint.
-        may_be_new: returns whether entries of a pod, by its UID, may be new in the checkpoint.
+        may_be_new: returns whether an entry may be new in the checkpoint.
         pods: the pods that the API shows.
     """
     found: list[Correction] = []
@@ -54,7 +56,7 @@ def correct_by_checkpoint(
             same_name = not current.uid and info is not None and info.id.key == current.id.key
             if same_name and owner.container == each.container:
                 continue  # it is the current pod, whose UID was not known
-            if owner not in old and may_be_new(owner.pod_uid):
+            if owner not in old and may_be_new(owner, each.resource, each.ids):
                 pod = info.id if info is not None else PodId("", "", owner.pod_uid)
                 found.append(_correction(current, each, ContainerRef(pod, owner.container)))
                 result = result.without(each)
@@ -80,7 +82,12 @@ def correct_by_list(
             if current.is_pod(pod.id, pod.uid) and one.name == each.container:
                 if not has and not each.is_guess:
                     return replace(current, assignments=()), found
-                result = result.proven(each) if has else result.without(each)
+                if not has:
+                    result = result.without(each)
+                elif pod.sure:  # List has no UIDs: the entry may be another pod's with this name
+                    result = result.proven(each)
+            elif has and each.is_guess and pod.info is None and current.is_pod(pod.id, pod.uid):
+                result = result.moved(each, one.name)
         for pod, one in _walk_listed(snapshot.pods) if each.is_guess else ():
             has = one.held.get(each.resource) == each.ids
             if has and not current.is_pod(pod.id, pod.uid):
@@ -153,13 +160,14 @@ def _is_shown(assignment: Assignment, pods: Iterable[SnapshotPod]) -> bool:
     return any(each.shows_exactly(assignment.resource, assignment.ids) for each in pods)
 
 
-def with_uid(
+def with_uid(  # noqa: PLR0913 -- the sources
     current: CurrentPod,
     before: Checkpoint,
     now: Checkpoint,
     *,
     entries: Iterable[ListedPod],
     pods: KnownPods,
+    identified: AbstractSet[str],
 ) -> CurrentPod:
     """Return the current pod with its UID, once the checkpoint or the API shows it.
 
@@ -169,10 +177,11 @@ def with_uid(
         now: the checkpoint.
         entries: the entries of ``List``.
         pods: the pods that the API shows.
+        identified: UIDs of pods that certainly had an entry when the current pod had no UID.
     """
     if not current.uid:
         by_file = _identify_by_checkpoint(current, before, now, entries, pods)
-        return by_file or _identify_by_api(current, now, entries, pods) or current
+        return by_file or _identify_by_api(current, now, entries, pods, identified) or current
     info = pods.by_uid(current.uid)  # the mirror of a static pod may have appeared
     if info is None and current.uid not in now.pods:  # the entry was a rejected pod's (K33)
         return _identify_by_checkpoint(current, before, now, entries, pods) or current
@@ -217,17 +226,23 @@ def _identify_by_checkpoint(
 
 
 def _identify_by_api(
-    current: CurrentPod, now: Checkpoint, entries: Iterable[ListedPod], pods: KnownPods
+    current: CurrentPod,
+    now: Checkpoint,
+    entries: Iterable[ListedPod],
+    pods: KnownPods,
+    identified: AbstractSet[str],
 ) -> CurrentPod | None:
     """Return the current pod as the only pod of the API that matches; ``None`` without one.
 
-    A pod matches if its containers request what was assigned.
+    A pod matches if its containers request what was assigned, and no other entry was its.
     """
     same_name = [entry for entry in entries if entry.key == current.id.key]
     infos = [
         each
         for each in pods.of_name(current.id.key)
-        if not pods.has_ended(each) and any(entry.may_be(each) for entry in same_name)
+        if kubelet_uid(each) not in identified
+        and not pods.has_ended(each)
+        and any(entry.may_be(each) for entry in same_name)
     ]
     if len(infos) != 1 or not current.assignments:
         return None

@@ -8,7 +8,7 @@ is the only allocation state of our own. It outlives the agent in the file of
 
 from dataclasses import dataclass, field, replace
 
-from agent.allocator.interfaces import Containers
+from agent.allocator.interfaces import Containers, ListedPod
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.pods import PodId
@@ -76,6 +76,15 @@ class CurrentPod:
         """Return whether this is the pod with this ID, or with this UID in the kubelet."""
         return self.uid == uid if self.uid or uid else self.id == pod
 
+    def is_shown_by(self, entry: ListedPod) -> bool:
+        """Return whether an entry of ``List`` has its name and the slots of an assignment."""
+        return entry.key == self.id.key and any(
+            one.held.get(each.resource) == each.ids
+            for one in entry.containers
+            for each in self.assignments
+            if each.allocated
+        )
+
     def find_evidence(self, container: str, resource: Resource) -> Evidence | None:
         """Return the evidence for an assignment to a container; ``None`` without an assignment."""
         for each in self.assignments:
@@ -92,6 +101,12 @@ class CurrentPod:
         """Return the pod without an assignment."""
         kept = (each for each in self.assignments if not each.is_for_same(wrong))
         return replace(self, assignments=tuple(kept))
+
+    def moved(self, wrong: Assignment, container: str) -> "CurrentPod":
+        """Return the pod with an assignment that was another container's of it."""
+        right = replace(wrong, container=container)
+        kept = (each for each in self.without(wrong).assignments if not each.is_for_same(right))
+        return replace(self, assignments=(*kept, right))
 
     def without_guesses(self) -> "CurrentPod":
         """Return the pod without allocations to guessed containers."""

@@ -169,7 +169,9 @@ def _find_by_slots(
     for current in served:
         given = current.allocated if current.id.key == entry.key else {}
         for one in entry.containers:
-            if any(given.get(one.name, {}).get(each) == ids for each, ids in one.held.items()):
+            # Without the pod's UID its requests are not known: the container was a guess, too.
+            slots = (given.get(one.name, {}),) if current.uid else given.values()
+            if any(its.get(each) == ids for its in slots for each, ids in one.held.items()):
                 return current.uid
     uids: Counter[str] = Counter()
     for one in entry.containers:

@@ -51,6 +51,11 @@ class CheckpointOwner(NamedTuple):
     container: str
 
 
+def entry_hash(owner: tuple[str, str], resource: Resource, ids: frozenset[str]) -> int:
+    """Return a number for an entry of the checkpoint: entries themselves are too large to keep."""
+    return hash((*owner, resource, ids))
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One state of the kubelet's checkpoint: which container holds which device IDs (K28).
@@ -66,6 +71,16 @@ class Checkpoint:
 
     pods: Mapping[str, Containers] = field(default_factory=dict)
     unreadable: tuple[str, ...] = ()
+
+    @cached_property
+    def entries(self) -> frozenset[int]:
+        """The :func:`entry_hash` of each of its entries."""
+        return frozenset(
+            entry_hash((uid, name), resource, ids)
+            for uid, containers in self.pods.items()
+            for name, slots in containers.items()
+            for resource, ids in slots.items()
+        )
 
     @cached_property
     def _owners(self) -> Mapping[Resource, Mapping[frozenset[str], list[tuple[str, str]]]]:

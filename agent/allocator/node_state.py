@@ -5,7 +5,7 @@ docstring of a method says if it builds a new one.
 """
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import TracebackType
@@ -21,7 +21,14 @@ from agent.allocator.corrections import (
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods, kubelet_uid
-from agent.allocator.interfaces import Checkpoint, Correction, ListedPod, Store
+from agent.allocator.interfaces import (
+    Checkpoint,
+    CheckpointOwner,
+    Correction,
+    ListedPod,
+    Store,
+    entry_hash,
+)
 from agent.allocator.resolver import LastCall, Resolution
 from agent.allocator.snapshot import (
     AllocationSnapshot,
@@ -86,7 +93,7 @@ class NodeState:
         self._stable = StablePods()
         self._earlier: CurrentPod | None = None
         self._offered = _NOTHING_OFFERED
-        self._ever_checkpointed: set[str] = set()  # UIDs
+        self._ever_checkpointed: set[int] = set()  # as Checkpoint.entries
         self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
         self._history = KubeletHistory()
         if self.current is not None and self.current.confirmed:
@@ -94,6 +101,7 @@ class NodeState:
         self._synced = False
         self._plan: tuple[PodId, Plan] | None = None
         self._chosen_without_wishes: dict[frozenset[str], None] = {}
+        self._unproven: frozenset[str] = frozenset()  # UIDs of pods that started without proof
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -115,9 +123,10 @@ class NodeState:
     def set_kubelet(self, instance: str) -> None:
         """Set the kubelet instance; a new one admits every pod again, so the state is reset."""
         if self._kubelet not in {None, instance}:
+            self._history, self._unproven = KubeletHistory(outlived=self._unproven), frozenset()
             self.current, self._earlier, self.last_call = None, None, LastCall()
-            self._history = KubeletHistory()
             self.listed, self._stable, self._built_of = None, StablePods(), None
+            self._ever_checkpointed = set()
             self._plan = None
         self._kubelet = instance
 
@@ -143,7 +152,7 @@ class NodeState:
             caught_up: the kubelet has processed all our responses, so ``List`` shows them.
         """
         before = self.checkpoint or checkpoint or Checkpoint()
-        self._ever_checkpointed |= before.pods.keys()
+        self._ever_checkpointed |= before.entries
         if listed is None:
             self._stable = StablePods()
         elif checkpoint is not self.checkpoint or listed is not self.listed:
@@ -172,7 +181,8 @@ class NodeState:
                 self.last_call = self.last_call.before_wrong_guess()
             self.current = now
             self.update_snapshot()
-        self._remember(offered=bool(offered))
+        self._remember()
+        self._note_corrected(corrections)
         return corrections
 
     def confirm(
@@ -194,13 +204,12 @@ class NodeState:
             if not {*known} - self._history.identified <= {each.uid}:
                 continue  # another pod with its name may be the target
             is_new = self.last_call.is_new(each, self.snapshot)
-            # After a wrong guess, pods that came since the call before it count as new.
-            was_listed = each.shows_devices or self.last_call.ruled_out
             is_shown = each.uid in shown and self.known.is_shown(each.uid)
-            if is_new and not was_listed and is_shown and each.id.key in names:
+            named = uids_seen(each.id.key) if each.lacks else ()
+            is_only = {*named} - self._history.identified <= {"", each.id.uid}
+            if is_new and not each.shows_devices and is_shown and is_only and each.id.key in names:
                 found.add(each.uid)
             if each.lacks and each.info is not None:
-                named = uids_seen(each.id.key)
                 # Pods with one name are admitted in order (K1): no earlier one can be in List.
                 known_at = [
                     at for at, uid in enumerate(named) if is_new and uid in self._history.identified
@@ -221,7 +230,13 @@ class NodeState:
         found = self._correct(self.checkpoint or checkpoint, checkpoint)
         if self.current is not was:
             self.update_snapshot()
+        self._note_corrected(found)
         return found
+
+    def _note_corrected(self, corrections: Iterable[Correction]) -> None:
+        """Store that wrongly guessed slots were chosen by the wishes of another pod."""
+        for each in corrections:
+            self.note_wishes(each.ids, known=False)
 
     def drop_unconfirmed_guesses(self) -> None:
         """Drop guesses that neither checkpoint nor ``List`` shows."""
@@ -233,12 +248,17 @@ class NodeState:
     def _correct(self, before: Checkpoint, now: Checkpoint) -> list[Correction]:
         if self.current is None:
             return []
-        entries = self.listed or ()
-        current = with_uid(self.current, before, now, entries=entries, pods=self.known)
+        entries, identified = self.listed or (), self._history.identified
+        current = with_uid(
+            self.current, before, now, entries=entries, pods=self.known, identified=identified
+        )
         if self._earlier is not None:
-            # The checkpoint may have been late for it (K33). No entries of ``List``: another pod
-            # with its name may be listed by now.
-            self._earlier = with_uid(self._earlier, before, now, entries=(), pods=self.known)
+            # The checkpoint may have been late for it (K33). Another pod with its name may be
+            # listed by now.
+            entries = [each for each in entries if self._earlier.is_shown_by(each)]
+            self._earlier = with_uid(
+                self._earlier, before, now, entries=entries, pods=self.known, identified=identified
+            )
         self.current, found = correct_by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
@@ -247,19 +267,19 @@ class NodeState:
             self.last_call = self.last_call.before_wrong_guess()
         return found
 
-    def _may_be_new(self, uid: str) -> bool:
+    def _may_be_new(self, owner: CheckpointOwner, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
-        info = self.known.by_uid(uid)
+        info = self.known.by_uid(owner.pod_uid)
         if info is None:
-            return uid not in self._ever_checkpointed
+            return entry_hash(owner, resource, ids) not in self._ever_checkpointed
         if self.listed is None:
             return not info.terminal
         return any(entry.key == info.id.key for entry in self.listed)
 
-    def _remember(self, *, offered: bool) -> None:
+    def _remember(self) -> None:
         """Add the listed pods, and those whose slots were offered, to the history (R2)."""
         snapshot = self.snapshot
-        self._history = self._history.updated(snapshot, offered=offered)
+        self._history = self._history.updated(snapshot, offered=self._offered)
         if snapshot.listing:  # if an unlisted name is listed again, it may be another pod
             listed = {each.uid for each in snapshot.listed_changing}
             self._confirmed &= snapshot.stable.by_uid.keys() | listed
@@ -305,8 +325,12 @@ class NodeState:
             self._history = self._history.with_ended(self.snapshot)
 
     def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:
-        """Build the snapshot as if the kubelet had offered *ids* to any container."""
-        self._offered = {resource: ids}
+        """Build the snapshot as if the kubelet had freed the pods that still seem to hold *ids*."""
+        current = self.current.uid if self.current is not None else ""
+        holders = (each for each in self.snapshot.changing if each.slots(resource) & ids)
+        freed = {each.uid for each in holders if each.listed is None and each.uid != current}
+        self._history = replace(self._history, freed=self._history.freed | freed)
+        self._built_of = None  # it does not have the history
         self.update_snapshot()
 
     def set_last_call(self, last_call: LastCall) -> AllocationSnapshot:
@@ -336,20 +360,23 @@ class NodeState:
             for each in self.snapshot.pods
         )
 
-    def has_ended(self, uid: str) -> bool:
-        """Return whether a pod, by the kubelet's UID, has ended; its entry may stay (K29)."""
-        known, info = self.snapshot.pod_by_uid(uid), self.known.by_uid(uid)
-        if known is not None:
-            return known.ended or (info is not None and info.terminal)
-        return info.terminal if info is not None else uid in self._ever_checkpointed
+    def has_ended(self, owner: CheckpointOwner, resource: Resource, ids: frozenset[str]) -> bool:
+        """Return whether the pod of a checkpoint entry has ended; the entry may stay (K29)."""
+        known, info = self.snapshot.pod_by_uid(owner.pod_uid), self.known.by_uid(owner.pod_uid)
+        if info is None:  # a pod that the API has not shown may only seem to have ended
+            is_old = entry_hash(owner, resource, ids) in self._ever_checkpointed
+            return is_old and (known is None or known.ended)
+        return info.terminal or (known is not None and known.ended)
 
     def is_guessed(self, resource: Resource, ids: frozenset[str]) -> bool:
-        """Return whether these slots were allocated to a guessed container."""
+        """Return whether the pod that seems to hold these slots is a guess."""
         return any(
             each.is_guess and (each.resource, each.ids) == (resource, ids)
-            for pod in (self.current, self._earlier)
-            if pod is not None
+            for pod in self._served
             for each in pod.assignments
+        ) or any(
+            not each.sure and each.shows_exactly(resource, ids)
+            for each in self.snapshot.listed_changing
         )
 
     # --- assignments --------------------------------------------------------------------
@@ -419,6 +446,11 @@ class NodeState:
             for each in self.current.assignments:
                 if (each.container, each.resource) == (container, resource):
                     self.current = self.current.proven(each)
+
+    def note_unproven(self, pod: PodId) -> None:
+        """Store that a container of a pod starts, though the checkpoint may lack it (K33)."""
+        found = self.snapshot.pod(pod)
+        self._unproven |= {found.uid} if found is not None and found.uid else set()
 
     def find_evidence(self, pod: PodId, container: str, resource: Resource) -> Evidence:
         """Return the evidence for the slots that a container holds."""

@@ -93,6 +93,8 @@ class PreStartCall:
             reason = "the kubelet's checkpoint shows no container with exactly these devices"
         with self.state as state:
             holders = state.snapshot.find(resource, ids)
+            for each in holders[:1]:
+                state.note_unproven(each.pod)
         self.decision_log.unproven(holders[0] if holders else None, ids, reason)
         return None
 
@@ -108,7 +110,8 @@ class PreStartCall:
             holders = state.snapshot.find(resource, ids)
             guessed = state.is_guessed(resource, ids)
             found = []
-            for uid, name in checkpoint.owners(resource, ids):
+            for owner in checkpoint.owners(resource, ids):
+                uid, name = owner
                 info = state.known.by_uid(uid)
                 known = state.snapshot.pod_by_uid(uid)
                 pod = info.id if info is not None else PodId("", "", uid)
@@ -120,7 +123,7 @@ class PreStartCall:
                 named = next(may_be, None)
                 is_holder = ref in holders or named is not None
                 proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])
-                found.append((not is_holder, state.has_ended(uid), proof))
+                found.append((not is_holder, state.has_ended(owner, resource, ids), proof))
             found.sort(key=lambda each: each[:2])
             corrections = state.correct(checkpoint) if found else []
         for each in corrections:

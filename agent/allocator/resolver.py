@@ -53,7 +53,8 @@ class LastCall:
         found = snapshot.pod(target)
         target_id = found.kubelet_id if found is not None else target
         if not snapshot.listing:  # the guessed pod may not be listed yet
-            return replace(self, pod=target_id, guessed=True, fallback=None)
+            finished = self.finished - {target_id}
+            return replace(self, pod=target_id, guessed=True, finished=finished, fallback=None)
         others = [each for each in snapshot.listed_changing if each.id != target]
         return LastCall(
             target_id,
@@ -130,7 +131,8 @@ class LastCall:
             return grown > 0 and self.was_guessed_without_list and self.is_target(pod)
         alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
         known = [each for each in alike if not each.shows_devices and each.info is not None]
-        known.sort(key=lambda each: (each.sure, each.rank), reverse=True)
+        # The API shows one pod of a name at a time: the others were there before it.
+        known.sort(key=lambda each: (snapshot.is_shown(each), each.sure, each.rank), reverse=True)
         return pod.info is None or pod in known[:grown]
 
 
@@ -205,7 +207,7 @@ def resolve(
         ]
         known = [one for one in found if one[0].info is not None]
         # One that runs is left alone (K11): a kubelet that died took with it what it lacks (K33).
-        candidates = [one for one in known if not one[0].is_running] or known or found
+        candidates = [one for one in known if not one[0].may_run] or known or found
         if candidates:
             candidates.sort(
                 key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing
@@ -230,7 +232,7 @@ class _Tiers:
         new: new pods; without ``List`` every pod, since only ``List`` shows new ones.
         last: the pod of the last call.
         unfinished: the other pods whose admission may not have ended.
-        old: all other pods, those of *unfinished* included.
+        old: all other pods, those of *unfinished* included, and new ones that were ruled out.
         new_is_certain: whether a sole candidate of *new* is certain.
         last_is_certain: whether a sole candidate of *last* is certain.
     """
@@ -247,10 +249,16 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
     if not snapshot.listing:
         return _Tiers([each for each in snapshot.changing if each.may_be_target])
     new, last, old = list[SnapshotPod](), list[SnapshotPod](), list[SnapshotPod]()
+    # A listed pod that was created after another one of its name was deleted: the admission of the
+    # deleted one has ended (K1).
+    shown = {each.id.key for each in snapshot.listed_changing if snapshot.is_shown(each)}
     for each in snapshot.listed_changing:
-        if each.may_be_target and last_call.is_new(each, snapshot):
+        is_replaced = each.info is not None and not snapshot.is_shown(each)
+        if not each.may_be_target or (is_replaced and each.id.key in shown):
+            continue
+        if last_call.is_new(each, snapshot):
             new.append(each)
-        elif each.may_be_target:
+        else:
             is_last = last_call.is_target(each) and each.kubelet_id not in last_call.finished
             (last if is_last else old).append(each)
     untried = [each for each in new if each.kubelet_id not in last_call.ruled_out] or new
@@ -261,7 +269,7 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
         untried,
         last,
         [each for each in old if each.kubelet_id not in last_call.finished | last_call.ruled_out],
-        old,
+        [*old, *(each for each in new if each not in untried)],
         new_is_certain=not any(each.kubelet_id in last_call.ruled_out for each in new),
         last_is_certain=last_is_right and not any(each.lacks for each in new),
     )

@@ -201,12 +201,15 @@ class SearchInput:
         if self._snapshot.holding(ref, self._resource) is not None:
             return None  # a restarted kubelet serves it again: the plan is not valid any more
         cards, bound = planned.cards, {*step.fixed, *bound_cards(step, self.reusable)}
-        wanted = count_of(step.need.per_card, self._resource)
-        need = step.need._replace(per_card=_amounts(self._resource, wanted, 0))
-        rows = [_amounts(self._resource, offered, 0) for offered in self._offer]
-        # If the pod is not in the API, an earlier call may have known a smaller request.
+        # If the pod is not in the API, an earlier call may have known a smaller request. And the
+        # plan may have counted slots of the other resource as free that the kubelet may withhold.
+        other, free = self._resource.other, self.free(self._request.assumptions, alone=True)
+        rows = [
+            _amounts(self._resource, offered, count_of(left, other) + count_of(reusable, other))
+            for offered, left, reusable in zip(self._offer, free, self.reusable, strict=True)
+        ]
         fits = len(cards) == step.need.demand.cards and all(
-            not shortfall(need, self.cards, at, rows[at]) for at in cards
+            not shortfall(step.need, self.cards, at, rows[at]) for at in cards
         )
         return plan if fits and bound <= {*cards} else None
 

@@ -88,6 +88,10 @@ class AllocationSnapshot:
         """Return whether ``List`` shows a pod with this name."""
         return key in self.stable.by_key or any(each.id.key == key for each in self.listed_changing)
 
+    def is_shown(self, pod: SnapshotPod) -> bool:
+        """Return whether the API shows a pod."""
+        return self.known.is_shown(pod.uid)
+
     def pod_by_uid(self, uid: str) -> SnapshotPod | None:
         """Return a pod by its UID in the kubelet."""
         found = self.stable.by_uid.get(uid)
@@ -173,7 +177,7 @@ class AllocationSnapshot:
 class KubeletHistory:
     """The pods that one kubelet instance has shown so far (R2), by the kubelet's UIDs.
 
-    A new instance gets an empty history. Immutable: :meth:`updated` returns a new one.
+    A new instance gets a new history. Immutable: :meth:`updated` returns a new one.
 
     Attributes:
         listed: pods that ``List`` has shown: if it does not show them any more, they have ended. A
@@ -182,15 +186,18 @@ class KubeletHistory:
         freed: ended pods whose slots the kubelet has offered since then: it has freed them.
         ended: pods that had ended, and held nothing, by the last available ``List``; with their
             names, since a UID may not be known. They stay ended while ``List`` is unavailable.
+        outlived: pods that started without proof under the kubelet before: they may run, though the
+            checkpoint lacks their devices (K33).
     """
 
     listed: frozenset[str] = frozenset()
     identified: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
     ended: frozenset[PodId] = frozenset()
+    outlived: AbstractSet[str] = frozenset()
 
-    def updated(self, snapshot: AllocationSnapshot, *, offered: bool) -> "KubeletHistory":
-        """Return the history after an observation; *offered*: it was for a call with an offer."""
+    def updated(self, snapshot: AllocationSnapshot, *, offered: Offered) -> "KubeletHistory":
+        """Return the history after an observation; *offered* are the slots that the call offers."""
         stable = snapshot.stable.by_uid.keys()
         listed, identified = set(stable - self.listed), set(stable - self.identified)
         held, freed = set(stable & self.freed), set[str]()
@@ -203,7 +210,7 @@ class KubeletHistory:
                     held.add(each.uid)
                 elif offered and each.info is None:
                     freed.add(each.uid)
-            elif each.ended and offered:
+            elif each.ended and _intersects(each.stale, offered):
                 freed.add(each.uid)
         return replace(
             self,
@@ -301,13 +308,15 @@ class _SnapshotBuilder:
         gone = context.history.ended | context.finished
         for each in self.served:  # a rejected pod's slots are counted for a while (K21)
             if not any(each.is_pod(pod.id, pod.uid) for pod in found):
-                info = self.known.by_uid(each.uid)
+                info, given = self.known.by_uid(each.uid), self._given(each.id, each.uid)
+                kubelet_id = PodId(*each.id.key, each.uid)
+                if listing and not given and kubelet_id not in context.finished:
+                    continue  # it was guessed wrongly, and may be listed later
                 ended = (
                     listing
-                    or PodId(*each.id.key, each.uid) in gone
+                    or kubelet_id in gone
                     or (info is not None and self.known.has_ended(info))
                 )
-                given = self._given(each.id, each.uid)
                 held, stale = ({}, given) if ended else (each.allocated, {})
                 found.append(SnapshotPod(each.id, each.uid, info, None, held, stale, ended))
         if not listing:  # only the API shows pods that are not served yet
@@ -364,6 +373,7 @@ class _SnapshotBuilder:
             each.sure,
             each.sole,
             checkpointed,
+            each.uid in self.context.history.outlived,
         )
 
     def _is_rejected(self, each: Identified, held: Containers, *, shows_nothing: bool) -> bool:
@@ -385,7 +395,8 @@ class _SnapshotBuilder:
     def _unlisted_pod(self, uid: str, shown: Offered) -> SnapshotPod:
         """Return a pod of the checkpoint that ``List`` does not show."""
         info = self.known.by_uid(uid)
-        pod = info.id if info is not None else PodId("", "", uid)
+        named = (each.id for each in self.served if each.uid == uid)
+        pod = info.id if info is not None else next(named, PodId("", "", uid))
         held = _merged(self.checkpoint.pods[uid], self._allocated(pod, uid))
         if self._has_ended(PodId(*pod.key, uid), info, held, shown):
             stale = _merged(held, self._given(pod, uid))
@@ -398,9 +409,11 @@ class _SnapshotBuilder:
         """Return whether the entry of a pod that ``List`` does not show is stale (R2)."""
         history = self.context.history
         # Without List: a force-deleted pod may still run while its slots are offered (K15).
+        if kubelet_id.uid in history.freed:
+            return True
         if self.listed is None:
             return kubelet_id in history.ended or (info is not None and info.terminal)
-        if kubelet_id.uid in history.listed or kubelet_id.uid in history.freed:
+        if kubelet_id.uid in history.listed:
             return True
         if self.known.has_ended(info) if info is not None else self.context.synced:
             return True

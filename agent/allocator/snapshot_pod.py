@@ -40,6 +40,7 @@ class SnapshotPod:
         sure: whether the entry in ``List`` is certainly this pod's.
         sole: whether it becomes sure once the API has confirmed it.
         checkpointed: the slots of its checkpoint entries.
+        outlived: whether it is one of :attr:`agent.allocator.snapshot.KubeletHistory.outlived`.
         kubelet_id: its name with the kubelet's UID, which differs for a static pod (K34).
         signature: the signature of its entry: another signature is another pod.
         shows_devices: whether ``List`` shows devices of it.
@@ -58,6 +59,7 @@ class SnapshotPod:
     sure: bool = True
     sole: bool = True
     checkpointed: Containers = field(default_factory=dict)
+    outlived: bool = False
     kubelet_id: PodId = field(init=False, compare=False)
     signature: Signature = field(init=False, compare=False)
     shows_devices: bool = field(init=False, compare=False)
@@ -132,9 +134,9 @@ class SnapshotPod:
         return self.info.rank if self.info is not None else UNKNOWN_RANK
 
     @property
-    def is_running(self) -> bool:
-        """Whether the kubelet has reported it as running."""
-        return self.info is not None and self.info.running
+    def may_run(self) -> bool:
+        """Whether its containers may be running already."""
+        return self.outlived or (self.info is not None and self.info.running)
 
     @property
     def may_be_target(self) -> bool:

@@ -164,7 +164,7 @@ class PodCache:
             self._forget(obj)
         else:
             with skipping_unreadable("pod", obj):
-                info = self._remember(obj)
+                info = self._remember(obj, watched=True)
                 with self._lock:
                     uids = self._watched_uids.setdefault(info.id.key, [])
                     if info.id.uid not in uids:
@@ -173,10 +173,12 @@ class PodCache:
                     while len(self._watched_uids) > _MOST_DELETED:
                         self._watched_uids.popitem(last=False)
 
-    def _remember(self, obj: Json, *, alone: bool = False) -> PodInfo:
+    def _remember(self, obj: Json, *, alone: bool = False, watched: bool = False) -> PodInfo:
         info = self._parse(obj)
         with self._lock:
             uid = info.id.uid
+            if watched and self._has_successor(info):
+                self._replaced.add(uid)
             if uid in self._replaced or uid in self._deleted or self._infos.get(uid) == info:
                 return info
             for other in self._pods if alone else ():
@@ -187,6 +189,14 @@ class PodCache:
             self._pods = tuple(self._infos.values())
         self._on_change(info)
         return info
+
+    def _has_successor(self, info: PodInfo) -> bool:
+        """Return whether another pod of its name was read that the watch has yet to report."""
+        reported = self._watched_uids.get(info.id.key, ())
+        return any(
+            other.id.key == info.id.key and other.id.uid not in {info.id.uid, *reported}
+            for other in self._pods
+        )
 
     def _forget(self, obj: Json) -> None:
         uid = obj["metadata"].get("uid", "")

@@ -95,6 +95,8 @@ class Judge:
         step: the number of the current admission.
         remade: pairs of UIDs of two pods with the same name; the second was created while the
             kubelet admitted the first.
+        remade_beside: UIDs of pods that were created while the kubelet admitted a pod of another
+            name, and ``List`` still showed a pod of theirs; with the number of that admission.
     """
 
     def __init__(self) -> None:
@@ -105,6 +107,7 @@ class Judge:
         self.evidence: Counter[str] = Counter()
         self.step = 0
         self.remade: list[set[str]] = []
+        self.remade_beside: dict[str, int] = {}
         self._guesses: dict[tuple[str, str, Resource], ContainerRef] = {}
         self._pods: dict[str, Pod] = {}
 
@@ -190,6 +193,8 @@ class Judge:
             return "a guess repeated by its ticket"
         if self._remade(call, decision):
             return "another pod of this name, created while the first was admitted"
+        if self._remade_beside(decision):
+            return "a pod whose name was listed, created in the same admission"
         return ""
 
     def _remade(self, call: Call, decision: LoggedDecision) -> bool:
@@ -201,6 +206,16 @@ class Judge:
         guessed = decision.word == "refused" or decision.evidence is Evidence.ORDER
         uid = decision.ref.pod.uid if decision.ref is not None else ""
         return guessed and any({call.pod.uid, uid} == pair for pair in self.remade)
+
+    def _remade_beside(self, decision: LoggedDecision) -> bool:
+        """Return whether the agent guessed a pod that was created in the present admission.
+
+        Its name is listed since the last call that the agent knows of, and so is the target's: as
+        with a new kubelet. With the old form of ``List`` the target may be a rejected pod.
+        """
+        uid = decision.ref.pod.uid if decision.ref is not None else ""
+        guessed = decision.word == "refused" or decision.evidence is Evidence.ORDER
+        return guessed and self.remade_beside.get(uid) == self.step
 
     @staticmethod
     def _is_guess(call: Call, decision: LoggedDecision) -> bool:
@@ -241,6 +256,7 @@ class Judge:
         fit: bool,
         fitted: bool,
         deleted: bool,
+        unadvised: bool,
         confused: bool,
     ) -> None:
         """Judge the refusal of a call.
@@ -252,6 +268,7 @@ class Judge:
             fit: whether everything that the pod still needs fits now.
             fitted: whether the pod fitted at its first call.
             deleted: whether the pod is deleted or being deleted.
+            unadvised: whether a part of it was placed while the agent could not know its wishes.
             confused: whether the agent named another pod in calls for this one.
         """
         cornered = not fit and fitted and isinstance(error, PlacementError)
@@ -268,6 +285,8 @@ class Judge:
             self.excused["it was being deleted"] += 1
         elif not call.known and not call.reachable:
             self.excused["the agent could not know its spec"] += 1
+        elif cornered and unadvised:
+            self.excused["a part was placed while its wishes could not be known"] += 1
         elif confused or another:  # that is a finding of its own, or excused without List
             self.excused["another was named in its calls"] += 1
         elif not call.seen and isinstance(error, PlacementError):

@@ -98,8 +98,11 @@ class Faults:
         self._force(pod)
         self._count += 1
         self._bind(pod.name)
-        if self.world.kubelet.admitting is pod:
-            self.world.judge.remade.append({pod.uid, f"u{self._count}-{pod.name}"})
+        kubelet, judge, uid = self.world.kubelet, self.world.judge, f"u{self._count}-{pod.name}"
+        if kubelet.admitting is pod:
+            judge.remade.append({pod.uid, uid})
+        elif kubelet.admitting and any(k.pod.uid == pod.uid for k in kubelet.state.listed()):
+            judge.remade_beside[uid] = judge.step
         if self.world.watch.behind:
             self.note("name came back with other sizes while the watch is behind")
 

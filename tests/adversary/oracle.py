@@ -104,8 +104,9 @@ def could_run(world: "World", call: Call, offer: PreferStep) -> bool:
             offered = frozenset(offer.available) - reusable_ids
         else:
             reusable_ids = frozenset(kubelet.state.devices.reusable.get(resource, ()))
-            if not call.container.hands_on:  # its own devices are not reusable
-                reusable_ids -= kubelet.of(pod, call.container.name).get(resource, frozenset())
+            own = kubelet.of(pod, call.container.name).get(resource, frozenset())
+            # An init container's own devices are reusable for those after it (K7).
+            reusable_ids = reusable_ids | own if call.container.hands_on else reusable_ids - own
             offered = frozenset(kubelet.free(resource))
         counts = Counter(map(card_of, offered - kubelet.held(resource)))
         reusable_counts = Counter(map(card_of, reusable_ids))

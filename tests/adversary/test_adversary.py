@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any, NoReturn
 
 import pytest
@@ -12,8 +13,13 @@ from agent.allocator.resolver import LastCall
 from agent.errors import PlacementError
 from contract.allocation import Evidence
 from contract.resource import Resource
+from simulator.kubelet.devices import PreferStep
+from tests.adversary.judge import Call
 from tests.adversary.moves import FAULTS
+from tests.adversary.oracle import could_run
 from tests.adversary.run import FORMS, Outcome, run
+from tests.adversary.world import World
+from tests.in_memory.pods import asks, init, make_pod
 
 resolve, prefer = resolver.resolve, Allocator.prefer
 
@@ -78,3 +84,21 @@ def test_what_is_wrong_with_an_agent_is_found(kind: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(*SABOTAGE[kind])
     active_only = kind not in ("wrong", "witness")
     assert kind in {each.kind for each in run(3, active_only=active_only, rounds=20).findings}
+
+
+def test_what_an_init_container_has_got_so_far_binds_the_containers_after_it() -> None:
+    """K7: the second has to take what is left of its cores, and GPU-0 has too little memory."""
+    world = World(Random(0), active_only=True)
+    full = make_pod("full", asks(10, 12))
+    pod = make_pod("a", init(20, 2), asks(10, 2, "first"), asks(10, 4, "second"))
+    for each, container, resource, count in (
+        (full, "main", Resource.MEMORY, 12),
+        (pod, "init", Resource.CORE, 20),
+    ):
+        ids = sorted(world.table.by_card(resource)["GPU-0"])[:count]
+        world.kubelet.know(each)
+        world.kubelet.hold(each, container, {resource: ids})
+    first = pod.containers[0]
+    offered = tuple(world.kubelet.free(Resource.MEMORY))
+    offer = PreferStep(first.as_asked, Resource.MEMORY, offered, (), 2)
+    assert not could_run(world, Call(pod, first, Resource.MEMORY), offer)

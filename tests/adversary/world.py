@@ -39,7 +39,8 @@ class World(Node):
         trace: called with a line for each event.
         judge: judges the agent's decisions.
         call_now: the agent's current call, if any.
-        proving: whether a ``PreStartContainer`` call is running.
+        proving: whether no ``PreStartContainer`` call may begin, because one is running, or because
+            the agent has not registered yet.
         passed: UIDs of pods that were listed during another pod's correctly named call, and of
             refused pods.
         could: UIDs of pods that fitted at their first call.
@@ -64,8 +65,8 @@ class World(Node):
         self.confused: set[str] = set()
         self.lost: set[tuple[str, str]] = set()
         self._delivered: set[str] = set()  # UIDs of all pods that this agent's watch delivered
-        # Devices that were allocated while the agent could not know the pod's wishes; and those of
-        # them that only a killed agent knew.
+        # Devices that were allocated while the agent could not know the pod's wishes, or for
+        # another pod by a wrong guess; and those of them that only a killed agent knew.
         self._unadvised: set[frozenset[str]] = set()
         self._forgotten: set[frozenset[str]] = set()
         cards = tuple(card(index, blocks=blocks) for index, blocks in enumerate(_BLOCKS))
@@ -91,7 +92,10 @@ class World(Node):
         super().restart_agent()
         self._forgotten |= self._unadvised
         self._delivered = {each.id.uid for each in self.watch.cache.pods()}
+        # It registers after its first observation, and is not called before.
+        proving, self.proving = self.proving, True
         self.allocator.refresh()
+        self.proving = proving
 
     def changed(self, view: PodInfo) -> None:
         """Handle a pod event of the watch."""
@@ -169,7 +173,8 @@ class World(Node):
         self.judge.twice(call, ids, held)
         devices = {frozenset(ids)}
         self._forgotten -= devices
-        self._unadvised = self._unadvised - devices if call.known else self._unadvised | devices
+        advised = call.known and pod.uid not in self.confused
+        self._unadvised = self._unadvised - devices if advised else self._unadvised | devices
         if pod.uid not in self.confused and (call.known or call.reachable):
             self.judge.cards(call, ids, self.held(pod, container.name).get(resource.other, ()))
 
@@ -227,6 +232,7 @@ class World(Node):
         self.trace(f"   refused: {error}")
         self.judge.verdicts["refused"] += 1
         self.passed.add(call.pod.uid)
+        containers = self.kubelet.holdings.get(call.pod.uid, {})
         deleted = call.pod.deleting or not (call.pod.static or self.api.has(call.pod))
         self.judge.refused(
             call,
@@ -235,6 +241,9 @@ class World(Node):
             fit=fit,
             fitted=call.pod.uid in self.could,
             deleted=deleted,
+            unadvised=not self._unadvised.isdisjoint(
+                ids for held in containers.values() for ids in held.values()
+            ),
             confused=call.pod.uid in self.confused,
         )
 

@@ -72,7 +72,7 @@ def _by_file(
 ) -> tuple[int, list[ContainerRef]]:
     """Return how many answers are left, and whose the others are."""
     service, found = correct_by_checkpoint(
-        service, before, now, may_be_new=lambda _uid: may_be_new, pods=PODS
+        service, before, now, may_be_new=lambda *_entry: may_be_new, pods=PODS
     )
     return len(service.assignments), _right(found)
 
@@ -170,7 +170,9 @@ def _identified(
 ) -> CurrentPod:
     service = CurrentPod(pod_id("p", ""), "", assignments=ASSIGNMENTS)
     entries = [listed("p", c0=None)]
-    return with_uid(service, before, now, entries=entries, pods=pods_of(*views))
+    return with_uid(
+        service, before, now, entries=entries, pods=pods_of(*views), identified=frozenset()
+    )
 
 
 def test_a_nameless_pod_gets_the_uid_that_the_file_newly_shows_with_its_answer() -> None:
@@ -182,9 +184,15 @@ def test_a_nameless_pod_gets_the_uid_that_the_file_newly_shows_with_its_answer()
 def test_a_nameless_pod_whose_uid_was_a_rejected_pods_gets_its_own_once_the_file_shows_it() -> None:
     """The rejected pod's entry was newly written, by a write that came late (K33)."""
     taken = replace(_identified(now=STATIC), uid="rejected")
-    assert with_uid(taken, NOTHING, STATIC, entries=[], pods=pods_of()).uid == "static"
+    assert (
+        with_uid(taken, NOTHING, STATIC, entries=[], pods=pods_of(), identified=frozenset()).uid
+        == "static"
+    )
     both = Checkpoint({**STATIC.pods, "rejected": STATIC.pods["static"]})
-    assert with_uid(taken, NOTHING, both, entries=[], pods=pods_of()).uid == "rejected"
+    assert (
+        with_uid(taken, NOTHING, both, entries=[], pods=pods_of(), identified=frozenset()).uid
+        == "rejected"
+    )
 
 
 @cases(

@@ -232,3 +232,28 @@ def test_a_pod_of_shares_planned_ahead_never_fails_on_reusable_slots(
             each: asked.count(each) for each in Resource
         }
         assert len(node.cards(pod, asked.name)) == 1
+
+
+def test_a_plan_with_withheld_slots_gives_way_to_a_card_that_is_healthy_again() -> None:
+    """A restarted kubelet counts an ended pod's devices until its first batch is admitted (K31)."""
+    node = Node(3)
+    ended = node.admit(make_pod("ended", asks(50, 28)))
+    node.admit(make_pod("cores", asks(100, 0), use_gpu_uuid="GPU-1"))
+    pod = make_pod("a", asks(10, 2, "first"), asks(20, 4, "second"))
+    node.bind(pod)
+    node.delete(ended)
+    set_health(node, "GPU-2", healthy=False)
+    node.restart_kubelet()
+    node.serve(node.begin(pod), "first", CORE)
+    set_health(node, "GPU-2", healthy=True)
+    node.admit(pod)
+    assert node.cards(pod, "first") == ["GPU-0"]
+    assert node.cards(pod, "second") == ["GPU-2"]
+
+
+def set_health(node: Node, card: str, *, healthy: bool) -> None:
+    """Make a card healthy or unhealthy, for the agent and in the plugin's device list."""
+    node.unhealthy = {} if healthy else {card: "xid"}
+    ids = {each for one in Resource for each in node.table.by_card(one)[card]}
+    node.kubelet.unhealthy = set() if healthy else ids
+    node.kubelet.advertise()

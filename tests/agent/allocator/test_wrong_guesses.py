@@ -156,7 +156,10 @@ def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force
     assert last(node) == "asking/main"
 
 
-def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_shows() -> None:
+@pytest.mark.parametrize("list_error", ["", "rate limited"])
+def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_shows(
+    list_error: str,
+) -> None:
     """The kubelet had offered it: whoever had it has ended (R2), though the API shows that pod."""
     node = Node(1)
     ended = node.admit(make_pod("ended", asks(60, 4)))
@@ -165,6 +168,7 @@ def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_
     node.kubelet.first = (CORE, MEMORY)
     node.begin(make_pod("a", asks(60, 4)))
     node.call()
+    node.list_error = list_error
     node.restart_agent()
     node.allocator.refresh()
     node.call()
@@ -208,3 +212,17 @@ def test_a_guess_that_was_wrong_does_not_bring_back_the_pod_of_a_name_that_has_l
     named = node.decision_log.everything[-1].ref
     assert named is not None
     assert named.pod == asking.id
+
+
+def test_a_pod_that_was_guessed_before_it_was_listed_has_not_ended(node: Node) -> None:
+    guessed, asking = make_pod("guessed", asks(20, 2), at=1), make_pod("asking", asks(20, 2), at=2)
+    node.bind(guessed, asking)
+    node.list_error = "rate limited"
+    node.begin(asking, MEMORY_FIRST)
+    node.serve(asking, "main", MEMORY)
+    assert last(node) == "guessed/main"
+    node.list_error = ""
+    node.serve(asking, "main", CORE)
+    node.list_error = "rate limited"
+    node.admit(guessed)
+    assert node.decision_log.refusals == []

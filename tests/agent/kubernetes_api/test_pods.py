@@ -228,6 +228,20 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     assert {view.id.uid for view in cache.pods()} == {"two"}
 
 
+def test_a_pod_that_a_watch_reports_after_its_successor_was_fetched_is_passed_over() -> None:
+    one, two = entry("a", "one"), entry("a", "two")
+    events = [("ADDED", one), ("DELETED", one), ("ADDED", two)]
+    api = FakePodApi(([entry("b")], "3"), events)
+    api.pods["default", "a"] = two
+    cache = cache_of(api)
+    api.steps.insert(1, lambda: cache.fetch("default", "a"))
+    seen: list[set[str]] = []
+    cache.subscribe(lambda _view: seen.append({each.id.uid for each in cache.pods()}))
+    cache.run(api.over)
+    assert seen == [{"uid-b"}, {"uid-b", "two"}]
+    assert cache.uids_seen(("default", "a"))[:2] == ["one", "two"]
+
+
 def test_a_late_response_does_not_bring_back_a_deleted_pod() -> None:
     api = FakePodApi(([entry("a")], "3"), [("DELETED", entry("a"))])
     api.pods["default", "a"] = entry("a")

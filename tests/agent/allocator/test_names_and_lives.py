@@ -1,0 +1,232 @@
+"""Names that come back, pods that only the kubelet knows, and pods that outlive a kubelet."""
+
+import pytest
+
+from agent.errors import GrantError, PlacementError
+from contract.allocation import Evidence
+from contract.demand import ContainerKind
+from tests.agent.builders import CORE, MEMORY
+from tests.in_memory.node import Node
+from tests.in_memory.pods import Container, Pod, asks, init, make_pod, static_pod
+
+PLAIN = Container("plain", ContainerKind.MAIN)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def last(node: Node) -> str:
+    """Return the container that the last call was taken to be for, with its pod's UID."""
+    ref = [each for each in node.decision_log.everything if each.evidence][-1].ref
+    assert ref is not None
+    return f"{ref.pod.uid}/{ref.container}"
+
+
+def leaves_devices(node: Node, pod: Pod) -> None:
+    """Delete a running pod by force: it frees its devices, and ``List`` still shows it (K20)."""
+    node.start(pod)
+    node.api.remove(pod)
+    node.kubelet.deleted_by_force(pod, keeps=False)
+
+
+# --- names that come back -----------------------------------------------------------------
+
+
+def test_a_pod_for_which_its_predecessor_was_taken_is_served_when_its_turn_comes(
+    node: Node,
+) -> None:
+    """``List`` has only the name, so it does not prove which of the two had the devices."""
+    node.admit(make_pod("before", asks(10, 4)))
+    first = node.begin(make_pod("a", asks(10, 2)))
+    node.delete(first, ends=False)
+    second = make_pod("a", asks(10, 2))
+    node.bind(second)
+    node.admit(first)
+    node.admit(second)
+    assert node.decision_log.refusals == []
+    assert last(node) == f"{second.uid}/main"
+
+
+def test_a_pod_that_the_api_has_not_shown_is_not_taken_for_a_listed_one_of_its_name(
+    node: Node,
+) -> None:
+    """Otherwise the next call is the listed pod's for certain, once ``List`` shows otherwise."""
+    node.admit(make_pod("before", asks(10, 4)))
+    first = node.admit(make_pod("a", init(50, 8), asks(10, 4)))
+    node.start(first, "init")
+    leaves_devices(node, first)
+    second = make_pod("a", asks(50, 8))
+    node.bind(second, seen=False)
+    node.api.away = True
+    node.begin(second)
+    node.call()
+    node.kubelet.advertise()  # a write without either pod (K28)
+    node.call()
+    node.decision_log.take()
+    node.serve(second, "main", MEMORY)
+    assert Evidence.WITNESS not in {each.evidence for each in node.decision_log.everything}
+
+
+def test_of_two_pods_with_one_name_the_one_that_the_api_shows_is_new(node: Node) -> None:
+    """The queue position of the deleted one may be the later one: several webhooks stamp pods."""
+    first = node.admit(make_pod("a", asks(10, 2), at=2))
+    leaves_devices(node, first)
+    second = make_pod("a", asks(10, 2), at=1)
+    node.bind(second, seen=False)
+    node.admit(make_pod("between", asks(10, 4)))
+    node.begin(second)
+    node.call()
+    assert last(node) == f"{second.uid}/main"
+
+
+def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node: Node) -> None:
+    """The deleted one was there before it, so its admission has ended (K1)."""
+    first = node.admit(make_pod("a", asks(10, 2)))
+    node.start(first)
+    node.restart_kubelet()
+    node.begin(first)
+    leaves_devices(node, first)
+    second = make_pod("a", asks(10, 2), use_gpu_uuid="GPU-elsewhere")
+    node.bind(second, seen=False)
+    node.begin(second)
+    node.kubelet.advertise()  # a write without the first pod (K28)
+    node.decision_log.take()
+    with pytest.raises(PlacementError):
+        node.call()
+    assert [each.word for each in node.decision_log.everything] == ["refused"]
+
+
+def test_a_pod_for_which_its_predecessor_was_taken_is_served_while_list_is_away(node: Node) -> None:
+    """The admission of the predecessor has ended, but not that of the pod."""
+    first = node.admit(make_pod("a", asks(10, 2)))
+    leaves_devices(node, first)
+    second = make_pod("a", asks(20, 2))
+    node.bind(second, seen=False)
+    node.admit(make_pod("between", asks(10, 4)))
+    node.list_error = "rate limited"
+    node.admit(second)
+    assert node.decision_log.refusals == []
+
+
+def test_a_start_is_proven_though_its_pod_was_taken_for_the_predecessor(node: Node) -> None:
+    """``List`` showed the name with some of the devices, and the guess is corrected by now."""
+    before = node.admit(make_pod("before", asks(10, 4)))
+    first, second = make_pod("a", asks(20, 2)), make_pod("a", asks(20, 2))
+    node.bind(first)
+    node.api.remove(first)
+    node.kubelet.deleted_by_force(first)
+    node.bind(second, seen=False)
+    node.api.away = True
+    node.admit(second)
+    node.start(before)
+    node.start(second)
+    assert node.decision_log.counts["corrected"] == 2
+    assert node.decision_log.counts["unproven"] == 0
+
+
+# --- pods that only the kubelet knows -----------------------------------------------------
+
+
+def test_a_pod_that_only_the_kubelet_knew_stays_ended_while_list_is_away() -> None:
+    node = Node(1)
+    node.ends(node.admit(static_pod("ended", asks(10, 2))))
+    pod = node.begin(make_pod("a", init(10, 2), asks(10, 2)))
+    node.serve(pod, "init", CORE)
+    node.list_error = "rate limited"
+    node.admit(pod)
+    assert node.decision_log.refusals == []
+
+
+def test_the_container_of_an_unknown_pod_is_corrected_by_its_own_entry() -> None:
+    """An ended pod had the same devices in a container of the same name (K29)."""
+    node = Node(1)
+    node.ends(node.admit(static_pod("ended", asks(10, 2))))
+    asking = static_pod("asking", PLAIN, asks(10, 2))
+    node.begin(asking)
+    node.serve(asking, "main", CORE)
+    assert last(node).endswith("/plain")
+    node.serve(asking, "main", MEMORY)
+    node.start(asking)
+    assert node.decision_log.counts["unproven"] == 0
+
+
+def test_a_new_entry_proves_a_start_though_its_pod_seems_to_have_ended(node: Node) -> None:
+    """The API has not shown the pod, and ``List`` does not show its init container (K4)."""
+    for name in ("x", "y", "z"):
+        node.admit(static_pod(name, PLAIN))
+    asking = node.admit(static_pod("asking", init(20, 2), asks(10, 4)))
+    for container in ("init", "main"):
+        node.start(asking, container)
+    assert node.decision_log.counts["unproven"] == 0
+
+
+def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(node: Node) -> None:
+    """K33: its entry in ``List`` has the devices that it was given, and the next pod is served."""
+    first, second = make_pod("a", asks(10, 4)), make_pod("b", asks(10, 2))
+    node.bind(first, second, seen=False)
+    node.api.away = True
+    node.begin(first)
+    node.kubelet.overtake()
+    node.admit(first)
+    node.begin(second)
+    node.serve(second, "main", CORE)
+    node.api.away = False
+    node.watch.deliver()
+    node.allocator.refresh()
+    assert node.allocator.entitled(first.uid, "main") is not None
+
+
+# --- pods that outlive a kubelet ----------------------------------------------------------
+
+
+def test_a_pod_that_runs_without_devices_in_the_checkpoint_comes_after_others(node: Node) -> None:
+    """K33: the kubelet died before it had written them, and before it had reported the start."""
+    running = node.begin(make_pod("running", asks(10, 2), at=2))
+    node.kubelet.overtake()
+    node.admit(running)
+    node.start(running)
+    node.restart_kubelet()
+    node.begin(running)
+    asking = make_pod("asking", asks(10, 2), at=1)
+    node.bind(asking)
+    node.admit(asking)
+    assert last(node) == f"{asking.uid}/main"
+    assert node.decision_log.counts["corrected"] == 0
+
+
+def test_a_pod_that_the_api_showed_late_is_no_ended_one_when_the_kubelet_admits_it_again() -> None:
+    """A restarted kubelet has not listed it, and offers none of its devices (K11)."""
+    node = Node(1)
+    pod = make_pod("a", asks(10, 4, "first"), asks(10, 4, "second"))
+    node.bind(pod, seen=False)
+    node.api.away = True
+    node.begin(pod)
+    node.serve(pod, "first")
+    node.restart_kubelet()
+    node.admit(static_pod("another", asks(10, 2)))
+    node.api.away = False
+    node.watch.deliver()
+    node.allocator.refresh()
+    node.list_error = "rate limited"
+    node.admit(pod)
+    assert node.decision_log.refusals == []
+
+
+def test_a_pod_that_ran_before_is_vetoed_on_a_card_that_was_chosen_for_another_pod() -> None:
+    """It ended unreported, so a restarted kubelet admits it again; the API shows it as running."""
+    node = Node()
+    pod = node.admit(make_pod("a", asks(10, 2), use_gpu_uuid="GPU-1", at=2))
+    node.start(pod)
+    node.publish_statuses()
+    node.ends(pod)
+    node.admit(make_pod("between", asks(10, 4)))
+    node.bind(make_pod("another", asks(10, 2), at=1))
+    node.restart_kubelet()
+    node.list_error = "rate limited"
+    node.admit(pod)
+    assert node.cards(pod) == ["GPU-0"]
+    node.list_error = ""
+    with pytest.raises(GrantError, match="use-gpu-uuid"):
+        node.start(pod)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 
 from proxy.errors import Code, RpcFailed
 from proxy.resource import ConnectedPlugin, ProxiedResource
@@ -43,7 +44,7 @@ class ProxiedCalls:
         self._waiting: dict[object, float] = {}
         self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
 
-    async def call(self, method: str, request: bytes) -> bytes:
+    async def call(self, method: str, request: bytes, _metadata: Mapping[str, str]) -> bytes:
         """Forward a call; wait for a plugin and send it again until patience is over.
 
         Args:

@@ -9,11 +9,12 @@ import itertools
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from common.kubelet_api import RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
 from proxy.folder import Identity, identity, is_dead
@@ -100,7 +101,7 @@ class Registration:
         if self._server is not None:
             await self._server.stop()
 
-    async def _register(self, request: bytes) -> bytes:
+    async def _register(self, request: bytes, metadata: Mapping[str, str]) -> bytes:
         """Handle a registration.
 
         Raises:
@@ -113,6 +114,8 @@ class Registration:
                 raise RpcFailed(
                     Code.RESOURCE_EXHAUSTED, f"{MOST_RESOURCES} resources are registered already"
                 )
+            resources = frozenset(filter(None, metadata.get(RESOURCES_KEY, "").split(",")))
+            kubelet_side.belongs_with(resources - {name})
             try:
                 await self._follow(
                     kubelet_side, Plugin(self._folder, endpoint, next(self._numbers))

@@ -165,6 +165,7 @@ class Agent:
         self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
         self._metrics.list_readable.set_function(lambda: self._pod_resources.readable)
         self._metrics.registered.set_function(lambda: self.registered)
+        self._metrics.stands_in.set_function(self._stands_in)
         self._metrics.pending.set_function(self.pending)
         self.threads = [
             self._thread("cards", lambda: self._watch.run(self._stop)),
@@ -337,8 +338,10 @@ class Agent:
 
         registrar = Registrar(
             plugin_dir=settings.plugin_dir,
+            kubelet_dir=settings.kubelet_dir,
             services={name: service(each) for name, each in names.resources.items()},
             on_gap=self._metrics.unregistered.observe,
+            on_proxy_end=self._report_proxy_end,
         )
 
         def tick() -> None:
@@ -427,6 +430,19 @@ class Agent:
         self._events.put(
             Notice(EventSubject("Pod", pod.namespace, pod.name, pod.uid), event_reason, message)
         )
+
+    def _report_proxy_end(self) -> None:
+        self._metrics.proxy_ends.inc()
+        node = self._settings.node_name
+        text = (
+            "the device plugin proxy of this node has ended, and the agent stands in for it: GPU "
+            "pods that the kubelet admitted in between have failed (no healthy devices present), "
+            "and controllers create them again"
+        )
+        self._events.put(Notice(EventSubject("Node", "", node, node), "GPUProxyEnded", text))
+
+    def _stands_in(self) -> bool:
+        return self._services is not None and self._services.registrar.stands_in
 
     def _holdings(self) -> Holdings | None:
         """Return what containers hold; ``None`` before the first snapshot."""

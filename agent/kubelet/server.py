@@ -81,6 +81,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.streams = 0
         """How many streams have begun."""
         self._open: set[int] = set()
+        self._kept = 0  # the oldest stream that is not to end
         self.on_stream_end: Callable[[], None] = lambda: None
         """Called when the kubelet ends the stream of the newest registration (K18)."""
 
@@ -93,6 +94,11 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """Wait until more than *before* streams have begun; return whether that happened."""
         with self._changed:
             return self._changed.wait_for(lambda: self.streams > before, max(seconds, 0))
+
+    def end_older(self) -> None:
+        """End all streams but the newest: each keeps a thread, and gets every list."""
+        self._kept = self.streams
+        self._health_feed.wake()
 
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
@@ -117,7 +123,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             self._changed.notify_all()
 
         def is_over() -> bool:
-            return self._ended.is_set() or disconnected.is_set()
+            return self._ended.is_set() or disconnected.is_set() or number < self._kept
 
         def ended() -> None:
             disconnected.set()

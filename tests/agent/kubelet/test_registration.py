@@ -38,6 +38,7 @@ class Site:
         """Happens once, while the first socket is being made."""
         self.registrar = Registrar(
             plugin_dir=kubelet.settings.plugin_dir,
+            kubelet_dir=kubelet.settings.plugin_dir,
             services={
                 NAMES.core: lambda: self._service(CORE),
                 NAMES.memory: lambda: self._service(MEMORY),

@@ -20,7 +20,8 @@ BEAT_SECONDS = 10.0
 HUNG_SECONDS = 60.0
 """If the event loop has not run for this long, it counts as hung."""
 _END_SECONDS = 5.0
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.005
+_QUIET_SECONDS = 0.1
 _STARTING = "not listening yet"
 _AGAIN_SECONDS = 1.0
 
@@ -165,10 +166,14 @@ class Proxy:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _end(self) -> None:
-        until = time.monotonic() + _END_SECONDS
-        calls = [each.calls for each in self.endpoints.values()]
-        while time.monotonic() < until and any(each.under_way for each in calls):  # noqa: ASYNC110
+        """End at a moment without calls: a container is served by several, one after the other."""
+        now = time.monotonic()
+        until, quiet_since = now + _END_SECONDS, now
+        while now < min(until, quiet_since + _QUIET_SECONDS):
             await asyncio.sleep(_POLL_SECONDS)  # only at the end of the process: no event is needed
+            now = time.monotonic()
+            if any(each.calls.under_way for each in self.endpoints.values()):
+                quiet_since = now
         await self.registration.stop()
         for endpoint in self.endpoints.values():
             await endpoint.stop()

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
 _CHECK_SECONDS = 0.05
-_BACKOFF_SECONDS = 0.05, 1.0
+_BACKOFF_SECONDS = 0.005, 1.0
 # A kubelet that has registered a plugin calls its ListAndWatch at once.
 _STREAM_SECONDS = 2.0
 # The kubelet joins its directory and the endpoint of a registration, and resolves the dots.
@@ -204,10 +204,13 @@ class Registrar:
             Whether another kubelet runs.
         """
         until = time.monotonic() + within
-        while (rest := until - time.monotonic()) > 0 and not self._stopping.is_set():
-            self._watch.wait(rest)
+        while not self._stopping.is_set():
             if identity(self._target()) not in (kubelet, None):
                 return True
+            rest = until - time.monotonic()
+            if rest <= 0:
+                break
+            self._watch.wait(rest)
         return False
 
     def _register_all(self, target: Path, kubelet: _Kubelet) -> None:
@@ -223,8 +226,7 @@ class Registrar:
             for each in served.values():
                 each.service.end_older()
         streams = [(each.service, each.service.streams) for each in served.values()]
-        for resource_name, server in served.items():
-            self._register(resource_name, server, target, kubelet)
+        self._register(target, kubelet)
         deadline = time.monotonic() + _STREAM_SECONDS
         for service, before in streams:
             if not service.wait_streamed(before, deadline - time.monotonic()):
@@ -242,39 +244,45 @@ class Registrar:
         self._stands_in = stands_in
         log.info("registered", extra={"resources": list(served)})
 
-    def _register(
-        self, resource_name: str, server: PluginServer, target: Path, kubelet: _Kubelet
-    ) -> None:
-        """Register one resource with this kubelet.
+    def _register(self, target: Path, kubelet: _Kubelet) -> None:
+        """Register all resources with this kubelet, at the same time.
 
         Raises:
             OSError: it was replaced meanwhile, or has removed our sockets: it would dial a removed
                 one until it gave up.
             grpc.RpcError: it refused, or did not respond in time.
         """
-        beside = server.socket.parent == target.parent
-        endpoint = server.socket.name if beside else f"{_TO_ROOT}{server.socket.absolute()}"
+        prefix = "" if target.parent == self._dir else f"{_TO_ROOT}{self._dir.absolute()}/"
+        done = threading.Event()
         with _channel(target) as channel:
-            call = rpc.RegistrationStub(channel).Register.future(
-                api.RegisterRequest(
-                    version=_VERSION,
-                    endpoint=endpoint,
-                    resource_name=resource_name,
-                    options=OPTIONS,
-                ),
-                timeout=_REGISTER_SECONDS,
-                metadata=((RESOURCES_KEY, ",".join(self._services)),),
-            )
-            done = threading.Event()
-            call.add_done_callback(lambda _call: done.set())
-            while not done.wait(_CHECK_SECONDS):
+            register = rpc.RegistrationStub(channel).Register
+            calls = [
+                register.future(
+                    api.RegisterRequest(
+                        version=_VERSION,
+                        endpoint=f"{prefix}{server.socket.name}",
+                        resource_name=resource_name,
+                        options=OPTIONS,
+                    ),
+                    timeout=_REGISTER_SECONDS,
+                    metadata=((RESOURCES_KEY, ",".join(self._services)),),
+                )
+                for resource_name, server in self._served.items()
+            ]
+            for each in calls:
+                each.add_done_callback(lambda _call: done.set())
+            while pending := [each for each in calls if not each.done()]:
+                done.wait(_CHECK_SECONDS)
+                done.clear()
+                for each in calls:
+                    if each not in pending:
+                        each.result()
                 if not self._all_served():
-                    call.cancel()
                     raise OSError("the kubelet has removed our sockets")
                 if identity(target) != kubelet:
-                    call.cancel()
                     raise OSError("the kubelet was replaced")
-            call.result()
+            for each in calls:
+                each.result()
 
 
 def _channel(socket: Path) -> grpc.Channel:

@@ -222,9 +222,6 @@ class Registrar:
         """
         served = self._served
         stands_in = target == self._kubelet_socket and self._has_proxy
-        if stands_in:
-            for each in served.values():
-                each.service.end_older()
         streams = [(each.service, each.service.streams) for each in served.values()]
         self._register(target, kubelet)
         deadline = time.monotonic() + _STREAM_SECONDS

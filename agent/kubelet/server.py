@@ -23,10 +23,13 @@ KUBELET_SOCKET = "kubelet.sock"
 """A kubelet's socket, in its device plugin directory."""
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
-# ListAndWatch occupies one thread while the kubelet is connected (two while it reconnects).
+# ListAndWatch occupies one thread while the kubelet is connected (two while it reconnects, one more
+# for each end of a proxy: if such a stream ended, the kubelet would drop the next proxy, K18).
 # PreStartContainer calls come from one pod worker per pod, 110 on a node by default, and each may
 # wait for the kubelet's checkpoint. Threads are made when needed.
 _THREADS = 128
+_STREAMS = 16
+"""Most streams at a time; an older one ends."""
 _MESSAGE_BYTES = 64 * 1024 * 1024
 
 BURST = 40
@@ -81,7 +84,6 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.streams = 0
         """How many streams have begun."""
         self._open: set[int] = set()
-        self._kept = 0  # the oldest stream that is not to end
         self.on_stream_end: Callable[[], None] = lambda: None
         """Called when the kubelet ends the stream of the newest registration (K18)."""
 
@@ -94,11 +96,6 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """Wait until more than *before* streams have begun; return whether that happened."""
         with self._changed:
             return self._changed.wait_for(lambda: self.streams > before, max(seconds, 0))
-
-    def end_older(self) -> None:
-        """End all streams but the newest: each keeps a thread, and gets every list."""
-        self._kept = self.streams
-        self._health_feed.wake()
 
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
@@ -121,9 +118,10 @@ class DevicePluginService(rpc.DevicePluginServicer):
             number = self.streams
             self._open.add(number)
             self._changed.notify_all()
+        self._health_feed.wake()
 
         def is_over() -> bool:
-            return self._ended.is_set() or disconnected.is_set() or number < self._kept
+            return self._ended.is_set() or disconnected.is_set() or number <= self.streams - _STREAMS
 
         def ended() -> None:
             disconnected.set()

@@ -7,7 +7,7 @@ A kubelet silently skips a resource that it does not know, and gives a container
 import json
 from pathlib import Path
 
-_FILE = "kubelet_internal_checkpoint"
+CHECKPOINT = "kubelet_internal_checkpoint"
 
 
 def known_resources(folder: Path) -> frozenset[str]:
@@ -20,6 +20,8 @@ def known_resources(folder: Path) -> frozenset[str]:
         The names; empty if there is no checkpoint, or it cannot be read.
     """
     try:
-        return frozenset(json.loads((folder / _FILE).read_bytes())["Data"]["RegisteredDevices"])
+        return frozenset(
+            json.loads((folder / CHECKPOINT).read_bytes())["Data"]["RegisteredDevices"]
+        )
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return frozenset()

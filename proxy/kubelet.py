@@ -95,6 +95,12 @@ class KubeletEndpoint:
             self.registered = False
         self._wake.set()
 
+    def end_stream(self) -> None:
+        """End the kubelet's stream for good; calls are still served."""
+        if self._registering is not None:
+            self._registering.cancel()
+        self.resource.end_streams()
+
     async def stop(self) -> None:
         """End all streams."""
         if self._registering is not None:

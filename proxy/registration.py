@@ -66,6 +66,7 @@ class Registration:
         self._spawn = spawn
         self._numbers = itertools.count(1)
         self._server: GrpcServer | None = None
+        self._stopped = False
 
     async def listen(self) -> None:
         """Create ``kubelet.sock``, unless it exists.
@@ -76,7 +77,7 @@ class Registration:
         Raises:
             OSError: it cannot be created.
         """
-        if self._server is not None and not self._lost():
+        if self._stopped or (self._server is not None and not self._lost()):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.chmod(_PRIVATE)  # if a kubelet creates it for a mount, all users may read it
@@ -97,7 +98,11 @@ class Registration:
         return found is None or (found != self._own_socket and is_dead(path))
 
     async def stop(self) -> None:
-        """Stop listening."""
+        """Stop listening, and remove ``kubelet.sock``: so plugins know at once."""
+        self._stopped = True
+        path = self._folder / KUBELET_SOCKET
+        if self._own_socket is not None and identity(path) == self._own_socket:
+            path.unlink(missing_ok=True)
         if self._server is not None:
             await self._server.stop()
 

@@ -88,6 +88,7 @@ class ProxiedResource:
         self.streams = 0
         self.streaming = False
         self.hidden = False
+        self._ending = False
         self.patience = patience
         self._spawn = spawn
         self._on_change = on_change
@@ -266,7 +267,7 @@ class ProxiedResource:
         self.streaming = True
         self._update()
         try:
-            while True:
+            while not self._ending:
                 changed = self._changed
                 devices = self.roster.devices
                 if devices is not None and self.hidden:
@@ -280,6 +281,11 @@ class ProxiedResource:
             if number == self.streams:
                 self.streaming = False
                 self._update()
+
+    def end_streams(self) -> None:
+        """End the kubelet's streams."""
+        self._ending = True
+        self.notify()
 
     def notify(self) -> None:
         """Wake all tasks that wait for a condition."""

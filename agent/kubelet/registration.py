@@ -158,7 +158,7 @@ class Registrar:
     def _target(self) -> Path:
         """Return the socket to register at: the kubelet's own one if the proxy has ended."""
         usual = self._dir / KUBELET_SOCKET
-        if not self._proxied or identity(usual) == self._registered_with:
+        if not self._proxied or (self.registered and identity(usual) == self._registered_with):
             return usual
         return self._kubelet_socket if refuses(usual) else usual
 

@@ -79,6 +79,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._calls = calls
         self._health_feed = health_feed or HealthFeed()
         self._before_refusal = before_refusal
+        self._last_list: tuple[frozenset[str], api.ListAndWatchResponse | None] = frozenset(), None
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self.streams = 0
@@ -121,7 +122,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._health_feed.wake()
 
         def is_over() -> bool:
-            return self._ended.is_set() or disconnected.is_set() or number <= self.streams - _STREAMS
+            return (
+                self._ended.is_set() or disconnected.is_set() or number <= self.streams - _STREAMS
+            )
 
         def ended() -> None:
             disconnected.set()
@@ -137,10 +140,18 @@ class DevicePluginService(rpc.DevicePluginServicer):
             return  # the call has already ended
         unhealthy: frozenset[str] | None = self._health_feed.unhealthy()
         while unhealthy is not None:
-            yield api.ListAndWatchResponse(
+            yield self._list(unhealthy)
+            unhealthy = self._health_feed.wait_for_change(unhealthy, until=is_over)
+
+    def _list(self, unhealthy: frozenset[str]) -> api.ListAndWatchResponse:
+        """Make the list, or return the last one if it is the same: pods fail until it is sent."""
+        for_unhealthy, made = self._last_list
+        if made is None or for_unhealthy != unhealthy:
+            made = api.ListAndWatchResponse(
                 devices=devices(self._table, self.resource, unhealthy, numa=self._numa)
             )
-            unhealthy = self._health_feed.wait_for_change(unhealthy, until=is_over)
+            self._last_list = unhealthy, made
+        return made
 
     def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext

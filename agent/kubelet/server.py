@@ -27,8 +27,8 @@ OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocat
 # for each end of a proxy: if such a stream ended, the kubelet would drop the next proxy, K18).
 # PreStartContainer calls come from one pod worker per pod, 110 on a node by default, and each may
 # wait for the kubelet's checkpoint. Threads are made when needed.
-_THREADS = 128
-_STREAMS = 16
+_THREADS = 192
+_STREAMS = 64
 """Most streams at a time; an older one ends."""
 _MESSAGE_BYTES = 64 * 1024 * 1024
 

@@ -23,7 +23,7 @@ HUNG_SECONDS = 60.0
 _END_SECONDS = 3.0
 _CALL_SECONDS = 1.0
 _LIST_SECONDS = 2.0
-_NEXT_LIST_SECONDS = 0.2
+_NEXT_LIST_SECONDS = 0.3
 """The lists of several resources come one soon after the other."""
 _POLL_SECONDS = 0.002
 _STARTING = "not listening yet"

@@ -8,6 +8,8 @@ that moment (K18). The agent detects this by the end of its own stream, and regi
 When the proxy ends, the agent stands in for it: it registers the same sockets with the kubelet
 itself, until it finds the next proxy. The kubelet replaces a plugin by a newer one without a gap
 (K26), so only the end of the proxy itself is noticed, for some hundredths of a second.
+When the agent hands back to the next proxy, the end of its own streams makes the kubelet drop the
+proxy, which registers again (K18). It holds a call meanwhile, so that the kubelet admits no pod.
 """
 
 import logging
@@ -20,6 +22,7 @@ from pathlib import Path
 import grpc
 
 from agent.host.stale_sockets import refuses
+from agent.kubelet.checkpoint import FILE_NAME
 from agent.kubelet.kubelet_instance import DirectoryWatch, identity
 from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
@@ -35,6 +38,12 @@ _CHECK_SECONDS = 0.05
 _BACKOFF_SECONDS = 0.005, 1.0
 # A kubelet that has registered a plugin calls its ListAndWatch at once.
 _STREAM_SECONDS = 2.0
+# Handing back to a proxy: the longest waits for a call to hold and for a list, the time between the
+# lists of two resources, and the pause between two looks.
+_CALL_SECONDS = 1.0
+_LIST_SECONDS = 2.0
+_NEXT_LIST_SECONDS = 0.3
+_POLL_SECONDS = 0.002
 # The kubelet joins its directory and the endpoint of a registration, and resolves the dots.
 _TO_ROOT = "../" * 16
 
@@ -187,7 +196,9 @@ class Registrar:
             # calls that the new one already makes.
             target = self._target()
             kubelet = identity(target)
-            if kubelet is not None:
+            if kubelet is not None and self._stands_in and target != self._kubelet_socket:
+                self._hand_back(target, kubelet)
+            elif kubelet is not None:
                 self._register_all(target, kubelet)
         except (OSError, grpc.RpcError) as error:
             log.warning("registration failed", extra={"reason": _reason(error)})
@@ -240,6 +251,34 @@ class Registrar:
             self._on_proxy_end()
         self._stands_in = stands_in
         log.info("registered", extra={"resources": list(served)})
+
+    def _hand_back(self, target: Path, kubelet: _Kubelet) -> None:
+        """Register with the next proxy, and end the streams to the kubelet.
+
+        Raises:
+            OSError, grpc.RpcError: as :meth:`_register_all`.
+        """
+        services = [each.service for each in self._served.values()]
+        checkpoint = self._kubelet_socket.with_name(FILE_NAME)
+        for each in services:
+            each.hold()
+        try:
+            self._wait(lambda: any(each.held for each in services), _CALL_SECONDS)
+            self._register_all(target, kubelet)
+            before = identity(checkpoint)
+            for each in services:
+                each.end_older()
+            # The proxy sends its lists again, after each of which the checkpoint is written (K28).
+            self._wait(lambda: identity(checkpoint) != before, _LIST_SECONDS)
+            self._stopping.wait(_NEXT_LIST_SECONDS)
+        finally:
+            for each in services:
+                each.release()
+
+    def _wait(self, condition: Callable[[], bool], within: float) -> None:
+        until = time.monotonic() + within
+        while not condition() and time.monotonic() < until:
+            self._stopping.wait(_POLL_SECONDS)
 
     def _register(self, target: Path, kubelet: _Kubelet) -> None:
         """Register all resources with this kubelet, at the same time.

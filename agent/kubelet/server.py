@@ -23,13 +23,10 @@ KUBELET_SOCKET = "kubelet.sock"
 """A kubelet's socket, in its device plugin directory."""
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
-# ListAndWatch occupies one thread while the kubelet is connected (two while it reconnects, one more
-# for each end of a proxy: if such a stream ended, the kubelet would drop the next proxy, K18).
+# ListAndWatch occupies one thread while the kubelet is connected (two while it reconnects).
 # PreStartContainer calls come from one pod worker per pod, 110 on a node by default, and each may
 # wait for the kubelet's checkpoint. Threads are made when needed.
-_THREADS = 192
-_STREAMS = 64
-"""Most streams at a time; an older one ends."""
+_THREADS = 128
 _MESSAGE_BYTES = 64 * 1024 * 1024
 
 BURST = 40
@@ -85,6 +82,11 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self.streams = 0
         """How many streams have begun."""
         self._open: set[int] = set()
+        self._oldest = 0  # the oldest stream that may stay open
+        self._pass = threading.Event()
+        self._pass.set()
+        self.held = 0
+        """How many calls of the kubelet wait for :meth:`release` while it admits a pod."""
         self.on_stream_end: Callable[[], None] = lambda: None
         """Called when the kubelet ends the stream of the newest registration (K18)."""
 
@@ -98,9 +100,31 @@ class DevicePluginService(rpc.DevicePluginServicer):
         with self._changed:
             return self._changed.wait_for(lambda: self.streams > before, max(seconds, 0))
 
+    def hold(self) -> None:
+        """Let new calls wait: the kubelet admits no other pod meanwhile."""
+        self._pass.clear()
+
+    def release(self) -> None:
+        """Continue the held calls."""
+        self._pass.set()
+
+    def _wait_to_pass(self) -> None:
+        if not self._pass.is_set():
+            with self._changed:
+                self.held += 1
+            self._pass.wait()
+            with self._changed:
+                self.held -= 1
+
+    def end_older(self) -> None:
+        """End all streams but the newest."""
+        self._oldest = self.streams
+        self._health_feed.wake()
+
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
         self._ended.set()
+        self.release()
         self._health_feed.wake()
 
     def GetDevicePluginOptions(
@@ -119,12 +143,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
             number = self.streams
             self._open.add(number)
             self._changed.notify_all()
-        self._health_feed.wake()
 
         def is_over() -> bool:
-            return (
-                self._ended.is_set() or disconnected.is_set() or number <= self.streams - _STREAMS
-            )
+            return self._ended.is_set() or disconnected.is_set() or number < self._oldest
 
         def ended() -> None:
             disconnected.set()
@@ -157,6 +178,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         """Resolve the target and choose its slots."""
+        self._wait_to_pass()
         try:
             return api.PreferredAllocationResponse(
                 container_responses=[
@@ -178,6 +200,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self, request: api.AllocateRequest, context: grpc.ServicerContext
     ) -> api.AllocateResponse:
         """Translate device IDs into devices, environment and mounts."""
+        self._wait_to_pass()
         try:
             return api.AllocateResponse(
                 container_responses=[

@@ -81,10 +81,6 @@ class Site:
         found = self.kubelet.instance.manager.plugins.get(resource)
         return found is not None and found.socket.name.startswith("proxy-")
 
-    @property
-    def losses(self) -> int:
-        return len([each for each in self.kubelet.trace.events if each.event == "lost"])
-
 
 @pytest.fixture
 def site(kubelet: Kubelet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -97,7 +93,7 @@ def site(kubelet: Kubelet, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_kubelet_is_served_while_there_is_no_proxy_and_by_the_next_one_without_a_gap(
+def test_the_kubelet_is_served_while_there_is_no_proxy_and_then_by_the_next_one(
     site: Site, number: int
 ) -> None:
     site.begin()
@@ -107,10 +103,8 @@ def test_the_kubelet_is_served_while_there_is_no_proxy_and_by_the_next_one_witho
         site.end_proxy(number)
         site.wait_served(by_proxy=False)
         assert site.ends == times
-        losses = site.losses
         site.start_proxy()
         site.wait_served(by_proxy=True)
-        assert site.losses == losses
 
 
 def test_an_agent_that_no_proxy_has_registered_waits_for_one(site: Site) -> None:

@@ -80,6 +80,7 @@ class Registrar:
         """
         self._dir = plugin_dir
         self._kubelet_socket = kubelet_dir / KUBELET_SOCKET
+        self._checkpoint = kubelet_dir / FILE_NAME
         self._has_proxy = plugin_dir.resolve() != kubelet_dir.resolve()
         self._proxied = False  # whether a proxy has ever registered us
         self._on_gap = on_gap
@@ -259,21 +260,29 @@ class Registrar:
             OSError, grpc.RpcError: as :meth:`_register_all`.
         """
         services = [each.service for each in self._served.values()]
-        checkpoint = self._kubelet_socket.with_name(FILE_NAME)
         for each in services:
             each.hold()
         try:
             self._wait(lambda: any(each.held for each in services), _CALL_SECONDS)
+            before = identity(self._checkpoint)
             self._register_all(target, kubelet)
-            before = identity(checkpoint)
+            self._wait_for_lists(before)
+            before = identity(self._checkpoint)
             for each in services:
                 each.end_older()
-            # The proxy sends its lists again, after each of which the checkpoint is written (K28).
-            self._wait(lambda: identity(checkpoint) != before, _LIST_SECONDS)
-            self._stopping.wait(_NEXT_LIST_SECONDS)
+            self._wait_for_lists(before)
         finally:
             for each in services:
                 each.release()
+
+    def _wait_for_lists(self, before: tuple[int, int, int] | None) -> None:
+        """Wait until the kubelet has handled the proxy's lists: it writes its checkpoint (K28).
+
+        If it still handled one when it drops the proxy, it would drop the proxy's next
+        registration, too.
+        """
+        self._wait(lambda: identity(self._checkpoint) != before, _LIST_SECONDS)
+        self._stopping.wait(_NEXT_LIST_SECONDS)
 
     def _wait(self, condition: Callable[[], bool], within: float) -> None:
         until = time.monotonic() + within

@@ -249,7 +249,7 @@ class Plugins(pb_grpc.RegistrationServicer):
                 current = self._clients.pop(client.resource, None)
                 stopped = self._stopped
                 self._threads.discard(threading.current_thread())
-            self._drop(client)
+            # As in the real kubelet, the broken stream's own connection stays, and its calls end.
             if current is not None and not stopped:
                 self._drop(current)
                 self._listener.disconnected(client.resource)

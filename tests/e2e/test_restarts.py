@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 
 TIMES = 4
 SECONDS = 75.0
-UNDER_WAY = 8
+UNDER_WAY = 40
 OFFERED = CARDS * 100
 _LOOK_SECONDS = 0.2
 _SENTENCE = "has been unavailable for more than"

@@ -3,8 +3,9 @@
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from contract.resource import Resource
 from simulator.kubelet.node import Kubelet
-from tests.agent.a_kubelet import client_of
-from tests.agent.fakes import NAMES, FakeCalls, eventually, make_table
+from tests.agent.a_kubelet import client_of, registered
+from tests.agent.fakes import NAMES, FakeCalls, eventually, make_manifest, make_table
 from tests.agent.threads import running
 
 pytestmark = pytest.mark.slow
@@ -77,6 +78,28 @@ class Site:
             eventually(lambda each=each: self._socket_of(each) is by_proxy, "the right socket")  # type: ignore[misc]
             client_of(self.kubelet, each).connect()
 
+    @contextmanager
+    def pods(self) -> Iterator[list[str]]:
+        """Have pods admitted one after the other meanwhile; give why each failed, or nothing."""
+        over, reasons = threading.Event(), list[str]()
+
+        def come() -> None:
+            while not over.wait(0.02):
+                name = f"p{len(reasons)}"
+                self.kubelet.add_pods(make_manifest(name, (1, 1), uid=name))
+                eventually(self.kubelet.idle, f"{name} is admitted")
+                status = self.kubelet.status(name) or {}
+                reasons.append(status.get("message", "") if status.get("phase") == "Failed" else "")
+                self.kubelet.remove_pods(make_manifest(name, (1, 1), uid=name))
+
+        thread = threading.Thread(target=come)
+        thread.start()
+        try:
+            yield reasons
+        finally:
+            over.set()
+            thread.join()
+
     def _socket_of(self, resource: str) -> bool:
         found = self.kubelet.instance.manager.plugins.get(resource)
         return found is not None and found.socket.name.startswith("proxy-")
@@ -107,13 +130,29 @@ def test_the_kubelet_is_served_while_there_is_no_proxy_and_then_by_the_next_one(
         site.wait_served(by_proxy=True)
 
 
+def test_no_pod_fails_when_a_proxy_is_asked_to_end_nor_when_the_next_one_comes(
+    site: Site,
+) -> None:
+    """The kubelet admits no pod while its newest plugin is dropped (K18): a call is held."""
+    site.begin()
+    site.start_proxy()
+    site.wait_served(by_proxy=True)
+    with site.pods() as pods:
+        for _ in range(2):
+            site.end_proxy(signal.SIGTERM)
+            site.wait_served(by_proxy=False)
+            site.start_proxy()
+            site.wait_served(by_proxy=True)
+    assert len(pods) > 20
+    assert set(pods) == {""}
+
+
 def test_an_agent_that_no_proxy_has_registered_waits_for_one(site: Site) -> None:
     """Else the kubelet would be served around a proxy that starts a little later."""
     site.begin()
-    eventually(lambda: True, "")
-    assert not site.registrar.registered
     site.start_proxy()
     site.wait_served(by_proxy=True)
+    assert sorted(registered(site.kubelet)) == sorted(BOTH)
     assert site.ends == 0
 
 

@@ -21,6 +21,7 @@ from agent.injection.inject import (
     parse_extra_devices,
 )
 from common.commandline import choice, setting, switch
+from common.listener import EVERY_ADDRESS
 from contract.errors import quote
 from contract.names import DEFAULT_DOMAIN, Names
 from contract.quantity import parse_quantity
@@ -275,8 +276,8 @@ class Settings:
         help="With gpu-manager, its gauges of containers are served as well, at its path /metric.",
     )
     http_host: str = setting(
-        default="0.0.0.0",  # noqa: S104 -- the kubelet probes the pod's address
-        help="Address to listen on for HTTP.",
+        default=EVERY_ADDRESS,
+        help="Address to listen on for HTTP; :: is every address, IPv4 and IPv6.",
     )
     http_port: int = setting(
         default=9440,

@@ -62,7 +62,7 @@ def listing(
     objects: Mapping[str, Listing | Encoded],
     on_request: Callable[[str, int], None] = lambda _url, _size: None,
 ) -> Iterator[str]:
-    """Serve lists by resource, and watches without events; yield the URL.
+    """Start a server of lists and of watches without events; yield its URL.
 
     Args:
         objects: the objects by resource, or by path; all other collections are empty.

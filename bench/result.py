@@ -46,10 +46,10 @@ def publish(result: Result, seconds: float, out: Path, printed: Report | None = 
         printed.heading(table.title)
         printed.table(table.columns, [list(map(_shown, row)) for row in table.rows], counts=True)
         for note in table.notes:
-            printed.say(note)
+            printed.print_line(note)
     for each in result.wrong:
-        printed.say(f"WRONG: {each}")
-    printed.say(f"{result.name}: {seconds:.0f} s, {machine()}")
+        printed.print_line(f"WRONG: {each}")
+    printed.print_line(f"{result.name}: {seconds:.0f} s, {machine()}")
     out.mkdir(parents=True, exist_ok=True)
     document = asdict(result) | {"seconds": round(seconds, 1), "machine": machine()}
     text = json.dumps(document, indent=2) + "\n"

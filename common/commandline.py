@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 import click
 
+from common.listener import EVERY_ADDRESS
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Word = TypeVar("_Word", bound=StrEnum)
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
@@ -143,8 +145,8 @@ def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Comman
         ),
         option(
             "host",
-            default="0.0.0.0",  # noqa: S104 - clients call from outside the pod
-            help="Address to listen on.",
+            default=EVERY_ADDRESS,
+            help="Address to listen on; :: is every address, IPv4 and IPv6.",
         ),
         option(
             "cert",

@@ -1,4 +1,4 @@
-"""A listening socket with a bounded number of clients."""
+"""A listening socket, and a bounded number of clients."""
 
 import asyncio
 import errno
@@ -8,6 +8,42 @@ from typing import Any
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _PAUSE_SECONDS = 0.05  # in which ended clients free their descriptors
+
+EVERY_ADDRESS = "::"
+"""Every address of the machine, IPv4 and IPv6: probes and clients may use either family."""
+
+
+def bindable(host: str) -> str:
+    """Return *host*, but ``0.0.0.0`` for ``::`` on a kernel without IPv6."""
+    none = host == EVERY_ADDRESS and not socket.has_dualstack_ipv6()
+    return "0.0.0.0" if none else host  # noqa: S104 -- as asked for
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening TCP socket.
+
+    Args:
+        host: name or address. For ``::`` it accepts both families, whatever ``net.ipv6.bindv6only``
+            is; on a kernel without IPv6 it is IPv4 alone.
+        port: 0 for a free one.
+
+    Raises:
+        OSError: the host is unknown, or the port cannot be bound.
+    """
+    found = socket.getaddrinfo(
+        bindable(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    family, _, _, _, address = found[0]
+    return socket.create_server(
+        (str(address[0]), port),
+        family=family,
+        dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
+    )
+
+
+def shown_address(host: str, port: int) -> str:
+    """Return ``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Listener:
@@ -61,7 +97,7 @@ class Listener:
             task.add_done_callback(self._forget)
             await asyncio.sleep(0)  # lets other tasks run, even with many new clients
 
-    def answered(self, task: asyncio.Task[None]) -> None:
+    def mark_answered(self, task: asyncio.Task[None]) -> None:
         """Note that the client of *task* has had a response."""
         if task in self._waiting or task in self._answered:
             self._forget(task)

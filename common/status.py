@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
-from common.listener import Listener
+from common.listener import Listener, listen
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class StatusServer:
         Raises:
             OSError: the port cannot be bound.
         """
-        self._listening = _listen(host, port)
+        self._listening = listen(host, port)
         self.port: int = self._listening.getsockname()[1]
         self._pages = {path: paced(page) if path in slow else page for path, page in pages.items()}
         self._slow = frozenset(slow)
@@ -156,12 +156,6 @@ def paced(page: Page, *, clock: Callable[[], float] = time.monotonic) -> Page:
         return last
 
     return again
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
-    return socket.create_server((str(address[0]), port), family=family)
 
 
 def _refusal(status: HTTPStatus, text: str) -> tuple[int, str, bytes]:

@@ -74,7 +74,8 @@ def decode_allocations(text: str) -> dict[str, Allocation]:
 def _decode_one(name: str, value: object) -> Allocation:
     if not isinstance(value, dict) or set(value) != {"cards", "cores", "memoryBlocks", "evidence"}:
         raise InvalidRecord(
-            f"gpu-allocation[{name}]: must have exactly cards, cores, memoryBlocks, evidence"
+            f"gpu-allocation[{name}]: must have exactly the fields cards, cores, memoryBlocks, "
+            "evidence"
         )
     cards = value["cards"]
     if not isinstance(cards, list) or not all(map(is_text, cards)):

@@ -239,7 +239,7 @@ def _link(value: object, path: str) -> Link:
 
 def _mapping(value: object, fields: tuple[str, ...], path: str) -> Mapping[str, Any]:
     if not isinstance(value, dict) or set(value) != set(fields):
-        raise InvalidRecord(f"{path}: must have exactly {', '.join(fields)}")
+        raise InvalidRecord(f"{path}: must have exactly the fields {', '.join(fields)}")
     return value
 
 

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from contract.text import format_count
+
 if TYPE_CHECKING:
     from contract.demand import Demand
     from contract.inventory import Amounts
@@ -33,6 +35,10 @@ class Resource(StrEnum):
     def unit(self) -> str:
         """The unit for messages; its last word is enough in short ones."""
         return "memory blocks" if self is Resource.MEMORY else f"{self}s"
+
+    def format_count(self, count: int) -> str:
+        """Format a count with the unit: ``1 core``, ``2 memory blocks``."""
+        return format_count(count, "memory block" if self is Resource.MEMORY else str(self))
 
     def slots(self, blocks: int) -> int:
         """Return the number of slots of a card with *blocks* memory blocks."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.inventory import Amounts
 from contract.resource import RESOURCES, Resource, count_of
+from contract.text import format_count
 
 CardKey = TypeVar("CardKey")
 
@@ -197,14 +198,10 @@ def _split(reusable: int) -> str:
 
 def _no_room(cores: int, memory: int, free: int) -> str:
     counts = ((cores, "core"), (memory, "memory block"))
-    reusable = " and ".join(_count(count, unit) for count, unit in counts if count)
-    has = f"only {_count(free, 'core')}" if free else "no core"
+    reusable = " and ".join(format_count(count, unit) for count, unit in counts if count)
+    has = f"only {format_count(free, 'core')}" if free else "no core"
     fewer = f"at most {free} here, or " if free else ""
     return (
         f"the kubelet would first reuse {reusable} of init containers before it, but their card "
         f"has {has} free: request {fewer}so few in those that none remain for this container"
     )
-
-
-def _count(count: int, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"

@@ -1,4 +1,4 @@
-"""Checks of values in annotations that others have written as JSON."""
+"""Texts: checks of values in annotations that others wrote as JSON; counts in messages."""
 
 import json
 from typing import TypeGuard
@@ -32,3 +32,8 @@ def is_text(value: object) -> TypeGuard[str]:
 def is_whole(value: object) -> TypeGuard[int]:
     """Return whether a value is a whole number, 0 or more."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def format_count(count: int, noun: str) -> str:
+    """Format a count and its noun: ``1 card``, ``2 cards``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

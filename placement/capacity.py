@@ -8,6 +8,7 @@ from typing import NamedTuple
 from contract.demand import CORES_PER_CARD, Demand
 from contract.inventory import Amounts
 from contract.resource import Resource
+from contract.text import format_count
 from placement.errors import NoPlacement
 from placement.topology import Links
 
@@ -75,8 +76,8 @@ def need_of(demand: Demand) -> CardNeed:
     """
     if not demand.cards or (not demand.is_share and demand.cores % CORES_PER_CARD):
         raise NoPlacement(  # a pod created while no webhook could deny it
-            f"{demand.cores} cores and {demand.memory} memory blocks fit no card: a share of one "
-            f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
+            f"{_format(demand)} fit no card: a share of one card is 1 to 99 cores, whole cards are "
+            f"a multiple of {CORES_PER_CARD}"
         )
     # A card may get one block more than another: Demand.per_card gives it to the first.
     per_card = Amounts(min(demand.cores, CORES_PER_CARD), demand.most_per_card(Resource.MEMORY))
@@ -166,18 +167,23 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
         phrase = LINK_PHRASES[link]
         found = f"no {demand.cards} of {fitting} fitting cards are {phrase} (gpu-link: {link})"
     elif bound and fitting >= demand.cards:
-        found = f"devices of {len(bound)} cards must be reused"
+        found = f"devices of {format_count(len(bound), 'card')} must be reused"
     largest = max((size.memory for size in cards.sizes), default=0)
-    request = f"{demand.cores} cores and {demand.memory} memory blocks"
-    parts = [f"no card fits {request}: {found}", *map(_group_text, groups.values())]
+    parts = [f"no card fits {_format(demand)}: {found}", *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
         parts.append(
-            f"no card has more than {largest} blocks, and whole cards have all their memory"
+            f"no card has more than {format_count(largest, 'block')}, and whole cards have all "
+            "their memory"
         )
     return "; ".join(parts)
 
 
 _FITS = Shortfall("fits")
+
+
+def _format(demand: Demand) -> str:
+    cores, blocks = demand.cores, demand.memory
+    return f"{format_count(cores, 'core')} and {format_count(blocks, 'memory block')}"
 
 
 def _group_text(cards: Sequence[tuple[str, Shortfall]]) -> str:

@@ -32,7 +32,7 @@ class HeldAmounts:
 
     @classmethod
     def none_held(cls, sizes: Sequence[Amounts]) -> "HeldAmounts":
-        """Return cards of these sizes of which nothing is held."""
+        """Return entirely free cards of these sizes."""
         return cls(sizes, (NOTHING,) * len(sizes))
 
     @property

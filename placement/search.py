@@ -427,8 +427,8 @@ def take_slots(
     """Place one container on *cards*.
 
     Returns:
-        The amounts that it takes fresh of each card (K7), then the free and the reusable amounts
-        of all cards after it; ``None`` if the cards do not have enough.
+        What it takes of each card beside the reusable slots (K7), then what is free and what is
+        reusable on all cards afterwards; ``None`` if the cards do not have enough.
     """
     demand, is_init = step.container.demand, step.container.kind is ContainerKind.INIT
     if not reusable and not is_init:

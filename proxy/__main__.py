@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from common.errors import SettingsError
+from common.listener import EVERY_ADDRESS, shown_address
 from common.logs import configure
 from common.status import StatusServer, probe
 from proxy.metrics import ProxyMetrics, metrics
@@ -55,9 +56,9 @@ _PRIVATE = 0o077
 )
 @click.option(
     "--http-host",
-    default="0.0.0.0",  # noqa: S104 -- the kubelet probes the pod's address
+    default=EVERY_ADDRESS,
     show_envvar=True,
-    help="Address of the pages below.",
+    help="Address of the pages below; :: is every address, IPv4 and IPv6.",
 )
 @click.option(
     "--http-port",
@@ -87,13 +88,14 @@ def main(  # noqa: PLR0913 -- the options of a command line
     try:
         proxy = Proxy(kubelet_dir, plugin_dir, patience=patience)
         pages = {
-            "/healthz": probe(proxy.why_not_live),
-            "/readyz": probe(proxy.why_not_ready),
+            "/healthz": probe(proxy.liveness_problem),
+            "/readyz": probe(proxy.readiness_problem),
             "/metrics": metrics(ProxyMetrics(proxy.endpoints, lambda: proxy.registration.refused)),
         }
         server = StatusServer(http_host, http_port, pages, slow=["/metrics"])
     except OSError as error:
-        click.echo(f"error: http-port: cannot listen on {http_host}:{http_port}: {error}", err=True)
+        address = shown_address(http_host, http_port)
+        click.echo(f"error: http-port: cannot listen on {address}: {error}", err=True)
         sys.exit(2)
     except SettingsError as error:
         click.echo(f"error: {error}", err=True)

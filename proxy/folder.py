@@ -36,7 +36,7 @@ def identity(path: Path) -> Identity | None:
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
-def is_dead(path: Path) -> bool:
+def has_no_listener(path: Path) -> bool:
     """Return whether no process listens on a socket any more."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0)  # a full queue, where connecting would wait, means a listener

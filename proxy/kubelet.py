@@ -18,7 +18,7 @@ from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.calls import ProxiedCalls
 from proxy.checkpoint import known_resources
 from proxy.errors import RpcFailed
-from proxy.folder import Identity, is_dead
+from proxy.folder import Identity, has_no_listener
 from proxy.plugin import SERVICE
 from proxy.resource import ProxiedResource, Spawn
 from proxy.wire import GrpcPeer, GrpcServer
@@ -200,5 +200,5 @@ def remove_left_behind(folder: Path) -> None:
     """Remove sockets of a killed proxy: those on which no process listens."""
     for path in folder.glob(f"{_PREFIX}*.sock"):
         with contextlib.suppress(OSError):
-            if is_dead(path):
+            if has_no_listener(path):
                 path.unlink()

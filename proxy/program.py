@@ -89,12 +89,12 @@ class Proxy:
         """End after the calls in progress have ended."""
         self._stop.set()
 
-    def why_not_live(self) -> str:
+    def liveness_problem(self) -> str:
         """Return why the process should be restarted; empty if it should not."""
         silent = time.monotonic() - self._beat_at
         return f"the event loop hangs for {silent:.0f} s" if silent > HUNG_SECONDS else ""
 
-    def why_not_ready(self) -> str:
+    def readiness_problem(self) -> str:
         """Return why the proxy is not ready; empty if it is."""
         if self._problem:
             return self._problem

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from common.kubelet_api import RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
-from proxy.folder import Identity, identity, is_dead
+from proxy.folder import Identity, has_no_listener, identity
 from proxy.kubelet import KUBELET_SOCKET, VERSION, KubeletEndpoint
 from proxy.plugin import CONNECT_SECONDS, Plugin
 from proxy.resource import Spawn
@@ -95,7 +95,7 @@ class Registration:
         """Return whether no proxy listens for plugins: neither this one, nor another."""
         path = self._folder / KUBELET_SOCKET
         found = identity(path)
-        return found is None or (found != self._own_socket and is_dead(path))
+        return found is None or (found != self._own_socket and has_no_listener(path))
 
     async def stop(self) -> None:
         """Stop listening, and remove ``kubelet.sock``: so plugins know at once."""

@@ -147,10 +147,11 @@ def components(deploy: Path) -> list[str]:
     """Return the names of all components of the chart, in the order in which they are applied.
 
     ``domain`` is not among them: it replaces text everywhere, for which the chart has a value.
-    ``driver-auto`` is the last, because it replaces a folder that ``vcuda`` sets.
+    ``driver-auto`` is the last, because it replaces a folder that ``vcuda`` sets. ``host-network``
+    is the first, because it changes an object that ``cert-manager`` removes.
     """
     found = {each.name for each in (deploy / "components").iterdir()} - {"domain"}
-    return sorted(found, key=lambda name: (name == "driver-auto", name))
+    return sorted(found, key=lambda name: (name == "driver-auto", name != "host-network", name))
 
 
 def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from common.apiserver.client import Json
-from common.apiserver.follower import Follower, passing_over
+from common.apiserver.follower import Follower, skipping_unreadable
 from common.backoff import Jitter, by_chance
 from scheduler.state import State
 
@@ -112,7 +112,7 @@ class _Pods:
             items, version, more = self._api.list_pods(more)
             for obj in items:
                 listed.add(obj["metadata"].get("uid", ""))
-                with passing_over("pod", obj):
+                with skipping_unreadable("pod", obj):
                     self._state.put_pod(obj)
             if not more:
                 break
@@ -123,7 +123,7 @@ class _Pods:
         return self._api.watch_pods(version)
 
     def apply(self, kind: str, obj: Json) -> None:
-        with passing_over("pod", obj):
+        with skipping_unreadable("pod", obj):
             if kind == "DELETED":
                 self._state.drop_pod(obj["metadata"].get("uid", ""))
             else:
@@ -152,7 +152,7 @@ class _Nodes:
         return self._api.watch_nodes(version)
 
     def apply(self, kind: str, obj: Json) -> None:
-        with passing_over("node", obj):
+        with skipping_unreadable("node", obj):
             if kind == "DELETED":
                 self._state.drop_node(obj["metadata"]["name"])
             else:

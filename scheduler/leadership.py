@@ -48,7 +48,8 @@ class LeaderEndpoint:
     Attributes:
         api: the API server.
         namespace: namespace of the EndpointSlice.
-        name: name of the EndpointSlice; if it is empty, nothing is written.
+        name: name of the EndpointSlice for IPv4; the one for IPv6 ends in ``-ipv6``, because the
+            address type of a slice cannot be changed. If it is empty, nothing is written.
         address: IP address of this replica.
         port: port of this replica.
     """
@@ -67,10 +68,11 @@ class LeaderEndpoint:
             "endpoints": [{"addresses": [self.address], "conditions": {"ready": True}}],
             "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
         }
+        name = f"{self.name}-ipv6" if ":" in self.address else self.name
         try:
-            found = self.api.get_slice(self.namespace, self.name)
+            found = self.api.get_slice(self.namespace, name)
             if _addresses(found) != [self.address]:
-                self.api.patch_slice(self.namespace, self.name, wanted)
+                self.api.patch_slice(self.namespace, name, wanted)
                 log.info("endpoint written", extra={"address": self.address})
         except FAILURES as error:
             log.warning("endpoint not written", extra={"reason": str(error)})

@@ -51,7 +51,8 @@ class Settings:
     )
     endpoint_slice: str = setting(
         default="",
-        help="EndpointSlice of the Service; the leader writes --address into it. Empty: none.",
+        help="EndpointSlice of the Service; the leader writes --address into it, or into the one "
+        "with -ipv6 after its name. Empty: none.",
     )
     identity: str = setting(
         default=socket.gethostname,

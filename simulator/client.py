@@ -158,9 +158,9 @@ class ApiClient:
 
     list = get  # such as ``fieldSelector="spec.nodeName=n1", resourceVersion="0"``
 
-    def create(self, path: str, obj: Json) -> Json:
+    def create(self, path: str, obj: Json, *, dry_run: bool = False) -> Json:
         """POST *obj* to a collection, or to a subresource such as ``.../binding``."""
-        return self._call("POST", path, {}, obj)
+        return self._call("POST", path, {"dryRun": "All"} if dry_run else {}, obj)
 
     def replace(self, path: str, obj: Json) -> Json:
         """PUT *obj*; the server refuses it with 409 if its resourceVersion is not the newest."""

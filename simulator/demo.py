@@ -38,7 +38,7 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
     files = sorted(examples.glob("*.yaml"))
     if not files:
         raise ValueError(f"{examples}: no *.yaml files there")
-    report.say(
+    report.print_line(
         f"Starting API server, scheduler, kubelet, webhook (TLS) and agent, {CARDS} cards of 24 GiB"
     )
     first, *others = NODES
@@ -61,13 +61,13 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         viewer = ClusterViewer(cluster, report)
         viewer.explain_pending()
     right = single.right and comparison.right and viewer.right
-    report.say(
+    report.print_line(
         f"\n{'All checks passed' if right else 'A CHECK FAILED'}; "
         f"{time.monotonic() - began:.0f} s, no process or file is left."
     )
     if not verbose:
-        report.say("Every step: make demo V=1")
-    report.say("A web page of such nodes: make page")
+        report.print_line("Every step: make demo V=1")
+    report.print_line("A web page of such nodes: make page")
     return right
 
 
@@ -80,7 +80,7 @@ def run_page(port: int) -> None:
     """
     _claim(port)
     report = Report(verbose=True)
-    report.say(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
+    report.print_line(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
     with SimulatedCluster() as cluster:
         cluster.start_nodes(*NODES)
         cluster.wait_for_nodes()

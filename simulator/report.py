@@ -39,7 +39,7 @@ class Report:
         self._console.print()
         self._console.print(Text(text, style="bold"))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print plain text."""
         self._console.print(Text(text), soft_wrap=True)
 

@@ -71,17 +71,17 @@ class SchedulerComparison:
             f"{len(NODES)} nodes"
         )
         self._report.heading(title)
-        self._report.detail.say("Without the scheduler extender:")
+        self._report.detail.print_line("Without the scheduler extender:")
         self._cluster.kill("scheduler")
         self._cluster.start("scheduler", f"--seed={SCHEDULER_SEED}")
         stock = self.burst(pods)
         self._cluster.clear()
         self._cluster.enable_extender()
-        self._report.detail.say("The same pods, with the scheduler extender:")
+        self._report.detail.print_line("The same pods, with the scheduler extender:")
         extended = self.burst(pods)
         # A pod may stay pending if no card has room for it.
         self.right = not extended.failed and extended.running + len(extended.pending) == len(pods)
-        self._report.say(
+        self._report.print_line(
             f"Failed, as no card of the chosen node had room: {len(stock.failed)} of {len(pods)} "
             f"pods without the scheduler extender, {len(extended.failed)} with it."
         )
@@ -96,12 +96,12 @@ class SchedulerComparison:
         found = self._outcome()
         report = self._report.detail
         report.cards(found.cores)
-        report.say(
+        report.print_line(
             f"{found.running} of {len(pods)} pods running, {len(found.failed)} failed, "
             f"{len(found.pending)} pending, after {took:.1f} s"
         )
         for text in (*found.failed, *found.pending)[:1]:
-            report.say(f"For example: {text}")
+            report.print_line(f"For example: {text}")
         return found
 
     def _settled(self) -> bool:

@@ -50,9 +50,9 @@ class SingleNodeDemo:
         found = self._settled({each["metadata"]["name"] for each in manifests})
         shown = self._rows(found)
         self._report.table(("POD", "CONTAINER", "REQUESTS", "EVIDENCE", "ALLOCATED"), shown)
-        self._report.say("EVIDENCE: how the agent found the container of the kubelet's call")
+        self._report.print_line("EVIDENCE: how the agent found the container of the kubelet's call")
         for word in sorted({row[3] for row in shown} & _EVIDENCE.keys()):
-            self._report.say(f"  {word}: {_EVIDENCE[word]}")
+            self._report.print_line(f"  {word}: {_EVIDENCE[word]}")
         self._expect(held=all(phase(each) == "Running" for each in found))
         self._cluster.clear()
 
@@ -70,9 +70,9 @@ class SingleNodeDemo:
                     shown.append(f"{file.name}: was NOT denied")
         self._expect(held=denied == len(shown))
         self._report.heading(f"Denied at creation: {denied} of {len(shown)} invalid examples")
-        self._report.say(shown[0])
+        self._report.print_line(shown[0])
         for text in shown[1:]:
-            self._report.detail.say(text)
+            self._report.detail.print_line(text)
 
     def burst(
         self, pods: Sequence[Json], clients: int, *, node: str, meanwhile: Callable[[], object]
@@ -95,7 +95,7 @@ class SingleNodeDemo:
         took = time.monotonic() - began
         failed = [each for each in found if phase(each) == "Failed"]
         for each in failed:
-            self._report.say(f"{each['metadata']['name']}: {each['status'].get('message')}")
+            self._report.print_line(f"{each['metadata']['name']}: {each['status'].get('message')}")
         self._expect(held=not failed)
         uids = {each["metadata"]["uid"] for each in found}
         calls = [each for each in self._cluster.trace() if each.pod_uid in uids]
@@ -107,8 +107,8 @@ class SingleNodeDemo:
         candidates = [_candidate(each) for each in found]
         oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
-            "gpu-turnstile: the kubelet's checkpoint and List": agent,
-            "gpu-manager: oldest pod requesting as many cores": oldest,
+            "gpu-turnstile: the kubelet's own state": agent,
+            "gpu-manager: the oldest pod that requests this": oldest,
         }
         self._report.table(
             ("RULE", "CALLS", "RIGHT", "WRONG", "REFUSED"),
@@ -120,16 +120,16 @@ class SingleNodeDemo:
         )
         for by, number in Counter(each.evidence for each in judged).most_common():
             if by is not None:
-                self._report.say(f"  {number} by evidence {by}: {_EVIDENCE[by]}")
+                self._report.print_line(f"  {number} by evidence {by}: {_EVIDENCE[by]}")
         wrong = [each for each in judged if each.verdict is Attribution.WRONG]
         for one in wrong[:5]:
-            self._report.say(f"wrong: {one}")
+            self._report.print_line(f"wrong: {one}")
         unequal = unequal_records(holdings_of(calls), records_of(found, NAMES), NAMES)
         for text in unequal[:5]:
-            self._report.say(text)
+            self._report.print_line(text)
         self._expect(held=agent[Attribution.RIGHT] == len(judged) > 0 and not unequal)
         running = len(found) - len(failed)
-        self._report.say(
+        self._report.print_line(
             f"{running} of {len(found)} pods running after {took:.1f} s; "
             f"{len(found) - len(unequal)} gpu-allocation annotations match the kubelet."
         )

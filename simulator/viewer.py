@@ -46,7 +46,7 @@ class ClusterViewer:
         self._report.heading(f"One more pod is pending: $ kubectl gpu explain {name}")
         summary = self._show("explain", name).partition("\n")[0]
         if not self._report.verbose:
-            self._report.say(summary)
+            self._report.print_line(summary)
 
     def serve(self, port: int) -> None:
         """Serve the page until a signal ends the program.
@@ -57,10 +57,12 @@ class ClusterViewer:
         url = f"http://127.0.0.1:{port}"
         self._cluster.start("view", f"--port={port}")
         self._cluster.wait("page", lambda: self._cluster.reaches(f"{url}/readyz"))
-        self._report.say(f"\nPage of these nodes: {url}/ (Ctrl-C stops the page and the nodes)")
+        self._report.print_line(
+            f"\nPage of these nodes: {url}/ (Ctrl-C stops the page and the nodes)"
+        )
         kubeconfig = shlex.quote(f"{self._cluster.root}/kubeconfig")
         program = shlex.quote(str(Path(sys.executable).with_name("kubectl-gpu")))
-        self._report.say(
+        self._report.print_line(
             f"In another terminal: KUBECONFIG={kubeconfig} {program} explain {self._last}"
         )
         self._cluster.wait("Ctrl-C", lambda: False, within=math.inf)

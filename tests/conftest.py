@@ -86,8 +86,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def _in(places: Sequence[Path]) -> tuple[str, ...]:
-    return tuple(str(each) if each.suffix else f"{each}{os.sep}" for each in places)
+def _in(paths: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(str(each) if each.suffix else f"{each}{os.sep}" for each in paths)
 
 
 def pytest_collection_finish() -> None:
@@ -127,7 +127,7 @@ def the_root_logger_as_before() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_asked_that_no_role_grants(asked_of_api_servers: Recording) -> Iterator[None]:
-    """Whatever a test makes our programs ask for, deploy/ must let them; tests/rbac has more."""
+    """Check that roles in deploy/ allow every request of a test; tests/rbac has more."""
     yield
     found = asked_of_api_servers.take()
     if found:

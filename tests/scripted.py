@@ -1,4 +1,4 @@
-"""The one HTTP server of tests that is no simulated API server: it answers as a test says."""
+"""An HTTP server with responses from a test; the only one beside the simulated API server."""
 
 import ssl
 import threading
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = Callable[[str, bytes], tuple[int, bytes]]
+Respond = Callable[[str, bytes], tuple[int, bytes]]
 """Given path and body of a POST, the status and the body of the answer."""
 
 
 @contextmanager
 def answering(
-    answer: Answer, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    respond: Respond, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> Iterator[int]:
     """Serve on a free port; hands over the port."""
 
@@ -22,7 +22,7 @@ def answering(
 
         def do_POST(self) -> None:
             sent = self.rfile.read(int(self.headers["Content-Length"]))
-            status, body = answer(self.path, sent)
+            status, body = respond(self.path, sent)
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,4 +1,4 @@
-"""docs/architecture.md names every package and the places in the code where to look."""
+"""docs/architecture.md names every package, and only files and methods that exist."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""README.md and docs/reference.md say what the programs say, and they read what is shown there."""
+"""README.md and docs/reference.md match the programs, which can read the examples there."""
 
 import re
 import tomllib
@@ -80,11 +80,11 @@ def test_every_refusal_of_a_wish_is_in_the_table(wishes: dict[str, object]) -> N
 
 def test_the_table_of_xids_is_the_agents() -> None:
     table = REFERENCE.partition("### Xids")[2].partition("##")[0]
-    told = re.findall(r"(?m)^\| (\d+) \| (.*?) \| (\w+)", table)
-    assert {int(xid) for xid, _, what in told if what == "ignored"} == APPLICATION_XIDS
+    documented = re.findall(r"(?m)^\| (\d+) \| (.*?) \| (\w+)", table)
+    assert {int(xid) for xid, _, what in documented if what == "ignored"} == APPLICATION_XIDS
     until_a_reset = {int(xid) for xid in re.findall(r"(?m)^\| (\d+) .* until a reset", table)}
     assert until_a_reset == RESET_XIDS
-    for xid, name, _ in told:
+    for xid, name, _ in documented:
         assert xid_fault(int(xid)).text == f"Xid {xid} ({name})"
 
 
@@ -143,7 +143,7 @@ def test_every_dependency_is_explained() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text.partition("\n## Dependencies\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([\w, -]+) \|", section, flags=re.MULTILINE)
-    told = {name for row in rows for name in row.lower().split(", ")}
+    documented = {name for row in rows for name in row.lower().split(", ")}
     needed = {re.split(r"[<>=;\[ ]", each)[0].lower() for each in project["dependencies"]}
     assert needed
-    assert needed - told == set()
+    assert needed - documented == set()

@@ -113,7 +113,7 @@ def check_request(demand: Demand, grant: Grant) -> None:
     requested = count_of(demand, grant.resource)
     if grant.slots != requested:
         raise GrantError(
-            f"{grant.slots} {grant.resource.unit}, but the container requests {requested}"
+            f"{grant.resource.format_count(grant.slots)}, but the container requests {requested}"
         )
 
 
@@ -125,9 +125,9 @@ def check_free(resource: Resource, held_by_others: Collection[str]) -> None:
     """
     if held_by_others:
         some = ", ".join(sorted(held_by_others)[:3])
-        raise GrantError(
-            f"{len(held_by_others)} {resource.unit} are held by another container: {some}"
-        )
+        count = len(held_by_others)
+        are = "is" if count == 1 else "are"
+        raise GrantError(f"{resource.format_count(count)} {are} held by another container: {some}")
 
 
 # --- entitlements -----------------------------------------------------------------------

@@ -414,7 +414,7 @@ class NodeState:
         return last
 
     def prove(self, uid: str, container: str, resource: Resource) -> None:
-        """Apply that the checkpoint shows a container with exactly its assigned slots."""
+        """Note that the checkpoint has this container with exactly the slots assigned to it."""
         if self.current is not None and self.current.uid == uid:
             for each in self.current.assignments:
                 if (each.container, each.resource) == (container, resource):

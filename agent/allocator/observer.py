@@ -154,7 +154,7 @@ class KubeletObserver:
         self._apply(self.read_checkpoint(), self.read_list(), offered)
 
     def read_checkpoint(self) -> Checkpoint | None:
-        """Read the checkpoint; ``None`` if it cannot be read, which its reader logs."""
+        """Read the checkpoint; ``None`` if it cannot be read. The reader logs the reason."""
         try:
             return self._checkpoint.read()
         except Unavailable:

@@ -207,7 +207,7 @@ def pick(
     chosen = chosen[:size] if len(must) <= size else list(must)
     if len(chosen) < size:
         raise PlacementError(
-            f"{size} {resource.unit} were requested on {', '.join(cards)}, "
-            f"but {len(chosen)} are free there"
+            f"{resource.format_count(size)} requested on {', '.join(cards)}, "
+            f"but only {len(chosen)} free there"
         )
     return chosen

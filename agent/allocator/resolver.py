@@ -341,4 +341,4 @@ def _explain_failure(request: TargetRequest, snapshot: AllocationSnapshot) -> st
     )
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     names = "; ".join(texts[:_MOST_NAMED]) + more if texts else "none"
-    return f"no container waits for {request.size} {request.resource.unit}; waiting: {names}"
+    return f"no container waits for {request.resource.format_count(request.size)}; waiting: {names}"

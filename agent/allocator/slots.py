@@ -147,8 +147,8 @@ class DeviceTable:
         if card is None:
             raise GrantError(f"device ID {quote(device_id)} names a card this node does not have")
         raise GrantError(
-            f"device ID {quote(device_id)} is beyond the {self.slot_count(resource, card)} "
-            f"{resource.unit} of its card"
+            f"device ID {quote(device_id)} is beyond the "
+            f"{resource.format_count(self.slot_count(resource, card))} of its card"
         )
 
 

@@ -257,7 +257,7 @@ def build_snapshot(  # noqa: PLR0913 -- the sources
         checkpoint: the kubelet's checkpoint; empty if it cannot be read.
         listed: the entries of ``List``; ``None`` if it is unavailable.
         served: the current pod, then the one before it. The checkpoint may lack the newest
-            container (K33), which without ``List`` only the agent's own assignments show.
+            container (K33): without ``List`` only the agent's own assignments have it.
         known: the pods in the API.
         context: earlier observations, and the offer of the present call.
         stable: the result of :func:`agent.allocator.snapshot_pod.find_stable` for these sources.

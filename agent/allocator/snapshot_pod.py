@@ -34,7 +34,7 @@ class SnapshotPod:
         info: the pod in the API, possibly deleted by now; ``None`` if only the kubelet knows it.
         listed: its entry in ``List``; ``None`` if there is none.
         held: the slots that its containers hold.
-        stale: slots of its checkpoint entries though it has ended: they are free, or soon will be.
+        stale: slots that the checkpoint still has for it after its end: free now, or soon.
         ended: whether it was rejected, or has run and ended: it holds only the slots that ``List``
             still shows.
         sure: whether the entry in ``List`` is certainly this pod's.

@@ -49,6 +49,7 @@ from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from agent.settings import EnforcementMode, Settings
 from agent.usage.holdings import Holdings, count_holdings
+from common.listener import shown_address
 from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Inventory, PublishedInventory
@@ -204,8 +205,8 @@ class Agent:
             SettingsError: the HTTP port cannot be bound.
         """
         pages = {
-            "/healthz": probe(self._why_not_live),
-            "/readyz": probe(self._why_not_ready),
+            "/healthz": probe(self._liveness_problem),
+            "/readyz": probe(self._readiness_problem),
             "/metrics": lambda: (200, self._metrics.content_type, self._metrics.render()),
             **self._gauges.pages(),
         }
@@ -214,7 +215,8 @@ class Agent:
             slow = pages.keys() - {"/healthz", "/readyz"}
             self._http = StatusServer(host, port, pages, slow=slow)
         except OSError as error:
-            raise SettingsError(f"http-port: cannot listen on {host}:{port}: {error}") from error
+            address = shown_address(host, port)
+            raise SettingsError(f"http-port: cannot listen on {address}: {error}") from error
         log.info("serving", extra={"http_port": self._http.port})
         for thread in tuple(self.threads):  # "serve" adds more once the cards are discovered
             thread.start()
@@ -453,12 +455,12 @@ class Agent:
 
     # --- pages -------------------------------------------------------------------------
 
-    def _why_not_live(self) -> str:
+    def _liveness_problem(self) -> str:
         live = all(thread.is_alive() for thread in self.threads)
         live = live and (self._services is None or self._services.enforcer_runner.alive)
         return "" if live else "a thread of the agent has ended unexpectedly"
 
-    def _why_not_ready(self) -> str:
+    def _readiness_problem(self) -> str:
         if self._services is not None and self.registered:
             return self._services.enforcer_runner.problem
         if self._lock.waiting:

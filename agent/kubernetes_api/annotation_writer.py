@@ -88,12 +88,12 @@ class PatchQueue(WriteQueue[PodId, Json]):
         """
         with self._changed:
             before, at = self._recent.get(info.id, ({}, -math.inf))
-            news = {
+            changed = {
                 name: allocation
                 for name, allocation in allocations.items()
                 if needs_annotation({name: allocation}, before)
             }
-            allocations, now = {**before, **news}, self._clock()
+            allocations, now = {**before, **changed}, self._clock()
             if allocations == before and now - at < _REMEMBERED_SECONDS:
                 return
             remember(self._recent, info.id, (allocations, now))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from common.apiserver.follower import Follower, passing_over
+from common.apiserver.follower import Follower, skipping_unreadable
 from common.backoff import Jitter, by_chance
 from contract.names import Names
 from placement.pods import Key, PodInfo, read_pod
@@ -24,7 +24,7 @@ class PodApi(Protocol):
         """List the node's pods, with the resource version to watch from."""
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Stream their changes."""
+        """Stream the changes of the node's pods."""
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod."""
@@ -135,7 +135,7 @@ class PodCache:
         items, version = self._api.list_pods(self._node)
         fresh: dict[str, PodInfo] = {}
         for item in items:
-            with passing_over("pod", item):
+            with skipping_unreadable("pod", item):
                 info = self._parse(item)
                 fresh[info.id.uid] = info
         with self._lock:
@@ -150,7 +150,7 @@ class PodCache:
         self.synced.set()
         for info in changed:
             pod = {"name": info.id.name, "namespace": info.id.namespace}
-            with passing_over("pod", {"metadata": pod}):
+            with skipping_unreadable("pod", {"metadata": pod}):
                 self._on_change(info)
         return version
 
@@ -163,7 +163,7 @@ class PodCache:
         if kind == "DELETED":
             self._forget(obj)
         else:
-            with passing_over("pod", obj):
+            with skipping_unreadable("pod", obj):
                 info = self._remember(obj)
                 with self._lock:
                     uids = self._watched_uids.setdefault(info.id.key, [])

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 # A measurement older than so many periods is out of date: a call of the driver may hang.
 _STALE_AFTER = 3
-_ANSWER_SECONDS = 2.0
+_RESPONSE_SECONDS = 2.0
 
 
 class Owners:
@@ -41,7 +41,7 @@ class Owners:
         there = {each.container_id for each in containers.values()}
         self._known = {each: self._known[each] for each in there & self._known.keys()}
         for container_id in sorted(there - self._known.keys()):
-            info = self._runtime.container(container_id, within=_ANSWER_SECONDS)
+            info = self._runtime.container(container_id, within=_RESPONSE_SECONDS)
             if info is not None:
                 self._known[container_id] = ProcessOwner(info.pod_uid, info.name)
         return {

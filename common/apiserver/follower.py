@@ -37,7 +37,7 @@ class Collection(Protocol):
 
 
 @contextmanager
-def passing_over(kind: str, obj: Json) -> Iterator[None]:
+def skipping_unreadable(kind: str, obj: Json) -> Iterator[None]:
     """Log an error about one object, so that it does not end the thread that follows all."""
     try:
         yield

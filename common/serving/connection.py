@@ -139,7 +139,7 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
         try:
             scope[VERIFIED] = self._verified
             await worker.asgi(scope, take, give)
-            worker.listener.answered(self._served_by)
+            worker.listener.mark_answered(self._served_by)
             if not keep and self.transport is not None:
                 self.transport.close()
         finally:

@@ -21,7 +21,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 from gunicorn.workers.gasgi import ASGIWorker
 
-from common.listener import Listener
+from common.listener import Listener, bindable, shown_address
 from common.logs import JsonFormatter
 from common.serving.connection import SECONDS, ClientConnection, Phase
 from common.serving.metrics import ServerMetrics
@@ -68,7 +68,8 @@ class GunicornServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no 
     ) -> None:
         """Configure gunicorn; *name* is the name of its processes."""
         self.name = name
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        # gunicorn's IPv6 socket accepts IPv4 too, as Linux does by default.
+        self.address = shown_address(bindable(host), port)
         self.metrics = metrics
         self.certificate = certificate
         self.connections = connections
@@ -213,7 +214,10 @@ def open_files(connections: int) -> int:
 
 
 def _report_listening(arbiter: Any) -> None:
-    addresses = [str(listener) for listener in arbiter.LISTENERS]
+    scheme = "https" if arbiter.cfg.certfile else "http"
+    addresses = [
+        f"{scheme}://{shown_address(*listener.getsockname()[:2])}" for listener in arbiter.LISTENERS
+    ]
     _log.info("listening", extra={"addresses": addresses})
 
 

@@ -40,22 +40,22 @@ class Wsgi:
         size, body = await read_body(dict(scope["headers"]), receive, self.largest)
         environ = _environ(scope) | {"CONTENT_LENGTH": str(size), "wsgi.input": io.BytesIO(body)}
         if scope["path"] in self.quick:
-            status, fields, answer = self._call(environ)
+            status, fields, content = self._call(environ)
         else:
             run = asyncio.get_running_loop().run_in_executor
-            status, fields, answer = await run(self.threads, self._call, environ)
+            status, fields, content = await run(self.threads, self._call, environ)
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
         headers.append(SERVER)
         await send({"type": "http.response.start", "status": int(status[:3]), "headers": headers})
-        if isinstance(answer, bytes):
-            await send({"type": "http.response.body", "body": answer})
+        if isinstance(content, bytes):
+            await send({"type": "http.response.body", "body": content})
             return
         try:
-            async for piece in answer:
+            async for piece in content:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body"})
         finally:
-            await answer.aclose()
+            await content.aclose()
 
     def _call(self, environ: dict[str, Any]) -> tuple[str, list[tuple[str, str]], Any]:
         head: list[Any] = []  # status and headers

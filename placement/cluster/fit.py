@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.inventory import Amounts
+from contract.text import format_count
 from contract.wishes import Wishes
 from placement.capacity import LINK_PHRASES, CardNeed, CardSet
 from placement.cluster.holdings import NodeSnapshot
@@ -123,7 +124,7 @@ def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
     most, healthy = max([need.demand.cards for need in pod_class.needs]), len(cards.usable)
     short = next(
         (
-            f"{need.per_card[column]} {unit}"
+            format_count(need.per_card[column], unit)
             for need in pod_class.needs
             for column, unit in enumerate(_UNITS)
             if sum([size[column] >= need.per_card[column] for size in sizes]) < need.demand.cards
@@ -157,7 +158,7 @@ def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unsched
     return Unschedulable(reason, unresolvable=False)
 
 
-_UNITS = ("cores", "blocks")
+_UNITS = ("core", "block")
 
 
 def _card_nouns(wishes: Wishes) -> tuple[str, str]:
@@ -179,7 +180,7 @@ def _all_excluded(cards: CardSet, wishes: Wishes) -> str:
 
 def _too_full(need: CardNeed, kind: str, kinds: str) -> str:
     pairs = zip(need.per_card, _UNITS, strict=True)
-    wanted = " and ".join(f"{count} {unit}" for count, unit in pairs if count)
+    wanted = " and ".join(format_count(count, unit) for count, unit in pairs if count)
     if need.demand.cards == 1:
         return f"no {kind} has {wanted} free"
     return f"fewer than {need.demand.cards} {kinds} have {wanted} free"

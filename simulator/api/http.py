@@ -175,10 +175,17 @@ class HttpServer:
     async def _write(
         self, request: web.Request, target: RequestTarget, warnings: list[str]
     ) -> web.Response:
-        operations = self._operations
+        operations, dry_run = self._operations, "dryRun" in request.query
+        creates = (request.method, bool(target.name), target.subresource) == ("POST", False, "")
+        if dry_run and not creates:
+            raise errors.bad_request(
+                "dryRun: the simulated API server can only create in a dry run"
+            )
         match request.method, bool(target.name), target.subresource:
             case "POST", False, "":
-                created = await operations.create(target, await _object(request), warnings)
+                created = await operations.create(
+                    target, await _object(request), warnings, dry_run=dry_run
+                )
                 return _respond(created, warnings, 201)
             case "POST", True, "binding" if target.resource == PODS:
                 await operations.bind(target, await _object(request), warnings)

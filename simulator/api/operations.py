@@ -32,8 +32,13 @@ class Operations:
         self._store = store
         self._admission = admission
 
-    async def create(self, target: RequestTarget, obj: Json, warnings: list[str]) -> Json:
+    async def create(
+        self, target: RequestTarget, obj: Json, warnings: list[str], *, dry_run: bool = False
+    ) -> Json:
         """Create an object in the collection that *target* names.
+
+        Webhooks are called before a name is generated from ``generateName``, as by the real server.
+        A dry run calls them too, and stores nothing.
 
         Raises:
             StatusError: the request is refused.
@@ -46,7 +51,8 @@ class Operations:
             raise errors.not_found(NAMESPACES, namespace)
         obj = prepared(resource, obj)
         named = RequestTarget(resource, namespace, str(obj["metadata"].get("name", "")))
-        request = ReviewRequest(named, "CREATE", (resource.api_version, resource.kind))
+        kind = (resource.api_version, resource.kind)
+        request = ReviewRequest(named, "CREATE", kind, dry_run=dry_run)
         admitted = await self._admission.mutate(
             request,
             obj,
@@ -57,13 +63,15 @@ class Operations:
             resource, decoded(resource, _with_metadata(admitted or obj, namespace))
         )
         meta = admitted["metadata"]
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = self._store.new_name(meta["generateName"])
         if resource == NAMESPACES:
             label = {"kubernetes.io/metadata.name": meta.get("name", "")}
             meta["labels"] = (meta.get("labels") or {}) | label
             admitted.setdefault("status", {"phase": "Active"})
         check(resource, admitted)
         await self._admission.validate(request, admitted, warnings)
-        return self._store.create(resource, admitted)
+        return self._store.create(resource, admitted, dry_run=dry_run)
 
     async def edit(self, target: RequestTarget, edit: Edit, warnings: list[str]) -> Json:
         """Change an object or its status.

@@ -26,12 +26,14 @@ class ReviewRequest:
         operation: what the request does.
         kind: apiVersion and kind of the object in the request.
         old: the object before, if there is one.
+        dry_run: whether nothing is stored.
     """
 
     target: RequestTarget
     operation: Operation
     kind: tuple[str, str]
     old: Json | None = None
+    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,10 @@ def review_request(request: ReviewRequest, obj: Json | None, *, uid: str) -> Jso
     target, resource = request.target, request.target.resource
     group, _, version = request.kind[0].rpartition("/")
     kind = {"group": group, "version": version, "kind": request.kind[1]}
+    options: Json = {
+        "kind": f"{request.operation.title()}Options",
+        "apiVersion": "meta.k8s.io/v1",
+    }
     plural = {"group": resource.group, "version": resource.version, "resource": resource.plural}
     body: Json = {
         "uid": uid,
@@ -75,8 +81,8 @@ def review_request(request: ReviewRequest, obj: Json | None, *, uid: str) -> Jso
         "userInfo": _USER,
         "object": obj,
         "oldObject": request.old,
-        "dryRun": False,
-        "options": {"kind": f"{request.operation.title()}Options", "apiVersion": "meta.k8s.io/v1"},
+        "dryRun": request.dry_run,
+        "options": options | ({"dryRun": ["All"]} if request.dry_run else {}),
     }
 
 

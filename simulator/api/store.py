@@ -19,6 +19,9 @@ from simulator.api.resources import ApiResource, Json
 
 Subscriber: TypeAlias = Callable[["ObjectWrite"], None]
 
+_NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
+_LONGEST_PREFIX = 58
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectWrite:
@@ -116,8 +119,12 @@ class ObjectStore:
         """Return the time *seconds* from now in the format of object fields."""
         return timestamp(self._clock() + seconds)
 
-    def create(self, resource: ApiResource, obj: Json) -> Json:
-        """Store a new object under its namespace and name.
+    def new_name(self, prefix: str) -> str:
+        """Return a name from ``generateName``, by the rule of ``k8s.io/apiserver/.../names``."""
+        return prefix[:_LONGEST_PREFIX] + "".join(self._random.choices(_NAME_LETTERS, k=5))
+
+    def create(self, resource: ApiResource, obj: Json, *, dry_run: bool = False) -> Json:
+        """Store a new object under its namespace and name, unless this is a dry run.
 
         Raises:
             StatusError: 409, the name is in use.
@@ -126,7 +133,8 @@ class ObjectStore:
         if key in self._of(resource).objects:
             raise errors.already_exists(resource, key[1])
         system = {"uid": self.new_uid(), "creationTimestamp": self.now()}
-        return self._write(resource, None, {**obj, "metadata": {**obj["metadata"], **system}})
+        new = {**obj, "metadata": {**obj["metadata"], **system}}
+        return new if dry_run else self._write(resource, None, new)
 
     def update(self, resource: ApiResource, obj: Json, *, based_on: Json) -> Json:
         """Store a new version of an object.

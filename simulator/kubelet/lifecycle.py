@@ -147,7 +147,10 @@ class PodWorkers:
                 self._api.patch(f"{pod.path}/status", patch)
         except ApiError as error:
             if error.status not in (404, 409, 422):
-                _log.info("pod status waits", extra={"pod": pod.full_name, "reason": str(error)})
+                _log.info(
+                    "pod status not written, will retry",
+                    extra={"pod": pod.full_name, "reason": str(error)},
+                )
                 return _RETRY_S
         work.shown = wanted
         return None

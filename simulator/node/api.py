@@ -107,22 +107,22 @@ class InMemoryApi(Generic[_P]):
         """Create a pod, bound here."""
         with self._lock:
             self._pods[pod.id.uid] = pod
-            self._tell("ADDED", pod)
+            self._notify("ADDED", pod)
 
     def changed(self, pod: _P) -> None:
         """Send a changed pod to watchers."""
         with self._lock:
             if self.has(pod):
-                self._tell("MODIFIED", pod)
+                self._notify("MODIFIED", pod)
 
     def remove(self, pod: _P) -> None:
         """Delete a pod at once."""
         with self._lock:
             if self.has(pod):
                 del self._pods[pod.id.uid]
-                self._tell("DELETED", pod)
+                self._notify("DELETED", pod)
 
-    def _tell(self, kind: str, pod: _P) -> None:
+    def _notify(self, kind: str, pod: _P) -> None:
         obj = pod.manifest()
         obj["metadata"]["resourceVersion"] = str(len(self.log) + 1)
         self.log.append((kind, obj))

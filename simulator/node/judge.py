@@ -90,25 +90,25 @@ class JudgedCall:
 
     Attributes:
         event: the call in the kubelet's trace.
-        answer: the agent's decision, if any.
+        decision: the agent's decision, if any.
         error: the error that the kubelet got instead of a response.
     """
 
     resource: Resource
     event: TraceEvent
     verdict: Attribution
-    answer: AgentDecision | None
+    decision: AgentDecision | None
     error: str = ""
 
     @property
     def evidence(self) -> Evidence | None:
         """The agent's evidence; ``None`` without a decision."""
-        return None if self.answer is None else self.answer.evidence
+        return None if self.decision is None else self.decision.evidence
 
 
-def decisions_in_recording(said: Iterable[LoggedDecision]) -> Iterator[AgentDecision]:
+def decisions_in_recording(decisions_by_ids: Iterable[LoggedDecision]) -> Iterator[AgentDecision]:
     """Read the decisions in ``Allocate`` from a recording log."""
-    for each in said:
+    for each in decisions_by_ids:
         if each.call == "allocate" and each.evidence and each.resource and each.ref:
             ids, named = summarize(each.ids), NamedContainer.by(each.ref)
             yield AgentDecision(each.at_ms, each.resource, ids, named, each.evidence)
@@ -129,7 +129,7 @@ def decisions_in_log(lines: Iterable[Mapping[str, Any]]) -> Iterator[AgentDecisi
 
 def judge(
     calls: Iterable[TraceEvent],
-    answers: Iterable[AgentDecision],
+    decisions: Iterable[AgentDecision],
     resources: Mapping[str, Resource],
     mirrors: Mapping[str, str] | None = None,
 ) -> list[JudgedCall]:
@@ -137,15 +137,15 @@ def judge(
 
     Args:
         calls: the kubelet's calls, in order.
-        answers: the agent's decisions, in order.
+        decisions: the agent's decisions, in order.
         resources: by their full names.
         mirrors: UID of a static pod -> UID of its mirror pod.
     """
-    said: defaultdict[tuple[Resource, str], deque[AgentDecision]] = defaultdict(deque)
-    for answer in answers:
-        said[answer.resource, answer.ids].append(answer)
+    decisions_by_ids: defaultdict[tuple[Resource, str], deque[AgentDecision]] = defaultdict(deque)
+    for decision in decisions:
+        decisions_by_ids[decision.resource, decision.ids].append(decision)
     return [
-        _judge(call, resources[call.resource], said, mirrors or {})
+        _judge(call, resources[call.resource], decisions_by_ids, mirrors or {})
         for call in calls
         if call.rpc == "Allocate"
     ]
@@ -154,21 +154,23 @@ def judge(
 def _judge(
     call: TraceEvent,
     resource: Resource,
-    said: Mapping[tuple[Resource, str], deque[AgentDecision]],
+    decisions_by_ids: Mapping[tuple[Resource, str], deque[AgentDecision]],
     mirrors: Mapping[str, str],
 ) -> JudgedCall:
     if call.error:
         return JudgedCall(resource, call, Attribution.REFUSED, None, call.error)
     began, ended = call.unix_ms - _SLACK_MS, call.unix_ms + call.took_ms + _SLACK_MS
-    queue = said[resource, summarize(call.ids)]
+    queue = decisions_by_ids[resource, summarize(call.ids)]
     while queue and queue[0].at_ms < began:  # the call of that decision was cut off
         queue.popleft()
     if not queue or queue[0].at_ms > ended:
         return JudgedCall(resource, call, Attribution.WRONG, None, "the agent said nothing")
-    answer = queue.popleft()
+    decision = queue.popleft()
     uids = [call.pod_uid, *filter(None, [mirrors.get(call.pod_uid)])]
-    is_right = right(f"{call.namespace}/{call.pod}", {call.container}, uids, answer.named)
-    return JudgedCall(resource, call, Attribution.RIGHT if is_right else Attribution.WRONG, answer)
+    is_right = right(f"{call.namespace}/{call.pod}", {call.container}, uids, decision.named)
+    return JudgedCall(
+        resource, call, Attribution.RIGHT if is_right else Attribution.WRONG, decision
+    )
 
 
 def count(admissions: Iterable[JudgedCall]) -> Counter[Attribution]:

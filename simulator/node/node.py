@@ -314,8 +314,8 @@ class SimulatedNode:
 
     def admissions(self) -> list[JudgedCall]:
         """Compare each ``Allocate`` of the kubelet with the agent's decision."""
-        answers = decisions_in_recording(self.decision_log.everything)
-        return judge(self.kubelet.trace.events, answers, self._resources, self._mirrors)
+        decisions = decisions_in_recording(self.decision_log.everything)
+        return judge(self.kubelet.trace.events, decisions, self._resources, self._mirrors)
 
     def differences(self) -> list[str]:
         """Compare the allocation annotations with the devices in the kubelet's state.
@@ -358,8 +358,8 @@ class SimulatedNode:
                 i for each in self.kubelet.held_devices() if each.resource == name for i in each.ids
             }
             counted = {} if self.agent is None else self.agent.allocator.free(resource)
-            for card, places in self._table.by_card(resource).items():
-                free = len(places - taken)
+            for card, slots in self._table.by_card(resource).items():
+                free = len(slots - taken)
                 if counted.get(card) != free:
                     wrong.append(f"{card} {resource}: {counted.get(card)} counted, {free} free")
         return wrong

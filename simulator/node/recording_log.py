@@ -36,8 +36,8 @@ class LoggedDecision:
     reason: str = ""
 
     def __str__(self) -> str:
-        places = f"{len(self.ids) or self.size} {self.resource or 'places'}"
-        parts = (self.word, str(self.ref), self.evidence, self.call, places, self.reason)
+        amount = f"{len(self.ids) or self.size} {self.resource or 'places'}"
+        parts = (self.word, str(self.ref), self.evidence, self.call, amount, self.reason)
         return " ".join(filter(None, parts))
 
 
@@ -50,7 +50,7 @@ class RecordingLog:
         self.counts: Counter[str] = Counter()
 
     @property
-    def said(self) -> list[LoggedDecision]:
+    def allocated(self) -> list[LoggedDecision]:
         """Return the decisions in ``Allocate``."""
         return [each for each in self.everything if each.evidence and each.call == "allocate"]
 
@@ -77,8 +77,8 @@ class RecordingLog:
 
     def take(self) -> list[LoggedDecision]:
         """Return the entries since the last call, and forget them."""
-        said, self.everything = self.everything, []
-        return said
+        entries, self.everything = self.everything, []
+        return entries
 
     def decided(
         self,

@@ -6,16 +6,16 @@ from itertools import combinations
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
 
-Places = Mapping[str, Mapping[Resource, int]]
+FreeSlots = Mapping[str, Mapping[Resource, int]]
 """Card -> places by resource."""
 
 
-def can_be_placed(containers: Sequence[ContainerDemand], free: Places, left: Places) -> bool:
-    """Tell whether there is a card, or a set of cards, for every container.
+def can_be_placed(containers: Sequence[ContainerDemand], free: FreeSlots, left: FreeSlots) -> bool:
+    """Return whether there is a card, or a set of cards, for every container.
 
     Args:
         containers: in the kubelet's order.
-        free: what nobody holds.
+        free: the free slots of each card.
         left: what ordinary init containers of the pod hold and no later one was handed (K7).
     """
     if not containers:
@@ -29,11 +29,11 @@ def can_be_placed(containers: Sequence[ContainerDemand], free: Places, left: Pla
 
 
 def _placed(
-    container: ContainerDemand, cards: tuple[str, ...], free: Places, left: Places
-) -> tuple[Places, Places] | None:
+    container: ContainerDemand, cards: tuple[str, ...], free: FreeSlots, left: FreeSlots
+) -> tuple[FreeSlots, FreeSlots] | None:
     demand = container.demand
-    now_free = {card: dict(places) for card, places in free.items()}
-    now_left = {card: dict(places) for card, places in left.items()}
+    now_free = {card: dict(amounts) for card, amounts in free.items()}
+    now_left = {card: dict(amounts) for card, amounts in left.items()}
     for resource in Resource:
         asked = count_of(demand, resource)
         if not asked:

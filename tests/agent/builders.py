@@ -77,9 +77,9 @@ def view(
     return PodInfo(identity, PodDemand(containers or (container(),)), position, terminal=terminal)
 
 
-def ids(card: str, places: Iterable[int]) -> frozenset[str]:
+def ids(card: str, numbers: Iterable[int]) -> frozenset[str]:
     """Device IDs of some places of one card."""
-    return frozenset(f"{card}::{place}" for place in places)
+    return frozenset(f"{card}::{number}" for number in numbers)
 
 
 def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None) -> ListedPod:

@@ -88,7 +88,7 @@ class FakeCalls:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.answer = ContainerEdits(
+        self.edits = ContainerEdits(
             {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, ("/dev/nvidia0", "/dev/null")
         )
         self.asked: list[tuple[str, tuple[str, ...]]] = []
@@ -106,7 +106,7 @@ class FakeCalls:
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         self._log_call("allocate", device_ids)
-        return self.answer
+        return self.edits
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
         self._log_call("prestart", device_ids)

@@ -12,9 +12,9 @@ class Killed(BaseException):
 
 
 def killed(at: int, steps: tuple[str, ...], act: Callable[[], object]) -> bool:
-    """Act, and die at the *at*-th of these functions of ``os``; tell whether it came to that.
+    """Act, and fail from the *at*-th call of these ``os`` functions on; return whether it came.
 
-    Of a dead process nothing comes any more: what tidies up after it fails as well.
+    A killed process does nothing more, so its cleanup fails as well.
     """
     left = at
 

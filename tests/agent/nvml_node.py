@@ -42,7 +42,7 @@ def build(*, old: bool = False) -> Path:
 
 
 def load(monkeypatch: pytest.MonkeyPatch, folder: Path, *, old: bool = False) -> ctypes.CDLL:
-    """Make pynvml load a fresh stand-in, by its own way, where it looks for NVIDIA's library."""
+    """Make pynvml load a fresh stand-in instead of NVIDIA's library."""
     copy = folder / f"nvml-{next(_copies)}.so"  # a library of its own: its state is the test's
     shutil.copyfile(build(old=old) / LIBRARY, copy)
     library = ctypes.CDLL(str(copy))
@@ -128,12 +128,12 @@ class NvmlScript:
         """Make a function fail, for one card or for all."""
         self.set(f"fail {function} {'*' if card is None else card}", code)
 
-    def mend(self) -> None:
-        """Take every failure back."""
+    def restore(self) -> None:
+        """Remove all failures."""
         self.forget(*(key for key in self._facts if key.startswith("fail ")))
 
     def event(self, card: int, kind: int = XID, data: int = 79) -> None:
-        """Let something happen to a card; -1 is one that nobody knows."""
+        """Add an event of a card; -1 is an unknown card."""
         self._events += 1
         self.set(f"event {self._events}", f"{card} {kind} {data}")
 

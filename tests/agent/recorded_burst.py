@@ -1,4 +1,4 @@
-"""The recorded burst of a real kubelet, parsed: who was asking, and what ``List`` showed."""
+"""The recorded burst of a real kubelet, parsed: targets of its calls, and what ``List`` showed."""
 
 import gzip
 import json
@@ -114,7 +114,7 @@ def _observe(call: Mapping[str, Any], resources: Mapping[str, Resource]) -> Sigh
 def _listed(
     lacking: Mapping[str, Mapping[str, Sequence[str]]], resources: Mapping[str, Resource]
 ) -> Iterator[ListedPod]:
-    """Make listed pods; the recording says of which resources a container held devices."""
+    """Build listed pods; the recording has the resources of which a container held devices."""
     for key, containers in lacking.items():
         namespace, _, name = key.partition("/")
         yield ListedPod(

@@ -71,7 +71,7 @@ def _replay(
     known, turn, service = KnownPods(), LastCall(), CurrentPod(PodId("", "", ""), "")
     written: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
     given: dict[Resource, frozenset[str]] = {}  # to the container that is being served
-    answers: list[NamedContainer | None] = []
+    named: list[NamedContainer | None] = []
     for call in calls:
         request = call.request
         known = known.updated([_view(pod) for pod in pods if pod.bound_ns <= request.at_ns])
@@ -89,7 +89,7 @@ def _replay(
         try:
             found = resolve(ResolverRequest(request.resource, request.size), record, turn)
         except ResolutionError:
-            answers.append(None)
+            named.append(None)
             continue
         turn = turn.after(record, found.pod, guessed=found.evidence is Evidence.ORDER)
         if service.id != found.pod:
@@ -97,8 +97,8 @@ def _replay(
         service = service.with_assignment(
             Assignment(found.container.name, request.resource, ids, found.evidence, allocated=True)
         )
-        answers.append(NamedContainer(str(found.pod), found.container.name))
-    return answers
+        named.append(NamedContainer(str(found.pod), found.container.name))
+    return named
 
 
 def _view(pod: Candidate) -> PodInfo:

@@ -177,7 +177,7 @@ BAD: dict[Parse, tuple[str, str, dict[str, str]]] = {  # the flag, the rule, wha
 
 
 @pytest.mark.parametrize("parse", BAD)
-def test_settings_that_cannot_be_read_say_why(parse: Parse) -> None:
+def test_settings_that_cannot_be_read_are_refused_with_a_reason(parse: Parse) -> None:
     flag, rule, texts = BAD[parse]
     for text, shown in texts.items():
         with pytest.raises(SettingsError) as caught:

@@ -30,7 +30,7 @@ signal.sigwait({signal.SIGTERM})
 
 
 @contextmanager
-def _kept(folder: Path, program: str) -> Iterator["subprocess.Popen[str]"]:
+def _supervised(folder: Path, program: str) -> Iterator["subprocess.Popen[str]"]:
     with subprocess.Popen(
         [sys.executable, "-c", KEEP, program, folder / "pids"], stderr=subprocess.PIPE, text=True
     ) as process:
@@ -44,7 +44,7 @@ def _pids(folder: Path) -> list[str]:
 
 def test_a_killed_agent_is_started_again_and_ends_with_its_supervisor(tmp_path: Path) -> None:
     blocked = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
-    with _kept(tmp_path, blocked + SERVE) as supervisor:
+    with _supervised(tmp_path, blocked + SERVE) as supervisor:
         eventually(lambda: len(_pids(tmp_path)) == 1, "it runs")
         subprocess.run(["kill", "-KILL", *_pids(tmp_path)], check=True)
         eventually(lambda: len(_pids(tmp_path)) == 2, "it runs again")
@@ -57,13 +57,15 @@ def test_a_killed_agent_is_started_again_and_ends_with_its_supervisor(tmp_path: 
 
 
 @pytest.mark.parametrize("status", [0, 2])
-def test_one_that_ends_by_itself_is_not_started_again(tmp_path: Path, status: int) -> None:
-    with _kept(tmp_path, f"import sys; sys.exit({status})") as supervisor:
+def test_a_program_that_exits_is_not_restarted(tmp_path: Path, status: int) -> None:
+    with _supervised(tmp_path, f"import sys; sys.exit({status})") as supervisor:
         assert supervisor.wait(DEADLINE_S) == status
 
 
-def test_one_that_dies_again_and_again_is_left_to_the_kubelet(tmp_path: Path) -> None:
-    with _kept(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)") as supervisor:
+def test_a_program_that_crashes_repeatedly_is_left_to_the_kubelet(tmp_path: Path) -> None:
+    with _supervised(
+        tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    ) as supervisor:
         assert supervisor.wait(DEADLINE_S) == 1
         assert supervisor.stderr is not None
         assert len(supervisor.stderr.readlines()) == 3

@@ -21,7 +21,7 @@ from tests.runtime.test_libraries import build_driver
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU: make gpu")
-def test_without_a_gpu_every_check_is_skipped_in_words() -> None:
+def test_without_a_gpu_every_check_is_skipped_with_a_reason() -> None:
     ended = CliRunner().invoke(main)
     assert ended.exit_code == 0
     rows = [line for line in ended.stdout.splitlines() if "| skipped |" in line]
@@ -29,7 +29,7 @@ def test_without_a_gpu_every_check_is_skipped_in_words() -> None:
     assert all("no GPU here: /dev/nvidiactl does not exist" in each for each in rows)
 
 
-def test_the_table_says_what_is_right() -> None:
+def test_the_table_shows_what_passed() -> None:
     rows = [near("use", 50, 58, 10, "%"), near("use", 50, 61, 10, "%")]
     assert [each.outcome for each in rows] == [CheckOutcome.RIGHT, CheckOutcome.WRONG]
     assert render("1 x A30, driver 550", [*rows, Row("a|b", "", "why", CheckOutcome.SKIPPED)]) == (
@@ -84,7 +84,7 @@ def test_the_kernel_is_of_a_target_that_the_card_can_run(
 
 
 @pytest.mark.slow
-def test_the_load_holds_memory_and_is_as_busy_as_it_is_told(tmp_path: Path) -> None:
+def test_the_load_holds_the_memory_and_utilization_it_is_given(tmp_path: Path) -> None:
     build_driver(tmp_path)
     options = (f"--memory={1 << 30}", "--duty=0.5", "--seconds=0.5")
     done = subprocess.run(

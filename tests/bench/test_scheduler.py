@@ -6,7 +6,7 @@ from bench import scheduler
 from tests.agent.fakes import eventually
 
 
-def test_small_clusters_answer_all_questions() -> None:
+def test_the_benchmark_answers_all_questions_on_small_clusters() -> None:
     speed = scheduler.Speed(20)
     speed.measure(10)
     assert len(speed.ours) == len(speed.first_fit) == 10

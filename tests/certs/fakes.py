@@ -42,7 +42,7 @@ def settings(**changed: Any) -> Settings:
 
 @dataclass(frozen=True)
 class FakeReplicas(Replicas):
-    """Webhooks of which each serves what it is said to."""
+    """Webhook replicas, each with a certificate that a test sets."""
 
     shown: Served
 
@@ -143,14 +143,14 @@ class FakeCluster(RotationApi):
 
     def request(self, method: str, path: str, body: Json | list[Json] | None = None) -> Json | None:
         self._gate()
-        answer = self._api.request(method, path, body)
+        response = self._api.request(method, path, body)
         if method != "GET":
             self._gate()
-        return answer
+        return response
 
 
 def _nothing() -> None:
-    """Let everything happen."""
+    """Do nothing before a request."""
 
 
 class World:
@@ -161,18 +161,18 @@ class World:
         self.settings = wanted or settings()
         self.api = FakeApi(after=self.remember)
         self.api.install()
-        self.said: list[str] = []
+        self.logged: list[str] = []
         self.watched = False
         self._serving: list[tuple[datetime, Certificate]] = []
         self._bundles: dict[tuple[str, int], list[tuple[datetime, tuple[Certificate, ...]]]] = {}
 
-    def say(self, message: str, /, **fields: object) -> None:
-        self.said.append(": ".join([message, *map(str, fields.values())]))
+    def log(self, message: str, /, **fields: object) -> None:
+        self.logged.append(": ".join([message, *map(str, fields.values())]))
 
     def run(
         self, gate: Callable[[], None] = _nothing, *, until: datetime | None = None
     ) -> Wait | Done:
-        env = Environment(self.clock, self.clock.sleep, self.say)
+        env = Environment(self.clock, self.clock.sleep, self.log)
         return rotate(FakeCluster(self.settings, self.api, gate), env, until=until)
 
     def secret(self, name: str) -> Json:
@@ -252,7 +252,7 @@ class World:
         for history in self._bundles.values():
             for bundle in _lately(history, now - SETTLE):
                 for certificate in current:
-                    assert any(is_issued_by(certificate, each) for each in bundle), self.said
+                    assert any(is_issued_by(certificate, each) for each in bundle), self.logged
 
     @staticmethod
     def _is_last(history: Sequence[tuple[datetime, Any]], value: object) -> bool:
@@ -295,7 +295,7 @@ class _Turn:
 def interleave(
     runs: Sequence[Callable[[Callable[[], None]], object]], schedule: Sequence[int]
 ) -> None:
-    """Let several runs take turns, call by call, as *schedule* says; then each to its end."""
+    """Run several rotations alternately, call by call, by *schedule*; then each to its end."""
     turns = [_Turn() for _ in runs]
 
     def work(turn: _Turn, run: Callable[[Callable[[], None]], object]) -> None:

@@ -77,7 +77,7 @@ def test_a_patch_of_a_webhook_that_has_gone_is_a_conflict(
         cluster.request("PATCH", MUTATING, patch)
 
 
-def test_a_bad_kubeconfig_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_kubeconfig_is_a_one_line_error(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("not: [yaml")
     with pytest.raises(ClusterError) as caught:
@@ -100,10 +100,10 @@ class Answering(RotationApi):
 
     def __init__(self, status: int, body: bytes, date: str = "") -> None:
         headers = {"Date": date} if date else {}
-        answer = SimpleNamespace(status=status, data=body, headers=headers, reason="")
+        response = SimpleNamespace(status=status, data=body, headers=headers, reason="")
         self.settings = settings()
         self._now = lambda: NOW
-        self._rest: Any = SimpleNamespace(request=lambda *_, **__: answer)
+        self._rest: Any = SimpleNamespace(request=lambda *_, **__: response)
 
 
 def _status(code: int, message: str) -> bytes:
@@ -121,16 +121,14 @@ def test_what_may_pass_by_itself_and_what_may_have_been_done_is_looked_at_again(
         cluster.write_secret(_secret())
 
 
-def test_an_api_server_that_is_away_is_looked_at_again(
-    cluster: RotationApi, server: ApiServer
-) -> None:
+def test_an_unreachable_api_server_is_retried(cluster: RotationApi, server: ApiServer) -> None:
     server.set_outage(Outage.REFUSED)
     with pytest.raises(Conflict, match=f"^GET {MUTATING}: API server: "):
         cluster.observe()
 
 
 @pytest.mark.parametrize("status", [403, 422])
-def test_what_is_refused_is_told(status: int) -> None:
+def test_a_refusal_is_reported(status: int) -> None:
     text = 'secrets "s" is forbidden: User "x" cannot create resource "secrets"'
     with pytest.raises(ClusterError) as caught:
         Answering(status, _status(status, text)).write_secret(_secret())
@@ -139,7 +137,7 @@ def test_what_is_refused_is_told(status: int) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b'{"data": {"ca.key": "c2VjcmV0'])
-def test_an_answer_that_is_no_object_is_not_shown(body: bytes) -> None:
+def test_a_response_that_is_no_object_is_not_shown(body: bytes) -> None:
     with pytest.raises(ClusterError) as caught:
         Answering(200, body).request("GET", SECRETS)
     assert str(caught.value) == (f"GET {SECRETS}: the response of the API server is not an object")
@@ -154,5 +152,5 @@ def test_clocks_that_do_not_agree_are_refused(minutes: int) -> None:
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", format_datetime(NOW, usegmt=True)])
-def test_a_date_that_says_nothing_else_is_no_obstacle(date: str) -> None:
+def test_an_invalid_date_header_is_ignored(date: str) -> None:
     assert Answering(200, b"{}", date).request("GET", SECRETS) == {}

@@ -56,7 +56,7 @@ def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("environment")
-def test_rotate_installs_and_status_tells(
+def test_rotate_installs_and_status_reports(
     capsys: pytest.CaptureFixture[str], server: ApiServer
 ) -> None:
     assert main(["rotate"]) == 0
@@ -87,7 +87,7 @@ def test_rotate_installs_and_status_tells(
 
 
 @pytest.mark.usefixtures("environment")
-def test_what_is_wrong_is_told_and_what_rotation_would_refuse(
+def test_problems_are_reported_and_what_rotation_would_refuse(
     capsys: pytest.CaptureFixture[str], server: ApiServer
 ) -> None:
     assert main(["status"]) == 0
@@ -129,9 +129,9 @@ def test_a_mistake_is_one_line_and_an_exit_status(
     capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
 ) -> None:
     assert main(["rotate", *arguments]) == status
-    told = capsys.readouterr().err
-    assert told.startswith(f"certs: error: {message}")
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"certs: error: {message}")
+    assert error.count("\n") == 1
 
 
 @pytest.mark.usefixtures("environment")
@@ -149,7 +149,7 @@ def test_a_server_that_api_servers_do_not_call_gets_two_secrets(
 _FIRST_RUN = ["new authority", "trust changed", "trust changed", "new serving certificate"]
 
 
-def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
+def test_a_deleted_secret_is_created_again_until_the_process_is_stopped(
     server: ApiServer, kubeconfig: Path
 ) -> None:
     cluster = RotationApi(settings(kubeconfig=kubeconfig))
@@ -171,9 +171,9 @@ def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
         finally:
             process.kill()
     assert process.returncode == 0
-    told = [json.loads(line)["message"] for line in log.splitlines()]
-    assert told[:5] == [*_FIRST_RUN, "nothing to do"]
-    assert all(each != after for each, after in pairwise(told[4:])), "a line for each look"
+    messages = [json.loads(line)["message"] for line in log.splitlines()]
+    assert messages[:5] == [*_FIRST_RUN, "nothing to do"]
+    assert all(each != after for each, after in pairwise(messages[4:])), "a line for each look"
 
 
 def _made(cluster: RotationApi, *, before: Json | None) -> Json:
@@ -306,13 +306,13 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
             client.wait_for(2)
             mount.update(api.observe().serving.obj)
 
-        said: list[object] = []
+        logged: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port)
         asking = RotationApi(replace(wanted, replicas=replicas))
         env = Environment(
             lambda: datetime.now(UTC) + passed,
             sleep,
-            lambda message, /, **fields: said.append((message, fields)),
+            lambda message, /, **fields: logged.append((message, fields)),
         )
         done = rotate(asking, env, until=now + timedelta(hours=3))
         client.trusts = _trusted(api)
@@ -325,8 +325,8 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
     new = observed.authority.certificate
     assert new not in (None, read_certificate(pem))
     assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}
-    assert "PRIVATE" not in repr(said)
-    assert len(said) > 5
+    assert "PRIVATE" not in repr(logged)
+    assert len(logged) > 5
 
 
 def _trusting(obj: Json, pem: bytes) -> Json:

@@ -74,7 +74,7 @@ def test_a_client_that_wants_another_host_refuses(
         _handshake(tmp_path, hostname)
 
 
-def test_everybody_behind_a_name_is_asked(issued: Issued, tmp_path: Path) -> None:
+def test_every_address_of_a_name_is_tried(issued: Issued, tmp_path: Path) -> None:
     store.write(tmp_path, issued)
     with serving(tmp_path) as port:
         served = Replicas("127.0.0.1", port).fetch_served("hook.gpu.svc")
@@ -104,7 +104,7 @@ def test_host_and_port_are_read(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", ":1", "a:", "a:b", "a:0", "a:65536", "a:-1", "a:²", "[]:1"])
-def test_what_is_no_host_and_port_is_refused(text: str) -> None:
+def test_an_invalid_host_and_port_is_refused(text: str) -> None:
     with pytest.raises(InvalidField) as caught:
         parse_replicas(text)
     assert str(caught.value) == f"replicas: Invalid value: {text!r}: must be HOST:PORT"

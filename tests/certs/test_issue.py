@@ -27,7 +27,7 @@ def test_the_authority_may_sign_serving_certificates_and_nothing_below() -> None
     assert not usage.value.digital_signature
 
 
-def test_the_serving_certificate_says_what_it_is_for(issued: Issued) -> None:
+def test_the_serving_certificate_has_its_key_usage(issued: Issued) -> None:
     serving, authority = _load(issued.serving), _load(issued.authority)
     extensions = serving.extensions
     assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca

@@ -27,7 +27,7 @@ def test_issue_then_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ("content", "message"),
     [(None, "No such file or directory"), ("junk", "has no CA certificate")],
 )
-def test_a_bundle_that_is_none_is_refused_with_its_path(
+def test_an_invalid_bundle_is_refused_with_its_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
 ) -> None:
     path = tmp_path / "ca.crt"

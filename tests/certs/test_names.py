@@ -77,7 +77,7 @@ def test_days_out_of_range_are_refused(days: int) -> None:
     assert str(caught.value) == f"days: Invalid value: {days}: must be 1 to 3650"
 
 
-def test_a_certificate_for_nobody_is_refused() -> None:
+def test_a_certificate_without_hosts_is_refused() -> None:
     with pytest.raises(InvalidField) as caught:
         parse_subject([], [], 1)
     assert str(caught.value) == "dns: Invalid value: '': give at least one DNS name or IP address"

@@ -59,7 +59,7 @@ def test_whose_a_secret_is(obj: Json | None, origin: Origin) -> None:
         (Purpose.SERVING, "authority", "tls.crt: is the certificate of an authority"),
     ],
 )
-def test_certificates_in_each_others_place_are_no_pair(
+def test_swapped_certificates_are_no_pair(
     issued: Issued, purpose: Purpose, wrong: str, problem: str
 ) -> None:
     pair = getattr(issued, wrong)

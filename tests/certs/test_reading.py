@@ -23,7 +23,7 @@ def test_a_certificate_says_what_it_is(issued: Issued) -> None:
     assert authority.fingerprint != serving.fingerprint
 
 
-def test_two_thirds_of_a_life_and_its_ends() -> None:
+def test_two_thirds_of_a_validity_period_and_its_ends() -> None:
     found = read_certificate(make_authority(now=NOW, days=3).certificate)
     start = NOW - timedelta(minutes=5)
     assert found.renew_at == start + (NOW + timedelta(days=3) - start) * 2 / 3

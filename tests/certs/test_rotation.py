@@ -323,7 +323,7 @@ def test_over_any_history_every_api_server_accepts_every_webhook(
     assert world.serving().names == world.settings.names
 
 
-def test_an_api_server_that_is_away_for_a_while_is_asked_again() -> None:
+def test_requests_are_retried_after_an_outage_of_the_api_server() -> None:
     """At any request: the one whose answer is lost may have been done."""
     world = at(_renew_both)
     requests = 0
@@ -335,7 +335,7 @@ def test_an_api_server_that_is_away_for_a_while_is_asked_again() -> None:
             raise Conflict("nobody answers")
 
     assert isinstance(world.run(lose_some, until=world.clock.now + timedelta(hours=1)), Done)
-    assert world.said.count("reading again: nobody answers") > 20  # but never so many in a row
+    assert world.logged.count("reading again: nobody answers") > 20  # but never so many in a row
     assert world.accepted_now()
 
 
@@ -347,10 +347,10 @@ def test_more_conflicts_than_can_be_chance_end_the_run() -> None:
         world.api.put(f"{SECRETS}/{TLS}", world.secret(TLS))
 
     world.clock.now = world.serving().renew_at
-    before = len(world.said)
+    before = len(world.logged)
     with pytest.raises(Conflict, match="has changed"):
         world.run(meddle)
-    assert world.said[before:] == ["reading again: has changed"] * 19
+    assert world.logged[before:] == ["reading again: has changed"] * 19
 
 
 # --- what others left -------------------------------------------------------------------
@@ -383,7 +383,7 @@ def _not_base64(world: World) -> None:
 
 
 def _swapped(world: World) -> None:
-    """The serving pair in the place of the authority, and the other way round."""
+    """The serving pair and the authority, swapped."""
     one, other = world.secret(CA)["data"], world.secret(TLS)["data"]
     one["ca.crt"], other["tls.crt"] = other["tls.crt"], one["ca.crt"]
     one["ca.key"], other["tls.key"] = other["tls.key"], one["ca.key"]
@@ -466,7 +466,7 @@ def test_damage_of_any_kind_at_any_phase_is_repaired(
 
 
 @pytest.mark.parametrize("name", [CA, TLS])
-def test_a_secret_of_somebody_else_is_left_alone_until_forced(name: str) -> None:
+def test_a_foreign_secret_is_not_changed_unless_forced(name: str) -> None:
     world = installed()
     world.secret(name)["metadata"]["labels"] = {LABEL: "Helm"}
     before = json.dumps(world.api.objects)
@@ -503,8 +503,8 @@ def test_a_missing_configuration_is_an_error_once_everything_else_is_done() -> N
     del world.api.objects[VALIDATING]
     with pytest.raises(ClusterError) as caught:
         world.run()
-    told = "validatingwebhookconfiguration gpu-turnstile: not found: apply it"
-    assert str(caught.value) == told
+    message = "validatingwebhookconfiguration gpu-turnstile: not found: apply it"
+    assert str(caught.value) == message
     assert world.accepted_now()
     assert len(world.api.writes) == 3
 
@@ -523,11 +523,11 @@ def test_a_missing_configuration_is_waited_for() -> None:
     assert isinstance(world.run(until=START + timedelta(minutes=5)), Done)
     assert world.accepted_now()
     assert world.clock.now == START + timedelta(seconds=20)
-    waits = [each for each in world.said if each.startswith("waiting: ")]
+    waits = [each for each in world.logged if each.startswith("waiting: ")]
     assert waits == ["waiting: validatingwebhookconfiguration gpu-turnstile not found"]
 
 
-def test_a_configuration_without_webhooks_is_left_alone() -> None:
+def test_a_configuration_without_webhooks_is_not_changed() -> None:
     world = World()
     world.api.put(MUTATING, configuration(webhooks=0))
     assert isinstance(world.run(), Done)
@@ -539,10 +539,10 @@ def test_keys_are_never_told() -> None:
     world.run_to_the_end()
     objects: list[Json] = [world.secret(CA), world.secret(TLS)]
     secrets = {each["data"][key] for each in objects for key in each["data"] if ".key" in key}
-    told = "\n".join(world.said) + repr(world.observed())
+    output = "\n".join(world.logged) + repr(world.observed())
     assert len(secrets) == 2
-    assert "PRIVATE" not in told
-    assert not any(each in told for each in secrets)
+    assert "PRIVATE" not in output
+    assert not any(each in output for each in secrets)
 
 
 def test_a_short_lived_authority_comes_into_use_before_it_is_renewed_again() -> None:

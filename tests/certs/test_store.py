@@ -56,9 +56,9 @@ def test_force_replaces_a_link_and_not_the_file_it_points_to(
     assert sorted(path.name for path in out.iterdir()) == NAMES
 
 
-def test_a_place_that_is_no_directory_is_one_clear_error(issued: Issued, tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.touch()
+def test_a_path_that_is_no_directory_is_one_clear_error(issued: Issued, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
     with pytest.raises(StoreError) as caught:
-        store.write(place, issued)
-    assert str(caught.value) == f"{place}: File exists"
+        store.write(path, issued)
+    assert str(caught.value) == f"{path}: File exists"

@@ -21,7 +21,7 @@ def test_any_number_of_failures_gives_a_pause_within_bounds(failures: int, jitte
 
 
 @given(first=_jitters, second=_jitters)
-def test_who_draws_another_number_waits_another_time(first: float, second: float) -> None:
+def test_retries_wait_for_random_times(first: float, second: float) -> None:
     one, other = spread(10.0, lambda: first), spread(10.0, lambda: second)
     assert (one < other) == (10.0 * (1 + 0.5 * first) < 10.0 * (1 + 0.5 * second))
     assert 10.0 <= one <= 15.0

@@ -76,7 +76,7 @@ def test_an_init_that_fails_is_tried_again(ran: list[str], tmp_path: Path) -> No
     assert package.VALUE == 7
 
 
-def test_threads_that_ask_at_once_all_get_it_and_it_runs_once(ran: list[str]) -> None:
+def test_simultaneous_callers_share_one_run(ran: list[str]) -> None:
     defer(*PACKAGES)
     package = importlib.import_module("deferred_probe")
     together, got = threading.Barrier(8), []
@@ -94,7 +94,7 @@ def test_threads_that_ask_at_once_all_get_it_and_it_runs_once(ran: list[str]) ->
     assert ran == ["deferred_probe"]
 
 
-def test_a_package_that_is_imported_already_or_absent_is_left_alone(ran: list[str]) -> None:
+def test_a_package_that_is_imported_already_or_absent_is_not_changed(ran: list[str]) -> None:
     before = importlib.import_module("deferred_probe")
     defer(*PACKAGES, "no_such_package_anywhere", "no_such_package.inside", "json.nothing")
     assert not {"no_such_package_anywhere", "no_such_package.inside", "json.nothing"} & {

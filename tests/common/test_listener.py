@@ -1,12 +1,26 @@
-"""Which client goes when there are too many."""
+"""Which addresses are listened on, and which client goes when there are too many."""
 
 import asyncio
 import socket
 
-from common.listener import Listener
+import pytest
+
+from common.listener import EVERY_ADDRESS, Listener, listen
 
 
-def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1"])
+def test_every_address_has_both_families(client: str) -> None:
+    with listen(EVERY_ADDRESS, 0) as listening:
+        socket.create_connection((client, listening.getsockname()[1]), timeout=5).close()
+
+
+def test_a_kernel_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with listen(EVERY_ADDRESS, 0) as listening:
+        assert listening.family == socket.AF_INET
+
+
+def test_clients_without_a_response_are_ended_first_then_the_longest_idle() -> None:
     tasks: dict[int, asyncio.Task[None]] = {}
     ended: list[int] = []
     full: list[str] = []
@@ -35,17 +49,17 @@ def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:
         for _ in range(4):
             await connect()
         for number in (0, 1, 3, 0):
-            listener.answered(tasks[number])
+            listener.mark_answered(tasks[number])
         await connect()
         assert ended == [2]
-        listener.answered(tasks[4])
+        listener.mark_answered(tasks[4])
         for _ in range(2):
             await connect()
-            listener.answered(tasks[len(tasks) - 1])
+            listener.mark_answered(tasks[len(tasks) - 1])
         assert ended == [2, 1, 3]
         assert len(full) == 3
         tasks[2].cancel()  # once more: it has gone, and is not among them again
-        listener.answered(tasks[2])
+        listener.mark_answered(tasks[2])
         await connect()
         assert ended == [2, 1, 3, 0]
         accepting.cancel()

@@ -91,7 +91,7 @@ def test_the_level_is_kept_to_and_a_chatty_library_is_quiet(
     assert {"message": "told", "level": "info", "pid": os.getpid()}.items() <= found.items()
 
 
-def test_debug_tells_more_and_configuring_twice_does_not_write_twice(
+def test_debug_logs_more_and_configuring_twice_does_not_write_twice(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     configure()

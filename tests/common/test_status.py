@@ -52,35 +52,35 @@ def get(server: StatusServer, path: str, method: str = "GET") -> urllib3.BaseHTT
 
 
 def test_a_probe_is_ok_or_says_why_not(site: Site) -> None:
-    answer = get(site.server, "/readyz")
-    assert (answer.status, answer.data) == (200, b"ok\n")
+    response = get(site.server, "/readyz")
+    assert (response.status, response.data) == (200, b"ok\n")
     site.why_not = "not registered"
-    answer = get(site.server, "/readyz?verbose")
-    assert (answer.status, answer.data) == (503, b"not registered\n")
+    response = get(site.server, "/readyz?verbose")
+    assert (response.status, response.data) == (503, b"not registered\n")
 
 
 def test_a_page_brings_its_own_content_type(site: Site) -> None:
-    answer = get(site.server, "/metrics")
-    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4"
-    assert answer.headers["Content-Length"] == "5"
-    assert answer.headers["Server"].strip() == "gpu-turnstile"
-    assert answer.data == b"up 1\n"
+    response = get(site.server, "/metrics")
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
+    assert response.headers["Content-Length"] == "5"
+    assert response.headers["Server"].strip() == "gpu-turnstile"
+    assert response.data == b"up 1\n"
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/../readyz"])
 def test_any_other_page_is_not_found(site: Site, path: str) -> None:
     # Written by hand: a client would tidy the path up.
     with clients(site.server.port, 1, f"GET {path} HTTP/1.0\r\n\r\n".encode()) as (connection,):
-        answer = read_all(connection)
-    assert answer.startswith(b"HTTP/1.1 404 ")
-    assert answer.endswith(b"not found\n")
+        response = read_all(connection)
+    assert response.startswith(b"HTTP/1.1 404 ")
+    assert response.endswith(b"not found\n")
 
 
 def test_nothing_but_get_is_served(site: Site) -> None:
     assert get(site.server, "/readyz", "POST").status == 501
 
 
-def test_a_port_in_use_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OSError, match="in use"):
@@ -163,19 +163,19 @@ def test_scrapes_that_hang_hold_no_probe_up(site: Site) -> None:
             assert read_all(each).endswith(b"up 1\n")
 
 
-def test_clients_that_do_not_read_their_answer_hold_nobody_up(site: Site) -> None:
+def test_clients_that_do_not_read_their_response_delay_no_other(site: Site) -> None:
     site.metrics = b"x" * (8 << 20)
     with clients(site.server.port, 10, b"GET /metrics HTTP/1.0\r\n\r\n"):
         assert get(site.server, "/readyz").status == 200
         assert len(get(site.server, "/metrics").data) == 8 << 20
 
 
-def test_every_answer_is_the_last_of_its_connection(site: Site) -> None:
+def test_every_response_closes_its_connection(site: Site) -> None:
     request = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"
     with clients(site.server.port, 1, request * 2) as (connection,):
-        answer = read_all(connection)
-    assert answer.count(b"HTTP/1.1 200 OK") == 1
-    assert b"Connection: close\r\n" in answer
+        response = read_all(connection)
+    assert response.count(b"HTTP/1.1 200 OK") == 1
+    assert b"Connection: close\r\n" in response
 
 
 def test_a_page_is_made_again_as_often_as_takes_a_tenth_of_a_cpu() -> None:
@@ -207,7 +207,7 @@ server.stop()
 """
 
 
-def test_a_process_that_runs_out_of_descriptors_still_answers_probes() -> None:
+def test_a_process_without_free_descriptors_still_answers_probes() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _SCRIPT],
         stdin=subprocess.PIPE,
@@ -218,7 +218,7 @@ def test_a_process_that_runs_out_of_descriptors_still_answers_probes() -> None:
         port = int(process.stdout.readline())
         with clients(port, 40, b"GET "):
             with urllib3.PoolManager(retries=False, timeout=10) as pool:
-                answer = pool.request("GET", f"http://127.0.0.1:{port}/readyz")
-            assert answer.status == 200
+                response = pool.request("GET", f"http://127.0.0.1:{port}/readyz")
+            assert response.status == 200
         process.communicate(timeout=20)
     assert process.returncode == 0

@@ -39,7 +39,7 @@ def _with(**changed: object) -> str:
     return json.dumps({"c0": fields | changed})
 
 
-_FIELDS = "gpu-allocation[c0]: must have exactly cards, cores, memoryBlocks, evidence"
+_FIELDS = "gpu-allocation[c0]: must have exactly the fields cards, cores, memoryBlocks, evidence"
 _CARDS = "gpu-allocation[c0].cards: must be a list of card UUIDs"
 _CORES = "gpu-allocation[c0].cores: must be a whole number"
 _BLOCKS = "gpu-allocation[c0].memoryBlocks: must be a whole number"
@@ -80,7 +80,7 @@ def test_a_record_that_is_not_json_is_refused(text: str) -> None:
 
 
 @given(st.text() | _json.map(json.dumps) | st.dictionaries(st.just("c0"), _json).map(json.dumps))
-def test_a_hostile_record_is_read_or_refused_and_nothing_else_happens(text: str) -> None:
+def test_a_hostile_annotation_is_read_or_refused_without_another_error(text: str) -> None:
     try:
         record = decode_allocations(text)
     except InvalidRecord:

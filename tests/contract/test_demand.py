@@ -183,7 +183,7 @@ _BAD_COUNTS = [
 
 @pytest.mark.parametrize("resource", [CORE, MEMORY])
 @pytest.mark.parametrize(("count", "found", "rule"), _BAD_COUNTS)
-def test_a_count_must_be_a_whole_number_and_is_told_of_once(
+def test_a_count_must_be_a_whole_number_and_is_reported_once(
     resource: str, count: object, found: str, rule: str
 ) -> None:
     limits = {CORE: "50", MEMORY: "4"} | {resource: count}
@@ -230,7 +230,7 @@ def test_requests_without_limits_are_refused(limits: object) -> None:
 # --- bad: several things at once -----------------------------------------------------
 
 
-def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() -> None:
+def test_all_errors_of_a_pod_are_reported_at_once_container_by_container() -> None:
     spec = {
         "initContainers": [{"name": "i", "resources": {"limits": {CORE: "50"}}}],
         "containers": [
@@ -261,7 +261,7 @@ def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() ->
     assert len(_refusals(spec)) == 5
 
 
-def test_a_broken_rule_does_not_hide_a_count_that_can_be_read() -> None:
+def test_a_violated_rule_does_not_hide_a_readable_count() -> None:
     demand, errors = read_pod_demand(_limits("150", "x"), NAMES)
     assert errors
     assert demand.containers == (ContainerDemand("c", MAIN, 0, Demand(150, 0)),)

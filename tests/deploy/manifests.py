@@ -70,7 +70,7 @@ def environment(container: Json) -> dict[str, str]:
 
 
 def selects(selector: Json, labels: Json) -> bool:
-    """Tell whether a label selector (``In`` is all that it may say) selects who has *labels*."""
+    """Return whether a label selector (with no operator except ``In``) selects *labels*."""
     expressions = selector.get("matchExpressions", ())
     assert {each["operator"] for each in expressions} <= {"In"}
     return selector.get("matchLabels", {}).items() <= labels.items() and all(

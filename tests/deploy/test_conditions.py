@@ -75,7 +75,7 @@ KEPT_AWAY: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("entry", STEPS)
-def test_what_asks_for_gpus_reaches_the_webhook_and_nothing_else(entry: str) -> None:
+def test_only_requests_for_gpus_reach_the_webhook(entry: str) -> None:
     for what, spec in {**SENT, **KEPT_AWAY}.items():
         assert reaches(entry, _wrap(STEPS[entry], spec)) == (what in SENT), what
 
@@ -91,7 +91,7 @@ NEARLY = {
 
 
 @pytest.mark.parametrize("entry", STEPS)
-def test_names_that_are_nearly_ours_are_told_of_and_no_pod_waits_for_that(entry: str) -> None:
+def test_misspelt_names_reach_the_webhook_except_in_pods(entry: str) -> None:
     for what, spec in NEARLY.items():
         assert reaches(entry, _wrap(STEPS[entry], spec)) == (entry != PODS), what
         assert reaches(MISSPELT, {"spec": spec}), what
@@ -166,7 +166,7 @@ def test_a_pod_waits_for_its_stamps_and_nothing_else_waits_for_the_webhook() -> 
     }
 
 
-def test_every_entry_says_what_it_leaves_to_no_default() -> None:
+def test_every_entry_sets_all_fields_that_have_defaults() -> None:
     for name, each in _webhooks().items():
         assert each["sideEffects"] == "None"
         assert each["matchPolicy"] == "Equivalent"

@@ -80,7 +80,7 @@ def _mounts(spec: Json) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("spec", [WEBHOOK, PROXY], ids=["webhook", "proxy"])
-def test_what_asks_the_api_server_nothing_has_no_token(spec: Json) -> None:
+def test_programs_without_api_requests_have_no_token(spec: Json) -> None:
     account = find(OBJECTS, "ServiceAccount", spec["serviceAccountName"])
     assert account["automountServiceAccountToken"] is False
     assert spec["automountServiceAccountToken"] is False
@@ -168,7 +168,7 @@ def test_nothing_over_the_network_has_a_proxy_killed() -> None:
     assert {each for each in container if each.endswith("Probe")} == {"readinessProbe"}
 
 
-def test_a_proxy_calls_nobody_over_the_network() -> None:
+def test_a_proxy_makes_no_network_calls() -> None:
     spec = find(OBJECTS, "NetworkPolicy", "gpu-turnstile-proxy")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in spec
@@ -191,7 +191,7 @@ def test_the_webhooks_memory_holds_its_connections() -> None:
     assert int(limit.removesuffix("Mi")) >= 80 + 0.31 * connections + 64
 
 
-def test_nobody_writes_a_ca_bundle_by_hand() -> None:
+def test_no_manifest_contains_a_ca_bundle() -> None:
     assert "caBundle:" not in "".join(
         path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*.yaml")
     )

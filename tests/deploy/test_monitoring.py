@@ -99,10 +99,10 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
     monitor = find(read_yaml(FOLDER / "scrape.yaml"), "PodMonitor", "gpu-turnstile-agent")
     agents = find(base(), "DaemonSet", "gpu-turnstile-agent")
     rules = {each["alert"]: each["expr"] for each in RULES["spec"]["groups"][0]["rules"]}
-    place, name = monitor["metadata"]["namespace"], monitor["metadata"]["name"]
-    assert f'{{job="{place}/{name}"}}' in rules["GPUTurnstileAgentDown"]
-    place = agents["metadata"]["namespace"]
-    counted = f'{{namespace="{place}",daemonset=~"gpu-turnstile-(agent|proxy)"}}'
+    namespace, name = monitor["metadata"]["namespace"], monitor["metadata"]["name"]
+    assert f'{{job="{namespace}/{name}"}}' in rules["GPUTurnstileAgentDown"]
+    namespace = agents["metadata"]["namespace"]
+    counted = f'{{namespace="{namespace}",daemonset=~"gpu-turnstile-(agent|proxy)"}}'
     assert counted in rules["GPUTurnstileAgentMissing"]
     for alert, folder, name in (
         ("GPUTurnstileSchedulerDown", "scheduler-extender", "gpu-turnstile-scheduler"),
@@ -114,10 +114,10 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
             if each["kind"] == "Deployment"
         )
         assert deployment["metadata"]["name"] == name
-        place = deployment["metadata"]["namespace"]
-        assert f'{{namespace="{place}",deployment="{name}"}} == 0' in rules[alert]
+        namespace = deployment["metadata"]["namespace"]
+        assert f'{{namespace="{namespace}",deployment="{name}"}} == 0' in rules[alert]
 
 
-def test_the_dashboard_shows_the_cards_of_which_the_alert_tells() -> None:
+def test_the_dashboard_shows_the_cards_of_the_alert() -> None:
     rules = {each["alert"]: each["expr"] for each in RULES["spec"]["groups"][0]["rules"]}
     assert rules["GPUTurnstileCardFullAndIdle"] in set(_dashboard())

@@ -165,7 +165,7 @@ def _check_settings(agent: Json, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings(**options)
 
 
-def test_every_object_says_which_component_it_is_of(
+def test_every_object_has_the_label_of_its_component(
     built: tuple[list[Json], list[str], bool],
 ) -> None:
     """By these labels it is pruned, and a component removed."""
@@ -274,16 +274,16 @@ def test_the_agent_starts_once_the_operator_has_the_driver_ready_and_ends_while_
     (mount,) = waits["volumeMounts"]
     assert Path(ready).parent == Path(mount["mountPath"])
     command = [each.replace(ready, str(tmp_path / "ready")) for each in waits["command"]]
-    for ends in ("ready", "told"):
+    for ends in ("ready", "!stopped"):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
                 assert "waiting for the GPU Operator" in process.stdout.readline()
-                if ends == "told":
+                if ends == "!stopped":
                     process.terminate()
                 else:
                     (tmp_path / "ready").touch()
-                assert process.wait(30) == (143 if ends == "told" else 0)
+                assert process.wait(30) == (143 if ends == "!stopped" else 0)
             finally:
                 process.kill()
         (tmp_path / "ready").unlink(missing_ok=True)
@@ -299,7 +299,7 @@ def test_of_the_nri_plugin_the_agents_container_asks_for_all_cards_and_nobody_el
     assert asked == {key: "management.nvidia.com/gpu=all"}
 
 
-def test_openshift_lets_agent_and_proxy_be_what_they_ask_to_be() -> None:
+def test_openshift_admits_agent_and_proxy() -> None:
     objects = build("overlays/openshift")
     scc = find(objects, "SecurityContextConstraints", "gpu-turnstile-node")
     required = ("allowedCapabilities", "defaultAddCapabilities", "priority")

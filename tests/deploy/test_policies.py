@@ -104,8 +104,8 @@ def test_the_requests_policy_and_the_webhook_agree_about_every_pod(
     example = Creation("any", containers, init)
     (policy,) = (each for each in NEW_PODS if each["metadata"]["name"] == "gpu-turnstile-requests")
     _, errors = read_pod_demand(example.pod()["spec"], NAMES)
-    told = [error for error in errors if error.rule != NO_ROOM]  # the webhook's alone
-    assert bool(denials(policy, example.request())) == bool(told)
+    webhook_errors = [error for error in errors if error.rule != NO_ROOM]  # the webhook's alone
+    assert bool(denials(policy, example.request())) == bool(webhook_errors)
 
 
 _RIGHT = st.sampled_from(
@@ -140,19 +140,19 @@ def test_what_the_webhook_makes_of_any_pod_passes_the_policies() -> None:
         assert [each for policy in NEW_PODS for each in denials(policy, request)] == []
 
 
-def test_every_policy_that_asks_who_asks_for_gpus_asks_the_same() -> None:
+def test_all_policies_have_the_same_condition_for_gpu_pods() -> None:
     conditions = {
         each["metadata"]["name"]: each["spec"]["matchConditions"][0]["expression"]
         for each in NEW_PODS
     }
-    asks = conditions["gpu-turnstile-stamps"]
-    assert asks == conditions["gpu-turnstile-requests"]
+    condition = conditions["gpu-turnstile-stamps"]
+    assert condition == conditions["gpu-turnstile-requests"]
     (records,) = (each for each in NEW_PODS if each["metadata"]["name"].endswith("-records"))
-    (inside,) = (e for e in records["spec"]["variables"] if e["name"] == "asks")
-    assert inside["expression"] == asks.replace("'tencent.com'", "variables.domain")
+    (inside,) = (e for e in records["spec"]["variables"] if e["name"] == "requestsGpus")
+    assert inside["expression"] == condition.replace("'tencent.com'", "variables.domain")
 
 
-def test_new_pods_are_judged_where_the_webhook_is_asked_and_nowhere_else() -> None:
+def test_new_pods_are_reviewed_only_in_selected_namespaces() -> None:
     (hooks,) = (each for each in OBJECTS if each["kind"] == "MutatingWebhookConfiguration")
     selector = hooks["webhooks"][0]["namespaceSelector"]
     assert all(
@@ -169,7 +169,7 @@ def test_every_policy_is_bound_and_denies() -> None:
     assert bindings == {each["metadata"]["name"]: ["Deny", "Audit"] for each in POLICIES}
 
 
-def test_the_policies_know_every_annotation_of_the_contract() -> None:
+def test_the_policies_cover_every_annotation_of_the_contract() -> None:
     """A new one must be put under one of the rules, or nobody guards it."""
     names, text = Names(), str(find(OBJECTS, "ValidatingAdmissionPolicy", _GUARD))
     stamped = {names.predicate_time, names.predicate_node, names.predicate_gpu_idx_prefix}

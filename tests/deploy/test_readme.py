@@ -31,7 +31,7 @@ def _blocks(page: str, part: str) -> list[str]:
     return [textwrap.dedent(each) for each in found if part in each]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/gpu-operator.md", "docs/install.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
 def test_a_kustomization_of_ones_own_can_be_built_and_names_every_image(
     page: str, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""The components of the scheduler extender: who calls it, whom it believes, what it may bring."""
+"""The extender's components: its clients, their certificates, and its permissions."""
 
 from dataclasses import replace
 
@@ -140,6 +140,12 @@ def test_the_leader_is_found_through_an_endpoint_slice_that_it_writes_itself() -
     objects = _objects()
     service = find(objects, "Service", "gpu-turnstile-scheduler")
     endpoints = find(objects, "EndpointSlice", "gpu-turnstile-scheduler")
+    ipv6 = find(objects, "EndpointSlice", "gpu-turnstile-scheduler-ipv6")
+    assert endpoints["addressType"] == "IPv4"
+    assert ipv6 == endpoints | {
+        "metadata": endpoints["metadata"] | {"name": "gpu-turnstile-scheduler-ipv6"},
+        "addressType": "IPv6",
+    }
     # With a selector, Kubernetes would write slices of its own beside it.
     assert "selector" not in service["spec"]
     labels = endpoints["metadata"]["labels"]

@@ -9,7 +9,7 @@ from view.web.hosts import SERVICE
 OVERLAY = "overlays/view"
 
 
-def test_no_pod_reaches_it_and_the_service_leads_to_its_port() -> None:
+def test_no_pod_can_connect_and_the_service_has_its_port() -> None:
     objects = build(OVERLAY)
     spec = pod_specs(objects)["Deployment/gpu-turnstile-view"]
     deployment = find(objects, "Deployment", "gpu-turnstile-view")["spec"]
@@ -23,4 +23,4 @@ def test_no_pod_reaches_it_and_the_service_leads_to_its_port() -> None:
     (served,) = service["ports"]
     assert served["targetPort"] == port["name"]
     assert port["containerPort"] == variables(serve)["GPU_TURNSTILE_VIEW_PORT"].default
-    assert environment(containers(spec)[0])["GPU_TURNSTILE_VIEW_HOST"] == "0.0.0.0"
+    assert environment(containers(spec)[0])["GPU_TURNSTILE_VIEW_HOST"] == "::"

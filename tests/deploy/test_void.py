@@ -42,7 +42,7 @@ def _everywhere() -> Json:
         ({"containers": [{"env": VOID}], "ephemeralContainers": [{}]}, "e0"),
     ],
 )
-def test_a_container_that_asks_for_no_gpu_must_say_that_it_sees_none(
+def test_a_container_that_requests_no_gpu_must_set_its_visible_devices_to_none(
     containers: dict[str, Any], names: str
 ) -> None:
     found = _denied(**containers)

@@ -1,4 +1,4 @@
-"""Who was right: what the kubelet, the pod's record and the container itself say. Pure."""
+"""Compare the kubelet's state, the pod's annotation and the container's own log. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -138,8 +138,8 @@ class Cluster:
 
     def _request(self, method: Any, *args: Any, **kwargs: Any) -> bytes:
         try:
-            answer = method(*args, _preload_content=False, _request_timeout=_SECONDS, **kwargs)
-            data: bytes = answer.data
+            response = method(*args, _preload_content=False, _request_timeout=_SECONDS, **kwargs)
+            data: bytes = response.data
         except client.ApiException as error:
             raise ApiError(error.status or 0, _status(error)) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:

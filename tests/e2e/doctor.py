@@ -11,8 +11,8 @@ from tests.e2e.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the doctor said.
+class DoctorResult:
+    """The doctor's exit code and findings.
 
     Attributes:
         code: its exit code.
@@ -28,13 +28,13 @@ class Told:
         return {(each["check"], each["level"]) for each in self.items if each["level"] != "ok"}
 
     def one(self, check: str, level: str) -> Json:
-        """Give the only finding of a check with this level."""
+        """Return the only finding of a check with this level."""
         (found,) = (e for e in self.items if (e["check"], e["level"]) == (check, level))
         return found
 
 
-def ask(settings: Settings, *options: str) -> Told:
-    """Run it."""
+def ask(settings: Settings, *options: str) -> DoctorResult:
+    """Run the doctor."""
     program = Path(sys.executable).with_name("kubectl-gpu")
     done = subprocess.run(
         [program, "doctor", f"--kubeconfig={settings.kubeconfig}", "-o=json", *options],
@@ -44,4 +44,4 @@ def ask(settings: Settings, *options: str) -> Told:
         check=False,
     )
     assert done.stdout, done.stderr
-    return Told(done.returncode, json.loads(done.stdout)["items"])
+    return DoctorResult(done.returncode, json.loads(done.stdout)["items"])

@@ -61,14 +61,14 @@ class Gate:
             self.cluster.close()
 
     def admit(self) -> str | None:
-        """Put our webhook before the policies; tell why the API server cannot ask it."""
+        """Install our webhook and the policies; return why the API server cannot call it."""
         self._webhook = Webhook(self.cluster, self._folder, self._host)
         self._webhook.start()
         return self._webhook.configure(_asking("probe", self.names), self.names)
 
     @contextmanager
     def late_webhook(self, respond: Respond) -> Iterator[None]:
-        """Let a webhook of somebody else be called after ours."""
+        """Install a foreign webhook that is called after ours."""
         name = f"{self.cluster.namespace}-late"
         with running_hook(trustme.CA(), self._host, respond=respond, host=self._host) as hook:
             client = {"url": f"https://{self._host}:{hook.port}/", "caBundle": hook.ca_bundle}

@@ -137,7 +137,7 @@ class Ground:
         return created
 
     def stream(self, *, most: int = MOST) -> Stream:
-        """Five pods a second, each of which lives for a second."""
+        """Create five pods a second, each of which runs for a second."""
         return Stream(
             lambda name: self.cluster.create(self.make.short(name)), self.cluster.pods, most=most
         )
@@ -190,7 +190,7 @@ class Ground:
         running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
         asking = [(name, each) for name, pod in running.items() for each in self._asking(pod)]
         with ThreadPoolExecutor(_CLIENTS) as pool:
-            logs = list(pool.map(lambda each: self.told(each[0], each[1].name), asking))
+            logs = list(pool.map(lambda each: self.wait_for_log(each[0], each[1].name), asking))
         held = self.listed()
         seen = [
             Seen(
@@ -213,8 +213,8 @@ class Ground:
         assert not wrong, "\n".join(wrong)
         return seen
 
-    def told(self, pod: str, container: str) -> str:
-        """Give a container's log once it says which cards it sees, or as it is in the end."""
+    def wait_for_log(self, pod: str, container: str) -> str:
+        """Return a container's log once it names its cards, or as it is after a minute."""
         deadline = time.monotonic() + 60
         while True:
             log = self.cluster.log(pod, container)
@@ -243,7 +243,7 @@ def phase(pod: Json) -> str:
 
 
 def tried_anew(pod: Json, words: str) -> bool:
-    """Tell whether a restarted kubelet came to a running pod before our devices did (K11).
+    """Return whether a restarted kubelet admitted a running pod without our devices (K11).
 
     It is the kubelet's own refusal, of a pod of which an ordinary init container had cards and
     has ended: nothing of ours is asked.

@@ -183,9 +183,9 @@ class Installation:
         wait("the new certificate", lambda: self.secret("tls")["tls.crt"] != before)
 
     def look_at_secrets(self) -> None:
-        """Let kubelets hand the webhooks what their Secret holds.
+        """Make kubelets update the mounted Secrets of the webhooks.
 
-        A kubelet looks when it looks at a pod: once a minute, or when the pod changes.
+        A kubelet updates them when it syncs a pod: once a minute, or when the pod changes.
         """
         self._in("annotate", "pods", _WEBHOOKS, "--overwrite", "e2e/look=now")
 
@@ -199,9 +199,9 @@ class Installation:
             )
         except KubectlError as error:
             raise AssertionError(f"{error}: {self._in('logs', 'job/renewal')}") from error
-        said = self._in("logs", "job/renewal")
+        log = self._in("logs", "job/renewal")
         self._in("scale", CERTS, "--replicas=1")
-        return said
+        return log
 
     def _renewal(self, settle: int, grace: int) -> str:
         found = json.loads(self._in("get", CERTS, "--output=json"))
@@ -227,8 +227,8 @@ class Installation:
 
     def lines(self, app: str) -> list[Json]:
         """Read what the pods of a program have logged."""
-        said = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1")
-        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        log = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1")
+        return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
 
     def holder(self, lease: str) -> Json | None:
         """Give the pod that holds a lease; ``None`` where nobody does."""
@@ -312,7 +312,7 @@ def _runs_in(pid: str, program: str, uid: str) -> bool:
 
 
 def image_parts(image: str) -> dict[str, str]:
-    """Say an image as kustomize wants to be told."""
+    """Split an image into the fields of a kustomization."""
     name, at, digest = image.partition("@")
     if at:
         return {"newName": name, "digest": digest}

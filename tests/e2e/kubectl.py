@@ -15,7 +15,7 @@ class KubectlError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class KubectlOutput:
     """What one call printed.
 
     Attributes:
@@ -39,7 +39,7 @@ class Kubectl:
         self._program = program
         self._kubeconfig = kubeconfig
 
-    def run(self, *arguments: str, given: str = "", within: float = _SECONDS) -> Said:
+    def run(self, *arguments: str, given: str = "", within: float = _SECONDS) -> KubectlOutput:
         """Run it.
 
         Args:
@@ -59,9 +59,9 @@ class Kubectl:
             check=False,
         )
         if done.returncode:
-            said = done.stderr.strip() or done.stdout.strip()
-            raise KubectlError(f"kubectl {' '.join(arguments)}: {said}")
-        return Said(done.stdout, done.stderr)
+            message = done.stderr.strip() or done.stdout.strip()
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {message}")
+        return KubectlOutput(done.stdout, done.stderr)
 
     def json(self, *arguments: str) -> Json:
         """Run it and read what it prints."""

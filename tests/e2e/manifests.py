@@ -15,12 +15,12 @@ CARDS = 12
 BLOCKS = 96
 """Memory blocks of 256 MiB on each card."""
 
-_SAYS = "NVIDIA_VISIBLE_DEVICES"
+_CARDS_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 _LIMITS = f"{MOUNT_PATH}/{CONFIG_NAME}"
 # A few hundred bytes, of which nearly all are zero, on one line of the log.
-_TELL = (
+_PRINT_LIMITS_AND_CARDS = (
     f'echo "{_LIMITS}=$(gzip -c {_LIMITS} 2>/dev/null | base64 | tr -d "\\n")"; '
-    f'echo "{_SAYS}=${_SAYS}"; exec '
+    f'echo "{_CARDS_VARIABLE}=${_CARDS_VARIABLE}"; exec '
 )
 
 
@@ -42,19 +42,19 @@ def cards_file() -> Json:
 
 
 def visible(log: str) -> tuple[str, ...] | None:
-    """Read off a container's log which cards it sees; ``None`` when it has not said yet."""
-    said = [line for line in log.splitlines() if line.startswith(f"{_SAYS}=")]
-    return tuple(said[-1].partition("=")[2].split(",")) if said else None
+    """Read from a container's log which cards it sees; ``None`` if it has not printed them yet."""
+    lines = [line for line in log.splitlines() if line.startswith(f"{_CARDS_VARIABLE}=")]
+    return tuple(lines[-1].partition("=")[2].split(",")) if lines else None
 
 
 def limits(log: str) -> VcudaConfig | None:
     """Read off a container's log which limits it found when it started last.
 
-    ``None`` when it has not said, or found no limits that can be read.
+    ``None`` if it has not printed them, or found no readable limits.
     """
-    said = [line for line in log.splitlines() if line.startswith(f"{_LIMITS}=")]
+    lines = [line for line in log.splitlines() if line.startswith(f"{_LIMITS}=")]
     try:
-        return decode(gzip.decompress(base64.b64decode(said[-1].partition("=")[2])))
+        return decode(gzip.decompress(base64.b64decode(lines[-1].partition("=")[2])))
     except (IndexError, ValueError, OSError, EOFError):
         return None
 
@@ -137,7 +137,7 @@ class Maker:
             "name": name,
             "image": self._image,
             "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", _TELL + run],
+            "command": ["sh", "-c", _PRINT_LIMITS_AND_CARDS + run],
             **more,
         }
 

@@ -67,7 +67,7 @@ class Program:
         return made
 
     def mark(self) -> None:
-        """Let :meth:`events` begin here."""
+        """Make :meth:`events` start here."""
         self._mark = len(read_lines(self.log))
 
     def events(self, event: str) -> list[dict[str, Any]]:
@@ -111,8 +111,8 @@ class Webhook(Program):
         def ready() -> bool:
             url = f"{self._url}/readyz"
             try:
-                with urllib.request.urlopen(url, timeout=2, context=context) as answer:
-                    return bool(answer.status == 200)
+                with urllib.request.urlopen(url, timeout=2, context=context) as response:
+                    return bool(response.status == 200)
             except (urllib.error.URLError, OSError):
                 assert self.alive, f"the webhook has died: {self.tail()}"
                 return False

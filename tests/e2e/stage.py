@@ -136,12 +136,12 @@ class Stage(Ground):
     # --- looking ---------------------------------------------------------------------
 
     def registered(self) -> bool:
-        """Tell whether the agent says that the kubelet knows it."""
+        """Return whether the agent reports that it is registered with the kubelet."""
         assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
         try:
             url = f"http://127.0.0.1:{self._ports['agent']}/readyz"
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(url, timeout=2) as response:
+                return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
 

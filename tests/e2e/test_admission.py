@@ -1,4 +1,4 @@
-"""The way in: what the API server lets through, what it stamps, and what it answers."""
+"""Admission on a real API server: what is allowed, denied and stamped, with its messages."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def test_a_share_sees_its_card_and_nothing_else(stage: Stage) -> None:
     assert seen.visible == (stage.cards[0],)
 
 
-def test_a_pod_is_stamped_with_its_place_in_line(admitting: Stage) -> None:
+def test_a_pod_is_stamped_with_its_admission_rank(admitting: Stage) -> None:
     names = admitting.names
     pods = admitting.run(*(admitting.make.single(f"p{number}", 5, 4) for number in range(20)))
 
@@ -44,7 +44,7 @@ def test_a_pod_is_stamped_with_its_place_in_line(admitting: Stage) -> None:
     [(150, 4), (10, None), (None, 4)],
     ids=["a card and a half", "a share without memory", "memory without cores"],
 )
-def test_what_can_never_be_served_is_refused_in_words(
+def test_a_request_that_can_never_be_served_is_refused_with_a_reason(
     admitting: Stage, cores: int | None, memory: int | None
 ) -> None:
     pod = admitting.make.single("refused", cores, memory)

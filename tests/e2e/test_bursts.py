@@ -40,7 +40,9 @@ def test_a_name_that_comes_back_is_another_pod(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("allocates", [1, 15, 40])
-def test_an_agent_killed_midway_costs_no_pod_and_is_right(stage: Stage, allocates: int) -> None:
+def test_an_agent_killed_in_a_burst_fails_no_pod_and_names_the_right_containers(
+    stage: Stage, allocates: int
+) -> None:
     made = stage.make.burst(PODS, seed=3)
     before, after = made[: PODS // 2], made[PODS // 2 :]
     creating = stage.submit(before)

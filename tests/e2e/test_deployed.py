@@ -52,7 +52,7 @@ def test_the_api_server_has_nothing_against_the_policies(deployed: Deployed) -> 
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.stem)
-def test_examples_are_taken_or_refused_as_they_say(deployed: Deployed, example: Path) -> None:
+def test_examples_are_accepted_or_denied_as_documented(deployed: Deployed, example: Path) -> None:
     def apply() -> str:
         namespace = f"--namespace={deployed.ground.cluster.namespace}"
         return deployed.kubectl.run(
@@ -135,7 +135,7 @@ def test_a_token_that_names_no_node_may_write_nothing(deployed: Deployed, tmp_pa
         _try(agent, ground, "annotate", "pod", "own", f"{ground.names.gpu_assigned}=true")
 
 
-def test_nobody_else_changes_what_a_pod_got(deployed: Deployed) -> None:
+def test_no_other_user_can_change_a_pods_allocation(deployed: Deployed) -> None:
     ground, admin = deployed.ground, deployed.kubectl
     ground.run(ground.make.single("own", 5, 4))
 
@@ -198,11 +198,11 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed:
         wait("calls while webhooks serve the old one", load.more(1000))
         late = installation.served() == served
         installation.look_at_secrets()
-        said = installation.end_renewal()
+        log = installation.end_renewal()
         wait("more calls", load.more(100))
 
     deployed.ground.report(f"certificate renewed, {'late' if late else 'soon'} served: {load}")
-    assert load.failures == [], said
+    assert load.failures == [], log
     assert installation.trusted() == {installation.secret("ca")["ca.crt"]} != before
     assert installation.served() == {installation.secret("tls")["tls.crt"]}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.cluster import Json
 from tests.e2e.deployed import Deployed, deploying
-from tests.e2e.doctor import Told, ask
+from tests.e2e.doctor import DoctorResult, ask
 from tests.e2e.ground import Ground, wait
 from tests.e2e.installation import AGENT, AGENTS, CERTS, NAMESPACE
 from tests.e2e.kubectl import Kubectl, KubectlError
@@ -31,14 +31,16 @@ class Doctor:
         self.deployed = deployed
         self._settings = settings
 
-    def ask(self, *options: str, expect: int | None = None) -> Told:
-        told = ask(self._settings, *options)
-        assert expect in (None, told.code), told
-        return told
+    def ask(self, *options: str, expect: int | None = None) -> DoctorResult:
+        result = ask(self._settings, *options)
+        assert expect in (None, result.code), result
+        return result
 
-    def until(self, what: str, holds: Callable[[Told], object], within: float = 90.0) -> Told:
-        """Ask until something holds of what it says, and give that."""
-        last: list[Told] = []
+    def until(
+        self, what: str, holds: Callable[[DoctorResult], object], within: float = 90.0
+    ) -> DoctorResult:
+        """Run the doctor until its result fulfils a condition; return that result."""
+        last: list[DoctorResult] = []
 
         def held() -> object:
             last[:] = [self.ask()]
@@ -53,18 +55,18 @@ class Doctor:
 
     def error(self, check: str, text: str) -> Json:
         """Wait for an error of a check; the exit code says that there is one."""
-        told = self.until(
+        result = self.until(
             f"an error of {check}",
-            lambda told: any(
+            lambda result: any(
                 (each["check"], each["level"]) == (check, "error") and text in each["text"]
-                for each in told.items
+                for each in result.items
             ),
         )
-        assert told.code == 1
-        return next(e for e in told.items if e["check"] == check and text in e["text"])
+        assert result.code == 1
+        return next(e for e in result.items if e["check"] == check and text in e["text"])
 
-    def healthy(self) -> Told:
-        return self.until("nothing is wrong", lambda told: told.wrong == TRUE_WARNINGS, 180.0)
+    def healthy(self) -> DoctorResult:
+        return self.until("nothing is wrong", lambda result: result.wrong == TRUE_WARNINGS, 180.0)
 
 
 @pytest.fixture(scope="module")
@@ -105,27 +107,27 @@ def _patch(doctor: Doctor, what: str, *operations: Json, options: tuple[str, ...
 
 
 def test_nothing_is_wrong_but_what_was_chosen(doctor: Doctor) -> None:
-    told = doctor.ask(expect=0)
-    assert told.wrong == TRUE_WARNINGS
-    assert "1 of 1" in next(e["text"] for e in told.items if e["check"] == "agents")
+    result = doctor.ask(expect=0)
+    assert result.wrong == TRUE_WARNINGS
+    assert "1 of 1" in next(e["text"] for e in result.items if e["check"] == "agents")
 
 
-def test_a_user_without_rights_learns_that_nothing_is_known(doctor: Doctor) -> None:
-    told = doctor.ask("--as=e2e-nobody", expect=3)
-    assert {each["level"] for each in told.items if each["check"] != "kubernetes-version"} == {
+def test_a_user_without_permissions_sees_everything_as_unknown(doctor: Doctor) -> None:
+    result = doctor.ask("--as=e2e-nobody", expect=3)
+    assert {each["level"] for each in result.items if each["check"] != "kubernetes-version"} == {
         "unknown"
     }
-    for each in told.items:
+    for each in result.items:
         assert each["level"] == "ok" or 'User "e2e-nobody" cannot' in each["text"], each
 
 
-def test_a_webhook_that_is_away(doctor: Doctor) -> None:
+def test_an_unreachable_webhook(doctor: Doctor) -> None:
     doctor.deployed.installation.scale_webhook(0)
 
     doctor.error("webhook", "the API server cannot reach the webhook")
     found = doctor.error("webhook-replicas", "0 of 0 pods are ready")
-    said = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
-    assert "0 desired" in said
+    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
+    assert "0 desired" in output
 
 
 def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
@@ -159,18 +161,20 @@ def test_agents_that_are_gone(doctor: Doctor) -> None:
 
     found = doctor.error("agents", "DaemonSet gpu-turnstile-agent is missing")
     assert found["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
-    told = doctor.until("what it left is told", lambda told: ("leftovers", "warning") in told.wrong)
-    assert told.one("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
-    assert ("enforcement", "unknown") in told.wrong
+    result = doctor.until(
+        "what it left is told", lambda result: ("leftovers", "warning") in result.wrong
+    )
+    assert result.one("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
+    assert ("enforcement", "unknown") in result.wrong
 
 
 def test_a_node_is_not_called_wrong_while_agent_and_proxy_are_new(doctor: Doctor) -> None:
     _delete_proxies(doctor)
     doctor.deployed.installation.roll_agents()
 
-    def settled(told: Told) -> bool:
-        assert ("allocatable", "error") not in told.wrong, told
-        return told.wrong == TRUE_WARNINGS
+    def settled(result: DoctorResult) -> bool:
+        assert ("allocatable", "error") not in result.wrong, result
+        return result.wrong == TRUE_WARNINGS
 
     doctor.until("the node offers its cards again", settled)
 
@@ -180,7 +184,7 @@ def _delete_proxies(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
 
 
-def test_a_record_that_says_something_else(doctor: Doctor) -> None:
+def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
     deployed, ground = doctor.deployed, doctor.deployed.ground
     key = ground.names.gpu_allocation
     pod = ground.run(ground.make.single("share", 10, 4))["share"]
@@ -200,7 +204,7 @@ def test_a_record_that_says_something_else(doctor: Doctor) -> None:
     assert found["run"] == f"kubectl gpu explain -n {ground.cluster.namespace} share"
 
 
-def test_an_extender_that_is_away(doctor: Doctor) -> None:
+def test_an_unreachable_extender(doctor: Doctor) -> None:
     _patch(
         doctor,
         EXTENDER,
@@ -210,8 +214,8 @@ def test_an_extender_that_is_away(doctor: Doctor) -> None:
     )
 
     found = doctor.error("scheduler-extender", "pods are ready: scheduler: ")
-    said = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
-    assert "e2e:no" in said
+    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
+    assert "e2e:no" in output
     doctor.error("extender-lease", "")
 
 

@@ -24,15 +24,15 @@ def test_malformed_registrations_calls_and_lists_disturb_nobody(stage: Stage) ->
     dice = random.Random(1)
     before = len(stage.proxy.events("registered"))
     staying = stage.run(*stage.make.burst(10, seed=9))
-    answers: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
     with grpc.insecure_channel(f"unix:{stage.plugins / 'kubelet.sock'}", _OPTIONS) as channel:
         register = channel.unary_unary("/v1beta1.Registration/Register", None, None)
         for _ in range(REGISTRATIONS):
-            answers[_code(register, _registration(dice))] += 1
+            codes[_code(register, _registration(dice))] += 1
         fake = Plugin(stage.plugins, "fake")
         for _ in range(LISTS):
             fake.lists = [_bytes(dice)]
-            answers[_code(register, _of(fake.endpoint))] += 1
+            codes[_code(register, _of(fake.endpoint))] += 1
         fake.end()
     kubelets = sorted(stage.settings.plugin_dir.glob("proxy-*.sock"))
     assert len(kubelets) == 2
@@ -42,7 +42,7 @@ def test_malformed_registrations_calls_and_lists_disturb_nobody(stage: Stage) ->
                 call = channel.unary_unary(
                     f"/v1beta1.DevicePlugin/{dice.choice(_METHODS)}", None, None
                 )
-                answers[_code(call, _bytes(dice))] += 1
+                codes[_code(call, _bytes(dice))] += 1
     for number in range(CONNECTIONS):
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(str(dice.choice([stage.plugins / "kubelet.sock", *kubelets])))
@@ -50,9 +50,9 @@ def test_malformed_registrations_calls_and_lists_disturb_nobody(stage: Stage) ->
 
     pods = stage.run(*(stage.make.single(f"after-{each}", 5, 4) for each in range(10)))
 
-    stage.report(f"malformed bytes: {dict(answers)}, and {CONNECTIONS} connections")
-    assert answers.total() == REGISTRATIONS + LISTS + CALLS
-    assert answers["OK"] == 0
+    stage.report(f"malformed bytes: {dict(codes)}, and {CONNECTIONS} connections")
+    assert codes.total() == REGISTRATIONS + LISTS + CALLS
+    assert codes["OK"] == 0
     assert stage.proxy.alive
     assert len(stage.proxy.events("registered")) == before
     assert stage.refused(pods) == {}

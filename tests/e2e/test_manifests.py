@@ -47,13 +47,13 @@ def test_an_api_server_takes_all_of_it_without_a_warning(
     tried = [each for each in built if each["kind"] in known]
     left_out = sorted({each["kind"] for each in built} - known)
 
-    said = kubectl.run(
+    output = kubectl.run(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-"),
         given=yaml.safe_dump_all(tried),
     )
 
-    assert said.err == ""
-    assert len(said.out.splitlines()) == len(tried)
+    assert output.err == ""
+    assert len(output.out.splitlines()) == len(tried)
     if left_out:
         report(f"{overlay}: the cluster has no {', '.join(left_out)}: not tried")
 

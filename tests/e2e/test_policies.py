@@ -151,7 +151,7 @@ def test_nothing_makes_a_pod_ask_once_it_is_there(gate: Gate) -> None:
         assert "resources" not in gate.cluster.create(whole, dry_run=True)["spec"]
 
 
-def test_what_a_late_webhook_adds_passes_nobody_unchecked(admitting: Gate) -> None:
+def test_additions_of_a_late_webhook_are_checked(admitting: Gate) -> None:
     with pytest.raises(ApiError, match="does not have the stamps of the webhook"):
         _patched(admitting, _ASK)
     with pytest.raises(ApiError, match=r"stamps of the webhook|more than one card must be"):
@@ -194,13 +194,13 @@ def test_a_manifest_copied_from_a_running_pod_is_created(
         predicate_gpu_idx_0="3",
     )
 
-    said = admitting.kubectl.run(
+    output = admitting.kubectl.run(
         *("create", f"--namespace={admitting.cluster.namespace}", "--dry-run=server"),
         *("--filename=-", "--output=json"),
         given=json.dumps({"apiVersion": "v1", "kind": "Pod", **copied}),
     )
 
-    made = json.loads(said.out)["metadata"].get("annotations", {})
+    made = json.loads(output.out)["metadata"].get("annotations", {})
     assert made.keys() == (stamps(NAMES).keys() if limits else set())
     why = "gpu-turnstile writes it" if limits else "the pod requests no GPU"
-    assert f"[{NAMES.gpu_allocation}]: dropped, {why}" in said.err
+    assert f"[{NAMES.gpu_allocation}]: dropped, {why}" in output.err

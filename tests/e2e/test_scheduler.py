@@ -82,7 +82,7 @@ def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
     )
 
 
-def test_a_killed_extender_costs_no_pod_of_a_burst(deployed: Deployed) -> None:
+def test_a_killed_extender_fails_no_pod_of_a_burst(deployed: Deployed) -> None:
     ground, installation = deployed.ground, deployed.installation
     burst = [ground.make.single(f"burst-{number}", 10, 4) for number in range(90)]
     half = len(burst) // 2

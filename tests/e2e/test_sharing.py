@@ -1,4 +1,4 @@
-"""Who gets what: whole cards, shares beside each other, and places that come back."""
+"""Allocation: whole cards, shares of one card, and slots that become free."""
 
 import re
 
@@ -28,12 +28,12 @@ def test_whole_cards_are_whole_and_seen_in_order(stage: Stage) -> None:
     for name in ("one", "two", "three"):
         observe = list(seen[name].visible or ())
         assert observe == sorted(observe)
-        assert all(_places(seen[name].held[Resource.CORE], card) == 100 for card in observe)
+        assert all(_count_slots(seen[name].held[Resource.CORE], card) == 100 for card in observe)
     blocks = seen["two"].held[Resource.MEMORY]
-    assert [_places(blocks, card) for card in seen["two"].visible or ()] == [5, 5]
+    assert [_count_slots(blocks, card) for card in seen["two"].visible or ()] == [5, 5]
 
 
-def test_a_place_that_was_freed_is_given_out_again(stage: Stage) -> None:
+def test_a_freed_slot_is_allocated_again(stage: Stage) -> None:
     pods = stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS)))
     seen = stage.audit("a full node", pods)
     assert {each.visible for each in seen} == {(card,) for card in stage.cards}
@@ -63,7 +63,7 @@ def test_exactly_what_is_left_is_given_asked_for_a_preference_or_not(stage: Stag
     }
 
 
-def test_a_share_that_only_fits_over_two_cards_is_refused_in_words(stage: Stage) -> None:
+def test_a_share_that_only_fits_over_two_cards_is_refused_with_a_reason(stage: Stage) -> None:
     """The scheduler counts places, not cards: it sends what no card has room for."""
     stage.run(
         *(stage.make.single(f"whole-{number}", 100) for number in range(CARDS - 2)),
@@ -87,7 +87,7 @@ def test_a_share_that_only_fits_over_two_cards_is_refused_in_words(stage: Stage)
     stage.audit("what fits after a refusal", fits)
 
 
-def test_places_of_an_init_container_are_handed_on(stage: Stage) -> None:
+def test_slots_of_an_init_container_are_reused(stage: Stage) -> None:
     """Fact K7: what an ordinary init container had goes to the containers after it."""
     make = stage.make
     small, large = make.container("main", 10, 4), make.container("main", 30, 12)
@@ -113,7 +113,7 @@ def test_places_of_an_init_container_are_handed_on(stage: Stage) -> None:
     assert len(stage.audit("init containers and sidecars", pods)) == 8
 
 
-def _places(ids: frozenset[str], card: str) -> int:
+def _count_slots(ids: frozenset[str], card: str) -> int:
     return sum(Slot.parse(each).card == card for each in ids)
 
 

@@ -72,7 +72,7 @@ def test_every_package_reaches_the_builder(file: str, line: str) -> None:
     assert set(re.findall(line, text, flags=re.MULTILINE)) == PACKAGES
 
 
-def test_it_runs_as_nobody_and_without_a_package_manager() -> None:
+def test_it_runs_without_root_and_without_a_package_manager() -> None:
     last = (ROOT / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", last, re.MULTILINE)  # runAsNonRoot needs numbers
     assert "rm -rf /usr/local/lib/python3*/ensurepip /usr/local/bin/pip* " in last

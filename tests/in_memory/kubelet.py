@@ -54,7 +54,7 @@ class Kubelet:
 
     Attributes:
         state: of the current instance.
-        life: counts its lives.
+        instance: counts its instances.
         pods: the true state of its pods, by UID.
         queue: bound pods that it has not begun to admit.
         admitting: the pod being admitted, if any.
@@ -68,7 +68,7 @@ class Kubelet:
 
     def __init__(
         self,
-        places: Mapping[Resource, Collection[str]],
+        device_ids: Mapping[Resource, Collection[str]],
         api: InMemoryApi[Pod],
         plugins: Plugins,
         random: Random,
@@ -79,7 +79,7 @@ class Kubelet:
         """Start without pods, with all device IDs healthy and no plugin registered.
 
         Args:
-            places: the device IDs of the node.
+            device_ids: the device IDs of the node.
             api: where pods come from, and statuses go.
             plugins: answers the calls.
             random: all that is left to chance.
@@ -97,7 +97,7 @@ class Kubelet:
         self.unhealthy: set[str] = set()
         self.connected = False
         self.first: tuple[str, ...] = ()
-        self._places = {each: tuple(ids) for each, ids in places.items()}
+        self._device_ids = {each: tuple(ids) for each, ids in device_ids.items()}
         self._api, self._plugins, self._random = api, plugins, random
         self._overtaken = overtaken
         self._batch = 0  # how many of the queue are of the first list of this life
@@ -151,7 +151,7 @@ class Kubelet:
 
     def advertise(self) -> None:
         """Make the plugin list its devices."""
-        for resource, ids in self._places.items():
+        for resource, ids in self._device_ids.items():
             self.state.advertised(
                 resource, [Device(each, each not in self.unhealthy) for each in ids]
             )

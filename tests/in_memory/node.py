@@ -318,7 +318,7 @@ class Node:
         """End all containers of a pod; the API server does not know it yet."""
         self.kubelet.end(pod)
 
-    def told(self) -> None:
+    def publish_statuses(self) -> None:
         """Write all pod statuses to the API server, and deliver them to the agent's watch."""
         self.kubelet.write_statuses()
         self.watch.deliver()

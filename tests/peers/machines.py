@@ -123,10 +123,10 @@ def _divisions(cards: list[int], size: int, padding: int) -> Iterator[list[tuple
         yield [tuple(cards)]
         return
     first, *others = cards
-    for places in combinations(range(len(others)), size - 1):
-        chosen = (first, *(others[place] for place in places))
+    for indices in combinations(range(len(others)), size - 1):
+        chosen = (first, *(others[index] for index in indices))
         if chosen.count(-1) not in (0, padding):
             continue
-        rest = [card for place, card in enumerate(others) if place not in places]
+        rest = [card for index, card in enumerate(others) if index not in indices]
         for more in _divisions(rest, size, padding):
             yield [chosen, *more]

@@ -45,7 +45,7 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class OurResult:
     """Ours: the answer, and the rules or words that explain it."""
 
     value: str
@@ -171,12 +171,12 @@ class Placing:
     must: tuple[int, ...] = ()
     chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
-    def answer(self, wants: str) -> Answer:
+    def evaluate(self, wants: str) -> OurResult:
         """Place the pod as the agent does; the scheduler's view has to agree."""
         node = parse_node(self.box.object(), NAMES)
         pod = admitted_pod(self.pod, self.wishes, max(self.box.blocks, default=0))
         if pod is None:
-            return Answer(FITS)
+            return OurResult(FITS)
         try:
             found = self._plan(pod, node)
         except NoPlacement as error:
@@ -186,16 +186,16 @@ class Placing:
         if not self.must:
             fit = check(pod.pod_class, NodeSnapshot(node, self.box.free))
             if bool(found) == isinstance(fit, Unschedulable):
-                return Answer("the extender decides otherwise", (str(fit),))
+                return OurResult("the extender decides otherwise", (str(fit),))
         if not found:
-            return Answer(REFUSED, (why,))
+            return OurResult(REFUSED, (why,))
         if wants in (FITS, REFUSED):
-            return Answer(FITS)
+            return OurResult(FITS)
         if wants.startswith(COUNTS):
             everything = [card for cards in found.values() for card in cards]
             counts = sorted((everything.count(card) for card in {*everything}), reverse=True)
-            return Answer(COUNTS + ",".join(map(str, counts)))
-        return Answer(" | ".join(",".join(map(str, cards)) for cards in found.values()))
+            return OurResult(COUNTS + ",".join(map(str, counts)))
+        return OurResult(" | ".join(",".join(map(str, cards)) for cards in found.values()))
 
     def _plan(self, pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]]:
         policy = Policy(pod.wishes.policy or self.policy)
@@ -258,7 +258,7 @@ class Admission:
     pod: tuple[str, ...]
     node: str = ""
 
-    def answer(self, _wants: str) -> Answer:
+    def evaluate(self, _wants: str) -> OurResult:
         """Send a review to the webhook's own decision; rules and warnings are told."""
         spec = {"nodeName": self.node} if self.node else {}
         request = {
@@ -271,7 +271,9 @@ class Admission:
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
         review = decode_review(json.dumps(body).encode())
         verdict = mutate_pod(review, names=NAMES, stamp=lambda: OrderStamp(1, "a", 0))
-        return Answer(ALLOWED if verdict.allowed else DENIED, (*verdict.rules, *verdict.warnings))
+        return OurResult(
+            ALLOWED if verdict.allowed else DENIED, (*verdict.rules, *verdict.warnings)
+        )
 
 
 @dataclass(frozen=True)
@@ -282,13 +284,13 @@ class Wish:
     model: str = "GPU"
     uuid: str = "GPU-0"
 
-    def answer(self, _wants: str) -> Answer:
+    def evaluate(self, _wants: str) -> OurResult:
         """Answer ``yes``, ``no``, or ``refused`` with the webhook's rules."""
         annotations = {f"{NAMES.domain}/{key}": text for key, text in self.wishes.items()}
         wishes, errors = read_wishes(annotations, NAMES)
         if errors:
-            return Answer(REFUSED, tuple(error.rule for error in errors))
-        return Answer("no" if wishes.excludes(model=self.model, uuid=self.uuid) else "yes")
+            return OurResult(REFUSED, tuple(error.rule for error in errors))
+        return OurResult("no" if wishes.excludes(model=self.model, uuid=self.uuid) else "yes")
 
 
 @dataclass(frozen=True)
@@ -302,17 +304,17 @@ class Footprint:
     pod: tuple[str, ...]
     cards: tuple[tuple[int, ...], ...] = ()
 
-    def answer(self, _wants: str) -> Answer:
+    def evaluate(self, _wants: str) -> OurResult:
         """Answer ``110/5000``, or ``0:50/1000 1:100/2000`` by card."""
         pod = read_gpu_pod(pod_object(self.pod), NAMES)
         if pod is None:
-            return Answer("0/0")
+            return OurResult("0/0")
         if not self.cards:
-            return Answer("{}/{}".format(*pod.pod_class.peak))
+            return OurResult("{}/{}".format(*pod.pod_class.peak))
         names = [each.name for each in pod.demand.containers]
         cards = [ContainerCards(each, Provenance.RECORDED) for each in self.cards]
         taken = held_by_pod(pod.demand, dict(zip(names, cards, strict=True)))
-        return Answer(
+        return OurResult(
             " ".join(f"{card}:{cores}/{blocks}" for card, (cores, blocks) in taken.items())
         )
 
@@ -323,9 +325,9 @@ class Counted:
 
     phase: str
 
-    def answer(self, _wants: str) -> Answer:
+    def evaluate(self, _wants: str) -> OurResult:
         """Answer ``yes`` or ``no``, as the extender counts."""
-        return Answer(
+        return OurResult(
             "no"
             if read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES).terminal
             else "yes"
@@ -348,12 +350,12 @@ class Choice:
     wishes: Mapping[str, str] = field(default_factory=dict)
     inventories: Mapping[int, str] = field(default_factory=dict)
 
-    def answer(self, wants: str) -> Answer:
+    def evaluate(self, wants: str) -> OurResult:
         """Decide about each node as filter and prioritize do."""
         largest = max((blocks for box in self.boxes for blocks in box.blocks), default=0)
         pod = admitted_pod(self.pod, self.wishes, largest)
         if pod is None:
-            return Answer(",".join(map(str, range(len(self.boxes)))))
+            return OurResult(",".join(map(str, range(len(self.boxes)))))
         decisions = Decisions(State(NAMES), NAMES)
         scores, why = {}, []
         for number, box in enumerate(self.boxes):
@@ -371,8 +373,8 @@ class Choice:
                 scores[number] = verdict
         best = [str(each) for each, score in scores.items() if score == max(scores.values())]
         if wants == FITS and best:
-            return Answer(FITS)
-        return Answer(",".join(best) or REFUSED, tuple(why))
+            return OurResult(FITS)
+        return OurResult(",".join(best) or REFUSED, tuple(why))
 
 
 Question: TypeAlias = Placing | Admission | Wish | Footprint | Counted | Choice

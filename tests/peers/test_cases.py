@@ -33,15 +33,15 @@ RTX8000 = MACHINES["4 x RTX8000"]
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_case_ends_as_the_peers_test_expects_or_better(case: Case) -> None:
-    answer = case.question.answer(case.wants)
-    assert explain(case, answer), f"{answer.value}, not {case.wants}: {answer.why}"
+    result = case.question.evaluate(case.wants)
+    assert explain(case, result), f"{result.value}, not {case.wants}: {result.why}"
 
 
 def test_what_is_different_on_purpose_is_a_row_of_the_page() -> None:
     _, _, section = MIGRATE.read_text(encoding="utf-8").partition("\n## Different on purpose\n")
     rows = re.findall(r"^\| ([A-Z][^|]*) \|", section, flags=re.MULTILINE)
     assert {rule.text for rule in RULES.values() if not rule.better} == set(rows)
-    found = [explain(case, case.question.answer(case.wants)) for case in CASES]
+    found = [explain(case, case.question.evaluate(case.wants)) for case in CASES]
     on_purpose = [rule for rule in found if rule is not None and not rule.better]
     assert (len(found), len(on_purpose)) == (606, 24)  # as docs/benchmarks.md has it
 
@@ -66,7 +66,7 @@ def test_worse_is_what_no_rule_and_no_measure_explains(
     question: Placing | Admission | Choice, wants: str, name: str, rule: Rule | None
 ) -> None:
     case = Case("peer", "test", "name", question, wants, name)
-    assert explain(case, question.answer(wants)) is rule
+    assert explain(case, question.evaluate(wants)) is rule
 
 
 @pytest.mark.parametrize(

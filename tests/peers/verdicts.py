@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import ge
 
 from tests.peers.cases import Case
-from tests.peers.questions import ALLOWED, DENIED, FITS, REFUSED, Answer, Choice, Placing
+from tests.peers.questions import ALLOWED, DENIED, FITS, REFUSED, Choice, OurResult, Placing
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Rule:
     by_reason: bool = False
     better: bool = False
 
-    def applies(self, name: str, case: Case, answer: Answer) -> bool:
+    def applies(self, name: str, case: Case, result: OurResult) -> bool:
         """Return whether the rule, by its name, explains our answer."""
         named = name == case.rule
         if self.by_reason:
-            named = bool(answer.why) and all(name in each for each in answer.why)
-        return named and self.wants in ("", case.wants) and self.ours in ("", answer.value)
+            named = bool(result.why) and all(name in each for each in result.why)
+        return named and self.wants in ("", case.wants) and self.ours in ("", result.value)
 
 
 SAME, BETTER = Rule("", better=True), Rule("by the peer's own measure", better=True)
@@ -54,18 +54,18 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def explain(case: Case, answer: Answer) -> Rule | None:
+def explain(case: Case, result: OurResult) -> Rule | None:
     """Return what makes our answer as good as the peer's; ``None`` where it is worse."""
     alike = case.wants.split(" or ")
-    if answer.value in alike:
+    if result.value in alike:
         return SAME
-    if isinstance(case.question, Choice) and {*answer.value.split(",")} & {*case.wants.split(",")}:
+    if isinstance(case.question, Choice) and {*result.value.split(",")} & {*case.wants.split(",")}:
         return SAME  # nodes of the same score, the expected one among them
-    named = (rule for name, rule in RULES.items() if rule.applies(name, case, answer))
+    named = (rule for name, rule in RULES.items() if rule.applies(name, case, result))
     if (rule := next(named, None)) is not None:
         return rule
     if isinstance(case.question, Placing):
-        return _rate(case.question.rate(answer.value), case.question.rate(alike[0]))
+        return _rate(case.question.rate(result.value), case.question.rate(alike[0]))
     return None
 
 

@@ -206,7 +206,7 @@ def test_what_does_not_parse_is_a_fault_and_never_a_zero(
         *((text, {}) for text in ("", "1,", "-1", "1, 2", "1" * 10)),
     ],
 )
-def test_what_a_scheduler_chose_is_read_or_told(
+def test_a_schedulers_choice_is_read_or_reported_as_invalid(
     text: str, chosen: dict[str, tuple[int, ...]]
 ) -> None:
     pod = _pod()
@@ -322,7 +322,7 @@ def test_nothing_is_remembered_of_pods_with_very_many_containers() -> None:
     assert few.pod_class is a_pod("b", *[(1, 1)] * 4).pod_class
 
 
-def test_a_class_knows_what_the_whole_pod_asks_for() -> None:
+def test_a_pod_class_has_the_whole_pods_demand() -> None:
     found = a_pod("a", (30, 4), (200, 8), inits=[(300, 0)], sidecars=[(10, 1)]).pod_class
     assert found.kinds == (
         ContainerKind.INIT,

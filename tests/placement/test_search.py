@@ -107,7 +107,7 @@ def test_shares_of_one_pod_that_are_spread_are_on_different_cards_if_these_are_a
     assert spread == {"c0": [0], "c1": [1]}
 
 
-def test_whole_cards_of_less_memory_are_left_to_who_needs_less() -> None:
+def test_whole_cards_of_less_memory_are_left_to_pods_that_need_less() -> None:
     capacities = [room(0, memory=10), room(1, memory=4), room(2, memory=10)]
     assert planned(pod((100, 2), (200, 20)), capacities) == {"c0": [1], "c1": [0, 2]}
     assert planned(pod((100, 2), (100, 4), (100, 8)), capacities) == {
@@ -141,7 +141,7 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
     assert planned([share], rooms[:1], links=links) == {"c0": [0]}
 
 
-def test_a_plan_says_what_is_taken_afresh() -> None:
+def test_a_plan_counts_newly_taken_slots() -> None:
     assert plan(pod((50, 4, INIT), (60, 3)), [room(0)]) == (
         ContainerPlan((0,), (Amounts(50, 4),)),
         ContainerPlan((0,), (Amounts(10, 0),)),
@@ -204,7 +204,7 @@ def test_what_the_webhook_refuses_the_agent_does_not_place_either(cores: int, me
         ([(50, 4, INIT), (100, 0)], 100, 4),
     ],
 )
-def test_an_init_container_goes_where_those_fit_that_are_handed_its_places(
+def test_an_init_container_goes_where_the_containers_that_reuse_its_slots_fit(
     containers: list[tuple[Any, ...]], cores: int, memory: int
 ) -> None:
     on_first = {f"c{index}": [0] for index in range(len(containers))}
@@ -221,7 +221,7 @@ def test_what_init_containers_have_left_over_already_binds_the_next() -> None:
     assert "GPU-1: 30 of 31 cores free" in refusal(pod((31, 2)), capacities)
 
 
-def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> None:
+def test_reusable_slots_of_two_cards_may_be_planned_if_no_certain_plan_exists() -> None:
     """Of whole cards the kubelet may hand any places to a share: it is not refused for that."""
     capacities = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]
     assert "devices of 2 cards must be reused" in refusal(pod((50, 2)), capacities)
@@ -242,7 +242,7 @@ def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
     )
 
 
-def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
+def test_the_offered_slots_count_only_for_the_target() -> None:
     offer = (CORE, [0, 100])
     assert planned(pod((50, 2), (100, 2), offer=offer), [room(0), room(1)]) == {
         "c0": [1],
@@ -289,7 +289,7 @@ def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() ->
 # --- refusals and limits -------------------------------------------------------------
 
 
-def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> None:
+def test_a_refusal_has_a_reason_for_each_card_and_counts_those_that_fit() -> None:
     assert refusal(pod((200, 0)), [room(1), room(0, 99)]) == (
         "no card fits 200 cores and 0 memory blocks: 1 of 2 cards found; "
         "GPU-0: 99 of 100 cores free; GPU-1: fits"
@@ -306,7 +306,7 @@ def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> Non
     )
 
 
-def test_cards_that_lack_the_same_are_told_of_together() -> None:
+def test_cards_with_the_same_shortfall_are_reported_together() -> None:
     """A node may have sixteen, and an Event has room for 1,024 characters."""
     capacities = [room(each, cores=40 - each) for each in range(6)]
     capacities += [room(6, excluded="nouse-gpu-type"), room(7, memory=3)]
@@ -316,11 +316,11 @@ def test_cards_that_lack_the_same_are_told_of_together() -> None:
     )
 
 
-@pytest.mark.parametrize(("memory", "told"), [(40, False), (41, True)])
-def test_more_memory_than_whole_cards_have_is_said(memory: int, told: bool) -> None:
+@pytest.mark.parametrize(("memory", "explained"), [(40, False), (41, True)])
+def test_more_memory_than_whole_cards_have_is_explained(memory: int, explained: bool) -> None:
     capacities = [room(each, unhealthy="Xid 79") for each in range(4)]
     last = "; no card has more than 10 blocks, and whole cards have all their memory"
-    assert refusal(pod((400, memory)), capacities).endswith(last) == told
+    assert refusal(pod((400, memory)), capacities).endswith(last) == explained
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:
@@ -371,8 +371,8 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
 ) -> None:
     steps = pod(*containers)
     given_rooms = [
-        room(index, cores, memory, unhealthy="lost" if ill else "")
-        for index, (cores, memory, ill) in enumerate(capacities)
+        room(index, cores, memory, unhealthy="lost" if unhealthy else "")
+        for index, (cores, memory, unhealthy) in enumerate(capacities)
     ]
     asked = [step.container for step in steps]
     healthy = [each for each in given_rooms if not each.unhealthy]
@@ -397,8 +397,8 @@ def test_a_container_that_is_alone_goes_where_it_goes_before_one_that_fits_anywh
 ) -> None:
     """What comes after it is tried elsewhere first, so the first choice stays."""
     given_rooms = [
-        room(index, cores, memory, unhealthy="lost" if ill else "")
-        for index, (cores, memory, ill) in enumerate(capacities)
+        room(index, cores, memory, unhealthy="lost" if unhealthy else "")
+        for index, (cores, memory, unhealthy) in enumerate(capacities)
     ]
     spare = room(len(given_rooms), 1, 10)
     try:
@@ -411,7 +411,7 @@ def test_a_container_that_is_alone_goes_where_it_goes_before_one_that_fits_anywh
 
 @settings(max_examples=share(150))
 @given(_containers, st.booleans())
-def test_a_pod_finds_no_place_on_empty_cards_if_and_only_if_the_webhook_refuses_it(
+def test_a_pod_does_not_fit_empty_cards_if_and_only_if_the_webhook_denies_it(
     containers: list[tuple[Any, ...]], guaranteed: bool
 ) -> None:
     steps = pod(*containers)
@@ -429,7 +429,7 @@ def test_a_pod_finds_no_place_on_empty_cards_if_and_only_if_the_webhook_refuses_
         assert not rules
 
 
-def test_a_search_on_sixteen_cards_looks_at_few_of_many_ways() -> None:
+def test_a_search_on_sixteen_cards_tries_few_of_many_combinations() -> None:
     """Cards that are alike are tried once: 17 shares on 16 cards are 16! ways otherwise."""
     capacities = [room(index, 70, 10) for index in range(16)]
     steps = pod(*[(60, 1)] * 17)

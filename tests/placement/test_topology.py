@@ -55,7 +55,7 @@ def test_with_a_card_taken_a_pair_is_chosen_that_leaves_three_cards_together() -
     assert links.quality((0, 1, 3)) > links.quality((3, 4, 5))
 
 
-def test_the_way_over_pcie_counts_beside_nvlink() -> None:
+def test_the_pcie_path_counts_beside_nvlink() -> None:
     """On a DGX-1 with Pascal cards all pairs of a socket have one NVLink."""
     kinds = dict.fromkeys(combinations(range(4), 2), "PHB NV1") | {
         (0, 2): "PIX NV1",
@@ -168,7 +168,7 @@ _nodes = st.integers(2, 7).flatmap(
 
 
 @given(_nodes, st.data())
-def test_the_best_set_is_the_one_that_looking_at_all_of_them_finds(
+def test_the_best_set_is_the_one_that_exhaustive_search_finds(
     inventory: Inventory, data: st.DataObject
 ) -> None:
     links = Links(inventory)

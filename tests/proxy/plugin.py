@@ -14,7 +14,7 @@ from common.kubelet_api import deviceplugin_pb2 as pb
 from tests.proxy.site import RESOURCE
 
 Answering = Callable[[grpc.ServicerContext], str]
-_ANSWERS = {
+_RESPONSES = {
     "GetDevicePluginOptions": b"",
     "Allocate": b"",
     "GetPreferredAllocation": pb.PreferredAllocationResponse(
@@ -62,20 +62,20 @@ def register_bytes(
 
 
 class Plugin:
-    """Answers with its name, and does otherwise only what a test tells it.
+    """A device plugin that puts its name into responses; tests change the rest.
 
     Attributes:
-        answer: answers Allocate.
+        on_allocate: returns the name in the response to Allocate.
         asked: the methods that were called.
-        options: what it answers when it is asked for its options.
-        fail_options: how many questions for them fail, after a call of Allocate.
+        options: the response to GetDevicePluginOptions.
+        fail_options: how many calls for options fail, after a call of Allocate.
         lists: raw messages that it sends instead of its devices.
     """
 
     def __init__(self, folder: Path, name: str, *, endpoint: str = "", devices: int = 4) -> None:
         self.name = name
         self.endpoint = endpoint or f"{name}.sock"
-        self.answer: Answering = lambda _context: name
+        self.on_allocate: Answering = lambda _context: name
         self.asked: list[str] = []
         self.options = pb.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
@@ -94,8 +94,8 @@ class Plugin:
         self._ended = False
         self._server = grpc.server(ThreadPoolExecutor(16))
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(functools.partial(self._answer, name))
-            for name in _ANSWERS
+            name: grpc.unary_unary_rpc_method_handler(functools.partial(self._handle, name))
+            for name in _RESPONSES
         }
         handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(self._watch)
         self._server.add_generic_rpc_handlers(
@@ -110,7 +110,7 @@ class Plugin:
         register(self._folder, self.endpoint, **how)
         return self
 
-    def say(self, devices: int) -> None:
+    def offer(self, devices: int) -> None:
         """Offer so many devices from now on."""
         with self._changed:
             self._devices = devices
@@ -128,7 +128,7 @@ class Plugin:
         if self._server is not None:
             self._server.stop(within).wait()
 
-    def _answer(self, method: str, _request: bytes, context: grpc.ServicerContext) -> bytes:
+    def _handle(self, method: str, _request: bytes, context: grpc.ServicerContext) -> bytes:
         self.asked.append(method)
         if method == "GetDevicePluginOptions":
             if self.fail_options and "Allocate" in self.asked:
@@ -138,10 +138,10 @@ class Plugin:
         if method == "Allocate":
             return pb.AllocateResponse(
                 container_responses=[
-                    pb.ContainerAllocateResponse(envs={"BY": self.answer(context)})
+                    pb.ContainerAllocateResponse(envs={"BY": self.on_allocate(context)})
                 ]
             ).SerializeToString()
-        return _ANSWERS[method]
+        return _RESPONSES[method]
 
     def _watch(self, _request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         yield from self.lists

@@ -1,10 +1,10 @@
-"""A device plugin of a process of its own, which dies where it is told to.
+"""A device plugin in its own process, which kills itself at a given call.
 
     python -m tests.proxy.plugin_process FOLDER ENDPOINT RESOURCE [DEATH]
 
 DEATH is ``SIGNAL:METHOD:before`` or ``SIGNAL:METHOD:after``: the first call of METHOD kills the
-process, before it is answered or right after. Its name is its own process ID, so that a test
-knows who answered, and it prints ``registered`` once it is.
+process, before or right after its response. Its name is its process ID, so that a test
+knows which process responded, and it prints ``registered`` once it is.
 """
 
 import os
@@ -22,25 +22,25 @@ from tests.proxy.plugin import Plugin
 _LATER_SECONDS = 0.02
 
 
-class _Mortal(Plugin):
-    """A plugin that may die in a call."""
+class _KillablePlugin(Plugin):
+    """A plugin that kills itself in a call."""
 
-    def __init__(self, folder: Path, endpoint: str, death: str) -> None:
-        self._number, self._method, self._when = [*death.split(":"), "", ""][:3]
+    def __init__(self, folder: Path, endpoint: str, kill_at: str) -> None:
+        self._number, self._method, self._when = [*kill_at.split(":"), "", ""][:3]
         super().__init__(folder, str(os.getpid()), endpoint=endpoint)
 
-    def _answer(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._die(method, "before")
-        self._die(method, "after")
-        return super()._answer(method, request, context)
+    def _handle(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._kill_at(method, "before")
+        self._kill_at(method, "after")
+        return super()._handle(method, request, context)
 
     def _watch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        self._die("ListAndWatch", "before")
+        self._kill_at("ListAndWatch", "before")
         for each in super()._watch(request, context):
             yield each
-            self._die("ListAndWatch", "after")
+            self._kill_at("ListAndWatch", "after")
 
-    def _die(self, method: str, when: str) -> None:
+    def _kill_at(self, method: str, when: str) -> None:
         if (method, when) != (self._method, self._when):
             return
         number = signal.Signals[self._number]
@@ -51,9 +51,9 @@ class _Mortal(Plugin):
             time.sleep(60)
 
 
-def main(folder: Path, endpoint: str, resource: str, death: str = "") -> None:
+def main(folder: Path, endpoint: str, resource: str, kill_at: str = "") -> None:
     """Serve, and register with whoever listens in *folder*."""
-    plugin = _Mortal(folder, endpoint, death)
+    plugin = _KillablePlugin(folder, endpoint, kill_at)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     plugin.register(resource=resource)

@@ -39,11 +39,23 @@ class PluginProcess:
     """A plugin of a process of its own."""
 
     def __init__(
-        self, folder: Path, endpoint: str = "plugin.sock", death: str = "", resource: str = RESOURCE
+        self,
+        folder: Path,
+        endpoint: str = "plugin.sock",
+        kill_at: str = "",
+        resource: str = RESOURCE,
     ) -> None:
         self.endpoint = endpoint
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.proxy.plugin_process", folder, endpoint, resource, death],
+            [
+                sys.executable,
+                "-m",
+                "tests.proxy.plugin_process",
+                folder,
+                endpoint,
+                resource,
+                kill_at,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -113,7 +125,7 @@ class Site:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        wait("the proxy listens", lambda: not self.proxy.why_not_ready())
+        wait("the proxy listens", lambda: not self.proxy.readiness_problem())
 
     def stop_proxy(self) -> None:
         if self._thread.is_alive():
@@ -129,17 +141,17 @@ class Site:
             self._loop.close()
 
     def plugin(
-        self, endpoint: str = "plugin.sock", death: str = "", resource: str = RESOURCE
+        self, endpoint: str = "plugin.sock", kill_at: str = "", resource: str = RESOURCE
     ) -> PluginProcess:
         """Start a plugin, which registers when it can."""
-        made = PluginProcess(self.plugin_dir, endpoint, death, resource)
+        made = PluginProcess(self.plugin_dir, endpoint, kill_at, resource)
         self._plugins.append(made)
         return made
 
-    def served(self, endpoint: str = "plugin.sock", death: str = "") -> PluginProcess:
+    def served(self, endpoint: str = "plugin.sock", kill_at: str = "") -> PluginProcess:
         """Start a plugin, and wait until the kubelet knows its devices."""
         lists = len(self.lists)
-        made = self.plugin(endpoint, death).wait_registered()
+        made = self.plugin(endpoint, kill_at).wait_registered()
         wait("a list", lambda: len(self.lists) > lists or self.healthy)
         return made
 
@@ -176,9 +188,9 @@ class Site:
         return found
 
     def allocate(self, *ids: str) -> PluginResponse:
-        answer = self.client().allocate(ids)
-        assert answer is not None
-        return answer
+        response = self.client().allocate(ids)
+        assert response is not None
+        return response
 
 
 @contextmanager

@@ -32,12 +32,12 @@ def test_a_new_kubelet_is_registered_with_while_no_plugin_is_there(
     running.kubelet.restart()
 
     _is_known(running)
-    answers: list[str] = []
-    calling = threading.Thread(target=lambda: answers.append(running.allocate("d0").envs["BY"]))
+    names: list[str] = []
+    calling = threading.Thread(target=lambda: names.append(running.allocate("d0").envs["BY"]))
     calling.start()
     plugin("b").register()
     calling.join()
-    assert answers == ["b"]
+    assert names == ["b"]
 
 
 def test_a_kubelet_that_drops_the_proxy_is_registered_with_again(
@@ -142,9 +142,7 @@ def test_a_proxy_that_starts_again_has_plugins_register_and_leaves_no_socket(
     assert len(list(running.kubelet_dir.glob("proxy-*.sock"))) == 1
 
 
-def test_a_proxy_that_ends_lets_calls_under_way_be_answered(
-    running: Site, plugin: MakePlugin
-) -> None:
+def test_a_proxy_that_ends_completes_calls_in_progress(running: Site, plugin: MakePlugin) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     def slowly(_context: object) -> str:
@@ -152,17 +150,17 @@ def test_a_proxy_that_ends_lets_calls_under_way_be_answered(
         go_on.wait(5)
         return "in time"
 
-    plugin("a").register().answer = slowly
+    plugin("a").register().on_allocate = slowly
     _is_known(running)
-    answers: list[str] = []
-    calling = threading.Thread(target=lambda: answers.append(running.allocate("d0").envs["BY"]))
+    names: list[str] = []
+    calling = threading.Thread(target=lambda: names.append(running.allocate("d0").envs["BY"]))
     calling.start()
     asked.wait(5)
     threading.Timer(0.3, go_on.set).start()
     running.stop_proxy()
     calling.join()
 
-    assert answers == ["in time"]
+    assert names == ["in time"]
 
 
 def test_resources_do_not_disturb_each_other(running: Site, plugin: MakePlugin) -> None:
@@ -172,10 +170,10 @@ def test_resources_do_not_disturb_each_other(running: Site, plugin: MakePlugin) 
     wait("both lists", lambda: len(running.lists) == 2)
     gone.end()
 
-    answer = running.client("example.com/other").allocate(("d0",))
+    response = running.client("example.com/other").allocate(("d0",))
 
-    assert answer is not None
-    assert answer.envs["BY"] == "b"
+    assert response is not None
+    assert response.envs["BY"] == "b"
     assert set(running.proxy.endpoints) == {RESOURCE, "example.com/other"}
 
 

@@ -43,7 +43,7 @@ def test_calls_lists_and_options_pass(running: Site, plugin: MakePlugin) -> None
         "Allocate",
         "PreStartContainer",
     ]
-    made.say(7)
+    made.offer(7)
     _is_known(running, 7)
 
 
@@ -59,7 +59,7 @@ def test_a_refusal_of_the_plugin_passes_as_it_is(running: Site, plugin: MakePlug
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no card fits")
         raise AssertionError
 
-    plugin().register().answer = refuse
+    plugin().register().on_allocate = refuse
     _is_known(running)
 
     with pytest.raises(PluginCallFailed, match=r"code = FailedPrecondition desc = no card fits$"):
@@ -87,8 +87,8 @@ def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None
     first = plugin("a").register()
     _is_known(running)
     first.end()
-    answers: list[str] = []
-    threads = [threading.Thread(target=lambda: answers.append(_by(running))) for _ in range(20)]
+    names: list[str] = []
+    threads = [threading.Thread(target=lambda: names.append(_by(running))) for _ in range(20)]
     for each in threads:
         each.start()
     calls = running.proxy.endpoints[RESOURCE].calls
@@ -97,7 +97,7 @@ def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None
     for each in threads:
         each.join()
 
-    assert answers == ["b"] * 20
+    assert names == ["b"] * 20
     assert 0 < calls.longest_wait() < PATIENCE
 
 
@@ -106,7 +106,7 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site, plugin: MakeP
     plugin("b", devices=5).register()
     _is_known(running, 5)
 
-    older.say(3)
+    older.offer(3)
     plugin(
         "c", devices=6, endpoint="c.sock"
     ).register()  # lists arrive in the order of their sending
@@ -116,7 +116,7 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site, plugin: MakeP
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
+def test_after_the_timeout_devices_are_unhealthy_and_calls_fail_with_a_reason(
     running: Site, plugin: MakePlugin
 ) -> None:
     first = plugin("a").register()
@@ -145,7 +145,7 @@ def test_a_plugin_that_answers_unavailable_itself_is_not_asked_again(
         raise AssertionError
 
     made = plugin("a").register()
-    made.answer = refuse
+    made.on_allocate = refuse
     _is_known(running)
 
     with pytest.raises(PluginCallFailed, match=r"code = Unavailable desc = busy$"):
@@ -167,10 +167,10 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
         return "a, late"
 
     made = plugin("a").register()
-    made.answer = slowly
+    made.on_allocate = slowly
     _is_known(running)
-    answers: list[str] = []
-    calling = threading.Thread(target=lambda: answers.append(_by(running)))
+    names: list[str] = []
+    calling = threading.Thread(target=lambda: names.append(_by(running)))
     calling.start()
     asked.wait(PATIENCE)
     made.end_stream()
@@ -181,13 +181,11 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
     go_on.set()
     calling.join()
 
-    assert answers == ["a, late"]
+    assert names == ["a, late"]
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_a_stopped_plugin_is_passed_over_until_it_answers(
-    running: Site, plugin: MakePlugin
-) -> None:
+def test_a_stopped_plugin_is_skipped_until_it_responds(running: Site, plugin: MakePlugin) -> None:
     """SIGSTOP: its stream stays open, and nothing is answered."""
     plugin("a", devices=5).register()
     stopped = running.plugin("b.sock").wait_registered()
@@ -240,7 +238,7 @@ def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubele
     assert len(running.lists) == 1
 
 
-def test_other_options_are_told_to_the_kubelet(running: Site, plugin: MakePlugin) -> None:
+def test_changed_options_are_registered_with_the_kubelet(running: Site, plugin: MakePlugin) -> None:
     plugin("a").register()
     _is_known(running)
     newer = plugin("b", devices=5)
@@ -295,7 +293,7 @@ def test_no_more_plugins_of_a_resource_are_followed_than_a_bound(
     assert raised.value.details() == f"1 plugins of {RESOURCE} are registered already"
 
 
-def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
+def test_a_plugin_killed_in_every_call_does_not_block_the_kubelet_forever(
     running: Site, plugin: MakePlugin
 ) -> None:
     """Whatever it is that kills it comes again whenever it is asked."""
@@ -325,7 +323,7 @@ def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
     ["GetDevicePluginOptions", "ListAndWatch", "GetPreferredAllocation", "Allocate",
      "PreStartContainer"],
 )  # fmt: skip
-def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
+def test_a_plugin_killed_at_any_point_of_a_call_fails_no_pod(
     running: Site, method: str, moment: str
 ) -> None:
     running.plugin("dying.sock", f"SIGKILL:{method}:{moment}")
@@ -339,15 +337,15 @@ def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
 
     client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
-    answer = running.allocate("d0")
+    on_allocate = running.allocate("d0")
     client.pre_start(("d0",))
 
-    assert int(answer.envs["BY"]) != os.getpid()
+    assert int(on_allocate.envs["BY"]) != os.getpid()
     assert running.losses == 0
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
+def test_a_plugin_that_answers_its_options_with_an_error_is_used_again(
     running: Site, plugin: MakePlugin
 ) -> None:
     """One question after a call that was left unanswered is not its last chance."""
@@ -358,19 +356,19 @@ def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
         return "late"
 
     made = plugin("a").register()
-    made.answer = hang
+    made.on_allocate = hang
     made.fail_options = 2
     _is_known(running)
     with pytest.raises(PluginCallFailed, match="has not responded"):
         _by(running)
     hung.set()
-    made.answer = lambda _context: "again"
+    made.on_allocate = lambda _context: "again"
 
-    wait("it is asked", lambda: _answers(running) == "again")
+    wait("it is asked", lambda: _responds(running) == "again")
     _is_known(running)
 
 
-def _answers(running: Site) -> str:
+def _responds(running: Site) -> str:
     try:
         return _by(running)
     except PluginCallFailed:
@@ -387,7 +385,7 @@ def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
         hung.wait(PATIENCE + 5)
         return "late"
 
-    plugin("a").register().answer = hang
+    plugin("a").register().on_allocate = hang
     _is_known(running)
     with pytest.raises(PluginCallFailed, match="has not responded"):
         _by(running)
@@ -414,7 +412,7 @@ def test_an_older_plugin_that_has_hung_meanwhile_is_not_asked_in_the_gap(
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_waiting_and_asking_together_take_no_longer_than_patience(
+def test_waiting_and_calling_together_take_no_longer_than_the_timeout(
     running: Site, plugin: MakePlugin
 ) -> None:
     """PreStartContainer has 30 s in all (K10)."""
@@ -428,7 +426,7 @@ def test_waiting_and_asking_together_take_no_longer_than_patience(
 
     def come_and_hang() -> None:
         made = plugin("b")
-        made.answer = hang
+        made.on_allocate = hang
         made.register()
 
     late = threading.Timer(PATIENCE - 1, come_and_hang)

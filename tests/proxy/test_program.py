@@ -41,13 +41,13 @@ def _proxy(folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
 
 def _get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
-def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
+def test_its_endpoints_and_log_show_what_happens(folder: Path) -> None:
     with _proxy(folder, "--http-port", "0", "--patience", "0.5") as process:
         assert process.stderr is not None
         port = json.loads(process.stderr.readline())["http_port"]

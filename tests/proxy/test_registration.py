@@ -46,7 +46,9 @@ def plugins(folder: Path) -> Path:
         ("link.sock", "endpoint: Invalid value: 'link.sock': must be a socket"),
     ],
 )
-def test_any_other_endpoint_is_refused_in_words(plugins: Path, endpoint: str, message: str) -> None:
+def test_any_other_endpoint_is_refused_with_a_reason(
+    plugins: Path, endpoint: str, message: str
+) -> None:
     with pytest.raises(BadRegistration) as raised:
         check_endpoint(plugins, endpoint)
 

@@ -89,15 +89,15 @@ def started(objects: Iterable[Json], program: str) -> Iterator[tuple[Account, Js
                     yield account, container
 
 
-def words(container: Json) -> list[str]:
+def command_line(container: Json) -> list[str]:
     """Return what a container starts, as one list."""
     return [str(each) for each in (*container.get("command", ()), *container.get("args", ()))]
 
 
 def _program(container: Json) -> str:
     """Return the word after ``-m``, else the first."""
-    said = words(container)
-    run = said[said.index("-m") + 1] if "-m" in said[:-1] else (said or [""])[0]
+    arguments = command_line(container)
+    run = arguments[arguments.index("-m") + 1] if "-m" in arguments[:-1] else (arguments or [""])[0]
     return run.removesuffix(".supervisor")
 
 

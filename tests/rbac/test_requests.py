@@ -5,7 +5,7 @@ What the API server has recorded of it is held against deploy/, in both directio
 
 import pytest
 
-from tests.rbac import lives
+from tests.rbac import program_runs
 from tests.rbac.grants import (
     Request,
     accounts,
@@ -18,22 +18,22 @@ from tests.rbac.grants import (
     superfluous,
 )
 
-LIVES = {
-    "agent": lives.agents,
-    "certs": lives.rotations,
-    "scheduler": lives.extender,
-    "view": lives.page,
+PROGRAM_RUNS = {
+    "agent": program_runs.agents,
+    "certs": program_runs.rotations,
+    "scheduler": program_runs.extender,
+    "view": program_runs.page,
 }
 
 
-@pytest.fixture(scope="module", params=LIVES)
+@pytest.fixture(scope="module", params=PROGRAM_RUNS)
 def program(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def heard(program: str, tmp_path_factory: pytest.TempPathFactory) -> set[Request]:
-    by_name = LIVES[program](tmp_path_factory.mktemp(program))
+    by_name = PROGRAM_RUNS[program](tmp_path_factory.mktemp(program))
     assert set(by_name) == {program}, "audit logs name who asked"
     return by_name[program]
 
@@ -55,7 +55,7 @@ def test_the_webhook_may_ask_for_nothing() -> None:
 def test_every_role_is_bound_and_only_to_accounts_of_our_programs() -> None:
     objects = read()
     bindings = [each for each in objects if each["kind"].endswith("RoleBinding")]
-    programs = (*LIVES, "webhook", "kube-scheduler", "proxy")
+    programs = (*PROGRAM_RUNS, "webhook", "kube-scheduler", "proxy")
     ours = set().union(*(accounts(objects, each) for each in programs))
     ours.add(("Group", "system:serviceaccounts:gpu-turnstile"))  # its SCC on OpenShift
     assert role_keys(objects) - set(map(reference, bindings)) == set()
@@ -64,7 +64,7 @@ def test_every_role_is_bound_and_only_to_accounts_of_our_programs() -> None:
 
 def test_each_program_has_an_account_of_its_own() -> None:
     objects = read()
-    found = {each: accounts(objects, each) for each in (*LIVES, "webhook", "kube-scheduler")}
+    found = {each: accounts(objects, each) for each in (*PROGRAM_RUNS, "webhook", "kube-scheduler")}
     # A rotation of the webhook's certificates may not touch the extender's, and the reverse.
     assert {name: len(each) for name, each in found.items()} == {
         **dict.fromkeys(found, 1),

@@ -164,7 +164,7 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
         ),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_in_words(values: Json, text: str, chart: Path) -> None:
+def test_an_impossible_value_is_refused_with_a_reason(values: Json, text: str, chart: Path) -> None:
     """Helm 3 and Helm 4 say it in other words."""
     done = template(chart, values)
     assert done.returncode != 0

@@ -63,7 +63,7 @@ _TAGS = "--tag=r.example/a:1 --tag=r.example/b:1"
         ),
     ],
 )
-def test_each_builder_is_told_in_its_own_words(
+def test_each_builder_gets_its_own_options(
     builder: str, platforms: tuple[str, ...], push: bool, expected: list[str]
 ) -> None:
     image = Image(NAMES, platforms, push, Path("/digest"))
@@ -86,7 +86,7 @@ esac; done
     program.chmod(0o755)
 
 
-def test_a_builder_whose_daemon_is_away_is_passed_over(
+def test_a_builder_whose_daemon_is_unreachable_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _builder(tmp_path, "docker", works=False)

@@ -20,7 +20,7 @@ EPOCH = 1_700_000_000
 
 
 @pytest.mark.slow
-def test_the_one_file_runs_without_anything_installed_and_is_the_same_each_time(
+def test_the_single_file_program_needs_no_packages_and_is_reproducible(
     tmp_path: Path,
 ) -> None:
     program, again = tmp_path / "kubectl-gpu", tmp_path / "again"

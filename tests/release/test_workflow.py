@@ -31,7 +31,7 @@ def test_every_action_is_pinned_to_a_commit() -> None:
     assert all(re.fullmatch(r"[-a-z]+/[-a-z]+@[0-9a-f]{40}", each) for each in used)
 
 
-def test_make_takes_what_it_is_told_to_make() -> None:
+def test_make_accepts_the_workflows_targets() -> None:
     """Its targets are there, and hand on several names and platforms."""
     workflow = yaml.safe_load(RELEASE.read_bytes())
     runs = str([step.get("run") for job in workflow["jobs"].values() for step in job["steps"]])

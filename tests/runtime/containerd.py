@@ -123,12 +123,12 @@ def containerd() -> Iterator[Containerd]:
             timeout=_START_SECONDS,
         )
         isolated = (programs["unshare"], "--mount", "--propagation", "private")
-        with log.open("wb") as said:
+        with log.open("wb") as log_file:
             process = subprocess.Popen(
                 [*isolated, programs["containerd"], "--config", config],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                stdout=log_file,
+                stderr=log_file,
                 start_new_session=True,  # an interrupted test run ends it below, not before
             )
         options = (("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 100))

@@ -165,7 +165,7 @@ class GpuNode:
         return self.start(name, self.admit(name, (cores, memory)))
 
     def run_without_cards(self, name: str, *, volumes: Mapping[str, Path] | None = None) -> Inside:
-        """Start a container of a pod that asks for no card: nobody is asked about it."""
+        """Start a container of a pod that requests no card; no device plugin is called."""
         uid = str(uuid.uuid4())
         pod = self._pods[uid] = Pod(self._runtime, name, uid, self._hand)
         return pod.start("c0", {}, volumes=volumes)

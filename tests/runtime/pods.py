@@ -120,8 +120,8 @@ class Inside:
     def main_pid(self) -> int:
         """Its first process, by its number on the host, as the runtime has it."""
         request = pb.ContainerStatusRequest(container_id=self.id, verbose=True)
-        answer = self._runtime.runtime.ContainerStatus(request, timeout=_SECONDS)
-        return int(json.loads(answer.info["info"])["pid"])
+        response = self._runtime.runtime.ContainerStatus(request, timeout=_SECONDS)
+        return int(json.loads(response.info["info"])["pid"])
 
     @contextmanager
     def speaking_to(self, socket: str) -> Iterator[Path]:
@@ -208,7 +208,8 @@ class Pod:
         """
         folders = {_HAND: self._hand, **(volumes or {})}
         more = [
-            pb.Mount(container_path=place, host_path=str(path)) for place, path in folders.items()
+            pb.Mount(container_path=mount_path, host_path=str(path))
+            for mount_path, path in folders.items()
         ]
         config = container_config(container, received, attempt=attempt, more=more)
         config.labels.update({**self._labels, "io.kubernetes.container.name": container})

@@ -120,7 +120,7 @@ class Case:
 
     name: str
     container: LimitedContainer
-    said: tuple[str, ...]
+    printed: tuple[str, ...]
     busy: int | None = None
 
     def __str__(self) -> str:
@@ -128,7 +128,7 @@ class Case:
 
     def check(self, found: Sequence[str]) -> None:
         """Assert that what was said is what should be."""
-        assert tuple(each for each in found if not each.startswith(_BUSY)) == self.said
+        assert tuple(each for each in found if not each.startswith(_BUSY)) == self.printed
         if self.busy is not None:
             (busy,) = (int(each[len(_BUSY) : -1]) for each in found if each.startswith(_BUSY))
             assert abs(busy - self.busy) <= _POINTS
@@ -201,8 +201,8 @@ def variables(driver: Path, container: LimitedContainer) -> dict[str, str]:
 
 def test_without_a_library_a_program_gets_all_of_its_card(driver: Path) -> None:
     """So what is refused below, a library has refused."""
-    said = WHOLE.run(ContainerEdits(), variables(driver, WHOLE))
-    assert said == ["0000:01:00.0: 4096 MiB, half given, all given"]
+    printed = WHOLE.run(ContainerEdits(), variables(driver, WHOLE))
+    assert printed == ["0000:01:00.0: 4096 MiB, half given, all given"]
 
 
 def test_hami_core_is_new_enough() -> None:
@@ -212,7 +212,7 @@ def test_hami_core_is_new_enough() -> None:
 
 
 @pytest.mark.parametrize("case", BY_HAMI, ids=str)
-def test_hami_core_holds_a_container_to_what_the_agent_answers(case: Case, driver: Path) -> None:
+def test_hami_core_enforces_the_limits_of_the_agents_response(case: Case, driver: Path) -> None:
     library = folder_of("GPU_TURNSTILE_HAMI_CORE")
     given = variables(driver, case.container)
     case.check(limits.hami(case.container, library, driver.parent, given))
@@ -238,17 +238,17 @@ def vcuda(container: LimitedContainer, library: Path, driver: Path) -> list[str]
     )
     enforcer.open()
     with contextlib.closing(enforcer):
-        answer = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores)
+        edits = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores)
         enforcer.prepare_start(held.core_ids, held)
         # The library asks the kernel for the driver's version.
         proc = "/proc/driver/nvidia"
-        tell = (
+        print_limits = (
             f"mount -t tmpfs none /proc/driver; mkdir {proc}; echo NVRM {_VERSION} >{proc}/version"
         )
         found = container.run(
-            answer.merged_with(lay_out(library, driver, state).edits()),
+            edits.merged_with(lay_out(library, driver, state).edits()),
             {"LOGGER_LEVEL": "4"} | variables(driver, container),
-            tell,
+            print_limits,
         )
     return found + results
 

@@ -81,7 +81,7 @@ def files_on_host(node: GpuNode, uid: str, container: str = "c0") -> Path:
 # --- what is found ------------------------------------------------------------------------
 
 
-def test_a_container_finds_its_limits_before_it_asks(node: GpuNode) -> None:
+def test_a_container_finds_its_limits_before_it_registers(node: GpuNode) -> None:
     uid = node.admit("a", (30, 8))
     inside = node.start("a", uid)
     assert limits(inside) == of_share(uid, 30, 8)
@@ -233,7 +233,7 @@ def test_equal_pods_started_at_once_never_see_each_others_directory(node: GpuNod
         assert not pids(inside, f"{ETC}/{inside.id}") & others
 
 
-def test_whoever_lingers_never_sees_what_its_successor_gets(
+def test_a_lingering_container_never_sees_its_successors_files(
     make_node: MakeNode, enforcement: dict[str, Any]
 ) -> None:
     node = make_node(1, **enforcement)

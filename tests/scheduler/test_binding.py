@@ -129,7 +129,7 @@ def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Sta
     assert (stage.state.assumed, stage.free()) == (0, [(0, 30), (20, 23)])
 
 
-def test_what_fits_no_more_is_refused_in_words_and_nothing_is_sent(stage: Stage) -> None:
+def test_a_message_that_is_too_large_is_refused_with_a_reason_and_not_sent(stage: Stage) -> None:
     stage.create("a", (60, 4))
     for index in ("0", "1"):
         stage.create(f"b{index}", (50, 4), node="n1", annotations=hint(index))
@@ -183,7 +183,7 @@ def test_a_pod_that_cannot_be_bound_is_not_tried(
     assert (stage.api.bindings, stage.results, stage.free()) == ([], [result], FULL)
 
 
-def test_who_is_bound_there_already_is_bound(stage: Stage) -> None:
+def test_a_pod_already_bound_to_this_node_counts_as_bound(stage: Stage) -> None:
     """kube-scheduler's own request ran out of time, and it asks again."""
     stage.create("a", (30, 4), seen=False)
     stage.api.pods["a"]["spec"]["nodeName"] = "n1"
@@ -201,7 +201,7 @@ def test_a_binding_that_is_refused_frees_its_cards(stage: Stage, status: int) ->
 
 
 @pytest.mark.parametrize("error", [Unavailable("API server: 504"), Gone("what")])
-def test_a_binding_that_was_done_although_the_answer_was_lost_is_found(
+def test_a_binding_that_succeeded_although_its_response_was_lost_is_found(
     stage: Stage, error: Exception
 ) -> None:
     stage.create("a", (30, 4))
@@ -211,7 +211,7 @@ def test_a_binding_that_was_done_although_the_answer_was_lost_is_found(
     assert stage.free() == [(70, 28), (100, 32)]
 
 
-def test_a_binding_of_which_nobody_knows_keeps_its_cards(stage: Stage) -> None:
+def test_a_binding_with_unknown_result_keeps_its_cards(stage: Stage) -> None:
     stage.create("a", (30, 4))
     stage.api.before = [fail(Unavailable("read timed out"))]
     text = "it is unknown whether the pod was bound: read timed out"
@@ -224,7 +224,7 @@ def test_a_binding_of_which_nobody_knows_keeps_its_cards(stage: Stage) -> None:
     assert len(stage.api.bindings) == 2  # once for each time that it was asked for
 
 
-def test_a_pod_in_doubt_that_had_been_bound_stays_where_it_is(stage: Stage) -> None:
+def test_an_assumed_pod_that_was_bound_stays_on_its_node(stage: Stage) -> None:
     """The first Binding took effect late; the second one meets a conflict."""
     stage.create("a", (30, 4))
     stage.api.before = [fail(Unavailable("read timed out"))]
@@ -244,7 +244,7 @@ def test_a_pod_in_doubt_that_had_been_bound_stays_where_it_is(stage: Stage) -> N
         (replaced, f"{GONE}: conflict", "gone"),
     ],
 )
-def test_a_conflict_is_looked_into(stage: Stage, change: Change, text: str, result: str) -> None:
+def test_a_conflict_is_examined(stage: Stage, change: Change, text: str, result: str) -> None:
     stage.create("a", (30, 4))
 
     def meanwhile() -> None:
@@ -279,13 +279,13 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
     assert stage.results == ["busy", "bound"]
 
 
-def test_a_search_that_gives_up_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_gives_up_is_reported(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.binding.plan_pod", lambda *_args, **_given: None)
     stage.create("a", (30, 4))
     assert stage.refused() == "node n1: the search for cards was given up"
 
 
-def test_a_plan_that_cannot_be_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_plan_is_reported(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The quick search and the plan agree; should they not, the pod is not bound."""
     monkeypatch.setattr("scheduler.binding.check", lambda *_: None)
     stage.create("a", (300, 4))

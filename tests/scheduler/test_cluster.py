@@ -33,7 +33,7 @@ async def bind_all(asked: SchedulerApi, pods: int) -> list[object]:
     return list(await asyncio.gather(*binds, return_exceptions=True))
 
 
-def test_a_binding_that_waits_for_a_thread_has_no_longer_than_another(
+def test_a_binding_that_waits_for_a_thread_gets_no_extra_time(
     server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is made later could take effect when another replica leads."""

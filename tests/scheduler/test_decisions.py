@@ -35,7 +35,7 @@ def fill(state: State, node: str, cores: int = 50, name: str = "old") -> None:
     state.put_pod(make_pod(f"{name}-{node}", (cores, 4), node=node, annotations=hint("0")))
 
 
-def test_a_decision_lasts_as_long_as_the_room(
+def test_a_decision_is_cached_until_free_amounts_change(
     state: State, decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
@@ -82,7 +82,7 @@ def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) 
     assert packing.scores(spread, ["n1", "n2"]) == spreading.scores(pod, ["n1", "n2"]) == [4, 7]
 
 
-def test_a_pod_in_doubt_does_not_stand_in_its_own_way(state: State, decisions: Decisions) -> None:
+def test_an_assumed_pod_does_not_block_itself(state: State, decisions: Decisions) -> None:
     bound = a_pod("new", (60, 4), node="n1", annotations=hint("0"))
     state.assume(bound)
     assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n1", "n2")
@@ -104,7 +104,7 @@ def test_without_a_gpu_every_node_fits(decisions: Decisions) -> None:
     assert decisions.scores(None, ["n1"], [bare_node("n1")]) == [0]
 
 
-def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions: Decisions) -> None:
+def test_whole_nodes_are_decided_by_their_own_content(state: State, decisions: Decisions) -> None:
     """A template of an autoscaler has the cards of a node that exists, and no pods."""
     fill(state, "n1")
     template = make_node("n1", 1)
@@ -136,19 +136,19 @@ def test_what_is_remembered_is_what_would_be_decided_anew(
     for name in ("n1", "n2"):
         state.put_node(make_node(name, 2))
     decisions = Decisions(state, NAMES)
-    answered: tuple[str, ...] = ()
+    fitting: tuple[str, ...] = ()
     for number, (node, cores, limit) in enumerate(steps):
         if cores:
             fill(state, node, cores, f"p{number}")
         elif number % 2:
-            state.put_node(make_node(node, 2, sick=[0]))
+            state.put_node(make_node(node, 2, unhealthy=[0]))
         else:
             state.drop_node(node)
         asked, pod = ["n1", "n2", "n3", "n2"], a_pod("new", limit)
         anew = Decisions(state, NAMES)
-        assert decisions.scores(pod, answered) == anew.scores(pod, list(answered))
+        assert decisions.scores(pod, fitting) == anew.scores(pod, list(fitting))
         found = decisions.filter(pod, asked)
         assert found == anew.filter(pod, asked)
-        answered = found.fitting
-        assert decisions.scores(pod, answered) == anew.scores(pod, list(answered))
+        fitting = found.fitting
+        assert decisions.scores(pod, fitting) == anew.scores(pod, list(fitting))
         assert decisions.scores(pod, asked) == anew.scores(pod, asked)

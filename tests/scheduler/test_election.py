@@ -61,7 +61,7 @@ class Two:
         self.one, self.other = (replica(each, self.leases, self.clock) for each in ("one", "other"))
 
     def hold(self, spec: object) -> None:
-        """Let the lease be somebody else's."""
+        """Give the lease to another holder."""
         self.leases.lease = {"metadata": {"name": "lease", "resourceVersion": "7"}, "spec": spec}
 
 
@@ -81,7 +81,7 @@ def replica(name: str, leases: FakeLeases, clock: FakeClock) -> Election:
     )
 
 
-def test_the_first_one_leads_and_the_lease_says_so(two: Two) -> None:
+def test_the_first_replica_leads_and_holds_the_lease(two: Two) -> None:
     assert two.one.leads_for() == 0
     two.one.step()
     assert two.one.leads_for() == DURATION
@@ -136,7 +136,7 @@ def test_a_lease_that_is_released_is_taken_at_once(two: Two) -> None:
     assert two.other.holder == "other"
 
 
-def test_who_has_not_got_it_gives_nothing_back(two: Two) -> None:
+def test_a_lock_that_was_not_acquired_is_not_released(two: Two) -> None:
     two.one.step()
     two.clock.now += 1
     two.leases.lease = {**(two.leases.lease or {}), "spec": {"holderIdentity": "other"}}
@@ -156,7 +156,7 @@ def test_a_lease_that_cannot_be_renewed_lasts_until_its_end(two: Two, error: Exc
     two.one.release()
 
 
-def test_an_answer_that_is_lost_is_found_by_the_next_step(two: Two) -> None:
+def test_a_lost_response_is_detected_by_the_next_step(two: Two) -> None:
     two.leases.lose_answers = True
     two.one.step()
     assert two.one.leads_for() == 0
@@ -166,7 +166,7 @@ def test_an_answer_that_is_lost_is_found_by_the_next_step(two: Two) -> None:
 
 
 @pytest.mark.parametrize("spec", [None, {"holderIdentity": None, "leaseTransitions": "many"}])
-def test_a_lease_that_nobody_holds_is_taken_whatever_is_in_it(two: Two, spec: object) -> None:
+def test_a_lease_without_holder_is_acquired_whatever_it_contains(two: Two, spec: object) -> None:
     two.hold(spec)
     two.one.step()
     assert two.one.leads_for() == DURATION
@@ -180,7 +180,7 @@ def test_a_holder_that_names_no_duration_is_given_ours(two: Two) -> None:
         assert two.one.leads_for() == leads_for
 
 
-def test_who_comes_second_to_make_it_follows(two: Two) -> None:
+def test_a_replica_that_creates_the_lease_second_follows(two: Two) -> None:
     two.one.step()
     made, two.leases.lease = two.leases.lease, None
     get = two.leases.get_lease

@@ -76,7 +76,7 @@ def test_nodes_and_pods_are_followed(
     eventually(lambda: free(state) is None, "the node is gone")
 
 
-def test_what_happened_while_nobody_could_watch_is_listed(
+def test_changes_during_an_interrupted_watch_are_listed(
     server: ApiServer, admin: ApiClient, state: State, watches: Watches
 ) -> None:
     server.apply(
@@ -162,7 +162,7 @@ def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     assert [each.message for each in caplog.records if each.exc_info] == ["object passed over"]
 
 
-def test_what_is_asked_of_the_api_server(server: ApiServer, cluster: SchedulerApi) -> None:
+def test_the_requests_to_the_api_server(server: ApiServer, cluster: SchedulerApi) -> None:
     page = {"metadata": {"resourceVersion": "7", "continue": "x"}, "items": []}
     server.fail(Fault(200, json.dumps(page).encode()))
     assert cluster.list_pods("") == ([], "7", "x")

@@ -55,9 +55,9 @@ class Stage:
         self.client = client_of(self.app)
 
     def post(self, verb: str, document: Any) -> Any:
-        answer = self.client.post(f"/{verb}", json=document)
-        assert answer.status_code == 200, answer.text
-        return answer.json
+        response = self.client.post(f"/{verb}", json=document)
+        assert response.status_code == 200, response.text
+        return response.json
 
     def count(self, line: str) -> float:
         name = f"gpu_turnstile_scheduler_{line} "
@@ -99,8 +99,8 @@ def test_a_pod_is_filtered_prioritized_and_bound(stage: Stage) -> None:
     assert stage.count('request_duration_seconds_count{verb="filter"}') == 1
 
 
-def test_whole_nodes_are_answered_whole(stage: Stage) -> None:
-    nodes = {"metadata": {}, "items": [make_node("n1", 1), make_node("n7", 1, sick=[0])]}
+def test_whole_nodes_are_returned_whole(stage: Stage) -> None:
+    nodes = {"metadata": {}, "items": [make_node("n1", 1), make_node("n7", 1, unhealthy=[0])]}
     args = {"Pod": POD, "Nodes": nodes, "NodeNames": None}
     found = stage.post("filter", args)
     assert [each["metadata"]["name"] for each in found["Nodes"]["items"]] == ["n1"]
@@ -111,7 +111,7 @@ def test_whole_nodes_are_answered_whole(stage: Stage) -> None:
     ]
 
 
-def test_who_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
+def test_a_replica_that_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
     stage.not_binding = "not the leader: other holds the lease"
     assert stage.post("filter", ARGS)["NodeNames"] == ["n1", "n2"]
     refused = {"Error": "gpu-turnstile: not the leader: other holds the lease"}
@@ -119,23 +119,26 @@ def test_who_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
     assert stage.count('bindings_total{result="not-leader"}') == 1
 
 
-def test_who_is_not_in_step_decides_nothing(stage: Stage) -> None:
+def test_a_replica_that_is_not_synced_decides_nothing(stage: Stage) -> None:
     stage.in_step = False
     text = "gpu-turnstile: not ready yet: nodes and pods are being listed"
     assert stage.post("filter", ARGS)["Error"] == text
 
 
-def test_what_cannot_be_bound_is_told(stage: Stage) -> None:
+def test_a_binding_that_fails_is_reported(stage: Stage) -> None:
     assert stage.post("bind", BINDING)["Error"] == "gpu-turnstile: the pod with UID u-a is gone"
     assert stage.count('errors_total{verb="bind"}') == 1
 
 
-def test_what_is_no_request_is_told(stage: Stage) -> None:
+def test_an_invalid_request_is_reported(stage: Stage) -> None:
     text = "gpu-turnstile: Pod: Invalid value: null: must be a pod"
     assert stage.post("filter", {})["Error"] == text
     assert stage.post("bind", {})["Error"].startswith("gpu-turnstile: PodName: Invalid value")
-    answer = stage.client.post("/prioritize", json={})
-    assert (answer.status_code, answer.text) == (400, "Pod: Invalid value: null: must be a pod\n")
+    response = stage.client.post("/prioritize", json={})
+    assert (response.status_code, response.text) == (
+        400,
+        "Pod: Invalid value: null: must be a pod\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,14 +155,14 @@ def test_what_is_no_request_is_told(stage: Stage) -> None:
     ],
 )
 def test_only_plain_json_is_read(stage: Stage, headers: dict[str, str], text: str) -> None:
-    answer = stage.client.post("/filter", data=b"{}", headers=headers)
-    assert json.loads(answer.text)["Error"] == f"gpu-turnstile: {text}"
+    response = stage.client.post("/filter", data=b"{}", headers=headers)
+    assert json.loads(response.text)["Error"] == f"gpu-turnstile: {text}"
 
 
 def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST_NODES", 10)
-    answer = Stage().client.post("/filter", json=ARGS)
-    assert json.loads(answer.text)["Error"] == "gpu-turnstile: body: must be at most 10 bytes"
+    response = Stage().client.post("/filter", json=ARGS)
+    assert json.loads(response.text)["Error"] == "gpu-turnstile: body: must be at most 10 bytes"
 
 
 def test_a_mistake_of_ours_is_logged_and_not_shown(
@@ -178,17 +181,17 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(
     assert caplog.text.count("ZeroDivisionError: secret") == 3
 
 
-def test_without_its_certificate_nobody_is_answered_but_probes() -> None:
+def test_without_a_client_certificate_only_probes_are_served() -> None:
     stage = Stage(only_verified=True)
-    answer = stage.client.post("/bind", json=BINDING)
-    assert (answer.status_code, answer.text) == (
+    response = stage.client.post("/bind", json=BINDING)
+    assert (response.status_code, response.text) == (
         403,
         "a client certificate issued by --client-ca is needed\n",
     )
     assert stage.client.get("/healthz").text == "ok\n"
     assert stage.client.get("/readyz").status_code == 200
-    answer = stage.client.post("/filter", json=ARGS, environ_overrides={VERIFIED: True})
-    assert answer.status_code == 200
+    response = stage.client.post("/filter", json=ARGS, environ_overrides={VERIFIED: True})
+    assert response.status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -204,9 +207,9 @@ def test_without_its_certificate_nobody_is_answered_but_probes() -> None:
 def test_other_paths_and_methods_are_refused(
     stage: Stage, method: str, path: str, status: int, text: str
 ) -> None:
-    answer = stage.client.open(f"http://localhost{path}", method=method)
-    assert (answer.status_code, answer.text) == (status, text)
-    assert ("Allow" in answer.headers) == (status == 405)
+    response = stage.client.open(f"http://localhost{path}", method=method)
+    assert (response.status_code, response.text) == (status, text)
+    assert ("Allow" in response.headers) == (status == 405)
 
 
 _scalars = st.none() | st.booleans() | st.integers(-1, 200) | st.sampled_from(["", "a", "30"])
@@ -240,18 +243,18 @@ _values: st.SearchStrategy[Any] = st.recursive(
         max_size=3,
     )
 )
-def test_whatever_a_pod_brings_is_answered(changes: list[tuple[tuple[str, ...], Any]]) -> None:
+def test_every_pod_gets_a_response(changes: list[tuple[tuple[str, ...], Any]]) -> None:
     stage = Stage()
     document = json.loads(json.dumps(ARGS))
     for path, value in changes:
-        place: Any = document
+        target: Any = document
         for key in path[:-1]:
-            place = place.get(key) if isinstance(place, dict) else None
-        if isinstance(place, dict):
-            place[path[-1]] = value
+            target = target.get(key) if isinstance(target, dict) else None
+        if isinstance(target, dict):
+            target[path[-1]] = value
     for verb in ("filter", "prioritize"):
-        answer = stage.client.post(f"/{verb}", json=document)
-        assert answer.status_code in (200, 400)
-        assert "internal error" not in answer.text
-        if verb == "prioritize" and answer.status_code == 200:
-            assert isinstance(answer.json, list)
+        response = stage.client.post(f"/{verb}", json=document)
+        assert response.status_code in (200, 400)
+        assert "internal error" not in response.text
+        if verb == "prioritize" and response.status_code == 200:
+            assert isinstance(response.json, list)

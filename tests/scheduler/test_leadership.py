@@ -37,27 +37,30 @@ class FakeSlices:
     def __init__(self) -> None:
         self.slice: Json = {"endpoints": None}
         self.patches: list[Json] = []
+        self.names: set[str] = set()
         self.error: Exception | None = None
 
     def get_slice(self, namespace: str, name: str) -> Json:
         if self.error:
             raise self.error
+        self.names.add(name)
         return self.slice
 
     def patch_slice(self, namespace: str, name: str, patch: Json) -> None:
+        self.names.add(name)
         self.patches.append(patch)
         self.slice = {**self.slice, **patch}
 
 
 class Stage:
-    def __init__(self, *, alone: bool = False) -> None:
+    def __init__(self, *, alone: bool = False, address: str = "10.0.0.7") -> None:
         self.clock = FakeClock()
         self.leases = FakeLeases()
         self.watches = FakeWatches()
         self.slices = FakeSlices()
         self.election = None if alone else replica("one", self.leases, self.clock)
         endpoint = self.endpoint = LeaderEndpoint(
-            api=self.slices, namespace="gpu-turnstile", name="slice", address="10.0.0.7", port=8444
+            api=self.slices, namespace="gpu-turnstile", name="slice", address=address, port=8444
         )
         self.leadership = Leadership(self.election, self.watches, endpoint, clock=self.clock)
 
@@ -114,6 +117,15 @@ def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage)
     stage.slices.slice = {"endpoints": [{"addresses": ["10.0.0.9"]}, 7]}
     stage.turn(11)
     assert stage.slices.patches == [wanted, wanted]
+    assert stage.slices.names == {"slice"}
+
+
+def test_a_leader_with_an_ipv6_address_uses_the_slice_of_that_address_type() -> None:
+    stage = Stage(address="fd00::7")
+    stage.watches.listed = 1
+    stage.turn()
+    assert stage.slices.patches[0]["endpoints"][0]["addresses"] == ["fd00::7"]
+    assert stage.slices.names == {"slice-ipv6"}
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), Rejected(404, "no such slice")])
@@ -137,7 +149,7 @@ def test_a_single_replica_needs_no_lease() -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_bindings_under_way_end_before_the_lease_is_released(stage: Stage, *, ends: bool) -> None:
+def test_bindings_in_progress_end_before_the_lease_is_released(stage: Stage, *, ends: bool) -> None:
     """Else the next leader lists the pods, and one is bound after that."""
     assert stage.election is not None
     stage.election.step()

@@ -59,7 +59,7 @@ def test_settings_come_from_the_environment_too(
     assert main([]) == 0
     assert served[0].files == Files(Path("a"), Path("b"))
     assert served[0].node_policy is Policy.SPREAD
-    assert (served[0].host, served[0].port) == ("0.0.0.0", 8444)
+    assert (served[0].host, served[0].port) == ("::", 8444)
     assert served[0].identity
 
 
@@ -73,7 +73,7 @@ def test_settings_come_from_the_environment_too(
         ([*REQUIRED, "--endpoint-slice", "s"], "--address: Required value"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(
+def test_unusable_input_is_one_line(
     served: list[Settings], capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
     assert main(arguments) == 2

@@ -79,7 +79,7 @@ ONE = "NodeNames, Nodes: must be exactly one of them"
         ),
     ],
 )
-def test_what_is_no_question_is_one_clear_line(sent: bytes, message: str) -> None:
+def test_an_unknown_question_is_one_clear_line(sent: bytes, message: str) -> None:
     with pytest.raises(BadRequest) as refused:
         decode_args(sent)
     assert str(refused.value).startswith(message)
@@ -100,7 +100,7 @@ def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_args(body(ARGS))
 
 
-def test_the_answer_to_filter_comes_as_the_nodes_came() -> None:
+def test_the_filter_response_has_the_form_of_the_request() -> None:
     found = FilterResult(("n2",), {"n1": "full"}, {"n3": "never"})
     rest = {
         "FailedNodes": {"n1": "full"},
@@ -117,7 +117,7 @@ def test_the_answer_to_filter_comes_as_the_nodes_came() -> None:
 
 
 @given(st.lists(st.tuples(st.text('n1-."\\,\x00\x7f\u00e9', max_size=3), st.integers(0, 10))))
-def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> None:
+def test_responses_are_json_whatever_names_contain(scored: list[tuple[str, int]]) -> None:
     names = [name for name, _ in scored]
     failed = dict.fromkeys(names, "full")
 

@@ -75,7 +75,7 @@ class Cluster:
             self.state.put_pod(obj)
 
     def agrees(self) -> bool:
-        """Tell whether the extender and the kubelet count the same places as free."""
+        """Return whether the extender and the kubelet count the same slots as free."""
         room = self.state.allocations("n1")
         assert room is not None
         free = [

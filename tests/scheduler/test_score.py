@@ -55,8 +55,8 @@ def test_only_the_cards_that_fit_count_for_a_sets_connection() -> None:
     assert scored(pod, node, (100, 32), (90, 32), (100, 32)) == 4
 
 
-def test_sick_cards_are_no_room() -> None:
-    node = a_node("n1", 2, sick=[1])
+def test_unhealthy_cards_have_no_free_capacity() -> None:
+    node = a_node("n1", 2, unhealthy=[1])
     assert scored(a_pod("a", (50, 4)), node, (50, 32), (100, 32)) == 10
 
 

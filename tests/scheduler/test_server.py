@@ -42,16 +42,16 @@ class Replica(Running):
                 connection.request("GET", path)
             else:
                 connection.request("POST", path, json.dumps(document), JSON)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
 
-    def answers(self, path: str, text: str) -> bool:
+    def responds_with(self, path: str, text: str) -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):
             return text in self.ask(path)[1]
         return False
 
     def binds(self) -> bool:
-        return self.answers("/metrics", "gpu_turnstile_scheduler_leader 1.0")
+        return self.responds_with("/metrics", "gpu_turnstile_scheduler_leader 1.0")
 
     def kill(self) -> None:
         """Die with the worker, at once."""
@@ -109,7 +109,7 @@ def running(server: ApiServer, folder: Path, name: str, *options: str) -> Iterat
     ):
         replica = Replica(process, port, tls, log)
         try:
-            replica.wait(lambda: replica.answers("/readyz", "ok"))
+            replica.wait(lambda: replica.responds_with("/readyz", "ok"))
             yield replica
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -176,7 +176,7 @@ def test_a_pod_is_bound_with_cards_that_the_agent_reads(
 
 # Python's ssl leaves a socket open whose peer has gone between TCP's handshake and TLS's.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_killed_leader_costs_no_pod_and_no_card_twice(
+def test_a_killed_leader_fails_no_pod_and_books_no_card_twice(
     server: ApiServer, admin: ApiClient, tmp_path: Path
 ) -> None:
     nodes = [f"two-{number}" for number in range(3)]

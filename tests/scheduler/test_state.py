@@ -46,7 +46,7 @@ def planned(name: str, node: str, *cards: int, limit: tuple[int, int] = (30, 4))
 # --- pods -----------------------------------------------------------------------------
 
 
-def test_pods_of_which_nothing_is_told_are_simulated_in_the_order_of_their_binding() -> None:
+def test_unreported_pods_are_simulated_in_the_order_of_their_binding() -> None:
     pods = [
         make_pod(
             "a", (60, 4), node="n1", annotations={NAMES.bind_order: OrderStamp(2, "w", 0).encode()}
@@ -77,7 +77,7 @@ def test_what_a_list_of_pods_does_not_show_is_gone_but_for_what_came_meanwhile(
     assert free(state) == [(40, 24), (100, 32)]
 
 
-def test_only_a_change_of_room_is_a_change(state: State) -> None:
+def test_only_a_change_of_free_amounts_is_a_change(state: State) -> None:
     version = state.version
     pod = make_pod("a", (30, 4), node="n1", annotations=hint("1"))
     state.put_pod(pod)
@@ -88,8 +88,8 @@ def test_only_a_change_of_room_is_a_change(state: State) -> None:
     state.put_node(make_node("n1", 2))
     state.put_pod(make_pod("b", (30, 4)))
     assert state.changed_since(version) == []
-    state.put_node(make_node("n2", 2, sick=[0]))
-    state.put_node(make_node("n1", 2, sick=[0]))
+    state.put_node(make_node("n2", 2, unhealthy=[0]))
+    state.put_node(make_node("n1", 2, unhealthy=[0]))
     assert state.changed_since(version) == ["n1", "n2"]
 
 
@@ -150,9 +150,11 @@ class Events(RuleBasedStateMachine):
         self.pods: dict[str, Any] = {}
         self.assumed: dict[str, PodInfo] = {}
 
-    @rule(name=st.sampled_from(_NODES), sick=st.sampled_from([(), (0,)]), cards=st.integers(1, 2))
-    def node(self, name: str, sick: Sequence[int], cards: int) -> None:
-        self.nodes[name] = make_node(name, cards, sick=sick)
+    @rule(
+        name=st.sampled_from(_NODES), unhealthy=st.sampled_from([(), (0,)]), cards=st.integers(1, 2)
+    )
+    def node(self, name: str, unhealthy: Sequence[int], cards: int) -> None:
+        self.nodes[name] = make_node(name, cards, unhealthy=unhealthy)
         self.state.put_node(self.nodes[name])
 
     @rule(name=st.sampled_from(_NODES))
@@ -232,7 +234,7 @@ def test_a_list_of_nodes_replaces_what_was_known(state: State) -> None:
     assert known == [False, True, True]
 
 
-def test_who_was_bound_by_somebody_else_after_all_counts_there(state: State) -> None:
+def test_a_pod_bound_by_another_scheduler_counts_on_its_node(state: State) -> None:
     state.assume(planned("a", "n1", 1))
     state.put_pod(make_pod("a", (30, 4), node="n2", annotations=hint("0")))
     assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])

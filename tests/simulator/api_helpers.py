@@ -46,7 +46,7 @@ Respond = Callable[[Json], Json]
 
 @dataclass
 class Hook:
-    """A webhook that a test runs: how to reach it, what it was asked, what it says."""
+    """A webhook of a test: its address, the reviews it got, and its response."""
 
     port: int
     ca_bundle: str
@@ -93,7 +93,7 @@ def allow(**response: Any) -> Respond:
 
 
 def deny(**status: Any) -> Respond:
-    """Answer no."""
+    """Deny every request."""
     return lambda request: {"uid": request["uid"], "allowed": False, "status": status}
 
 
@@ -117,14 +117,14 @@ def running_hook(
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
     hook = Hook(0, bundle, respond or allow())
 
-    def answer(_path: str, body: bytes) -> tuple[int, bytes]:
+    def handle(_path: str, body: bytes) -> tuple[int, bytes]:
         request = json.loads(body)["request"]
         hook.reviews.append(request)
         review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-        said = hook.raw
-        if said is None:
-            said = json.dumps(review | {"response": hook.respond(request)}).encode()
-        return hook.status, said
+        content = hook.raw
+        if content is None:
+            content = json.dumps(review | {"response": hook.respond(request)}).encode()
+        return hook.status, content
 
-    with answering(answer, context, host) as hook.port:
+    with answering(handle, context, host) as hook.port:
         yield hook

@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
 
 @dataclass(frozen=True)
 class Call:
-    """What a plugin was asked."""
+    """One call of a plugin."""
 
     rpc: str
     ids: tuple[str, ...] = ()
@@ -64,8 +64,8 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
         self.on_prefer: Callable[[Call], list[str]] = self._first
         self.on_allocate: Callable[[Call], None] = lambda call: None
         self.on_pre_start: Callable[[Call], None] = lambda call: None
-        self.empty_answer = False
-        self.told = 0
+        self.empty_response = False
+        self.lists_sent = 0
         self._push: queue.Queue[bool] = queue.Queue()
         self._server: grpc.Server | None = None
 
@@ -92,7 +92,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
             self._server.stop(grace=None).wait(5)
             self._server = None
 
-    def tell(self) -> None:
+    def send_list_again(self) -> None:
         """Send the list of devices once more."""
         self._push.put(True)
 
@@ -112,7 +112,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
         self, request: Any, context: Any
     ) -> Iterator[pb.ListAndWatchResponse]:
         while True:
-            self.told += 1
+            self.lists_sent += 1
             yield pb.ListAndWatchResponse(
                 devices=[
                     pb.Device(
@@ -146,8 +146,8 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
         )
         self.calls.append(call)
         with refusing(context):
-            answer = pb.ContainerPreferredAllocationResponse(deviceIDs=self.on_prefer(call))
-        return pb.PreferredAllocationResponse(container_responses=[answer])
+            response = pb.ContainerPreferredAllocationResponse(deviceIDs=self.on_prefer(call))
+        return pb.PreferredAllocationResponse(container_responses=[response])
 
     def Allocate(  # noqa: N802 - the protocol's name
         self, request: Any, context: Any
@@ -157,10 +157,10 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
         self.calls.append(call)
         with refusing(context):
             self.on_allocate(call)
-        if self.empty_answer:
+        if self.empty_response:
             return pb.AllocateResponse()
         short = self.resource.rpartition("/")[2]
-        answer = pb.ContainerAllocateResponse(
+        response = pb.ContainerAllocateResponse(
             envs={short.upper(): ",".join(sorted(call.ids)), "SHARED": short},
             mounts=[pb.Mount(container_path=f"/{short}", host_path=f"/host/{short}")],
             devices=[
@@ -169,7 +169,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
             annotations={f"{short}.note": "x"},
             cdi_devices=[pb.CDIDevice(name=f"example.com/{short}=0")],
         )
-        return pb.AllocateResponse(container_responses=[answer])
+        return pb.AllocateResponse(container_responses=[response])
 
     def PreStartContainer(  # noqa: N802 - the protocol's name
         self, request: Any, context: Any
@@ -233,7 +233,7 @@ class Node:
 
     def __init__(self, directory: Path, api: ApiClient | None = None, **knobs: Any) -> None:
         self.directory = directory
-        told: dict[str, Any] = {
+        options: dict[str, Any] = {
             "pod_resources_socket": directory / "pr.sock",
             "start_retry_s": 0.05,
             "grace_s": (0.0, 0.01),
@@ -241,7 +241,7 @@ class Node:
             **knobs,
         }
         self.settings = Settings(
-            node_name="n1", root_dir=directory / "root", plugin_dir=directory / "dp", **told
+            node_name="n1", root_dir=directory / "root", plugin_dir=directory / "dp", **options
         )
         self.kubelet = Kubelet(self.settings, api)
         self.plugins: dict[str, FakePlugin] = {}

@@ -35,9 +35,7 @@ def failure(client: ApiClient, obj: Json | None = None) -> ApiError:
     return raised.value
 
 
-def test_a_review_says_what_the_request_is(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
+def test_a_review_contains_the_request(server: ApiServer, client: ApiClient, hook: Hook) -> None:
     server.apply(hook.configuration())
     client.create(PODS, pod(limits={CORE: 50}))
     (review,) = hook.reviews
@@ -61,6 +59,19 @@ def test_a_review_says_what_the_request_is(
         "dryRun": False,
         "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
     }
+
+
+def test_a_review_of_a_dry_run_names_it_and_has_no_generated_name(
+    server: ApiServer, client: ApiClient, hook: Hook
+) -> None:
+    server.apply(hook.configuration())
+    obj = pod()
+    obj["metadata"] = {"generateName": "train-"}
+    client.create(PODS, obj, dry_run=True)
+    (review,) = hook.reviews
+    assert "name" not in review
+    assert review["dryRun"] is True
+    assert review["options"]["dryRun"] == ["All"]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +156,7 @@ def test_a_certificate_of_another_authority_is_not_trusted(
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("body", "words"),
     [
         (b"not json", "invalid character in the response"),
         (
@@ -154,10 +165,10 @@ def test_a_certificate_of_another_authority_is_not_trusted(
         ),
     ],
 )
-def test_an_answer_that_is_no_review_is_a_failure(
-    server: ApiServer, client: ApiClient, hook: Hook, answer: bytes, words: str
+def test_a_response_that_is_no_review_is_a_failure(
+    server: ApiServer, client: ApiClient, hook: Hook, body: bytes, words: str
 ) -> None:
-    hook.raw = answer
+    hook.raw = body
     server.apply(hook.configuration())
     message = failure(client).message
     assert 'failed calling webhook "hook.example.com": received invalid webhook response' in message

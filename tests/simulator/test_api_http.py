@@ -1,10 +1,12 @@
 """The API server over real HTTP."""
 
+import re
 import ssl
 from pathlib import Path
 
 import pytest
 import trustme
+import urllib3
 
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer, Settings
@@ -83,6 +85,37 @@ def test_a_list_selects_and_ignores_limit_and_version(client: ApiClient) -> None
     assert len(client.list(PODS, limit="1")["items"]) == 3
 
 
+def test_a_name_is_generated_for_an_object_that_has_only_a_prefix(client: ApiClient) -> None:
+    obj = pod()
+    obj["metadata"] = {"generateName": "train-"}
+    names = {client.create(PODS, obj)["metadata"]["name"] for _ in range(2)}
+    assert len(names) == 2
+    assert all(re.fullmatch("train-[b-z2-9]{5}", each) for each in names), names
+    assert {each["metadata"]["name"] for each in client.list(PODS)["items"]} == names
+
+
+def test_a_dry_run_returns_the_new_object_and_stores_nothing(client: ApiClient) -> None:
+    obj = pod()
+    obj["metadata"] = {"generateName": "train-"}
+    made = client.create(PODS, obj, dry_run=True)["metadata"]
+    assert made["name"].startswith("train-")
+    assert made["uid"]
+    assert client.list(PODS)["items"] == []
+    client.create(PODS, pod())
+    with pytest.raises(ApiError, match='pods "p" already exists'):
+        client.create(PODS, pod(), dry_run=True)
+
+
+def test_a_dry_run_of_another_verb_is_refused(server: ApiServer, client: ApiClient) -> None:
+    client.create(PODS, pod())
+    response = urllib3.request("DELETE", f"{server.url}{PODS}/p?dryRun=All")
+    assert (response.status, response.json()["message"]) == (
+        400,
+        "dryRun: the simulated API server can only create in a dry run",
+    )
+    assert client.get(f"{PODS}/p")
+
+
 def test_requests_are_recorded_in_the_terms_of_rbac(server: ApiServer, client: ApiClient) -> None:
     client.create(PODS, pod())
     bind(client)
@@ -139,7 +172,9 @@ def test_with_a_certificate_it_serves_https(tmp_path: Path) -> None:
             assert len(client.list(PODS)["items"]) == 1
 
 
-def test_a_request_has_a_fault_until_it_is_mended(server: ApiServer, client: ApiClient) -> None:
+def test_a_faulty_request_is_refused_until_it_is_corrected(
+    server: ApiServer, client: ApiClient
+) -> None:
     client.create(PODS, pod())
     server.fail(Fault(403, message="you cannot {asked}"), "list .*")
     with pytest.raises(ApiError, match=rf"^Forbidden: you cannot list {PODS}$"):

@@ -82,7 +82,7 @@ def _audit(cluster: SimulatedCluster) -> None:
     judged = judge(trace, decisions_in_log(cluster.agent_log()), RESOURCES)
     # A call that was answered just before a SIGKILL may be missing from the log: that is a
     # line lost, not a wrong name.
-    assert [each for each in judged if each.verdict is Attribution.WRONG and each.answer] == []
+    assert [each for each in judged if each.verdict is Attribution.WRONG and each.decision] == []
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def _audit(cluster: SimulatedCluster) -> None:
     [([AGENT], 7), ([KUBELET], 8), ([KUBELET, AGENT], 9)],
     ids=["agent", "kubelet", "both"],
 )
-def test_who_is_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
+def test_a_replica_killed_in_a_burst_loses_nothing_and_books_nothing_twice(
     cluster: SimulatedCluster, killed: list[str], seed: int
 ) -> None:
     pods = _burst(f"burst-{seed}", seed)
@@ -114,7 +114,7 @@ def test_who_is_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_
     _audit(cluster)
 
 
-def test_all_end_by_themselves_at_sigterm(cluster: SimulatedCluster) -> None:
+def test_all_programs_end_at_sigterm(cluster: SimulatedCluster) -> None:
     names = (AGENT, "webhook", "scheduler", KUBELET, "apiserver")
     ended = {name: cluster.kill(name, number=signal.SIGTERM) for name in names}
     assert ended == dict.fromkeys(names, 0)

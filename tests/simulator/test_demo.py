@@ -101,15 +101,15 @@ def test_the_demo_shows_requests_allocations_and_what_another_rule_would_have_do
     assert "make demo V=1" in done.stdout
 
 
-def test_a_page_whose_port_is_in_use_says_so_before_anything_is_started() -> None:
+def test_a_page_whose_port_is_in_use_fails_before_anything_is_started() -> None:
     """By another page, for instance: its /readyz answers as ours would."""
     with _folder() as short, socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with _page(port, short) as page:
             assert page.wait(DEADLINE_S) == 1
-            said = page.stdout.read() if page.stdout else ""
+            output = page.stdout.read() if page.stdout else ""
         assert list(short.iterdir()) == []
-    (line,) = said.splitlines()
+    (line,) = output.splitlines()
     advice = (
         r"stop the program that uses it, or choose another: \S+/python -m simulator page --port \d+"
     )
@@ -117,7 +117,7 @@ def test_a_page_whose_port_is_in_use_says_so_before_anything_is_started() -> Non
 
 
 @pytest.mark.timeout(2 * DEADLINE_S)
-def test_a_page_says_how_to_ask_its_cluster_and_ends_when_a_program_of_it_ends() -> None:
+def test_make_page_prints_how_to_use_kubectl_and_ends_with_any_of_its_programs() -> None:
     with _folder() as short, _page(free_port(), short) as page:
         assert page.stdout
         command, cards = "", 0

@@ -19,15 +19,15 @@ CORE, MEMORY = NAMES.core, NAMES.memory
 BEGAN = 1_700_000_000_000.0
 
 
-def _call(pod: str, place: int, *, resource: str = CORE, at: float = 0.0) -> TraceEvent:
+def _call(pod: str, number: int, *, resource: str = CORE, at: float = 0.0) -> TraceEvent:
     """A call for a pod's container ``main`` that takes 10 ms."""
-    ids = (f"GPU-0::{place}",)
+    ids = (f"GPU-0::{number}",)
     who = {"pod_uid": pod, "namespace": "default", "pod": pod, "container": "main"}
     fields: dict[str, Any] = {"rpc": "Allocate", "resource": resource, "ids": ids, **who}
     return TraceEvent(at, BEGAN + at, "rpc", took_ms=10.0, **fields)
 
 
-def _line(pod: str, place: int, at: float = 5.0) -> dict[str, Any]:
+def _line(pod: str, number: int, at: float = 5.0) -> dict[str, Any]:
     return {
         "time": datetime.fromtimestamp((BEGAN + at) / 1000, UTC).isoformat(timespec="milliseconds"),
         "message": "allocate",
@@ -35,11 +35,11 @@ def _line(pod: str, place: int, at: float = 5.0) -> dict[str, Any]:
         "container": "main",
         "resource": "core",
         "evidence": "ticket",
-        "ids": f"GPU-0::{place}",
+        "ids": f"GPU-0::{number}",
     }
 
 
-def test_the_agent_is_right_where_it_names_in_a_call_the_container_it_is_for() -> None:
+def test_the_agent_is_right_if_it_names_the_container_of_a_call() -> None:
     calls = [_call("a", 0), _call("b", 1), _call("c", 2), _call("d", 0, at=100.0)]
     log = [
         _line("a", 0),
@@ -52,7 +52,7 @@ def test_the_agent_is_right_where_it_names_in_a_call_the_container_it_is_for() -
     assert [each.verdict for each in judged] == [
         *(Attribution.RIGHT, Attribution.WRONG, Attribution.WRONG, Attribution.RIGHT)
     ]
-    assert [each.answer and each.answer.named.pod for each in judged] == [
+    assert [each.decision and each.decision.named.pod for each in judged] == [
         *("default/a", "default/a", None, "default/d")
     ]
 
@@ -82,7 +82,7 @@ def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> No
     assert score(calls, gpu_manager(pods, calls)) == {Attribution.RIGHT: 2}
 
 
-def test_a_place_that_two_pods_hold_is_found() -> None:
+def test_a_slot_that_two_pods_hold_is_found() -> None:
     assert held_twice(holdings_of([_call("a", 0), _call("b", 1)])) == []
     assert held_twice(holdings_of([_call("a", 0), _call("b", 0)])) == [f"{CORE} GPU-0::0: a and b"]
 

@@ -1,4 +1,4 @@
-"""The kubelet and an API server: what it reads, what it says, and who outlives whom."""
+"""The kubelet and an API server: reads, statuses, deletions and outages."""
 
 import threading
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def test_a_pod_that_finishes_succeeds_and_frees_its_devices(client: ApiClient, n
     wait_for(lambda: not status(client, "q"))
 
 
-def test_an_outage_of_the_api_server_delays_what_is_said_and_loses_nothing(
+def test_an_outage_of_the_api_server_delays_statuses_and_loses_none(
     server: ApiServer, client: ApiClient, n: Node
 ) -> None:
     in_flight, go_on = threading.Event(), threading.Event()

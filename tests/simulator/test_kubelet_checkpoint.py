@@ -209,17 +209,17 @@ def test_k30_a_list_of_devices_in_mid_admission_writes_what_the_container_has_so
         p = pod("p", container("c", 1, 1))
         seen: list[set[str]] = []
 
-        def tell_again(plugin: FakePlugin) -> Callable[[Call], None]:
+        def resend_list(plugin: FakePlugin) -> Callable[[Call], None]:
             def call_of(call: Call) -> None:
                 before = identity(n)
-                plugin.tell()
+                plugin.send_list_again()
                 wait_for(lambda: identity(n) != before)
                 seen.append(written(n).get(uid_of(p), {}).get("c", set()))
 
             return call_of
 
         for plugin in plugins.values():
-            plugin.on_allocate = tell_again(plugin)
+            plugin.on_allocate = resend_list(plugin)
         n.admit(p)
         assert [len(each) for each in seen] == [0, 1]
         assert written(n) == {uid_of(p): {"c": {CORE, MEMORY}}}
@@ -265,7 +265,7 @@ def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next
         assert written(n) == {}
         n.admit(p)
         assert set(written(n)) == {uid_of(first), uid_of(p)}
-        plugin.tell()
+        plugin.send_list_again()
         wait_for(lambda: n.kubelet.instance.state.overtaken)
         n.admit(q)
         assert uid_of(q) not in written(n)

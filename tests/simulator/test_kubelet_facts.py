@@ -150,7 +150,7 @@ def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
         assert [found for found, _ in seen] == [{each.pod} for each in rpcs]
 
 
-def test_k3_what_was_answered_already_is_shown() -> None:
+def test_k3_earlier_allocations_are_shown() -> None:
     with node(seed=1, **FAST) as n:
         listed: list[dict[str, int]] = []
         for resource in (CORE, MEMORY):
@@ -346,7 +346,7 @@ def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the
         assert len(plugin.of("PreStartContainer")) == 2
 
 
-def test_k15_a_list_during_an_allocate_lets_the_devices_be_given_twice() -> None:
+def test_k15_a_device_list_during_an_allocate_causes_devices_to_be_allocated_twice() -> None:
     with node(grace_s=NEVER, **FAST) as n:
         plugin = n.plug(count=4)
         ends = pod("ends", container("c", 1))

@@ -38,7 +38,7 @@ def asking(name: str, count: int, *, sidecar: bool = False) -> Json:
     init=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=5),
     main=st.lists(st.integers(0, 9), max_size=4),
 )
-def test_the_need_is_the_peak_of_a_simulated_run(
+def test_the_needed_amount_is_the_peak_of_a_simulated_run(
     init: list[tuple[int, bool]], main: list[int]
 ) -> None:
     running, peak = 0, 0
@@ -106,7 +106,7 @@ def condition(client: ApiClient, name: str = "p") -> Json:
     return next((each for each in found if each["type"] == "PodScheduled"), {})
 
 
-def test_no_room_is_given_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
+def test_no_capacity_is_booked_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
     server.apply(node(core=100))
     start(workers=8, max_delay=0.05)
     with ThreadPoolExecutor(8) as threads:
@@ -131,10 +131,10 @@ def test_no_room_is_given_twice(server: ApiServer, client: ApiClient, start: Sta
 
 @dataclass
 class FakeExtender:
-    """What it says to each verb, and what it was asked."""
+    """An extender with a response for each verb, and the requests that it got."""
 
     port: int = 0
-    answers: dict[str, Callable[[Json], object]] = field(default_factory=dict)
+    responses: dict[str, Callable[[Json], object]] = field(default_factory=dict)
     calls: list[tuple[str, Json]] = field(default_factory=list)
 
     def asked(self, verb: str) -> list[Json]:
@@ -157,16 +157,16 @@ def configuration(*extenders: Json, **changes: Any) -> Json:
 
 @pytest.fixture
 def fake() -> Iterator[FakeExtender]:
-    made = FakeExtender(answers={"filter": lambda asked: {"NodeNames": asked["NodeNames"]}})
+    made = FakeExtender(responses={"filter": lambda asked: {"NodeNames": asked["NodeNames"]}})
 
-    def answer(path: str, body: bytes) -> tuple[int, bytes]:
+    def respond(path: str, body: bytes) -> tuple[int, bytes]:
         verb, arguments = path.removeprefix("/scheduler/"), json.loads(body)
         made.calls.append((verb, arguments))
-        if verb not in made.answers:
+        if verb not in made.responses:
             return 404, b""
-        return 200, json.dumps(made.answers[verb](arguments)).encode()
+        return 200, json.dumps(made.responses[verb](arguments)).encode()
 
-    with answering(answer) as made.port:
+    with answering(respond) as made.port:
         yield made
 
 
@@ -180,7 +180,7 @@ def test_k25_prioritize_is_skipped_when_one_node_is_left(
 ) -> None:
     client.create(NODES, node("n1", core="100"))
     client.create(NODES, node("n2", core="100"))
-    fake.answers |= {
+    fake.responses |= {
         "filter": lambda _: {"NodeNames": left, "FailedNodes": {}},
         "prioritize": lambda _: [{"Host": "n1", "Score": 1}, {"Host": "n2", "Score": 0}],
     }
@@ -215,7 +215,7 @@ def test_k25_a_pod_that_an_extender_rejected_is_tried_again_on_any_event(
 ) -> None:
     client.create(NODES, node("n1", core="100"))
     client.create(PODS, pod("other", nodeName="n1"))
-    fake.answers["filter"] = lambda _: {
+    fake.responses["filter"] = lambda _: {
         "NodeNames": [],
         "FailedNodes": {"n1": "full"},
         "FailedAndUnresolvableNodes": {"n1": "no card of that type"},
@@ -225,7 +225,7 @@ def test_k25_a_pod_that_an_extender_rejected_is_tried_again_on_any_event(
     eventually(lambda: condition(client).get("reason") == "Unschedulable", "rejected")
     assert condition(client)["message"] == "0/1 nodes are available: 1 no card of that type."
     eventually(lambda: len(fake.asked("filter")) == 2, "its own condition was an event, too")
-    fake.answers["filter"] = lambda asked: {"NodeNames": asked["NodeNames"]}
+    fake.responses["filter"] = lambda asked: {"NodeNames": asked["NodeNames"]}
     client.patch(path, change)
     eventually(lambda: bound(client).get("p") == "n1", "bound")
 
@@ -242,7 +242,7 @@ def test_k25_an_extender_binds_the_pods_that_ask_for_its_resource_and_no_others(
         client.create(f"{PODS}/{asked['PodName']}/binding", {"metadata": {}, "target": target})
         return {"Error": ""}
 
-    fake.answers["bind"] = bind
+    fake.responses["bind"] = bind
     start(fake.settings(bindVerb="bind"))
     uid = client.create(PODS, pod(limits=GPU))["metadata"]["uid"]
     eventually(lambda: condition(client).get("reason") == "SchedulerError", "refused once")
@@ -255,7 +255,7 @@ def test_k25_an_extender_binds_the_pods_that_ask_for_its_resource_and_no_others(
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("response", "error"),
     [
         (None, "failed filter with extender at URL http://{}/filter, code 404"),
         ({"Error": "not ready"}, "not ready"),
@@ -265,11 +265,11 @@ def test_an_extender_that_fails_stops_a_pod(
     client: ApiClient,
     start: Start,
     fake: FakeExtender,
-    answer: object,
+    response: object,
     error: str,
 ) -> None:
     client.create(NODES, node("n1", core="100"))
-    fake.answers = {} if answer is None else {"filter": lambda _: answer}
+    fake.responses = {} if response is None else {"filter": lambda _: response}
     start(fake.settings())
     client.create(PODS, pod(limits=GPU))
     eventually(lambda: condition(client).get("reason") == "SchedulerError", "told")

@@ -1,4 +1,4 @@
-"""The shipped configurations before the real webhook's decisions: who is asked, who is not."""
+"""The shipped webhook configurations, with the real webhook's decisions: when it is called."""
 
 import base64
 import contextlib
@@ -55,8 +55,8 @@ def _respond(request: Json) -> Json:
     """Answer as the real webhook does, its HTTP aside."""
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     decoded = decode_review(json.dumps(review).encode())
-    answer: Json = json.loads(encode_review(decoded, _decide(decoded)))["response"]
-    return answer
+    response: Json = json.loads(encode_review(decoded, _decide(decoded)))["response"]
+    return response
 
 
 @pytest.fixture
@@ -92,22 +92,22 @@ def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
     }
 
 
-def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
+def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_warned(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
     client.create(PODS, plain_pod(limits=GPU))
     notes = client.get(f"{PODS}/p")["metadata"]["annotations"]
     copy = plain_pod("copy")
     copy["metadata"]["annotations"] = notes | {NAMES.gpu_allocation: "{}", "a": "b"}
-    answer = urllib3.request("POST", server.url + PODS, json=copy)
-    assert answer.headers.getlist("Warning") == [
+    response = urllib3.request("POST", server.url + PODS, json=copy)
+    assert response.headers.getlist("Warning") == [
         f'299 - "metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod requests no GPU"'
     ]
     assert client.get(f"{PODS}/copy")["metadata"]["annotations"] == {"a": "b"}
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-turnstile", "gpu-turnstile-node"])
-def test_the_webhook_never_hears_of_what_a_cluster_needs_to_come_up(
+def test_the_webhook_is_not_called_for_pods_that_a_cluster_needs_to_start(
     client: ApiClient, hook: Hook, namespace: str
 ) -> None:
     hook.status = 503
@@ -132,7 +132,7 @@ def test_a_gpu_pod_is_bound_although_the_webhook_is_down_by_then(
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each[1])
-def test_the_author_of_a_workload_is_told_at_once(
+def test_the_author_of_a_workload_is_warned_at_once(
     client: ApiClient, hook: Hook, workload: tuple[str, str, str, str]
 ) -> None:
     collection, wrong = _workload(workload, WRONG)

@@ -25,13 +25,13 @@ BEGAN_NS = 1_736_928_000_000_000_000
 
 def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any) -> SimulatedNode:
     """A node of small cards (32 blocks each unless told) whose ``List`` has no limit."""
-    told = {
+    options = {
         "list_rate": 10_000.0,
         "list_burst": 1_000,
         "document": cards_file(cards, memory),
         **options,
     }
-    return SimulatedNode(NodeOptions(seed=seed, **told))
+    return SimulatedNode(NodeOptions(seed=seed, **options))
 
 
 def gpu(name: str = "c0", cores: int = 10, memory: int = 4, **fields: Any) -> Json:
@@ -120,13 +120,13 @@ def preferred_for(node: SimulatedNode, uid: str) -> list[TraceEvent]:
     return [each for each in rpcs if each.pod_uid == uid]
 
 
-def said_to(node: SimulatedNode, uid: str) -> str:
-    """What the pod's author reads in ``status.message``."""
+def refusal_message(node: SimulatedNode, uid: str) -> str:
+    """Return ``status.message`` of a pod; empty if there is none."""
     return str((node.kubelet.status(uid) or {}).get("message", ""))
 
 
 def assert_right(node: SimulatedNode, *uids: str) -> None:
-    """Every call of these pods was answered, rightly, and what they got is recorded on them."""
+    """Check that every call of these pods had the right target, and their annotations."""
     calls, held = defaultdict(list), defaultdict(set)
     for each in node.admissions():
         calls[each.event.pod_uid].append(each.verdict)
@@ -134,11 +134,11 @@ def assert_right(node: SimulatedNode, *uids: str) -> None:
         held[one.pod_uid].add(one.container)
     for uid in uids:
         assert {*calls[uid]} == {Attribution.RIGHT}, f"{uid}: {calls_of(node, uid)}"
-        assert {*node.recorded(uid)} == held[uid], f"{uid}: {said_to(node, uid)}"
+        assert {*node.recorded(uid)} == held[uid], f"{uid}: {refusal_message(node, uid)}"
 
 
 def assert_sound(node: SimulatedNode) -> None:
-    """What holds whatever happened: nobody named wrongly, no place given twice, equal records."""
+    """Check invariants: no wrong target, no slot allocated twice, equal annotations."""
     wrong = [each for each in node.admissions() if each.verdict is Attribution.WRONG]
     assert wrong == [], wrong  # told in words: pytest explains only what stands in tests
     assert node.double_grants() == 0
@@ -147,17 +147,17 @@ def assert_sound(node: SimulatedNode) -> None:
 
 
 def _counts_right(node: SimulatedNode) -> bool:
-    """Return whether the agent counts as the kubelet does, once it has looked who has ended.
+    """Return whether the agent's counts equal the kubelet's, after a search for ended pods.
 
-    Who had not ended by the last call, no call tells it of.
+    The agent notices a pod that ended after its last call only by this search.
     """
     if node.miscounts():
         node.notice_ended_pods()
     return node.miscounts() == []
 
 
-def places_of(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[str, str]]:
-    """What a pod, or one container of it, holds by the kubelet's own record: resource and ID."""
+def held_device_ids(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[str, str]]:
+    """Return what a pod, or one container of it, holds by the kubelet's state: resource and ID."""
     return {
         (each.resource, device_id)
         for each in node.kubelet.held_devices()
@@ -167,8 +167,8 @@ def places_of(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[s
 
 
 def cards_of(node: SimulatedNode, uid: str, container: str = "") -> set[str]:
-    """The cards of which a pod, or one container of it, holds places."""
-    return {each.partition("::")[0] for _, each in places_of(node, uid, container)}
+    """Return the cards on which a pod, or one container of it, holds slots."""
+    return {each.partition("::")[0] for _, each in held_device_ids(node, uid, container)}
 
 
 def wait_for(condition: Callable[[], object]) -> None:

@@ -15,7 +15,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an agent register, and ask for the record, again soon: hundreds of restarts add up."""
+    """Shorten an agent's pauses between retries: there are hundreds of restarts."""
     monkeypatch.setattr(agent.kubelet.registration, "_BACKOFF_SECONDS", (0.05, 0.05))
     options = dict(agent.kubelet.podresources._CHANNEL_OPTIONS)
     options["grpc.max_reconnect_backoff_ms"] = 50

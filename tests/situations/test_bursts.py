@@ -14,7 +14,7 @@ from tests.situations.build import (
     assert_right,
     assert_sound,
     gpu,
-    said_to,
+    refusal_message,
     uid_of,
     wait_for,
 )
@@ -23,7 +23,7 @@ from tests.situations.build import (
 def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5)) -> list[Json]:
     """Pods of some containers, most equal in cores; stamps in another order than creation."""
     random = Random(seed)
-    places = random.sample(range(count), count)
+    ranks = random.sample(range(count), count)
     return [
         a_pod(
             f"p-{number}",
@@ -31,7 +31,7 @@ def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5))
                 gpu(f"c{each}", random.choice((1, 1, 1, 2)), random.choice((1, 2, 3)))
                 for each in range(random.choice(containers))
             ),
-            at=places[number],
+            at=ranks[number],
         )
         for number in range(count)
     ]
@@ -60,7 +60,7 @@ def assert_all_seen(node: SimulatedNode, pods: list[Json]) -> None:
     assert node.decision_log.counts["unproven"] == node.decision_log.counts["corrected"] == 0
 
 
-def test_a_hundred_pods_in_one_batch_are_all_named_rightly() -> None:
+def test_a_hundred_pods_in_one_batch_are_all_attributed_correctly() -> None:
     pods = crowd(100, seed=1, containers=(1, 1, 1, 2))
     with a_node(seed=1, cards=10, memory="32Gi") as node:
         node.bind(*pods)
@@ -78,7 +78,7 @@ def test_a_hundred_pods_in_one_batch_are_all_named_rightly() -> None:
         assert list(turns) != list(map(uid_of, pods))
 
 
-def test_pods_that_the_watch_has_not_told_of_are_named_rightly_by_one_get_each() -> None:
+def test_unwatched_pods_are_attributed_correctly_with_one_get_each() -> None:
     """That the API shows a pod only after ``List`` did proves nothing: it is called a guess."""
     pods = crowd(10, seed=5)
     with a_node(seed=5, cards=4, memory="32Gi") as node:
@@ -92,7 +92,7 @@ def test_pods_that_the_watch_has_not_told_of_are_named_rightly_by_one_get_each()
         assert node.decision_log.counts["corrected"] == 0
 
 
-def test_pods_that_end_during_a_burst_make_room_and_confuse_nobody() -> None:
+def test_pods_that_end_during_a_burst_free_slots_and_cause_no_wrong_target() -> None:
     random = Random(6)
     pods = crowd(30, seed=6)
     brief, lasting = pods[:20], pods[20:]
@@ -111,17 +111,19 @@ def test_pods_that_end_during_a_burst_make_room_and_confuse_nobody() -> None:
         assert_sound(node)
 
 
-def test_a_burst_that_does_not_fit_is_refused_pod_by_pod_and_the_rest_named_rightly() -> None:
+def test_a_burst_that_does_not_fit_is_refused_in_part_and_the_rest_attributed_correctly() -> None:
     """Of 30 pods of 20 cores two cards hold ten; the others are refused, by the one who knows."""
     pods = [a_pod(f"p-{each}", gpu("c0", 20, 2 + each % 2)) for each in range(30)]
     with a_node(seed=7, cards=2) as node:
         node.bind(*pods)
         node.settle()
-        served = [uid_of(each) for each in pods if not said_to(node, uid_of(each))]
+        served = [uid_of(each) for each in pods if not refusal_message(node, uid_of(each))]
         assert len(served) == 10
         assert_right(node, *served)
         assert_sound(node)
-        refused = {said_to(node, uid_of(each)) for each in pods if uid_of(each) not in served}
+        refused = {
+            refusal_message(node, uid_of(each)) for each in pods if uid_of(each) not in served
+        }
         # Cores are all gone: the kubelet sees that itself, unless memory is asked for first.
         assert any("requested number of devices unavailable" in each for each in refused)
         ours = {each.reason for each in node.decision_log.refusals}

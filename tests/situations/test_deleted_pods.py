@@ -18,7 +18,7 @@ from tests.situations.build import (
     assert_sound,
     calls_of,
     gpu,
-    said_to,
+    refusal_message,
     uid_of,
     wait_for,
 )
@@ -94,7 +94,7 @@ def test_a_pod_deleted_at_any_step_of_its_admission(number: int, when: str, call
         node.bind(victim())
         wait_for(lambda: ended(node, "uid-victim"))
         assert hook.reached.is_set()
-        assert said_to(node, "uid-victim") == ""
+        assert refusal_message(node, "uid-victim") == ""
         calls = calls_of(node, "uid-victim")
         assert [each.verdict.value for each in calls] == ["right"] * 4
         node.sweep()
@@ -178,7 +178,7 @@ def test_a_name_that_comes_back_before_the_watch_tells_is_looked_up(
         node.admit([web("uid-1"), a_pod("other")])
         node.api.hanging = True
         replace(node, shape, by_force=by_force)
-        assert said_to(node, "uid-2") == ""
+        assert refusal_message(node, "uid-2") == ""
         node.catch_up()
         node.admit([a_pod("probe")])
         assert_right(node, "uid-2", "uid-other", "uid-probe")

@@ -19,9 +19,9 @@ from tests.situations.build import (
     calls_of,
     evidence_of,
     gpu,
-    places_of,
+    held_device_ids,
     preferred_for,
-    said_to,
+    refusal_message,
     uid_of,
 )
 
@@ -38,8 +38,8 @@ def test_what_an_init_container_had_is_handed_on_in_silence(seed: int) -> None:
             ("c0", Evidence.WITNESS): 2,
             ("c1", Evidence.WITNESS): 2,
         }
-        had = places_of(node, "uid-p", "init")
-        assert places_of(node, "uid-p", "c0") | places_of(node, "uid-p", "c1") <= had
+        had = held_device_ids(node, "uid-p", "init")
+        assert held_device_ids(node, "uid-p", "c0") | held_device_ids(node, "uid-p", "c1") <= had
         assert evidence_of(node, "uid-p") == {Evidence.WITNESS: 3}
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
         assert_right(node, "uid-p", "uid-probe")
@@ -65,7 +65,7 @@ def draw(name: str, random: Random) -> Json:
     return a_pod(name, *mains, init=early)
 
 
-def test_a_burst_of_every_shape_is_named_rightly() -> None:
+def test_a_burst_of_every_kind_of_pod_is_attributed_correctly() -> None:
     """On crowded cards some are refused, each because no card fits."""
     random = Random(0)
     pods = [draw(f"p-{number}", random) for number in range(20)]
@@ -73,7 +73,7 @@ def test_a_burst_of_every_shape_is_named_rightly() -> None:
         node.bind(*pods)
         node.settle()
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        served = [uid_of(each) for each in pods if not said_to(node, uid_of(each))]
+        served = [uid_of(each) for each in pods if not refusal_message(node, uid_of(each))]
         assert 8 < len(served) < len(pods)
         assert_right(node, *served)
         assert_sound(node)
@@ -100,10 +100,10 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
         with a_node(seed=number, cards=8, memory="4Gi") as node:
             node.admit([pod])
             reasons = [each.reason for each in node.decision_log.refusals]
-            if said_to(node, "uid-p"):
+            if refusal_message(node, "uid-p"):
                 assert len(reasons) == 1
                 assert reasons[0].startswith(excuses) or " must be whole cards, but " in reasons[0]
-                assert reasons[0] in said_to(node, "uid-p")
+                assert reasons[0] in refusal_message(node, "uid-p")
             else:
                 served += 1
                 assert_right(node, "uid-p")

@@ -1,4 +1,4 @@
-"""Situation 7: the agent, the kubelet, or both killed at every step of a pod's way.
+"""Situation 7: the agent, the kubelet, or both killed at every step of a pod's admission.
 
 The pod has an ordinary init container, a sidecar and two containers, each with both resources,
 so its calls have every form: places of the init container handed on without a word, handed on
@@ -25,7 +25,7 @@ from simulator.node.judge import Attribution
 from simulator.node.killable import AgentKilled, CallStage
 from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S, eventually
-from tests.situations.build import NAMES, a_node, a_pod, gpu, said_to, sidecar, uid_of
+from tests.situations.build import NAMES, a_node, a_pod, gpu, refusal_message, sidecar, uid_of
 from tests.situations.steps import START, Step, Trap, steps_of
 
 pytestmark = pytest.mark.usefixtures("quick_restarts")
@@ -62,7 +62,7 @@ anew: its card must not change between its two resources.
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One way a pod goes without a fault.
+    """One admission of a pod without a fault.
 
     Attributes:
         seed: of the kubelet, with which every container of the pod asks for *first* first.
@@ -83,7 +83,7 @@ COURSES = (Course(22, NAMES.core, unwritten=True), Course(38, NAMES.memory, unwr
 
 
 class Fault(StrEnum):
-    """Who is killed at a step, and when the next one comes."""
+    """Which process is killed at a step, and when its successor starts."""
 
     AWAY = "agent"
     """The agent; another comes when the kubelet has come to all pods it has."""
@@ -142,7 +142,7 @@ class Case:
         self.ids: frozenset[str] = frozenset()
 
     def run(self) -> None:
-        """Let it happen."""
+        """Run the case."""
         node = self.node
         node.admit([deepcopy(BEFORE)])
         node.write_patches()
@@ -221,11 +221,11 @@ class Case:
         return not allocates <= self.until_then
 
 
-Places = dict[tuple[str, str], frozenset[str]]
+HeldIds = dict[tuple[str, str], frozenset[str]]
 """Container and resource -> places."""
 
 
-def held(node: SimulatedNode, uid: str) -> Places:
+def held(node: SimulatedNode, uid: str) -> HeldIds:
     """What the kubelet has given to a pod."""
     return {
         (each.container, each.resource): frozenset(each.ids)
@@ -234,14 +234,14 @@ def held(node: SimulatedNode, uid: str) -> Places:
     }
 
 
-def known_of(node: SimulatedNode) -> dict[str, Places]:
+def agents_snapshot(node: SimulatedNode) -> dict[str, HeldIds]:
     """What the agent's record has, by pod UID."""
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
-    found: dict[str, Places] = {}
+    found: dict[str, HeldIds] = {}
     for pod in node.agent.allocator.snapshot().pods:
-        for container, places in pod.held.items():
-            for resource, ids in places.items():
+        for container, held_ids in pod.held.items():
+            for resource, ids in held_ids.items():
                 found.setdefault(pod.id.uid, {})[container, names[resource]] = ids
     return found
 
@@ -261,15 +261,15 @@ def check(case: Case) -> None:
     assert node.differences() == []
     running = {uid_of(each) for each in (BEFORE, POD, BEHIND, AFTER)}
     for uid in (uid_of(POD), uid_of(BEHIND)):
-        if text := said_to(node, uid):
+        if text := refusal_message(node, uid):
             running.discard(uid)
             assert AWAY_TEXT.fullmatch(text), text
-    assert (uid_of(POD) not in running) == case.turned_away, said_to(node, uid_of(POD))
+    assert (uid_of(POD) not in running) == case.turned_away, refusal_message(node, uid_of(POD))
     if case.fault.kubelet or case.fault is Fault.REPLACED or case.step.what == START:
         assert uid_of(BEHIND) in running
     record = {uid: held(node, uid) for uid in running}
     assert [uid for uid in running if not record[uid]] == []
-    assert known_of(node) == record
+    assert agents_snapshot(node) == record
     for uid in running:
         assert {name for name, _ in record[uid]} == {*node.recorded(uid)}, uid
     assert node.miscounts() == []
@@ -311,7 +311,7 @@ def cases() -> list[tuple[Fault, Step, Course]]:
 
 
 @pytest.mark.parametrize("course", COURSES, ids=str)
-def test_these_are_all_steps_and_each_course_is_what_it_says(course: Course) -> None:
+def test_these_are_all_steps_and_each_case_takes_the_named_ones(course: Course) -> None:
     trap = Trap()
     trap.watch(uid_of(POD))
     with a_node(seed=course.seed, kubelet={"hook": trap}) as node:
@@ -326,7 +326,7 @@ def test_these_are_all_steps_and_each_course_is_what_it_says(course: Course) -> 
 
 
 @pytest.mark.parametrize(("fault", "step", "course"), cases(), ids=str)
-def test_after_a_kill_all_run_or_read_why_and_the_agent_knows_who_holds_what(
+def test_after_a_kill_all_pods_run_or_have_a_reason_and_the_agents_snapshot_is_right(
     fault: Fault, step: Step, course: Course, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = Case(fault, step, course, caplog)

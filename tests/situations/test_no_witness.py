@@ -18,7 +18,7 @@ from tests.situations.build import (
     assert_sound,
     evidence_of,
     gpu,
-    said_to,
+    refusal_message,
     sidecar,
     uid_of,
 )
@@ -43,12 +43,12 @@ def some_pods() -> list[Json]:
     ]
 
 
-def test_order_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evidence_order_is_used_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the agent's start on."""
     monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", 0.02)
     reasons: list[str] = []
     monkeypatch.setattr(
-        RecordingLog, "podresources_unavailable", lambda _diary, reason: reasons.append(reason)
+        RecordingLog, "podresources_unavailable", lambda _log, reason: reasons.append(reason)
     )
     pods = some_pods()[2:]
     uids = [uid_of(each) for each in pods]
@@ -71,12 +71,12 @@ def test_order_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {each.partition(":")[0] for each in reasons} == {"PodResources"}
 
 
-def test_a_pod_that_nobody_can_know_is_refused_and_the_next_one_is_fine() -> None:
+def test_a_pod_unknown_to_every_source_is_refused_and_the_next_is_served() -> None:
     """Neither the API nor the kubelet's record tells of it."""
     with a_node() as node, denied(node):
         node.add_static(a_pod("static", uid="uid-static"))
         eventually(node.kubelet.idle, "the kubelet has come to every pod")
-        assert said_to(node, "uid-static") == (
+        assert refusal_message(node, "uid-static") == (
             "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc "
             "failed with err: rpc error: code = FailedPrecondition desc = gpu-turnstile: "
             f"no container waits for {asked_first(node)}; waiting: none, "

@@ -1,4 +1,4 @@
-"""Situation 9: a node boots: who is there first, what the dead ones left, who comes as a batch."""
+"""Situation 9: a node boots: start order, leftover state, and all pods in one batch."""
 
 import socket
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from tests.situations.build import (
     cards_of,
     evidence_of,
     gpu,
-    places_of,
-    said_to,
+    held_device_ids,
+    refusal_message,
     sidecar,
     uid_of,
 )
@@ -84,14 +84,14 @@ def wait_until_running(node: SimulatedNode, *manifests: Json) -> None:
 
 def held(node: SimulatedNode, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]]]:
     """What each pod holds."""
-    return {uid_of(each): places_of(node, uid_of(each)) for each in manifests}
+    return {uid_of(each): held_device_ids(node, uid_of(each)) for each in manifests}
 
 
 # --- who comes first --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_pod_that_was_let_in_before_the_plugin_ever_registered_is_not_taken_for_the_next(
+def test_a_pod_admitted_before_the_plugin_registered_is_not_taken_for_the_next(
     seed: int,
 ) -> None:
     """The first boot: nobody knows the resource yet, so it passes and lacks it for ever."""
@@ -103,7 +103,7 @@ def test_a_pod_that_was_let_in_before_the_plugin_ever_registered_is_not_taken_fo
         node.wait_until_offered()
         node.admit([a_pod("next", at=2)])
         node.admit([a_pod("after", at=3)])
-        assert places_of(node, "uid-early") == set()
+        assert held_device_ids(node, "uid-early") == set()
         assert_right(node, "uid-next", "uid-after")
         assert_sound(node)
 
@@ -160,7 +160,7 @@ def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
         node.api.add(PodObject(new))
         power_on(node, caplog, agent_first=agent_first)
         eventually(node.kubelet.idle, "both pods were looked at")
-        assert said_to(node, "uid-new") == ""
+        assert refusal_message(node, "uid-new") == ""
         assert cards_of(node, "uid-old").isdisjoint(cards_of(node, "uid-new"))
         wait_until_running(node, old, new)
         node.admit([a_pod("next", at=3)])

@@ -24,13 +24,13 @@ from tests.situations.build import (
     assert_right,
     assert_sound,
     gpu,
-    places_of,
+    held_device_ids,
     preferred_for,
-    said_to,
+    refusal_message,
 )
 
 CARD = "GPU-00000000-5eed-4a2d-8c1f-000000000000"
-PLACES = {NAMES.core: 100, NAMES.memory: 32}
+SLOTS = {NAMES.core: 100, NAMES.memory: 32}
 ENDS = "which is unexpected"
 
 
@@ -45,7 +45,7 @@ class Forgetfulness:
 
     def __init__(self) -> None:
         self._victims: list[str] = []
-        self._let_go: dict[str, threading.Event] = {}
+        self._released: dict[str, threading.Event] = {}
         self.targets: set[tuple[str, str, str]] = set()
         self.forgotten: list[tuple[str, str, str]] = []
         self.kubelet: Kubelet | None = None
@@ -53,10 +53,10 @@ class Forgetfulness:
 
     def victim(self, node: SimulatedNode) -> None:
         """Admit a pod that ends when it is told to."""
-        name = f"victim-{len(self._let_go)}"
-        self._let_go[name] = threading.Event()
+        name = f"victim-{len(self._released)}"
+        self._released[name] = threading.Event()
         node.bind(a_pod(name, gpu("c0", 1, 1), annotations={"simulator/run-seconds": "0"}))
-        eventually(lambda: places_of(node, f"uid-{name}"), f"{name} is admitted")
+        eventually(lambda: held_device_ids(node, f"uid-{name}"), f"{name} is admitted")
         self._victims.append(name)
 
     def forget(self, node: SimulatedNode, pod: str, container: str = "c0", *resources: str) -> None:
@@ -68,14 +68,14 @@ class Forgetfulness:
     def __call__(self, moment: HookPoint) -> None:
         if moment.when != "before":
             return
-        if moment.what == "PreStartContainer" and moment.pod.name in self._let_go:
-            assert self._let_go[moment.pod.name].wait(DEADLINE_S)
+        if moment.what == "PreStartContainer" and moment.pod.name in self._released:
+            assert self._released[moment.pod.name].wait(DEADLINE_S)
         target = moment.pod.name, moment.container, moment.resource
         if moment.what == "Allocate" and target in self.targets:
             assert self.kubelet is not None
             assert self.monitor is not None
             victim = self._victims.pop(0)
-            self._let_go[victim].set()
+            self._released[victim].set()
             eventually(lambda: self._ended(victim), f"{victim} has ended")
             self.monitor.list(within=DEADLINE_S)
             self.forgotten.append(target)
@@ -85,8 +85,8 @@ class Forgetfulness:
         return any(each.event == "end" and each.pod == pod for each in self.kubelet.trace.events)
 
     def end(self) -> None:
-        """Hold nobody any more."""
-        for each in self._let_go.values():
+        """Release all held containers."""
+        for each in self._released.values():
             each.set()
 
 
@@ -107,7 +107,7 @@ def forgetful_node(**options: Any) -> Iterator[tuple[SimulatedNode, Forgetfulnes
 
 @each_resource
 @pytest.mark.parametrize("seed", range(2))
-def test_places_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
+def test_slots_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
     seed: int, resource: str
 ) -> None:
     with forgetful_node(seed=seed) as (node, hook):
@@ -117,25 +117,31 @@ def test_places_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
         [offered] = [
             each.available for each in preferred_for(node, "uid-next") if each.resource == resource
         ]
-        assert offered == PLACES[resource], "the kubelet offers all, held or not"
-        assert not places_of(node, "uid-holder") & places_of(node, "uid-next")
+        assert offered == SLOTS[resource], "the kubelet offers all, held or not"
+        assert not held_device_ids(node, "uid-holder") & held_device_ids(node, "uid-next")
         assert_right(node, "uid-holder", "uid-next")
         assert_sound(node)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(seed: int) -> None:
+def test_slots_allocated_without_a_preference_are_refused_and_the_next_pod_is_served(
+    seed: int,
+) -> None:
     """Exactly as many seem free as are asked for, so the kubelet asks for no preference."""
     with forgetful_node(seed=seed, kubelet={"preferred_when_exact": False}) as (node, hook):
         node.admit([a_pod("other", gpu("c0", 30, 1))])
         hook.forget(node, "holder", "c0", NAMES.core)
         node.admit([a_pod("holder", gpu("c0", 40, 1))])
         node.admit([a_pod("greedy", gpu("c0", 70, 1))])  # 30 are free, 40 forgotten
-        held = sorted(each for kind, each in places_of(node, "uid-holder") if kind == NAMES.core)
+        held = sorted(
+            each for kind, each in held_device_ids(node, "uid-holder") if kind == NAMES.core
+        )
         if preferred_for(node, "uid-greedy"):  # its memory was asked for first
-            assert said_to(node, "uid-greedy").endswith(f"{CARD}: 30 of 70 cores free, {ENDS}")
+            assert refusal_message(node, "uid-greedy").endswith(
+                f"{CARD}: 30 of 70 cores free, {ENDS}"
+            )
         else:
-            assert said_to(node, "uid-greedy") == (
+            assert refusal_message(node, "uid-greedy") == (
                 "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
                 "desc = gpu-turnstile: 40 cores are held by another container: "
                 f"{', '.join(held[:3])}, {ENDS}"
@@ -156,11 +162,11 @@ def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
         node.admit([a_pod("holder", gpu("c0", 5, 1), init=[gpu("init", 40, 12)])])
         assert len(hook.forgotten) == 1
         node.admit([a_pod("next", gpu("c0", 60, 20))])
-        assert not places_of(node, "uid-holder") & places_of(node, "uid-next")
+        assert not held_device_ids(node, "uid-holder") & held_device_ids(node, "uid-next")
         assert_right(node, "uid-holder", "uid-next")
         assert_sound(node)
         node.admit([a_pod("greedy", gpu("c0", 10, 4))])
-        assert said_to(node, "uid-greedy"), "100 cores and 32 blocks are all there are"
+        assert refusal_message(node, "uid-greedy"), "100 cores and 32 blocks are all there are"
 
 
 def test_a_node_that_forgets_all_the_time_gives_nothing_out_twice() -> None:

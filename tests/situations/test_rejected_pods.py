@@ -1,4 +1,4 @@
-"""Situation 2: pods that the kubelet rejects, and whoever asks next.
+"""Situation 2: pods that the kubelet rejects, and the next pod's calls.
 
 The rejected pod asks first for what the next pod asks for, so only who knows that it is over
 names the next pod rightly; where that is hard it stands before it in the queue as well as after it.
@@ -23,7 +23,7 @@ from tests.situations.build import (
     calls_of,
     evidence_of,
     gpu,
-    said_to,
+    refusal_message,
     uid_of,
     wait_for,
 )
@@ -33,12 +33,12 @@ Make = Callable[[str, int], Json]
 
 @dataclass(frozen=True)
 class Rejected:
-    """One way to be rejected.
+    """One kind of rejection.
 
     Attributes:
         make: the pod, by its name and queue position.
-        calls: how many Allocates it gets answered.
-        message: what its author reads; ours ends where the cards are told one by one.
+        calls: how many of its Allocate calls succeed.
+        message: what its author reads; of ours, the part before the list of cards.
     """
 
     make: Make
@@ -47,8 +47,8 @@ class Rejected:
 
 
 def two(name: str, at: int, **annotations: str) -> Json:
-    told = {key.replace("_", "-"): value for key, value in annotations.items()}
-    named = {f"simulator/{key}": value for key, value in told.items()}
+    dashed = {key.replace("_", "-"): value for key, value in annotations.items()}
+    named = {f"simulator/{key}": value for key, value in dashed.items()}
     return a_pod(name, gpu("c0"), gpu("c1"), at=at, annotations=named)
 
 
@@ -105,29 +105,29 @@ def node_with(*, keeps_rejected: bool, seed: int = 0) -> SimulatedNode:
 
 
 def reject(
-    node: SimulatedNode, how: Rejected, name: str = "bad", at: int = 0, *, told: bool = True
+    node: SimulatedNode, how: Rejected, name: str = "bad", at: int = 0, *, published: bool = True
 ) -> str:
-    """Have a pod rejected; *told*: the watch tells that it failed, not only that it was bound."""
+    """Reject a pod; *published*: whether the watch delivers its failure, not only its binding."""
     bad = how.make(name, at)
     node.bind(bad)
-    if not told:
+    if not published:
         node.api.hanging = True
     node.settle()
     uid = uid_of(bad)
     assert len([each for each in calls_of(node, uid) if not each.event.error]) == how.calls
-    assert said_to(node, uid).startswith(how.message)
+    assert refusal_message(node, uid).startswith(how.message)
     assert node.recorded(uid) == {} or how.calls == 4
     return uid
 
 
 def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
-    """The pod that asks next is named rightly in its very first call, and in all others.
+    """The next pod's calls are attributed correctly from the first one on.
 
     *seen*: nobody else could have been meant.
     """
     good = a_pod("good", gpu("c0"), gpu("c1"), at=1_000)
     node.admit([good])
-    assert said_to(node, uid_of(good)) == ""
+    assert refusal_message(node, uid_of(good)) == ""
     node.catch_up()
     assert_right(node, uid_of(good))
     assert_sound(node)
@@ -136,16 +136,16 @@ def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
 
 
 @pytest.mark.parametrize("how", CALLED.values(), ids=CALLED)
-def test_a_pod_that_has_had_its_turn_is_over_though_list_keeps_it_and_the_watch_is_behind(
+def test_an_admitted_pod_is_ended_though_list_keeps_it_and_the_watch_is_late(
     how: Rejected,
 ) -> None:
     for seed, at in enumerate(LINE.values()):  # which resource comes first depends on the seed
         with node_with(keeps_rejected=True, seed=seed) as node:
-            reject(node, how, at=at, told=False)
+            reject(node, how, at=at, published=False)
             assert_next_is_right(node, seen=False)
 
 
-def test_a_pod_rejected_unheard_misleads_one_call_at_most() -> None:
+def test_a_pod_rejected_without_a_call_misleads_one_call_at_most() -> None:
     """The worst case: several of them, listed, and shown as waiting by a watch far behind."""
     with node_with(keeps_rejected=True) as node:
         node.bind(*(UNHEARD.make(f"bad-{each}", each) for each in range(5)))
@@ -178,7 +178,7 @@ def test_failed_pods_that_list_keeps_do_not_hide_the_pod_that_is_asking(failed: 
         assert_next_is_right(node)
 
 
-def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_one_that_had_its_turn() -> None:
+def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_an_admitted_one() -> None:
     with node_with(keeps_rejected=True) as node:
         node.bind(UNHEARD.make("bad", 0))
         node.bind(a_pod("good", gpu("c0"), gpu("c1"), at=1))
@@ -208,7 +208,7 @@ def test_rejected_and_good_pods_by_turns(keeps_rejected: bool) -> None:
         assert node.decision_log.counts["corrected"] == 0
 
 
-def test_a_burst_among_rejected_pods_in_one_batch_is_named_rightly() -> None:
+def test_a_burst_among_rejected_pods_in_one_batch_is_attributed_correctly() -> None:
     """Nobody has heard of a rejection yet when the next pod asks; ``List`` is enough."""
     kinds = list(EVERY.values())
     bad = [kinds[each % len(kinds)].make(f"bad-{each}", 2 * each) for each in range(14)]
@@ -219,7 +219,7 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_named_rightly() -> None:
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
         assert_right(node, *map(uid_of, good))
         assert node.double_grants() == 0
-        assert {said_to(node, uid_of(each)) for each in bad}.isdisjoint({""})
+        assert {refusal_message(node, uid_of(each)) for each in bad}.isdisjoint({""})
         assert (
             node.decision_log.counts["prefer by order"]
             == node.decision_log.counts["corrected"]
@@ -248,7 +248,7 @@ def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first
             node.api.add(PodObject(each))
         node.start_kubelet()
         node.settle()
-        assert said_to(node, uid_of(bad)) == AFFINITY
-        assert [said_to(node, uid_of(each)) for each in good] == ["", ""]
+        assert refusal_message(node, uid_of(bad)) == AFFINITY
+        assert [refusal_message(node, uid_of(each)) for each in good] == ["", ""]
         assert_right(node, *map(uid_of, good))
         assert node.double_grants() == 0

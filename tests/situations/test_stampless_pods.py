@@ -19,7 +19,7 @@ from tests.situations.build import (
     evidence_of,
     gpu,
     plain,
-    said_to,
+    refusal_message,
     uid_of,
     wait_for,
 )
@@ -111,7 +111,7 @@ def test_a_static_pod_is_not_refused_for_a_full_card_while_others_are_empty(
             node.admit([a_pod("large", gpu("c0", *large))])
             uid = node.add_static(a_manifest("etcd", gpu("c0", 10, 4)))
             node.settle()
-            assert said_to(node, uid) == ""
+            assert refusal_message(node, uid) == ""
             assert verdicts(node, uid) == ["right"] * 2
 
 
@@ -124,7 +124,7 @@ def test_an_init_container_of_a_static_pod_without_a_mirror_is_served_under_anot
         manifest = a_manifest("etcd", gpu("c0", 10, 4), init=(gpu("init", 20, 8),))
         uid = node.add_static(manifest)
         node.settle()
-        assert said_to(node, uid) == ""
+        assert refusal_message(node, uid) == ""
         assert verdicts(node, uid) == ["wrong", "wrong", "right", "right"]
         node.admit([a_pod(f"next-{each}", gpu("c0", 60, 20)) for each in range(2)])
         assert_right(node, "uid-next-0", "uid-next-1")
@@ -163,7 +163,7 @@ def unstamped(name: str, at: int, *containers: Json) -> Json:
     return a_pod(name, *containers, created=created, stamped=False)
 
 
-def test_pods_with_and_without_stamps_in_one_batch_are_named_rightly() -> None:
+def test_pods_with_and_without_stamps_in_one_batch_are_attributed_correctly() -> None:
     random = Random(0)
     kinds = (stamped, bound_by_its_author, unstamped, stamped_by_gpu_manager)
     pods = [

@@ -19,7 +19,7 @@ from tests.situations.build import (
     cards_of,
     gpu,
     preferred_for,
-    said_to,
+    refusal_message,
     sidecar,
     uid_of,
 )
@@ -42,41 +42,41 @@ def hint(pod_uid: str, container: str) -> set[int] | None:
 
 
 @every_seed
-def test_a_pod_that_fits_runs_where_the_kubelet_is_not_told_of_numa_nodes(seed: int) -> None:
+def test_a_pod_that_fits_runs_if_numa_nodes_are_hidden_from_the_kubelet(seed: int) -> None:
     with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
         node.admit([a_pod("near-p", gpu("c0", 50, 4))])
-        assert said_to(node, "uid-near-p") == ""
+        assert refusal_message(node, "uid-near-p") == ""
         assert_right(node, "uid-near-p")
         assert_sound(node)
 
 
 @every_seed
-def test_with_numa_nodes_told_the_kubelet_offers_the_node_where_no_card_fits(seed: int) -> None:
+def test_with_numa_nodes_reported_the_kubelet_offers_a_node_where_no_card_fits(seed: int) -> None:
     """It counts 80 places on node 0, which are of two cards."""
     with a_node(seed=seed, cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
         assert len(cards_of(node, "uid-near-1") | cards_of(node, "uid-near-2")) == 2
         node.admit([a_pod("near-p", gpu("c0", 50, 4))])
-        assert "no card fits 50 cores and 4 memory blocks" in said_to(node, "uid-near-p")
+        assert "no card fits 50 cores and 4 memory blocks" in refusal_message(node, "uid-near-p")
         assert_sound(node)
 
 
-def test_whole_cards_stay_on_one_numa_node_where_it_is_told() -> None:
+def test_whole_cards_stay_on_one_numa_node_if_numa_is_reported() -> None:
     with a_node(cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit([a_pod("near-p", gpu("c0", 200, 4)), a_pod("far-q", gpu("c0", 200, 4))])
         assert_right(node, "uid-near-p", "uid-far-q")
         assert_sound(node)
 
 
-def test_cards_that_must_be_of_one_numa_node_are_or_the_pod_is_refused_in_words() -> None:
+def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
     """On a node whose kubelet is not told of NUMA nodes; each has two of the four cards."""
     wish = {NAMES.gpu_link: "numa"}
     with a_node(cards=4) as node:
         node.admit([a_pod("share", gpu("c0", 30, 4))])
         node.admit([a_pod("three", gpu("c0", 300), annotations=wish, at=1)])
         why = "no 3 of 3 fitting cards are on one NUMA node (gpu-link: numa)"
-        assert why in said_to(node, "uid-three")
+        assert why in refusal_message(node, "uid-three")
         node.admit([a_pod("pair", gpu("c0", 200), annotations=wish, at=2)])
         assert_right(node, "uid-share", "uid-pair")
         assert {int(each[4]) for each in cards_of(node, "uid-pair")} == {2, 3}
@@ -111,11 +111,11 @@ def test_all_that_is_offered_but_split_over_cards_is_refused_with_the_split(seed
         node.admit([a_pod("far-b", gpu("c0", 70, 4))])
         assert cards_of(node, "uid-far-a") | cards_of(node, "uid-far-b") == FAR
         node.admit([a_pod("far-split", gpu("c0", 60, 4))])
-        told = said_to(node, "uid-far-split")
+        message = refusal_message(node, "uid-far-split")
         if preferred_for(node, "uid-far-split"):  # its memory was asked for first
-            assert told.endswith("2 cards: 30 of 60 cores free, which is unexpected")
+            assert message.endswith("2 cards: 30 of 60 cores free, which is unexpected")
         else:
-            assert told == (
+            assert message == (
                 "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
                 "desc = gpu-turnstile: a share of 60 cores is split over cards: "
                 f"30 on {CARDS[2]}, 30 on {CARDS[3]}, which is unexpected"

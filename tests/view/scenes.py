@@ -105,7 +105,7 @@ def nodes() -> list[Json]:
     bare = bare_node("n4")
     bare["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}
     one = make_node("n1", 2, links={(0, 1): "NV4"})
-    two = make_node("n2", 2, sick=[1], models=["Tesla T4", "Tesla T4"])
+    two = make_node("n2", 2, unhealthy=[1], models=["Tesla T4", "Tesla T4"])
     return [*(free(each) for each in (one, two, silent)), bare, bare_node("n5")]
 
 

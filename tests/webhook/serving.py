@@ -118,7 +118,7 @@ def running(
     """
     port, log = free_port(), directory / "log"
     files = serving or certificates
-    arguments = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
+    arguments = [sys.executable, "-m", "webhook", "--port", str(port)]
     arguments += ["--cert", str(files / "tls.crt"), "--key", str(files / "tls.key")]
     arguments += ["--drain-delay", "0.2", *options]
     # A home that cannot be written, as with a read-only root file system.

@@ -43,9 +43,9 @@ def test_a_binding_is_stamped(client: Client, review: Json) -> None:
         "subResource": "binding",
         "object": {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}},
     }
-    answer = json.loads(client.post("/mutate/bindings", json=review).text)["response"]
-    assert answer["allowed"] is True
-    (operation,) = json.loads(base64.b64decode(answer["patch"]))
+    response = json.loads(client.post("/mutate/bindings", json=review).text)["response"]
+    assert response["allowed"] is True
+    (operation,) = json.loads(base64.b64decode(response["patch"]))
     assert operation["path"] == "/metadata/annotations"
     assert operation["value"]["tencent.com/predicate-node"] == "n1"
 
@@ -98,11 +98,11 @@ def test_a_bad_request_gets_a_status_and_one_line(
     assert _line(response) == line
 
 
-def test_a_wrong_method_is_told_the_right_one(client: Client) -> None:
+def test_a_wrong_method_gets_the_allowed_ones(client: Client) -> None:
     assert client.get("/mutate/pods").headers["Allow"] == "POST"
 
 
-def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
+def test_a_server_that_is_not_ready_is_still_live(names: Names, stamp: Stamp) -> None:
     handler = ReviewHandler(make_routes(names=names, stamp=stamp))
     client = client_of(create_app(handler, is_ready=lambda: "shutting down"))
     response = client.get("/readyz")
@@ -183,7 +183,7 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
 
 
 @pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
-def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
+def test_reviews_are_served_only_to_verified_clients_if_configured(
     names: Names, stamp: Stamp, review: Json, path: str
 ) -> None:
     handler = ReviewHandler(make_routes(names=names, stamp=stamp), only_verified=True)
@@ -238,10 +238,10 @@ def test_a_review_with_any_part_replaced_never_ends_in_500(
     document: Any = json.loads(json.dumps(review))
     for _ in range(data.draw(st.integers(1, 3))):
         *parents, last = data.draw(st.sampled_from(_paths(document)[1:] or [("request",)]))
-        place = document
+        target = document
         for parent in parents:
-            place = place[parent]
-        place[last] = data.draw(ANY)
+            target = target[parent]
+        target[last] = data.draw(ANY)
     response = client.post(
         "/mutate/pods", data=json.dumps(document), content_type="application/json"
     )

@@ -37,10 +37,10 @@ VALUES = {
 }
 
 
-def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
+def test_defaults_match_the_help(served: list[Settings]) -> None:
     assert command.main(["--cert", "c", "--key", "k"]) == 0
     (settings,) = served
-    assert (settings.host, settings.port) == ("0.0.0.0", 8443)
+    assert (settings.host, settings.port) == ("::", 8443)
     assert settings.files == Files(Path("c"), Path("k"), None)
     assert settings.names.domain == "tencent.com"
     assert settings.connections == 1000
@@ -112,7 +112,7 @@ def test_files_that_cannot_be_used_stop_the_start(
     )
 
 
-def test_a_gunicorn_of_somebody_elses_checks_clients_itself(
+def test_a_separate_gunicorn_verifies_clients_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GPU_TURNSTILE_WEBHOOK_CLIENT_CA", "/ca.crt")

@@ -34,6 +34,16 @@ def webhook(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_by_default_it_serves_ipv4_and_ipv6(webhook: Running, address: str) -> None:
+    with (
+        socket.create_connection((address, webhook.port), timeout=DEADLINE) as plain,
+        webhook.tls().wrap_socket(plain, server_hostname="localhost") as client,
+    ):
+        client.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
 def test_tls_1_1_is_refused(webhook: Running) -> None:
     context = webhook.tls()
     context.set_ciphers("ALL:@SECLEVEL=0")  # or our own side would refuse first
@@ -44,7 +54,7 @@ def test_tls_1_1_is_refused(webhook: Running) -> None:
         webhook.connect(context)
 
 
-def test_the_end_waits_for_a_request_under_way_and_for_nothing_idle(
+def test_shutdown_waits_for_requests_in_progress_and_not_for_idle_connections(
     certificates: Path, tmp_path: Path, review: Json
 ) -> None:
     """Nothing is left behind: no port, no error in the log."""
@@ -69,18 +79,18 @@ def test_the_end_waits_for_a_request_under_way_and_for_nothing_idle(
             with contextlib.suppress(ConnectionResetError):
                 assert each.recv(1) == b""
         busy.sendall(body[10:])
-        answer = b""
+        response = b""
         while piece := busy.recv(65536):
-            answer += piece
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert b"Connection: close" in answer
+            response += piece
+        assert response.startswith(b"HTTP/1.1 200 ")
+        assert b"Connection: close" in response
         assert webhook.process.wait(DEADLINE) == 0
         assert all("exception" not in each for each in webhook.messages())
         with pytest.raises(OSError, match="refused"):
             webhook.connect()
 
 
-def test_readiness_goes_first_and_who_still_comes_is_answered(
+def test_readiness_ends_first_and_late_requests_are_still_served(
     certificates: Path, tmp_path: Path, review: Json
 ) -> None:
     with running(certificates, tmp_path, "--drain-delay", "10") as webhook:
@@ -123,7 +133,7 @@ def test_what_is_served_can_be_seen(webhook: Running, review: Json) -> None:
     assert found["requests_in_flight"] == 1  # this very one
     assert found["certificate_expiry_timestamp_seconds"] > time.time()
     (line,) = (each for each in webhook.messages() if each["message"] == "listening")
-    assert line["addresses"] == [f"https://127.0.0.1:{webhook.port}"]
+    assert line["addresses"] == [f"https://[::]:{webhook.port}"]
 
 
 def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
@@ -192,9 +202,7 @@ def _reasons(webhook: Running) -> list[str]:
     return [each["reason"] for each in lines if each["message"] == "handshake failed"]
 
 
-def test_a_gunicorn_of_somebody_elses_serves_it(
-    certificates: Path, tmp_path: Path, review: Json
-) -> None:
+def test_a_separate_gunicorn_serves_it(certificates: Path, tmp_path: Path, review: Json) -> None:
     port, log = free_port(), tmp_path / "log"
     command = [sys.executable, "-m", "gunicorn", "-k", "asgi", "--bind", f"127.0.0.1:{port}"]
     command += ["--certfile", str(certificates / "tls.crt"), "--keep-alive", "120"]

@@ -16,13 +16,14 @@ from contract.inventory import NOTHING
 from contract.names import Names
 from contract.resource import Resource
 from contract.reusable import find_leftover_conflicts
+from contract.text import format_count
 from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
 from view.model.explanation import SuggestedChange
 from view.model.occupancy import CORDONED, Occupancy, PodHolding
-from view.model.words import clamp, count_of, name_cards, name_some
+from view.model.words import clamp, name_cards, name_some
 
 _COST_OF_A_WISH = 0.3
 """Removing a wish costs as much as giving up this part of the request."""
@@ -79,11 +80,11 @@ def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     cards = max(each.cards for each in demands)
     most = max(len(each.snapshot.node.cards) for each in nodes)
     if cards > most:
-        return f"no node has {count_of(cards, 'card')}; the largest has {most}"
+        return f"no node has {format_count(cards, 'card')}; the largest has {most}"
     blocks = max(each.most_per_card(Resource.MEMORY) for each in demands)
     most = max((size.memory for each in nodes for size in each.snapshot.node.sizes), default=0)
     if blocks > most:
-        return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
+        return f"no card has {format_count(blocks, 'memory block')}; the largest has {most}"
     return ""
 
 
@@ -173,11 +174,11 @@ class _ChangeSearch:
         """Return the smaller request in words, and as fields of the container."""
         asked, parts, fields = container.demand, [], []
         if demand.cores != asked.cores:
-            parts.append(f"{count_of(demand.cores, 'core')} instead of {asked.cores}")
+            parts.append(f"{format_count(demand.cores, 'core')} instead of {asked.cores}")
             fields.append(f'resources.limits["{self._names.core}"]: {demand.cores}')
         if demand.memory != asked.memory:
             instead = f"instead of {asked.memory}" if asked.memory else "instead of whole cards"
-            parts.append(f"{count_of(demand.memory, 'memory block')} {instead}")
+            parts.append(f"{format_count(demand.memory, 'memory block')} {instead}")
             fields.append(f'resources.limits["{self._names.memory}"]: {demand.memory}')
         several = len(self._pod.demand.containers) > 1
         where = f" in container {container.name}" if several else ""
@@ -235,7 +236,7 @@ class _ChangeSearch:
         each, position = found[0]
         name, card = each.snapshot.node.name, each.snapshot.node.cards[position]
         text = f"repair card {card.index} of {name}: {clamp(card.withheld)}"
-        besides = f"or one of {count_of(len(found) - 1, 'other card')}" if found[1:] else ""
+        besides = f"or one of {format_count(len(found) - 1, 'other card')}" if found[1:] else ""
         needs = "access to the node"
         return (
             SuggestedChange("repair-card", text, "admin", (name,), needs=needs, besides=besides),
@@ -284,10 +285,10 @@ def find_deletions(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Suggest
         return ()
     if len(shown[0].pods) == 1:
         more = sum(each.alone for each in smallest) - len(shown)
-        besides = f"or one of {count_of(more, 'other pod')}"
+        besides = f"or one of {format_count(more, 'other pod')}"
     else:
         more = len(smallest) - len(shown)
-        besides = f"or pods on {count_of(more, 'other node')}"
+        besides = f"or pods on {format_count(more, 'other node')}"
     return tuple(
         SuggestedChange(
             "delete-pods",
@@ -334,6 +335,5 @@ def _describe(held: PodHolding, occupancy: Occupancy) -> str:
     on = sorted({cards[position].index for position in held.taken})
     cores, blocks = map(sum, zip(NOTHING, *held.taken.values(), strict=True))
     where = f"{name_cards(on)} of {occupancy.snapshot.node.name}"
-    return (
-        f"pod {held.pod} on {where} (frees {count_of(cores, 'core')}, {count_of(blocks, 'block')})"
-    )
+    freed = f"{format_count(cores, 'core')}, {format_count(blocks, 'block')}"
+    return f"pod {held.pod} on {where} (frees {freed})"

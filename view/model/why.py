@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from contract.inventory import Amounts
 from contract.names import Names
+from contract.text import format_count
 from placement.capacity import CardNeed, CardSet, shortfall
 from placement.cluster.holdings import NodeSnapshot, Provenance
 from placement.cluster.nodes import Problem
@@ -36,7 +37,6 @@ from view.model.reports import (
 )
 from view.model.words import (
     clamp,
-    count_of,
     evidence_text,
     name_cards,
     name_lost_cards,
@@ -77,7 +77,7 @@ def find_fitting_nodes(
     problems = {problem.value for problem in Problem}
     others = [clamp(reason) for reason in refusals if reason not in problems]
     unavailable = len(refusals) - len(others)
-    agents = f"{count_of(unavailable, 'node')} without a working agent" if unavailable else ""
+    agents = f"{format_count(unavailable, 'node')} without a working agent" if unavailable else ""
     return PodClassFit(
         tuple(name for name, refusal in refusal_of.items() if refusal is None),
         "; ".join(filter(None, (summarize(others), agents))),
@@ -141,7 +141,7 @@ def describe_status(status: ContainerStatus) -> str:
         last = "" if status.state == "terminated" else "last ended with "
         texts.append(_joined(f"{last}{text}", ending.message))
     if status.restarts:
-        texts.append(f"restarted {count_of(status.restarts, 'time')}")
+        texts.append(f"restarted {format_count(status.restarts, 'time')}")
     return f"{status.name}: {'; '.join(filter(None, texts)) or status.state or 'unknown'}"
 
 
@@ -218,7 +218,7 @@ def _why_not(need: CardNeed, cards: CardSet, position: int, free: Amounts) -> st
     if first is None or first.free is None:
         return clamp(str(first or ""))
     lacks = [
-        f"{count_of(amount, unit)} free, {count} needed"
+        f"{format_count(amount, unit)} free, {count} needed"
         for amount, count, unit in zip(free, need.per_card, ("core", "block"), strict=True)
         if amount < count
     ]
@@ -363,7 +363,7 @@ def _allocation(container: ContainerReport) -> str:
 
 
 def _amounts(cores: int, blocks: int) -> str:
-    return count_of(cores, "core") + (f" and {count_of(blocks, 'block')}" if blocks else "")
+    return format_count(cores, "core") + (f" and {format_count(blocks, 'block')}" if blocks else "")
 
 
 def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
@@ -385,14 +385,14 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> I
     block = min(sizes) if len(sizes) == 1 else 0
     for container in facts.info.demand.containers:
         request, limit = container.demand, facts.info.wishes.core_limit
-        memory = f" and {count_of(request.memory, 'block')}" if request.memory else ""
+        memory = f" and {format_count(request.memory, 'block')}" if request.memory else ""
         if request.memory and block:
             memory += f" ({request.memory * block / 2**30:g} GiB)"
         if not request.is_share:
-            cards = count_of(request.cards, "whole card")
+            cards = format_count(request.cards, "whole card")
             yield f"{container.name}: {cards}{memory or ', no memory limit'}"
             continue
-        text = f"{container.name}: {count_of(request.cores, 'core')}{memory} of one card"
+        text = f"{container.name}: {format_count(request.cores, 'core')}{memory} of one card"
         if limit is not None and limit > request.cores:
             text += f", up to {limit} while others do not use theirs (vcuda-core-limit)"
         yield text

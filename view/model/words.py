@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from view.model.reports import ContainerReport, Gap
 
@@ -48,7 +49,9 @@ def _safe(char: str) -> str:
 def clamp(value: object, most: int = LONGEST) -> str:
     """Return the value as text, cut after *most* characters."""
     text = value if isinstance(value, str) else "" if value is None else str(value)
-    return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more characters)"
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}... ({format_count(len(text) - most, 'more character')})"
 
 
 def units(sizes: Iterable[int]) -> str:
@@ -88,7 +91,7 @@ def _gap(gap: Gap) -> str:
 def summarize(reasons: Iterable[str]) -> str:
     """List each reason once with its number of nodes, the most frequent first."""
     counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
-    return "; ".join(f"{reason} ({count_of(count, 'node')})" for reason, count in counted)
+    return "; ".join(f"{reason} ({format_count(count, 'node')})" for reason, count in counted)
 
 
 def evidence_text(container: ContainerReport) -> str:
@@ -99,11 +102,6 @@ def evidence_text(container: ContainerReport) -> str:
     evidence = f"evidence {': '.join(filter(None, (container.evidence, meaning)))}"
     source = _SOURCES.get(container.source, "")
     return f"{source}, {evidence}" if container.evidence else source
-
-
-def count_of(count: int, noun: str) -> str:
-    """Format a count and its noun: ``1 card``, ``2 cards``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def name_cards(indices: Sequence[object]) -> str:

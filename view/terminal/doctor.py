@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from contract.text import format_count
 from view.model.doctor.checks import VERSION
 from view.model.doctor.facts import Finding, Level
 from view.terminal.context import NOT_KNOWN
@@ -23,13 +24,13 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def show_findings(findings: Sequence[Finding]) -> Page:
-    """Lay out findings, one line each; those that are not ok with the next command."""
+    """Show one line for each finding. If it is not ok, a second line has the command to run."""
     width = max((len(each.check) for each in findings), default=0)
     page = []
     for each in findings:
         where = ", ".join(each.nodes[:_MOST_NODES])
         more = len(each.nodes) - _MOST_NODES
-        where += f" and {more} more nodes" if more > 0 else ""
+        where += f" and {format_count(more, 'more node')}" if more > 0 else ""
         page.append(
             TextLine(
                 (

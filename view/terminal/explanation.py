@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from contract.text import format_count
 from view.model.changes import how_to_make
 from view.model.explanation import (
     CardFit,
@@ -14,7 +15,7 @@ from view.model.explanation import (
 )
 from view.model.reports import ContainerStatus, PodReport, Stage
 from view.model.why import status_code
-from view.model.words import age, count_of, name_cards, name_some
+from view.model.words import age, name_cards, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -173,7 +174,7 @@ def show_node_fits(nodes: Sequence[NodeFit], *, most: int | None) -> list[Grid |
         page.append(Grid(columns, tuple(rows)))
     if most is not None and len(groups) > most:
         fitting = sum(each.fits for each in nodes)
-        rest = f"Fits on {fitting} of {count_of(len(nodes), 'node')}; all nodes: -o wide"
+        rest = f"Fits on {fitting} of {format_count(len(nodes), 'node')}; all nodes: -o wide"
         page.append(line(rest, DIM))
     return page
 
@@ -187,7 +188,7 @@ def _cards(fit: NodeFit) -> list[Row]:
     for (model, why_not), cards in alike.items():
         least = min((card.cores_free, card.blocks_free) for card in cards)
         several = "s" * (len(cards) > 1)
-        free = f"{count_of(least[0], 'core')} and {count_of(least[1], 'block')} free"
+        free = f"{format_count(least[0], 'core')} and {format_count(least[1], 'block')} free"
         free += " at least" if several else ""
         rows.append(
             (
@@ -250,9 +251,9 @@ def _result_of(report: FitReport) -> Cell:
         return cell("would be denied when it is created", BAD)
     fitting = [each.node for each in report.nodes if each.fits]
     if report.result is FitResult.FITS and report.replicas == 1:
-        return cell(f"fits on {count_of(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
-    pods = f"{report.room} of {count_of(report.replicas, 'pod')}"
-    where = f"on {count_of(len(report.placed), 'node')}: "
+        return cell(f"fits on {format_count(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
+    pods = f"{report.room} of {format_count(report.replicas, 'pod')}"
+    where = f"on {format_count(len(report.placed), 'node')}: "
     where += name_some(
         [f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed]
     )

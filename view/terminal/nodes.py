@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from common.text import cut
+from contract.text import format_count
 from view.model.pod_report import PodGroup, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
-from view.model.words import age, count_of, units
+from view.model.words import age, units
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -110,7 +111,7 @@ def _free(node: NodeReport, *, wide: bool) -> Cell:
         return cell("; ".join((node.problem, *node.notes)), BAD)
     share, parts = node.largest_share, []
     if node.whole_cards:
-        parts.append(count_of(node.whole_cards, "whole card"))
+        parts.append(format_count(node.whole_cards, "whole card"))
     if share is not None:
         parts.append(f"largest share: {request_of(share.cores, share.blocks)}")
     free = "; ".join(parts) or "none"
@@ -204,7 +205,7 @@ def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | 
     if report.denied:
         shown = report.denied if every else report.denied[:_MOST_PODS]
         count = len(report.denied)
-        heading = f"Pod creation denied ({count_of(count, 'workload')})"
+        heading = f"Pod creation denied ({format_count(count, 'workload')})"
         heading += f", {len(shown)} shown" if count > len(shown) else ""
         grid = table(
             shown,

@@ -90,4 +90,4 @@ def _usage_of(row: _Row, uses: Uses) -> str:
         return ""
     cores = "?" if use.cores_used is None else f"{use.cores_used:g}"
     memory = "?" if use.memory_used is None else f"{use.memory_used / 2**30:.1f}"
-    return f"{cores} cores, {memory} GiB"
+    return f"{cores} core{'' if cores == '1' else 's'}, {memory} GiB"

@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from contract.text import format_count
 from view.terminal.layout import BOLD, Grid, Page, TextLine
 
 _WRAPPED = 24
@@ -75,7 +76,9 @@ class Screen:
         lines = [each for block in blocks for each in block]
         if height and len(lines) > height:
             cut = len(lines) - height + 1
-            lines[height - 1 :] = [f"... {cut} more lines (the terminal has {height})"]
+            lines[height - 1 :] = [
+                f"... {format_count(cut, 'more line')} (the terminal has {height})"
+            ]
         return "".join(f"{each}\n" for each in lines)
 
     def _line(self, part: TextLine, width: int) -> list[str]:
@@ -116,7 +119,7 @@ class Screen:
         lines = self._rendered(table, max(width, least)) if grid.rows else []
         hidden = len(grid.rows) - most
         hint = "the terminal is too low" if most < _MOST_ROWS else "all rows: add | less"
-        return [*lines, f"... {hidden} more rows ({hint})"] if hidden > 0 else lines
+        return [*lines, f"... {format_count(hidden, 'more row')} ({hint})"] if hidden > 0 else lines
 
     def _rendered(self, part: RenderableType, width: int) -> list[str]:
         buffer = StringIO()

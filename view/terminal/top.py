@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from contract.text import format_count
 from view.model.reports import ClusterReport
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.model.usage_history import SWITCHED_OFF, GroupBy, History, usage_rows
-from view.model.words import count_of, name_some
+from view.model.words import name_some
 from view.terminal.layout import (
     BOLD,
     DIM,
@@ -131,7 +132,7 @@ def show_history(
     rows.sort(key=lambda row: (-(row.idle_hours or 0), -(row.held_hours or 0), row.pod))
     shown = rows if wide else rows[:_MOST_PAST]
     heading = f"Last day ({history.seen / 3600:.1f} hours observed)"
-    more = f", {_MOST_PAST} of {count_of(len(rows), 'pod')} shown; all: -o wide"
+    more = f", {_MOST_PAST} of {format_count(len(rows), 'pod')} shown; all: -o wide"
     grid = table(
         shown,
         (Column("POD"), lambda row: f"{row.namespace}/{row.pod}"),

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from view.model.reports import ContainerReport, Freshness, Gap, Holder, Part, Stage
-from view.model.words import EVIDENCE, count_of, describe_gaps
+from view.model.words import EVIDENCE, describe_gaps
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, TextLine, cell, line
 
 STAGE_STYLES = {
@@ -43,8 +44,8 @@ def requests_of(containers: Iterable[ContainerReport]) -> str:
 
 def request_of(cores: int, blocks: int) -> str:
     """Format cores and memory blocks: ``40 cores + 16 blocks``."""
-    text = count_of(cores, "core")
-    return f"{text} + {count_of(blocks, 'block')}" if blocks else text
+    text = format_count(cores, "core")
+    return f"{text} + {format_count(blocks, 'block')}" if blocks else text
 
 
 def cards_of(container: ContainerReport) -> str:

@@ -6,8 +6,8 @@ Filling and color show the same. A card with a problem is crossed out, an unknow
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from contract.text import format_count
 from view.model.reports import CardReport, NodeReport
-from view.model.words import count_of
 from view.web.figures import percent
 from view.web.filters import CardFilter, MapColor, MapGrouping, is_of_kind
 
@@ -124,5 +124,5 @@ def _sums(nodes: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> str:
     whole = sum(is_of_kind(CardFilter.WHOLE, node, card) for node, card in cards)
     wrong = sum(is_of_kind(CardFilter.WRONG, node, card) for node, card in cards)
     counts = ((len(nodes), "node"), (len(cards), "card"), (whole, "whole card"))
-    text = f"{', '.join(count_of(*each) for each in counts)} free"
+    text = f"{', '.join(format_count(*each) for each in counts)} free"
     return f"{text}, {wrong} with problems" if wrong else text

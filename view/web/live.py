@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
-from common.apiserver.follower import passing_over
+from common.apiserver.follower import skipping_unreadable
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ResourceKind
@@ -51,7 +51,7 @@ class _Cluster(LiveCluster):
     """Skips objects that it cannot read: one bad object must not hide all others."""
 
     def _apply(self, kind: ResourceKind, verb: str, obj: Json) -> None:
-        with passing_over(kind.what, obj):
+        with skipping_unreadable(kind.what, obj):
             super()._apply(kind, verb, obj)
 
 

@@ -8,6 +8,7 @@ from urllib.parse import quote as quoted
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from contract.text import format_count
 from view.model import words
 from view.model.changes import how_to_make
 from view.model.reports import CardReport, NodeReport
@@ -31,7 +32,7 @@ def prepare(environment: Environment) -> None:
         "requests_of": pages.requests_of,
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,
-        "count_of": words.count_of,
+        "format_count": format_count,
         "describe_gaps": words.describe_gaps,
         "how_to_make": how_to_make,
         "kinds": figures.kinds,

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from view.model.explanation import NodeFit, PodExplanation
 from view.model.pod_report import PodGroup
@@ -13,7 +14,6 @@ from view.model.reports import (
     NodeReport,
     PodReport,
 )
-from view.model.words import count_of
 from view.web.card_map import divide
 from view.web.editions import Edition
 from view.web.figures import Total, memory
@@ -109,13 +109,13 @@ def requests_of(pod: PodReport, size: int = 0) -> str:
     """Format the request of a pod; *size* is the bytes of a block, 0 if unknown."""
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
-    text = count_of(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")
+    text = format_count(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")
     return f"{text} in {len(pod.containers)} containers" if len(pod.containers) > 1 else text
 
 
 def blocks_text(blocks: int, size: int) -> str:
     """Format memory blocks, with GiB if the size of a block is known."""
-    text = count_of(blocks, "block")
+    text = format_count(blocks, "block")
     return f"{text} ({memory(blocks * size)})" if blocks and size else text
 
 

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
+from contract.text import format_count
 from view.model.pod_report import PodGroup, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
-from view.model.words import count_of
 from view.web.filters import CardFilter, Filter, is_of_kind
 
 MOST = 3
@@ -73,14 +73,15 @@ def problems_panel(
     denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]
     wrong = [group for group in groups if group.pods[0].stage is not Stage.PENDING]
     lines = [
-        SummaryLine(f"{count_of(n, 'node')}: {why}", query) for why, n in unavailable.most_common()
+        SummaryLine(f"{format_count(n, 'node')}: {why}", query)
+        for why, n in unavailable.most_common()
     ]
     lines += [
-        SummaryLine(f"{count_of(n, 'card')} unhealthy: {why}", query)
+        SummaryLine(f"{format_count(n, 'card')} unhealthy: {why}", query)
         for why, n in unhealthy.most_common()
     ]
     if overcommitted:
-        lines.append(SummaryLine(f"{count_of(overcommitted, 'card')} overcommitted", query))
+        lines.append(SummaryLine(f"{format_count(overcommitted, 'card')} overcommitted", query))
     lines += [
         SummaryLine(
             f"{group.name} {group.pods[0].stage.value}: {group.pods[0].why}", pod=group.pods[0]
@@ -113,7 +114,7 @@ def free_panel(shown: Cards, chosen: Filter) -> SummaryPanel:
     lines = [
         SummaryLine(
             f"{model}: {whole[model]} whole, {some[model] - whole[model]} more with free cores; "
-            f"up to {largest[model]} cores on one card",
+            f"up to {format_count(largest[model], 'core')} on one card",
             chosen.query(model=model, show=CardFilter.ROOM),
         )
         for model in sorted(some, key=lambda each: (-whole[each], -some[each], each))

@@ -9,6 +9,7 @@ from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.requests import read_pod_demand
 from contract.resource import Resource
+from contract.text import format_count
 from webhook.admission.decision import Operation, short
 from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.patches import set_value
@@ -90,7 +91,7 @@ def _adjusted_blocks(
         if not proportional or _names_memory(resources, names):
             return None
         blocks = max(1, demand.cores * largest // CORES_PER_CARD)
-        count = "1 block" if blocks == 1 else f"{blocks} blocks"
+        count = format_count(blocks, "block")
         return blocks, f"no memory: gets {count}, {demand.cores}% of the largest card ({largest})"
     if not demand.cores or demand.most_per_card(Resource.MEMORY) <= largest:
         return None

@@ -49,7 +49,7 @@ def advise(
 
 def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str]:
     blocks = container.demand.memory
-    if container.demand.is_share and 0 < largest_card < blocks:
+    if container.demand.is_share and 0 < largest_card < blocks:  # so they are several
         yield f"{blocks} memory blocks, but the largest known card has {largest_card}"
 
 
@@ -63,7 +63,7 @@ def _about_core_limit(
         cores = container.demand.cores
         if wishes.core_limit < cores < CORES_PER_CARD:
             name = short(container.name)
-            limit = wishes.core_limit
+            limit = wishes.core_limit  # so there are several cores
             yield f"container {name}: {cores} cores, but vcuda-core-limit allows only {limit}"
 
 

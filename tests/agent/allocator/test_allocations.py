@@ -67,7 +67,7 @@ def test_the_cards_stand_in_the_order_the_container_sees_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "memory", "told"),
+    ("cores", "memory", "expected_evidence"),
     [
         (Evidence.TICKET, Evidence.RECORD, Evidence.RECORD),
         (Evidence.RECORD, Evidence.WITNESS, Evidence.WITNESS),
@@ -75,12 +75,12 @@ def test_the_cards_stand_in_the_order_the_container_sees_them() -> None:
         (Evidence.TICKET, Evidence.TICKET, Evidence.TICKET),
     ],
 )
-def test_the_weaker_evidence_of_the_two_is_told(
-    cores: Evidence, memory: Evidence, told: Evidence
+def test_the_weaker_evidence_of_the_two_is_recorded(
+    cores: Evidence, memory: Evidence, expected_evidence: Evidence
 ) -> None:
     found = _allocations(view("p"), {"c0": SERVED}, cores=cores, memory=memory)
     assert found is not None
-    assert found["c0"].evidence is told
+    assert found["c0"].evidence is expected_evidence
 
 
 INIT_AFTER = view("p", container("c0", kind=INIT), container("init", 10, 1, kind=INIT))
@@ -99,7 +99,7 @@ INIT_BEFORE = view("p", container("init", 10, 1, kind=INIT), container("c0"))
         "it asks for nothing": (view("p", container("c0", 0, 0)), {}, None),
     },
 )
-def test_a_pod_is_not_complete_while_something_is_missing_but_an_init_container_that_is_done(
+def test_a_pod_is_complete_without_a_finished_init_container_but_no_other(
     pod: PodInfo, held: dict[str, HeldSlots], found: dict[str, Allocation] | None
 ) -> None:
     assert _allocations(pod, held) == found
@@ -115,7 +115,7 @@ def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocati
 
 
 @pytest.mark.parametrize(
-    ("found", "annotated", "news"),
+    ("found", "annotated", "needed"),
     [
         ({}, {}, False),
         ({}, {"c0": _got()}, False),
@@ -133,8 +133,8 @@ def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocati
         ({"c0": _got(), "c1": _got(RECORD)}, {"c0": _got(), "c1": _got(ORDER)}, True),
     ],
 )
-def test_what_the_record_on_a_pod_says_already_is_no_news(
-    found: dict[str, Allocation], annotated: dict[str, Allocation], news: bool
+def test_an_allocation_already_annotated_is_not_written_again(
+    found: dict[str, Allocation], annotated: dict[str, Allocation], needed: bool
 ) -> None:
     """Newer evidence alone is none either, but for the proof of a guess."""
-    assert needs_annotation(found, annotated) is news
+    assert needs_annotation(found, annotated) is needed

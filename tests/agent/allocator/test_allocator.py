@@ -42,7 +42,7 @@ def test_a_share_is_resolved_placed_translated_and_proven(
 # --- evidence -------------------------------------------------------------------------
 
 
-def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused(
+def test_pods_are_listed_before_a_call_is_refused_for_an_unwatched_pod(
     node: Node,
 ) -> None:
     """Without the kubelet's record nothing else names it."""
@@ -73,7 +73,7 @@ def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node
         pod = make_pod(name, asks(2, 1))
         node.bind(pod)
         node.kubelet.know(pod)
-        cores = [f"GPU-{card}::{place}" for place in range(2)]
+        cores = [f"GPU-{card}::{number}" for number in range(2)]
         node.kubelet.hold(pod, "main", {CORE: cores, MEMORY: cores[:1]})
     node.allocator.refresh()
     assert [each["metadata"]["name"] for each in node.api.patches] == ["fine"]
@@ -81,7 +81,7 @@ def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "agent-and-kubelet"])
-def test_an_allocation_that_a_dead_agent_has_not_written_is_written_though_no_call_comes(
+def test_an_allocation_left_unwritten_by_an_ended_agent_is_written_without_a_call(
     node: Node, *, both: bool
 ) -> None:
     """By the evidence that its file tells; after a new kubelet that file means nothing."""
@@ -92,10 +92,10 @@ def test_an_allocation_that_a_dead_agent_has_not_written_is_written_though_no_ca
     node.restart_agent()
     node.allocator.refresh()
     assert [each["metadata"]["name"] for each in node.api.patches] == ["a"]
-    told = Evidence.RECORD if both else Evidence.WITNESS
+    evidence = Evidence.RECORD if both else Evidence.WITNESS
     assert node.written(pod) == {
-        "main": Allocation(("GPU-0",), 30, 8, told),
-        "side": Allocation(("GPU-0",), 10, 2, told),
+        "main": Allocation(("GPU-0",), 30, 8, evidence),
+        "side": Allocation(("GPU-0",), 10, 2, evidence),
     }
     assert node.allocator.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
 
@@ -112,7 +112,7 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
     assert [each["metadata"]["name"] for each in node.api.patches] == ["a"]
 
 
-def test_where_there_is_no_news_the_kubelet_is_not_asked(node: Node) -> None:
+def test_the_kubelet_is_not_called_if_nothing_may_have_changed(node: Node) -> None:
     node.admit(make_pod("a", asks(30, 8)))
     node.allocator.refresh()
     asked = node.asked
@@ -129,7 +129,7 @@ def test_what_a_pod_held_is_free_though_no_call_comes_and_an_old_list_keeps_it()
     node = Node(active_only=False)
     pod = node.admit(make_pod("a", init(40, 8), asks(30, 8)))
     node.ends(pod)
-    node.told()
+    node.publish_statuses()
     assert node.allocator.refresh()
     assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100}
     assert not node.allocator.refresh()
@@ -149,7 +149,7 @@ def test_what_a_pod_held_that_was_deleted_by_force_is_free_when_its_containers_h
 
 
 @pytest.mark.parametrize(
-    ("told", "paused", "evidence"),
+    ("uids", "paused", "evidence"),
     [
         (["uid-a"], 3, Evidence.WITNESS),
         (["", "uid-a"], 3, Evidence.ORDER),
@@ -160,7 +160,7 @@ def test_what_a_pod_held_that_was_deleted_by_force_is_free_when_its_containers_h
         (["uid-listed"], 50, Evidence.ORDER),
     ],
     ids=[
-        "it was told of, alone",
+        "it was uids of, alone",
         "others may have been there before the watch",
         "its name had another pod, which the kubelet may come to now",
         "its name had another pod, which the kubelet has come to",
@@ -169,10 +169,10 @@ def test_what_a_pod_held_that_was_deleted_by_force_is_free_when_its_containers_h
         "it is never told of",
     ],
 )
-def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
+def test_a_call_that_comes_before_the_watch_event_waits_for_it(
     node: Node,
     monkeypatch: pytest.MonkeyPatch,
-    told: list[str],
+    uids: list[str],
     paused: int,
     evidence: Evidence,
 ) -> None:
@@ -185,7 +185,7 @@ def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
     node.allocator.refresh()
     node.paused = 0
     cache = node.watch.cache
-    monkeypatch.setattr(cache, "uids_seen", lambda _: told if node.paused >= 3 else [])
+    monkeypatch.setattr(cache, "uids_seen", lambda _: uids if node.paused >= 3 else [])
     pod = _named("uid-a")
     node.bind(pod, seen=False)
     node.begin(pod)

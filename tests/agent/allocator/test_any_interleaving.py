@@ -37,7 +37,7 @@ class JudgedNode(Node):
         super().__init__(3)
 
     def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
-        """Ask; the proxy asks the next agent again, which may know less of who has ended."""
+        """Call ``GetPreferredAllocation``; after a kill, of the next agent, which may know less."""
         if self.dies == "answering":
             super().prefer(pod, container, call)
             self.restart_agent()
@@ -106,16 +106,16 @@ class Admissions(RuleBasedStateMachine):
     # --- what happens -------------------------------------------------------------------
 
     @precondition(lambda self: self.node.kubelet.admitting is None)
-    @rule(name=_names, before=_before, mains=_mains, order=_orders, told=st.booleans())
+    @rule(name=_names, before=_before, mains=_mains, order=_orders, seen=st.booleans())
     def come_to_a_pod(
         self,
         name: str,
         before: list[Any],
         mains: list[Any],
         order: tuple[Resource, ...],
-        told: bool,
+        seen: bool,
     ) -> None:
-        """The kubelet comes to a pod that the watch has told of, or not yet."""
+        """The kubelet starts to admit a pod, which the watch has shown or not yet."""
         if self.node.api.named("default", name):
             return
         containers = [
@@ -123,15 +123,15 @@ class Admissions(RuleBasedStateMachine):
             for index, (kind, counts) in enumerate(before + mains)
         ]
         pod = make_pod(name, *containers)
-        self.node.bind(pod, seen=told)
+        self.node.bind(pod, seen=seen)
         self.node.begin(pod, order)
 
     @precondition(lambda self: self.node.kubelet.admitting is not None)
     @rule(dies=st.sampled_from(["never", "before", "answering"]), late=st.booleans())
     def call(self, dies: str, late: bool) -> None:
-        """The kubelet makes its next call; the agent dies before it, or before its answer leaves.
+        """The kubelet makes its next call; the agent is killed before it, or before its response.
 
-        Then the proxy asks the next agent again. *late*: the next write of the checkpoint is
+        Then the proxy calls the next agent. *late*: the next write of the checkpoint is
         overtaken (K33).
         """
         node, pod = self.node, self.node.kubelet.admitting
@@ -184,7 +184,7 @@ class Admissions(RuleBasedStateMachine):
         self._start(pod, data.draw(st.sampled_from(pod.containers)))
 
     def _start(self, pod: Pod, container: Container) -> None:
-        """Start a container; which of those that handed the same places on nobody can tell (K7)."""
+        """Start one of the containers that share reused slots; the agent cannot know which (K7)."""
         self.node.decision_log.take()
         self.node.start(pod, container.name)
         for each in self.node.decision_log.take():

@@ -3,7 +3,7 @@ from agent.allocator.grants import ContainerEdits, Mount
 ONE = ContainerEdits({"A": "1"}, ("/dev/a", "/dev/b"), (Mount("/x", "/h/x"),), ("v/c=1",))
 
 
-def test_two_answers_together_have_what_both_have_in_order() -> None:
+def test_two_merged_container_edits_keep_all_entries_in_order() -> None:
     two = ContainerEdits(
         {"B": "2"}, ("/dev/b", "/dev/c"), (Mount("/y", "/h/y"),), ("v/c=1", "v/c=2")
     )
@@ -16,7 +16,7 @@ def test_two_answers_together_have_what_both_have_in_order() -> None:
     assert ONE.merged_with(ContainerEdits()) == ONE == ContainerEdits().merged_with(ONE)
 
 
-def test_where_both_say_something_the_other_has_it() -> None:
+def test_for_equal_keys_the_other_container_edits_win() -> None:
     one = ContainerEdits({"A": "1"}, mounts=(Mount("/x", "/h/1"), Mount("/y", "/h/y")))
     two = ContainerEdits({"A": "2"}, mounts=(Mount("/x", "/h/2", read_only=False),))
     together = one.merged_with(two)

@@ -1,4 +1,4 @@
-"""What the checkpoint and ``List`` say of our last answers (R6)."""
+"""Assignments that the checkpoint or ``List`` confirms or corrects (R6)."""
 
 from dataclasses import replace
 from typing import Any
@@ -46,8 +46,8 @@ STATIC = Checkpoint({"static": {"c0": {CORE: A}}})
 def _service(
     evidence: Evidence = Evidence.ORDER, *, name: str = "c0", allocated: bool = True
 ) -> CurrentPod:
-    answer = Assignment(name, CORE, A, evidence, allocated)
-    return CurrentPod(POD.id, "u-p", assignments=(answer,))
+    assignment = Assignment(name, CORE, A, evidence, allocated)
+    return CurrentPod(POD.id, "u-p", assignments=(assignment,))
 
 
 GUESSED, KNOWN = _service(), _service(Evidence.WITNESS)
@@ -131,7 +131,7 @@ Q = ContainerRef(OTHER.id, "c0")
         "of an init container it tells nothing (K4)": (_service(name="i"), [DENIES], 1, []),
     },
 )
-def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
+def test_an_assignment_that_list_contradicts_is_void_and_a_wrong_guess_is_logged(
     service: CurrentPod, shown: list[SnapshotPod], left: int, right: list[ContainerRef]
 ) -> None:
     after, found = correct_by_list(service, record_of(*shown))
@@ -153,7 +153,7 @@ def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
         (GUESSED, {CORE: A | B}, NOTHING, [HAS], 1),
     ],
 )
-def test_a_guess_whose_places_are_all_offered_again_is_void(
+def test_a_guess_whose_slots_are_all_offered_again_is_void(
     service: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
 ) -> None:
     """What file or ``List`` shows is held although it is offered (K15)."""
@@ -162,13 +162,13 @@ def test_a_guess_whose_places_are_all_offered_again_is_void(
 
 # --- whose UID it is ----------------------------------------------------------------------
 
-ANSWERS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
+ASSIGNMENTS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
 
 
 def _identified(
     *views: PodInfo, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
 ) -> CurrentPod:
-    service = CurrentPod(pod_id("p", ""), "", assignments=ANSWERS)
+    service = CurrentPod(pod_id("p", ""), "", assignments=ASSIGNMENTS)
     entries = [listed("p", c0=None)]
     return with_uid(service, before, now, entries=entries, pods=pods_of(*views))
 

@@ -67,10 +67,10 @@ def node(enforcer: FakeEnforcer) -> Node:
     return Node(1, enforcer=enforcer)
 
 
-def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
+def test_the_enforcer_adds_to_the_response(node: Node) -> None:
     node.begin(make_pod("p", asks(30, 4)))
-    answer = node.allocator.allocate(CORE, node.call())
-    assert answer == ContainerEdits(
+    edits = node.allocator.allocate(CORE, node.call())
+    assert edits == ContainerEdits(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
     )
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
     assert node.decision_log.refusals[-1].reason == "state-dir: no space left on device"
 
 
-def test_nothing_is_made_for_places_that_another_container_holds(
+def test_nothing_is_created_for_slots_of_another_container(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """What lies on disk for the live container must not be touched (fact K15)."""
@@ -99,7 +99,7 @@ def test_nothing_is_made_for_places_that_another_container_holds(
     assert enforcer.made == before
 
 
-def test_a_start_tells_what_the_proven_container_may_use_as_does_a_question(
+def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admit(make_pod("p", asks(30, 4), core_limit="80"))
@@ -133,7 +133,7 @@ def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share
     assert [grant.resource for _, _, grant in enforcer.made] == [MEMORY]
 
 
-def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(
+def test_a_start_of_an_unknown_container_is_prepared_by_its_slots(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     ids = ["GPU-0::0", "GPU-0::1"]
@@ -162,7 +162,7 @@ def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEn
     assert enforcer.kept == [{held.id, waiting.id, PodId("default", "held", "")}]
 
 
-def test_a_sweep_removes_nothing_while_the_kubelet_does_not_tell(
+def test_a_sweep_removes_nothing_while_the_kubelet_is_unavailable(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     node.list_error = "no answer"
@@ -183,7 +183,7 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
     assert enforcer.kept == [{pod.id, PodId("default", "p", "")}]
 
 
-def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
+def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """An init container hands its places on, and nothing but the places is told (K7, K10)."""
@@ -210,7 +210,7 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
     assert node.allocator.entitled(pod.uid, "init") == enforcer.started[0][1]
 
 
-def test_a_start_that_cannot_be_proven_is_made_ready_for_whom_it_was_answered(
+def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admit(make_pod("p", asks(30, 4)))
@@ -221,7 +221,7 @@ def test_a_start_that_cannot_be_proven_is_made_ready_for_whom_it_was_answered(
     assert about.ref == ContainerRef(pod.id, "main")
 
 
-def test_what_is_held_of_a_card_that_is_no_more_entitles_to_nothing(node: Node) -> None:
+def test_slots_of_a_removed_card_entitle_to_nothing(node: Node) -> None:
     pod = make_pod("p", asks(2, 1))
     node.bind(pod)
     node.kubelet.know(pod)
@@ -230,7 +230,7 @@ def test_what_is_held_of_a_card_that_is_no_more_entitles_to_nothing(node: Node) 
     assert node.allocator.entitled(pod.uid, "main") is None
 
 
-def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
+def test_a_static_pod_is_looked_up_by_the_uid_that_the_runtime_has(node: Node) -> None:
     pod = static_pod("p", asks(30, 4))
     pod.mirror_uid = "mirror"
     node.admit(pod)

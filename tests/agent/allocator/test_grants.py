@@ -21,7 +21,7 @@ from tests.agent.builders import CORE, MEMORY
 def _tickets(*cards: int) -> list[Slot]:
     """Tickets of the first places of cards: how many of GPU-0, of GPU-1, and so on."""
     return [
-        Slot(f"GPU-{card}", place) for card, count in enumerate(cards) for place in range(count)
+        Slot(f"GPU-{card}", number) for card, count in enumerate(cards) for number in range(count)
     ]
 
 
@@ -41,7 +41,7 @@ def _grant(resource: Resource, *cards: int) -> Grant:
         (MEMORY, [3, 2]),
     ],
 )
-def test_tickets_stand_for_places_per_card(resource: Resource, cards: list[int]) -> None:
+def test_device_ids_are_slots_per_card(resource: Resource, cards: list[int]) -> None:
     grant = translate(resource, _tickets(*cards))
     assert grant == _grant(resource, *cards)
     assert grant.cards == tuple(f"GPU-{card}" for card, count in enumerate(cards) if count)
@@ -85,7 +85,9 @@ REQUEST = partial(check_request, Demand(50, 4))
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(check: Any, given: Any, message: str) -> None:
+def test_contradictory_settings_are_refused_with_a_reason(
+    check: Any, given: Any, message: str
+) -> None:
     with pytest.raises(GrantError) as caught:
         check(*given)
     assert str(caught.value) == message

@@ -30,8 +30,8 @@ def _file(**held: frozenset[str]) -> Checkpoint:
 
 
 def _service(uid: str, held: frozenset[str]) -> CurrentPod:
-    answer = Assignment("c0", CORE, held, Evidence.WITNESS, allocated=True)
-    return CurrentPod(pod_id("p", uid), uid, assignments=(answer,))
+    assignment = Assignment("c0", CORE, held, Evidence.WITNESS, allocated=True)
+    return CurrentPod(pod_id("p", uid), uid, assignments=(assignment,))
 
 
 def _found(
@@ -42,7 +42,7 @@ def _found(
     views: Sequence[PodInfo] = (OLD, NEW),
     departed: Sequence[PodInfo] = (),
     confirmed: Collection[str] = (),
-    asker: PodId | None = None,
+    last_pod: PodId | None = None,
 ) -> list[tuple[str, ListedPod, bool]]:
     """Return the UID of each entry's pod, the entry, and whether it is sure."""
     found = identify(
@@ -51,7 +51,7 @@ def _found(
         () if service is None else (service,),
         pods_of(*views, departed=departed),
         confirmed=frozenset(confirmed),
-        last_pod=asker,
+        last_pod=last_pod,
     )
     return [(each.uid, each.entry, each.sure) for each in found]
 
@@ -78,7 +78,7 @@ ANOTHER_NAMES = {"file": _file(other=A), "views": [NEW, OTHER_NAME]}
         "the API does not show it": (NOBODY | {"file": _file(static=A)}, "static", True),
     },
 )
-def test_an_entry_that_shows_places_is_the_pod_that_has_them(
+def test_a_list_entry_with_slots_is_the_pod_that_holds_them(
     given: dict[str, Any], uid: str, sure: bool
 ) -> None:
     assert _found([HOLDS_A], **given) == [(uid, HOLDS_A, sure)]
@@ -108,7 +108,7 @@ def test_two_entries_of_a_name_are_two_pods_whatever_their_order(
         "one that had something is over": (OLD_HAD, "new", False),
         "one that has ended is not admitted": (OLD_ENDED, "new", False),
         "one that has left the API goes behind (K20)": (OLD_LEFT | SHOWN, "new", False),
-        "but not while it is being admitted": (OLD_LEFT | {"asker": OLD.id}, "old", False),
+        "but not while it is being admitted": (OLD_LEFT | {"last_pod": OLD.id}, "old", False),
         "nor where the other has had something": (OLD_LEFT | NEW_HAD, "old", False),
         "it had something, and shows nothing now": (OLD_LEFT | SHOWN | OLD_HAD, "new", True),
         "the one that has left the API alone": (NOBODY | {"departed": [OLD]}, "old", False),
@@ -133,7 +133,7 @@ def test_the_current_pod_is_no_entry_with_other_containers() -> None:
     assert found[0] == ""
 
 
-def test_the_pod_in_service_is_not_one_of_two_nameless_entries() -> None:
+def test_the_current_pod_is_not_one_of_two_nameless_entries() -> None:
     found = _found([EMPTY, EMPTY], views=[], service=_service("static", A))
     assert [each[0] for each in found] == ["", ""]
 

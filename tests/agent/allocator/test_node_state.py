@@ -23,7 +23,7 @@ def _state() -> NodeState:
     return state
 
 
-def test_every_look_is_shown_though_freed_objects_leave_their_addresses_to_new_ones() -> None:
+def test_every_observation_is_shown_though_object_addresses_are_reused() -> None:
     state = _state()
     for number in range(MANY):
         state.apply_observation(*_look(number), caught_up=True)

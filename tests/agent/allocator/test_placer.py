@@ -45,10 +45,10 @@ def _placement(
     record: AllocationSnapshot | None = None,
     available: Sequence[str] | None = None,
     must: Sequence[Slot] = (),
-    ill: str = "",
+    unhealthy: str = "",
     **given: Any,
 ) -> Placement:
-    """Place a container, by default the last, where the kubelet offers everything unless told."""
+    """Place a container, by default the last; the kubelet offers everything by default."""
     asked = (pod.demand.of(name) if name else None) or pod.demand.containers[-1]
     request = PlacementRequest(
         ContainerRef(pod.id, asked.name),
@@ -60,8 +60,8 @@ def _placement(
         must,
         **given,
     )
-    links, unhealthy = Links(NODE.inventory), {ill: "Xid 79"}
-    placer = Placer(table=NODE, links=links, unhealthy=lambda uuid: unhealthy.get(uuid, ""))
+    links, reasons = Links(NODE.inventory), {unhealthy: "Xid 79"}
+    placer = Placer(table=NODE, links=links, unhealthy=lambda uuid: reasons.get(uuid, ""))
     return placer.place(request, record or record_of())
 
 
@@ -75,8 +75,8 @@ def _planned(*cards: int) -> Plan:
     return {"c0": ContainerPlan(cards)}
 
 
-def _tickets(card: int, places: Iterable[int]) -> list[Slot]:
-    return [Slot(f"GPU-{card}", place) for place in places]
+def _tickets(card: int, device_ids: Iterable[int]) -> list[Slot]:
+    return [Slot(f"GPU-{card}", slot) for slot in device_ids]
 
 
 # --- one container -------------------------------------------------------------------
@@ -112,7 +112,7 @@ DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY
 
 
 @cases(
-    "pod, resource, given, places",
+    "pod, resource, given, device_ids",
     {
         "the lowest of the fullest card": (POD, CORE, {"record": SOME}, "GPU-0::10-59"),
         "that fits": (BEFORE_MORE, CORE, {"record": HALF}, "GPU-1::0-79"),
@@ -120,7 +120,7 @@ DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY
         "cores follow memory": (POD, CORE, {"record": HAS_MEMORY}, "GPU-2::0-49"),
         "a plan that contradicts what is held": (POD, MEMORY, CONTRADICTED, "GPU-2::0-3"),
         "what is offered, and the node has": (POD, CORE, {"available": FEW}, "GPU-2::40-89"),
-        "no unhealthy card": (POD, CORE, {"ill": "GPU-0"}, "GPU-1::0-49"),
+        "no unhealthy card": (POD, CORE, {"unhealthy": "GPU-0"}, "GPU-1::0-49"),
         "what is handed on settles the card (K7)": (WITH_INIT, CORE, HANDED_ON, "GPU-2::0-1,5-6"),
         "and what will be": (WITH_INIT, MEMORY, {"record": INIT_HAD_CARD}, "GPU-2::0"),
         "an init: where what follows fits": (BEFORE_MORE, CORE, BEFORE, "GPU-1::0-9"),
@@ -129,12 +129,12 @@ DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY
         "else what a pod holds that may be over": (POD, CORE, DOUBTFUL, "GPU-2::0-49"),
     },
 )
-def test_a_container_gets_places(
-    pod: PodInfo, resource: Resource, given: dict[str, Any], places: str
+def test_a_container_gets_slots(
+    pod: PodInfo, resource: Resource, given: dict[str, Any], device_ids: str
 ) -> None:
     placement = _placement(pod, resource, **given)
-    assert summarize([str(ticket) for ticket in placement.slots]) == places
-    assert placement.cards == (places[:5],)
+    assert summarize([str(ticket) for ticket in placement.slots]) == device_ids
+    assert placement.cards == (device_ids[:5],)
 
 
 def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
@@ -160,7 +160,7 @@ NOWHERE = {"record": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
     "resource, given, why",
     {
         "for each card": (
-            *(CORE, {"record": FULL, "ill": "GPU-2"}),
+            *(CORE, {"record": FULL, "unhealthy": "GPU-2"}),
             "GPU-0: 40 of 50 cores; GPU-1: 3 of 4 memory blocks; GPU-2: unhealthy (Xid 79)",
         ),
         "it cannot follow its cores": (MEMORY, NOWHERE, "GPU-2: 0 of 4 memory blocks"),
@@ -170,7 +170,7 @@ NOWHERE = {"record": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
         ),
     },
 )
-def test_a_refusal_says_why_nothing_fits(
+def test_a_refusal_has_the_reason_that_nothing_fits(
     resource: Resource, given: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(PlacementError) as caught:
@@ -230,9 +230,7 @@ def test_places_are_picked(
     assert summarize([str(ticket) for ticket in found]) == chosen
 
 
-def test_too_few_places_are_refused() -> None:
+def test_too_few_slots_are_refused() -> None:
     with pytest.raises(PlacementError) as caught:
         pick(WHOLE, MEMORY, ["GPU-0", "GPU-1"], free={"GPU-0": _tickets(0, range(9))})
-    assert str(caught.value) == (
-        "5 memory blocks were requested on GPU-0, GPU-1, but 3 are free there"
-    )
+    assert str(caught.value) == ("5 memory blocks requested on GPU-0, GPU-1, but only 3 free there")

@@ -51,12 +51,12 @@ def test_what_a_refused_pod_had_got_counts_until_the_kubelet_has_freed_it() -> N
     node.kubelet.first = (MEMORY, OTHER_PLUGIN)
     node.call()
     node.admit(refused, (MEMORY, OTHER_PLUGIN))
-    node.told()
+    node.publish_statuses()
     node.admit(other)
     assert node.cards(other) == ["GPU-1"]
 
 
-def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> None:
+def test_a_pod_is_refused_at_once_for_a_later_container_that_will_not_fit() -> None:
     node = Node(1)
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
     assert refusal(node, pod) == (
@@ -71,7 +71,7 @@ def test_a_broken_container_later_in_the_pod_is_named() -> None:
     assert text.startswith("container second: 150 cores and 4 memory blocks fit no card: ")
 
 
-def test_one_of_several_that_may_be_asking_is_not_refused_for_a_later_container() -> None:
+def test_one_of_several_possible_targets_is_not_refused_for_a_later_container() -> None:
     """Nor is another served in its stead: it was the likeliest."""
     node = Node(1)
     node.list_error = "hanging"
@@ -132,7 +132,7 @@ def test_the_policy_that_a_pod_wishes_goes_before_the_nodes() -> None:
     assert (node.cards(spread), node.cards(packed)) == (["GPU-1"], ["GPU-0"])
 
 
-def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_told() -> None:
+def test_a_schedulers_choice_is_used_if_it_fits_and_else_replaced_and_reported() -> None:
     node = Node(3)
     chosen = node.admit(_chosen(make_pod("a", asks(50, 4)), 2))
     assert node.cards(chosen) == ["GPU-2"]
@@ -216,7 +216,7 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
 
 @settings(patient, max_examples=share(50))
 @given(_containers, _orders)
-def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_places(
+def test_a_pod_of_shares_planned_ahead_never_fails_on_reusable_slots(
     containers: list[Any], order: tuple[Resource, ...]
 ) -> None:
     """Three empty cards have room for three shares; no init container may spoil that (K7)."""

@@ -13,9 +13,9 @@ from tests.in_memory.node import Node
 from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
 
 
-def ids(card: int, places: range) -> list[str]:
+def ids(card: int, numbers: range) -> list[str]:
     """Device IDs of one card."""
-    return [f"GPU-{card}::{place}" for place in places]
+    return [f"GPU-{card}::{number}" for number in numbers]
 
 
 NOT_SHOWN = "the kubelet's checkpoint shows no container with exactly these devices"
@@ -82,7 +82,7 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
     assert not node.decision_log.of("corrected")
 
 
-def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) -> None:
+def test_a_pod_known_only_from_the_checkpoint_starts_without_a_name(node: Node) -> None:
     _start_by_the_file(node, _has(node, make_pod("static", asks(30, 8)), known=False))
     assert not unproven(node)
     assert not node.decision_log.refs("prestart")
@@ -125,7 +125,9 @@ def test_a_file_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
     assert not node.decision_log.refusals
 
 
-def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: Node) -> None:
+def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target(
+    node: Node,
+) -> None:
     """Another plugin failed when it had its cores; the kubelet gave them to the next pod."""
     rejected = failing(make_pod("rejected", replace(asks(30, 8), other=True)))
     node.begin(rejected, (CORE, OTHER_PLUGIN, MEMORY))
@@ -144,11 +146,11 @@ def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: 
     assert not node.decision_log.of("corrected")
 
 
-def test_a_late_file_is_no_proof_for_a_pod_whose_uid_nobody_could_tell(node: Node) -> None:
+def test_a_late_checkpoint_is_no_proof_for_a_pod_with_unknown_uid(node: Node) -> None:
     """It has the places with a pod that has ended, whose container has the same name."""
     ended = node.admit(make_pod("ended", asks(30, 8)))
     node.ends(ended)
-    node.told()
+    node.publish_statuses()
     node.kubelet.overtake()
     node.api.away = True
     pod = make_pod("a", asks(30, 8))
@@ -159,7 +161,7 @@ def test_a_late_file_is_no_proof_for_a_pod_whose_uid_nobody_could_tell(node: Nod
 
 
 @pytest.mark.parametrize("first", [CORE, MEMORY])
-def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
+def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
     node: Node, first: Resource
 ) -> None:
     """K30: a device list came in the middle of its admission, and the write after it was late."""
@@ -182,17 +184,17 @@ def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
 def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
     node: Node, given: Resource, container: str, list_error: str
 ) -> None:
-    places = {CORE: ids(0, range(30)), MEMORY: ids(0, range(8))}[given]
+    device_ids = {CORE: ids(0, range(30)), MEMORY: ids(0, range(8))}[given]
     pod = make_pod("a", init(30, 8), asks(30, 8))
     node.bind(pod)
     node.kubelet.know(pod)
-    node.kubelet.hold(pod, container, {given: places})
+    node.kubelet.hold(pod, container, {given: device_ids})
     node.allocator.refresh()
     node.list_error = list_error
     missing = given.other
     asked = {CORE: 30, MEMORY: 8}[missing]
     with pytest.raises(GrantError) as vetoed:
-        node.allocator.prestart(given, places)
+        node.allocator.prestart(given, device_ids)
     assert str(vetoed.value) == (
         f"no {missing.unit}, but the container requests {asked}: the kubelet did not know the "
         "resource when it admitted the pod; delete the pod, and its successor gets both"
@@ -267,7 +269,7 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
         ((2, 1), ["GPU-9::0", "GPU-9::1"], [], "names a card this node does not have"),
     ],
 )
-def test_a_container_whose_places_contradict_each_other_or_its_request_is_vetoed(
+def test_a_container_whose_slots_contradict_each_other_or_its_request_is_vetoed(
     node: Node, asked: tuple[int, int], cores: list[str], memory: list[str], why: str
 ) -> None:
     pod = _has(node, make_pod("a", asks(*asked)), cores, memory)
@@ -275,28 +277,28 @@ def test_a_container_whose_places_contradict_each_other_or_its_request_is_vetoed
         _start_by_the_file(node, pod)
 
 
-def test_a_container_of_which_nobody_knows_what_it_asks_for_is_vetoed_too(node: Node) -> None:
+def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
     pod = _has(node, make_pod("a", asks(30, 8)), memory=ids(1, range(8)), known=False)
     with pytest.raises(GrantError, match="memory on GPU-1"):
         _start_by_the_file(node, pod)
 
 
 @pytest.mark.parametrize(
-    ("cores", "wish", "told"),
+    ("cores", "wish", "reason"),
     [
         (30, {"nouse_gpu_uuid": "GPU-0"}, "GPU-0 by nouse-gpu-uuid"),
         (200, {"gpu_link": "nvlink"}, "GPU-0, GPU-1 by gpu-link (nvlink)"),
     ],
 )
 def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_known(
-    node: Node, cores: int, wish: dict[str, Any], told: str
+    node: Node, cores: int, wish: dict[str, Any], reason: str
 ) -> None:
     node.api.away = True
     pod = node.admit(make_pod("a", asks(cores, 8), **wish))
     node.api.away = False
     node.watch.deliver()
     assert veto(node, pod) == (
-        f"cards that the pod's annotations rule out: {told}; the pod was not "
+        f"cards that the pod's annotations rule out: {reason}; the pod was not "
         "known when they were chosen: delete it, and its successor is placed again"
     )
 
@@ -307,7 +309,7 @@ def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish
     """The annotation was changed since."""
     pod = node.admit(make_pod("a", asks(30, 8)))
     node.start(pod)
-    node.told()
+    node.publish_statuses()
     pod.annotations[NAMES.nouse_gpu_uuid] = ",".join(node.cards(pod))
     node.api.changed(pod)
     node.watch.deliver()

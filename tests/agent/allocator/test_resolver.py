@@ -70,20 +70,20 @@ def _record(*pods: SnapshotPod) -> AllocationSnapshot:
     return AllocationSnapshot(pods, listing=any(each.listed is not None for each in pods))
 
 
-def _turn(*pods: SnapshotPod, asker: PodInfo | None = None, guessed: bool = False) -> LastCall:
-    """What a call of *asker* has left, when ``List`` showed *pods*."""
-    if asker is None:
+def _last_call(*pods: SnapshotPod, pod: PodInfo | None = None, guessed: bool = False) -> LastCall:
+    """What a call of *pod* has left, when ``List`` showed *pods*."""
+    if pod is None:
         return LastCall(None, Counter(each.signature for each in pods), guessed=False)
-    return LastCall(None, {}, guessed=False).after(record_of(*pods), asker.id, guessed=guessed)
+    return LastCall(None, {}, guessed=False).after(record_of(*pods), pod.id, guessed=guessed)
 
 
-NEW, STARTED = _turn(), LastCall()
-AFTER_A = _turn(A, asker=VIEW_A)
-AFTER_FULL_A = _turn(A_FULL, asker=VIEW_A)
-GUESSED_A = _turn(A, asker=VIEW_A, guessed=True)
-AFTER_C = _turn(A, C, asker=VIEW_C)
-A_OF_TWO = _turn(A, B, asker=VIEW_A)
-B_PASSED = replace(_turn(A, B), finished=frozenset({VIEW_B.id}))
+NEW, STARTED = _last_call(), LastCall()
+AFTER_A = _last_call(A, pod=VIEW_A)
+AFTER_FULL_A = _last_call(A_FULL, pod=VIEW_A)
+GUESSED_A = _last_call(A, pod=VIEW_A, guessed=True)
+AFTER_C = _last_call(A, C, pod=VIEW_C)
+A_OF_TWO = _last_call(A, B, pod=VIEW_A)
+B_PASSED = replace(_last_call(A, B), finished=frozenset({VIEW_B.id}))
 B_TRIED = replace(AFTER_FULL_A, ruled_out=frozenset({VIEW_B.id}))
 
 
@@ -135,7 +135,7 @@ def _refusal(record: AllocationSnapshot, turn: LastCall, *, last_resort: bool = 
         "no List: one that has something": (_blind(A, C_HALF), STARTED, "order: u-c u-a"),
     },
 )
-def test_the_likeliest_pod_that_lacks_this_is_asking_and_is_a_witness_where_it_is_the_only_one(
+def test_the_likeliest_lacking_pod_is_the_target_and_a_witness_if_it_is_the_only_one(
     pods: list[SnapshotPod], turn: LastCall, who: str
 ) -> None:
     found = _resolve(_record(*pods), turn)
@@ -151,7 +151,7 @@ def test_one_that_was_there_already_is_tried_as_a_last_resort_alone() -> None:
 # --- what a call leaves -------------------------------------------------------------------
 
 
-def test_a_newcomer_ends_the_admissions_before_it() -> None:
+def test_a_new_pod_ends_earlier_admissions() -> None:
     """The kubelet admits one pod at a time (K1): what lacks something was rejected (K8)."""
     after = AFTER_A.after(record_of(A, B), VIEW_B.id, guessed=False)
     assert after.finished == {VIEW_A.id}
@@ -169,7 +169,7 @@ def test_a_refusal_ends_everybody_listed_who_lacks_something() -> None:
     assert _resolve(later, turn).evidence is WITNESS
 
 
-def test_a_guess_that_was_wrong_gives_the_turn_back() -> None:
+def test_a_wrong_guess_restores_the_previous_last_call() -> None:
     """The pod of the call before is asking on; the guessed one is tried after others."""
     guessed = AFTER_A
     for _ in range(2):  # several calls of one pod are one turn
@@ -178,7 +178,7 @@ def test_a_guess_that_was_wrong_gives_the_turn_back() -> None:
     assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
 
 
-def test_what_was_no_guess_is_not_disproved() -> None:
+def test_a_certain_assignment_is_never_disproved() -> None:
     assert AFTER_A.before_wrong_guess() is AFTER_A
     assert STARTED.before_wrong_guess() is STARTED
 
@@ -222,7 +222,7 @@ def test_within_a_pod_the_first_container_that_lacks_something_is_asking_if_it_a
         assert (found.container.name, found.evidence) == (name, WITNESS)
 
 
-def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
+def test_a_call_with_device_ids_of_an_init_container_is_for_that_pod() -> None:
     """K7."""
     found = _resolve(record_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
     assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)
@@ -268,3 +268,8 @@ def test_a_refusal_names_who_is_waiting_and_for_what() -> None:
         "(cores 13, memory 1); default/p4 container c0 (cores 14, memory 1) and 2 more"
     )
     assert _refusal(record_of(), NEW).endswith("waiting: none")
+
+
+def test_a_refusal_of_one_core_has_it_in_the_singular() -> None:
+    with pytest.raises(ResolutionError, match=r"^no container waits for 1 core; waiting: none$"):
+        _resolve(record_of(), NEW, TargetRequest(CORE, 1))

@@ -22,7 +22,7 @@ def node() -> Node:
 
 
 def nothing(_node: Node) -> None:
-    """Have nobody die."""
+    """Kill no process."""
 
 
 def agent_dies(node: Node) -> None:
@@ -50,10 +50,10 @@ AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 
 def last(node: Node) -> tuple[str, Evidence]:
     """Whom the last call was for, and by which evidence."""
-    said = [each for each in node.decision_log.everything if each.evidence][-1]
-    assert said.ref is not None
-    assert said.evidence is not None
-    return f"{said.ref.pod.name}/{said.ref.container}", said.evidence
+    decision = [each for each in node.decision_log.everything if each.evidence][-1]
+    assert decision.ref is not None
+    assert decision.evidence is not None
+    return f"{decision.ref.pod.name}/{decision.ref.container}", decision.evidence
 
 
 def free(node: Node) -> dict[str, int]:
@@ -75,7 +75,7 @@ def is_true(node: Node) -> None:
 
 @AGENT
 @pytest.mark.parametrize(("cores", "evidence"), [(40, TICKET), (30, ORDER)])
-def test_an_agent_that_dies_after_a_preferred_call_has_its_promise_kept(
+def test_a_reservation_outlives_an_agent_killed_after_a_preferred_call(
     dies: Step, cores: int, evidence: Evidence
 ) -> None:
     """One that was a guess stays one."""
@@ -90,7 +90,7 @@ def test_an_agent_that_dies_after_a_preferred_call_has_its_promise_kept(
 
 @pytest.mark.parametrize("dies", [nothing, agent_dies, agent_dies_unseen])
 @pytest.mark.parametrize("late", [False, True])
-def test_places_handed_on_are_told_from_a_repeated_call(
+def test_reused_slots_are_distinguished_from_a_repeated_call(
     node: Node, dies: Step, *, late: bool
 ) -> None:
     """K7: the next container gets the very same places, and the file has the one before.
@@ -112,7 +112,7 @@ def test_places_handed_on_are_told_from_a_repeated_call(
     is_true(node)
 
 
-def test_an_answer_to_a_pod_that_is_refused_is_not_kept_for_the_next_agent(node: Node) -> None:
+def test_an_assignment_to_a_refused_pod_is_not_saved_for_the_next_agent(node: Node) -> None:
     pod = node.begin(make_pod("a", asks(60, 8), asks(60, 8, "second")))
     node.call()
     kept = node.store.text
@@ -160,7 +160,7 @@ def remake(node: Node, pod: Pod) -> Pod:
     return made
 
 
-def test_a_pod_that_has_got_something_is_not_sure_because_the_api_shows_one_of_its_name(
+def test_a_pod_with_devices_is_not_certain_because_the_api_has_one_of_its_name(
     node: Node,
 ) -> None:
     """Its admission began before; that pod was guessed, and the checkpoint disproves it."""

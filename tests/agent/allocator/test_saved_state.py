@@ -18,7 +18,7 @@ from tests.agent.builders import CORE, MEMORY, ids, patient, pod_id
 
 _texts = st.text(max_size=5)
 _pods = st.builds(PodId, _texts, _texts, _texts)
-_answers = st.builds(
+_assignments = st.builds(
     Assignment,
     container=_texts,
     resource=st.sampled_from(Resource),
@@ -31,7 +31,7 @@ _services = st.builds(
     id=_pods,
     uid=_texts,
     confirmed=st.booleans(),
-    assignments=st.lists(_answers, max_size=3).map(tuple),
+    assignments=st.lists(_assignments, max_size=3).map(tuple),
 )
 _listed = st.none() | st.dictionaries(_texts, st.integers(0, 3), max_size=3)
 
@@ -80,8 +80,8 @@ def _variants(value: Any) -> Iterator[Any]:
             yield from ({**value, key: each} for each in _variants(inner))
             yield {other: value[other] for other in value if other != key}
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from ([*value[:place], each, *value[place + 1 :]] for each in _variants(inner))
+        for index, inner in enumerate(value):
+            yield from ([*value[:index], each, *value[index + 1 :]] for each in _variants(inner))
 
 
 def test_a_file_of_another_form_is_read_as_far_as_it_makes_sense_and_never_crashes() -> None:
@@ -111,11 +111,11 @@ def test_a_file_of_another_form_is_read_as_far_as_it_makes_sense_and_never_crash
         *(TEXT[:length] for length in range(0, len(TEXT), 7)),
     ],
 )
-def test_a_file_that_is_none_of_ours_or_was_cut_off_says_nothing(text: str) -> None:
+def test_a_foreign_or_truncated_file_is_ignored(text: str) -> None:
     assert decode(text) == (None, None, LastCall())
 
 
 @patient
 @given(st.text())
-def test_any_other_text_says_nothing(text: str) -> None:
+def test_any_other_text_is_ignored(text: str) -> None:
     assert decode(text) == (None, None, LastCall())

@@ -30,7 +30,7 @@ def test_a_device_id_is_read_and_written(device_id: str, ticket: Slot) -> None:
         *("GPU-a::x", "GPU-a::1\n", "GPU-a::\u0661", "GPU-a::1234567890", "x" * 65),
     ],
 )
-def test_a_device_id_that_is_no_ticket_is_refused(device_id: str) -> None:
+def test_a_device_id_with_another_form_is_refused(device_id: str) -> None:
     with pytest.raises(GrantError) as caught:
         Slot.parse(device_id)
     assert str(caught.value) == (
@@ -49,13 +49,13 @@ def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
     assert str(ticket) == device_id
 
 
-def test_a_card_has_100_core_places_and_one_memory_place_a_block() -> None:
+def test_a_card_has_100_core_slots_and_one_memory_slot_per_block() -> None:
     """Memory that fills no block is not given out."""
     node = DeviceTable(Inventory((card(0, blocks=7), card(1, blocks=2))), 2 * BLOCK)
     assert list(node.slots(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
     assert list(node.slots(CORE)) == [
-        *(f"GPU-0::{place}" for place in range(100)),
-        *(f"GPU-1::{place}" for place in range(100)),
+        *(f"GPU-0::{number}" for number in range(100)),
+        *(f"GPU-1::{number}" for number in range(100)),
     ]
     assert node.slots(CORE)["GPU-1::7"] == Slot("GPU-1", 7)
 
@@ -68,7 +68,7 @@ def test_a_block_larger_than_a_card_is_refused() -> None:
     )
 
 
-def test_device_ids_are_looked_up_by_card_index_and_place() -> None:
+def test_device_ids_are_looked_up_by_card_index_and_slot() -> None:
     node = DeviceTable(Inventory((card(0, uuid="GPU-z"), card(1, uuid="GPU-a"))), BLOCK)
     found = node.read(CORE, ["GPU-a::10", "GPU-a::9", "GPU-z::3"])
     assert found == [Slot("GPU-z", 3), Slot("GPU-a", 9), Slot("GPU-a", 10)]
@@ -83,7 +83,7 @@ def test_device_ids_are_looked_up_by_card_index_and_place() -> None:
         (MEMORY, "GPU-0::10", "is beyond the 10 memory blocks of its card"),
     ],
 )
-def test_a_device_id_of_no_place_of_this_node_is_refused(
+def test_a_device_id_that_is_no_slot_of_this_node_is_refused(
     resource: Resource, device_id: str, what: str
 ) -> None:
     with pytest.raises(GrantError) as caught:
@@ -102,5 +102,5 @@ def test_a_device_id_of_no_place_of_this_node_is_refused(
         (["foreign"], "::-1"),
     ],
 )
-def test_many_ids_are_told_shortly(device_ids: list[str], text: str) -> None:
+def test_many_ids_are_summarized(device_ids: list[str], text: str) -> None:
     assert summarize(device_ids) == text

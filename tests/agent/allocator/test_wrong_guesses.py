@@ -18,7 +18,7 @@ from tests.in_memory.pods import (
 
 @pytest.fixture
 def node() -> Node:
-    """Its ``List`` keeps rejected pods: they look like such as are asking (K8)."""
+    """A node whose ``List`` keeps rejected pods, which look like pods being admitted (K8)."""
     made = Node(active_only=False)
     made.admit(make_pod("before", asks(10, 2)))
     return made
@@ -38,7 +38,7 @@ def asking_beside_a_newer_one(node: Node, *containers: Container) -> Pod:
     return node.begin(asking)
 
 
-def test_the_turn_before_counts_again_and_the_pod_that_was_guessed_is_the_last_to_be_tried(
+def test_the_previous_last_call_is_restored_and_the_guessed_pod_is_tried_last(
     node: Node,
 ) -> None:
     asking = asking_beside_a_newer_one(node, asks(30, 8))
@@ -71,7 +71,7 @@ def test_the_init_container_that_was_guessed_wrongly_is_followed_by_those_of_its
         assert last(node) == "asking/main"
 
 
-def test_a_pod_that_only_the_kubelet_knows_keeps_its_turn_when_the_checkpoint_names_its_container(
+def test_a_pod_that_only_the_kubelet_knows_stays_current_when_the_checkpoint_has_its_container(
     node: Node,
 ) -> None:
     """The file has its UID and no name: it may be the pod that was guessed, and here it is."""
@@ -87,7 +87,7 @@ def test_a_pod_that_only_the_kubelet_knows_keeps_its_turn_when_the_checkpoint_na
     assert node.decision_log.refusals == []
 
 
-def test_a_pod_of_which_nobody_has_told_what_it_asks_for_keeps_its_turn_where_list_shows_nothing(
+def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(
     node: Node,
 ) -> None:
     """Its ordinary init container may have got it, which is not listed (K4)."""
@@ -98,7 +98,7 @@ def test_a_pod_of_which_nobody_has_told_what_it_asks_for_keeps_its_turn_where_li
         assert last(node) == "asking/main"
 
 
-def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Node) -> None:
+def test_a_pod_whose_guessed_slots_are_offered_again_has_none_of_them(node: Node) -> None:
     """They were another pod's, which the kubelet has rejected since; there is no ``List``."""
     node.list_error = "rate limited"
     first, second = make_pod("first", asks(30, 8), at=1), make_pod("second", asks(30, 8), at=2)
@@ -111,7 +111,7 @@ def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Nod
     assert last(node) == "first/main"
 
 
-def test_a_guess_whose_places_are_offered_again_leaves_those_listed_beside_it_rejected(
+def test_a_guess_whose_slots_are_offered_again_leaves_pods_listed_beside_it_rejected(
     node: Node,
 ) -> None:
     """Whichever of them had got the places was rejected since; of the others none was asking."""

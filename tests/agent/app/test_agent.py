@@ -178,16 +178,16 @@ def test_a_cordoned_card_gets_no_new_container(
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
 
-        def told() -> str:
+        def cards_annotation() -> str:
             annotations = admin.get(node)["metadata"].get("annotations") or {}
             return str(annotations.get(NAMES.gpu_cards))
 
-        eventually(lambda: '"reason":"cordoned"' in told(), "the node shows it")
+        eventually(lambda: '"reason":"cordoned"' in cards_annotation(), "the node shows it")
         serve(kubelet, admin, "a")
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
         assert annotated(admin, "a")["c0"].cards == ("GPU-1",)
         admin.patch(node, {"metadata": {"annotations": {NAMES.gpu_cordoned: None}}})
-        eventually(lambda: "cordoned" not in told(), "it may be had again")
+        eventually(lambda: "cordoned" not in cards_annotation(), "it may be had again")
 
 
 def test_it_registers_once_the_nodes_pods_are_known(
@@ -243,20 +243,20 @@ def test_the_next_agent_is_ready_beside_the_old_one_and_works_once_that_has_ende
             eventually(lambda: second.registered, "the next is registered")
 
 
-def test_what_is_free_is_not_told_before_it_is_known(
+def test_free_amounts_are_not_published_before_they_are_known(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     """An inventory of a record that is not read yet would show every card free."""
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     pace = InventoryPace(write=0.01, check=0.01, freed=0.01)
-    answers = threading.Event()
-    kubelet.settings.misbehavior.at["List"] = lambda _resource: answers.wait(DEADLINE_S)
+    released = threading.Event()
+    kubelet.settings.misbehavior.at["List"] = lambda _resource: released.wait(DEADLINE_S)
     with running(settings, inventory_pace=pace) as agent:
         waits = (503, "the node's pods are not known yet\n")
         eventually(lambda: page(agent, "/readyz") == waits, "it waits for List")
         time.sleep(0.2)  # in which it would have written many times over
         assert not admin.get("/api/v1/nodes/n1")["metadata"].get("annotations")
-        answers.set()
+        released.set()
         eventually(
             lambda: admin.get("/api/v1/nodes/n1")["metadata"].get("annotations"), "the inventory"
         )
@@ -288,13 +288,13 @@ def _events(admin: ApiClient) -> list[dict[str, Any]]:
     return list(admin.get("/api/v1/namespaces/default/events")["items"])
 
 
-def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
+def test_a_refused_pod_and_a_vetoed_start_create_events(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     server.apply(make_manifest("a", (30, 999)), make_manifest("b", (30, 8)))
     too_large, mistaken = (admin.get(f"{PODS}/{name}") for name in ("a", "b"))
     uid, uid_b = (each["metadata"]["uid"] for each in (too_large, mistaken))
-    cores = tuple(f"GPU-0::{place}" for place in range(20))
+    cores = tuple(f"GPU-0::{number}" for number in range(20))
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
         kubelet.add_pods(too_large)
@@ -320,7 +320,7 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
     assert event["involvedObject"]["uid"] == uid
 
 
-def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
+def test_an_allocation_left_unwritten_by_a_killed_agent_is_written_without_a_call(
     settings: Settings,
     server: ApiServer,
     admin: ApiClient,

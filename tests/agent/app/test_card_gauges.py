@@ -82,7 +82,7 @@ def _events(admin: ApiClient) -> list[tuple[str, str, int]]:
     ]
 
 
-def test_what_containers_hold_and_use_is_told_while_they_are_there(
+def test_held_and_used_amounts_are_exported_while_containers_exist(
     settings: Settings,
     admin: ApiClient,
     kubelet: Kubelet,
@@ -114,7 +114,7 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         serve(kubelet, admin, "a")
         serve(kubelet, admin, "b")
 
-        def told(path: str = "/metrics") -> dict[str, float]:
+        def samples(path: str = "/metrics") -> dict[str, float]:
             return _gauges(page(measuring, path)[1])
 
         block, all_of_b = settings.memory_block, 8 * GIB
@@ -130,9 +130,9 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
             f"container_memory_used_bytes{of_b}": 0,
             "overuse_total": 1,
         }
-        eventually(lambda: told().items() >= expected.items(), "they are told")
-        assert told()['card_cores_used{card="GPU-1"}'] == 90
-        assert told()['card_memory_used_bytes{card="GPU-0"}'] == 5 * GIB
+        eventually(lambda: samples().items() >= expected.items(), "they are told")
+        assert samples()['card_cores_used{card="GPU-1"}'] == 90
+        assert samples()['card_memory_used_bytes{card="GPU-0"}'] == 5 * GIB
         # What the page makes of it, of who wastes.
         cluster = ClusterState(settings.names)
         cards = tuple(Card(f"GPU-{index}", index, "A100", 8 * GIB) for index in range(2))
@@ -155,17 +155,17 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
             'container_request_gpu_utilization{node="n1",pod_name="b",req_of_gpu="total"}': 1,
         }
         eventually(
-            lambda: told("/metric").items() >= as_gpu_manager.items(), "gpu-manager's are told"
+            lambda: samples("/metric").items() >= as_gpu_manager.items(), "gpu-manager's are told"
         )
         kubelet.remove_pods(admin.get(f"{PODS}/a"))
         admin.delete(f"{PODS}/a", grace_period_seconds=0)
-        eventually(lambda: not [each for each in told() if 'pod="a"' in each], "it has gone")
-        eventually(lambda: not [x for x in told("/metric") if 'pod_name="a"' in x], "there, too")
-        assert told()[f"container_cores_held{of_b}"] == 100
+        eventually(lambda: not [each for each in samples() if 'pod="a"' in each], "it has gone")
+        eventually(lambda: not [x for x in samples("/metric") if 'pod_name="a"' in x], "there, too")
+        assert samples()[f"container_cores_held{of_b}"] == 100
         assert _events(admin) == [("a", text, 1)]
 
 
-def test_without_a_word_nothing_is_measured(
+def test_use_is_not_measured_by_default(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = replace(settings, measure_use=False, metrics_names=MetricsNames.OWN)

@@ -26,7 +26,7 @@ from tests.agent.builders import card, device_table
 NOON = ClockReading(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))
 TWO = Discovery(device_table(2).inventory, "550.54.15")
 WELL = CardsStatus(TWO, {"GPU-0": CardHealth(), "GPU-1": CardHealth()})
-ILL = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
+UNHEALTHY = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
 
 
 class Paper:
@@ -34,12 +34,12 @@ class Paper:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.told: list[Notice] = []
+        self.sent: list[Notice] = []
         self.pokes = 0
         self.updates = CardUpdates(
             node="n1",
             metrics=self.metrics,
-            send_event=self.told.append,
+            send_event=self.sent.append,
             on_change=self._poke,
         )
 
@@ -53,7 +53,7 @@ class Paper:
         return value
 
     def texts(self) -> list[tuple[str, str]]:
-        return [(each.reason, each.message) for each in self.told]
+        return [(each.reason, each.message) for each in self.sent]
 
 
 @pytest.fixture
@@ -61,12 +61,12 @@ def paper() -> Paper:
     return Paper()
 
 
-def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
+def test_a_card_that_becomes_unhealthy_is_reported_everywhere(paper: Paper) -> None:
     paper.updates.cards_changed(WELL)
-    paper.updates.health_changed(card(1), ILL)
+    paper.updates.health_changed(card(1), UNHEALTHY)
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
-    (notice,) = paper.told
+    (notice,) = paper.sent
     assert (notice.reason, notice.warning) == ("GPUUnhealthy", True)
     assert notice.message == (
         "card 1 (GPU-1, Test): Xid 79 (GPU has fallen off the bus): no new container gets it, "
@@ -77,19 +77,19 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
 
 
 def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
-    later = replace(ILL, since=datetime(2026, 11, 22, tzinfo=UTC))
-    for health in (ILL, CardHealth(), later):
+    later = replace(UNHEALTHY, since=datetime(2026, 11, 22, tzinfo=UTC))
+    for health in (UNHEALTHY, CardHealth(), later):
         paper.updates.health_changed(card(0), health)
-    assert paper.told[0] == paper.told[2]
+    assert paper.sent[0] == paper.sent[2]
 
 
-def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
+def test_cards_are_counted_by_state(paper: Paper) -> None:
     lost, mig = UnservedCard(2, None, "NVML: GPU is lost"), UnservedCard(3, "GPU-3", "in MIG mode")
     found = replace(TWO, faults=(lost,), skipped=(mig,))
     status = replace(
         WELL,
         discovery=found,
-        health={"GPU-0": CardHealth(), "GPU-1": ILL},
+        health={"GPU-0": CardHealth(), "GPU-1": UNHEALTHY},
         latecomers=("GPU-4", "GPU-5"),
         unwatched={"GPU-0": "NVML: Not Supported"},
     )
@@ -115,7 +115,7 @@ def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
     assert paper.texts() == [*texts, texts[1]]  # it has been gone in between
 
 
-def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
+def test_a_node_with_a_missing_driver_is_reported_once(paper: Paper) -> None:
     status = CardsStatus(problem="NVML: Driver Not Loaded")
     paper.updates.cards_changed(status)
     paper.updates.cards_changed(status)
@@ -123,7 +123,7 @@ def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
     assert (paper.metric("cards_problem"), paper.metric("cards", state="served")) == (1, 0)
 
 
-def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper) -> None:
+def test_cards_without_a_first_probe_are_not_shown_healthy(paper: Paper) -> None:
     paper.updates.cards_changed(CardsStatus(TWO))
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 0
 
@@ -137,7 +137,7 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
         lambda: paper.updates.others_changed({"nvidia.com/gpu": 2}),
     ]
     for each in happen if cards_first else happen[::-1]:
-        assert not paper.told  # one half of it is no defect
+        assert not paper.sent  # one half of it is no defect
         each()
     paper.updates.cards_changed(WELL)
     assert paper.texts() == [
@@ -150,13 +150,13 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
             ),
         )
     ]
-    assert paper.told[0].subject == EventSubject("Node", "", "n1", "n1")
+    assert paper.sent[0].subject == EventSubject("Node", "", "n1", "n1")
     assert [each.getMessage() for each in caplog.records] == ["cards are served twice"]
     assert paper.metric("cards_served_twice") == 2
     paper.updates.others_changed({})
     assert paper.metric("cards_served_twice") == 0
     paper.updates.others_changed({"nvidia.com/gpu": 1})
-    assert len(paper.told) == 2
+    assert len(paper.sent) == 2
 
 
 def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper) -> None:
@@ -164,7 +164,7 @@ def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper)
     paper.updates.cards_changed(CardsStatus(left_out))
     paper.updates.others_changed({"nvidia.com/gpu": 7})
     assert paper.metric("cards_served_twice") == 0
-    assert [each.reason for each in paper.told] == ["GPULeftOut"]
+    assert [each.reason for each in paper.sent] == ["GPULeftOut"]
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_events_of_the_driver_are_counted_by_whose_fault_they_are(
         paper.updates.event_seen(card(0), fault, counts=counts)
     named = dict(zip(("kind", "xid", "fault"), labels.split(" "), strict=True))
     assert paper.metric("card_events_total", card="GPU-0", **named) == 2
-    assert not paper.told
+    assert not paper.sent

@@ -32,7 +32,7 @@ CARDS = Inventory(
     )
 )
 SHARE = Grant(CORE, (CardGrant("GPU-1", 30),))
-IDS = frozenset(f"GPU-1::{place}" for place in range(30))
+IDS = frozenset(f"GPU-1::{number}" for number in range(30))
 CLAIM = ContainerRef(PodId("default", "p", "3f6c1b8e-8a52-4b0e-9d5e-0c5f6a7b8c9d"), "main")
 ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (CardGrant("GPU-1", 4),)))
 
@@ -55,11 +55,11 @@ def test_a_card_is_injected_with_what_the_settings_add(tmp_path: Path) -> None:
     chosen = replace(
         settings(tmp_path), extra_devices=("/dev/full",), driver_dir=DriverFiles("/opt/driver")
     )
-    answer = Injector(chosen, CARDS).edits_for(SHARE)
-    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
-    assert answer.envs["LD_LIBRARY_PATH"].startswith("/usr/local/nvidia/lib")
-    assert (answer.devices[0], answer.devices[-1]) == ("/dev/zero", "/dev/full")
-    assert answer.mounts == (Mount("/usr/local/nvidia", "/opt/driver"),)
+    edits = Injector(chosen, CARDS).edits_for(SHARE)
+    assert edits.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+    assert edits.envs["LD_LIBRARY_PATH"].startswith("/usr/local/nvidia/lib")
+    assert (edits.devices[0], edits.devices[-1]) == ("/dev/zero", "/dev/full")
+    assert edits.mounts == (Mount("/usr/local/nvidia", "/opt/driver"),)
 
 
 def test_with_cdi_a_spec_is_there_before_its_names_are_given_out_and_when_it_was_lost(
@@ -101,7 +101,7 @@ def test_our_spec_brings_the_files_and_nodes_of_a_driver_in_a_container(tmp_path
     assert mount["containerPath"] == "/usr/local/nvidia"
 
 
-def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_otherwise(
+def test_a_cdi_spec_that_cannot_be_written_is_a_refusal_for_a_pod_and_else_only_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "cdi").write_text("a file in the way")
@@ -125,7 +125,7 @@ def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
     runner.close()
 
 
-def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> None:
+def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     chosen = replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE)
     enforcer, runner = set_up_containers(
         chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None

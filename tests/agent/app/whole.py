@@ -29,8 +29,8 @@ def running(settings: Settings, **parts: Any) -> Iterator[Agent]:
 
 def page(agent: Agent, path: str) -> tuple[int, str]:
     with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
-        answer = pool.request("GET", f"http://127.0.0.1:{agent.http_port}{path}")
-        return answer.status, answer.data.decode()
+        response = pool.request("GET", f"http://127.0.0.1:{agent.http_port}{path}")
+        return response.status, response.data.decode()
 
 
 def ready(agent: Agent) -> bool:

@@ -22,7 +22,7 @@ def _write(folder: Path, content: str | bytes) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "error"),
     [
         (b"cards: \xff\xfe", "cards: cannot read {path}: 'utf-8' codec can't decode"),
         *(
@@ -44,13 +44,11 @@ def _write(folder: Path, content: str | bytes) -> Path:
         ),
     ],
 )
-def test_a_file_that_is_none_is_refused_on_one_line(
-    tmp_path: Path, content: bytes, told: str
-) -> None:
+def test_a_missing_file_is_refused_on_one_line(tmp_path: Path, content: bytes, error: str) -> None:
     path = _write(tmp_path, content)
     with pytest.raises(SettingsError) as caught:
         load_inventory(path)
-    assert str(caught.value).startswith(told.replace("{path}", str(path)))
+    assert str(caught.value).startswith(error.replace("{path}", str(path)))
     assert "\n" not in str(caught.value)
 
 
@@ -119,7 +117,7 @@ def test_these_files_are_shipped() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_file_holds_what_its_name_says_as_nvml_would_tell_it(name: str) -> None:
+def test_the_recorded_cards_files_match_their_names_and_nvml(name: str) -> None:
     inventory = load_inventory(FOLDER / f"{name}.yaml")
     found = (
         Counter(card.model for card in inventory.cards),

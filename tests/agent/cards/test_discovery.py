@@ -55,7 +55,7 @@ class Driver:
         self.found = found
         self.watching = True
         self.unwatched: dict[str, str] = {}
-        self.answers: dict[str, Probe | CardFault] = {}
+        self.probes: dict[str, Probe | CardFault] = {}
         self.events: queue.Queue[tuple[str, CardFault]] = queue.Queue()
         self.failing: dict[str, Unavailable] = {}
         self.opened = 0
@@ -95,7 +95,7 @@ class Driver:
 
     def probe(self, uuid: str, /) -> Probe | CardFault:
         self._step("probe")
-        return self.answers.get(uuid, Probe(0, ""))
+        return self.probes.get(uuid, Probe(0, ""))
 
 
 class Disk(StateFile):
@@ -172,8 +172,8 @@ def watch(scene: Scene) -> Iterator[CardWatch]:
 # --- finding ------------------------------------------------------------------------------
 
 
-def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(scene: Scene) -> None:
-    scene.driver.answers["GPU-1"] = LOST
+def test_a_card_that_is_unhealthy_from_the_start_is_never_shown_healthy(scene: Scene) -> None:
+    scene.driver.probes["GPU-1"] = LOST
     with scene.watching() as watch:
         assert watch.unhealthy("GPU-1")
     assert [list(status.health) for status in scene.statuses] == [["GPU-0", "GPU-1"]]
@@ -193,7 +193,7 @@ def test_a_node_without_a_card_to_serve_is_looked_at_again(scene: Scene) -> None
         assert watch.inventory == TWO.inventory
 
 
-def test_a_card_that_comes_later_waits_for_a_restart(scene: Scene) -> None:
+def test_a_card_added_later_waits_for_a_restart(scene: Scene) -> None:
     scene.driver.found = replace(TWO, faults=(UnservedCard(2, None, "NVML: GPU is lost"),))
     with scene.watching(renew=0.0) as watch:
         scene.driver.found = Discovery(device_table(3).inventory, "560.28.03")
@@ -203,11 +203,11 @@ def test_a_card_that_comes_later_waits_for_a_restart(scene: Scene) -> None:
         assert watch.status.discovery == replace(TWO, driver="560.28.03")
 
 
-def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(scene: Scene) -> None:
+def test_a_served_card_that_becomes_unhealthy_is_reported_once(scene: Scene) -> None:
     mute, known = UnservedCard(0, None, "lost"), UnservedCard(1, "GPU-1", "lost")
     other, mig = UnservedCard(2, "GPU-2", "lost"), UnservedCard(9, "GPU-9", "MIG")
     with scene.watching(renew=0.0) as watch:
-        scene.driver.answers |= {"GPU-0": LOST, "GPU-1": LOST}
+        scene.driver.probes |= {"GPU-0": LOST, "GPU-1": LOST}
         scene.driver.found = Discovery(
             device_table(0).inventory, faults=(mute, known, other), skipped=(known, mig)
         )
@@ -218,7 +218,7 @@ def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(scene: Scene) -> Non
 # --- health -------------------------------------------------------------------------------
 
 
-def test_an_error_of_an_application_is_told_and_changes_nothing(
+def test_an_error_of_an_application_is_an_event_and_changes_no_health(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-0", xid_fault(31)))
@@ -229,7 +229,7 @@ def test_an_error_of_an_application_is_told_and_changes_nothing(
     assert (scene.turns, len(scene.statuses)) == ([], 1)
 
 
-def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_neither(
+def test_a_card_cordoned_while_unhealthy_returns_only_when_it_is_neither(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-1", xid_fault(94)))
@@ -243,25 +243,25 @@ def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_n
     assert watch.unhealthy_cards() == {"GPU-1"}
 
 
-def test_cards_without_events_are_told_and_probed(scene: Scene) -> None:
+def test_cards_without_events_are_logged_and_probed(scene: Scene) -> None:
     scene.driver.watching = False
     scene.driver.unwatched = {"GPU-0": "NVML: Not Supported"}
     with scene.watching() as watch:
-        scene.driver.answers["GPU-0"] = LOST
+        scene.driver.probes["GPU-0"] = LOST
         eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
         assert watch.status.unwatched == {"GPU-0": "NVML: Not Supported"}
     assert scene.driver.waits == 0
 
 
-def test_a_new_session_looks_for_a_card_that_does_not_answer(scene: Scene) -> None:
+def test_a_new_session_searches_a_card_that_does_not_respond(scene: Scene) -> None:
     driver, clock = scene.driver, scene.clock
     with scene.watching() as watch:
-        driver.answers["GPU-0"] = CardFault(FaultKind.MIG, "in MIG mode")
+        driver.probes["GPU-0"] = CardFault(FaultKind.MIG, "in MIG mode")
         clock.at = 70
         eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
         scene.go_round()
         assert driver.opened == 1  # it answers: no need
-        driver.answers["GPU-0"] = LOST
+        driver.probes["GPU-0"] = LOST
         eventually(lambda: driver.opened == 2, "it opens another")
         clock.at = 129
         scene.go_round()
@@ -269,7 +269,7 @@ def test_a_new_session_looks_for_a_card_that_does_not_answer(scene: Scene) -> No
         clock.at = 130
         eventually(lambda: driver.opened == 3, "it opens another")
         clock.at = 200
-        driver.answers.clear()
+        driver.probes.clear()
         scene.go_round()
         opened = driver.opened
         clock.at = 300
@@ -282,9 +282,9 @@ def test_a_new_session_looks_for_a_card_that_does_not_answer(scene: Scene) -> No
 
 
 @pytest.fixture
-def ill(scene: Scene) -> Scene:
-    """After an agent whose GPU-1 had Xid 79; the driver cannot say what it asks for."""
-    scene.driver.answers |= {"GPU-0": Probe(0, None), "GPU-1": Probe(0, None)}
+def with_faults(scene: Scene) -> Scene:
+    """A restart after Xid 79 of GPU-1; the driver reports no recovery actions."""
+    scene.driver.probes |= {"GPU-0": Probe(0, None), "GPU-1": Probe(0, None)}
     with scene.watching() as watch:
         scene.clock.at = 1.0
         scene.driver.events.put(("GPU-1", xid_fault(79)))
@@ -294,25 +294,29 @@ def ill(scene: Scene) -> Scene:
 
 
 @pytest.mark.parametrize("instance", ["boot-2", ""])
-def test_a_driver_that_was_loaded_since_has_set_every_card_up(instance: str, ill: Scene) -> None:
-    ill.disk.instance = instance
-    with ill.watching() as watch:
+def test_a_driver_that_was_loaded_since_has_set_every_card_up(
+    instance: str, with_faults: Scene
+) -> None:
+    with_faults.disk.instance = instance
+    with with_faults.watching() as watch:
         assert not watch.unhealthy("GPU-1")
-    assert (ill.disk.text, ill.turns) == ("", [])
+    assert (with_faults.disk.text, with_faults.turns) == ("", [])
 
 
-def test_a_fault_that_is_ignored_now_is_forgotten(ill: Scene) -> None:
-    with ill.watching(rules=Rules(quiet=300, ignored_xids={79})) as watch:
+def test_a_fault_that_is_ignored_now_is_forgotten(with_faults: Scene) -> None:
+    with with_faults.watching(rules=Rules(quiet=300, ignored_xids={79})) as watch:
         assert not watch.unhealthy("GPU-1")
-    assert ill.disk.text == ""
+    assert with_faults.disk.text == ""
 
 
-def test_a_card_that_an_agent_did_not_find_is_still_ill_for_the_next_one(ill: Scene) -> None:
-    ill.driver.found = Discovery(device_table(1).inventory, "550.54.15")
-    with ill.watching():
+def test_a_card_that_one_agent_did_not_find_is_still_unhealthy_for_the_next(
+    with_faults: Scene,
+) -> None:
+    with_faults.driver.found = Discovery(device_table(1).inventory, "550.54.15")
+    with with_faults.watching():
         pass
-    ill.driver.found = TWO
-    with ill.watching() as watch:
+    with_faults.driver.found = TWO
+    with with_faults.watching() as watch:
         assert watch.unhealthy("GPU-1") == "Xid 79 (GPU has fallen off the bus) at 12:00:01"
 
 
@@ -326,16 +330,16 @@ def test_what_cannot_be_read_is_logged_and_means_nothing(
     assert scene.disk.text == ""
 
 
-def test_a_folder_that_the_kubelet_has_emptied_is_written_again(ill: Scene) -> None:
-    text = ill.disk.text
-    with ill.watching():
-        ill.disk.text = ""
-        eventually(lambda: ill.disk.text == text, "it is there again")
+def test_a_folder_that_the_kubelet_has_emptied_is_written_again(with_faults: Scene) -> None:
+    text = with_faults.disk.text
+    with with_faults.watching():
+        with_faults.disk.text = ""
+        eventually(lambda: with_faults.disk.text == text, "it is there again")
 
 
-def test_what_the_driver_says_at_any_time_is_not_kept(scene: Scene) -> None:
+def test_faults_that_the_driver_reports_at_any_time_are_not_stored(scene: Scene) -> None:
     """A card that an agent cannot reach may be sound for the next one."""
-    scene.driver.answers |= {"GPU-0": LOST, "GPU-1": CardFault(FaultKind.MIG, "in MIG mode")}
+    scene.driver.probes |= {"GPU-0": LOST, "GPU-1": CardFault(FaultKind.MIG, "in MIG mode")}
     with scene.watching() as watch:
         assert watch.unhealthy("GPU-0")
     assert scene.disk.text == ""
@@ -345,7 +349,7 @@ def test_what_the_driver_says_at_any_time_is_not_kept(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("where", ["open", "discover", "watch"])
-def test_where_no_session_answers_no_card_is_healthy(
+def test_no_card_is_healthy_without_a_working_session(
     where: str, watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.failing |= dict.fromkeys(("wait", where), Unavailable("NVML: Uninitialized"))
@@ -359,14 +363,14 @@ def test_where_no_session_answers_no_card_is_healthy(
     eventually(lambda: not watch.unhealthy_cards(), "they are back")
 
 
-def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(
+def test_a_session_that_can_only_probe_is_logged_and_the_cards_stay(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.failing["wait"] = Unavailable("NVML: Unknown Error")
     eventually(lambda: scene.driver.opened > 3, "it tries again")
     assert watch.status.problem == "NVML: Unknown Error"
     assert not watch.unhealthy("GPU-0")
-    scene.driver.answers["GPU-0"] = LOST
+    scene.driver.probes["GPU-0"] = LOST
     eventually(lambda: watch.unhealthy("GPU-0"), "it still probes")
     assert not watch.unhealthy("GPU-1")
     assert {status.problem for status in scene.statuses[1:]} == {"NVML: Unknown Error"}
@@ -374,7 +378,7 @@ def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(
 
 def test_a_driver_that_was_unloaded_sets_cards_up_anew(watch: CardWatch, scene: Scene) -> None:
     driver, unloaded = scene.driver, DriverUnloaded("NVML: Driver Not Loaded")
-    driver.answers |= dict.fromkeys(("GPU-0", "GPU-1"), Probe(0, None))
+    driver.probes |= dict.fromkeys(("GPU-0", "GPU-1"), Probe(0, None))
     driver.events.put(("GPU-0", xid_fault(119)))
     eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
     scene.clock.at = 1000

@@ -12,17 +12,17 @@ from agent.cards.health import CardFault, CardHealth, FaultKind, xid_fault
 from agent.host.state_file import StateFile
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
-ILL = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorrectable=4)
+UNHEALTHY = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorrectable=4)
 ECC = CardHealth(CardFault(FaultKind.ECC, "double-bit ECC error"), NOON, 3.0, reset_seen=True)
 
 
-@pytest.mark.parametrize("ill", [{}, {"GPU-0": ILL, "GPU-1": ECC}])
-def test_what_is_written_is_read(ill: dict[str, CardHealth]) -> None:
-    assert decode(encode("boot-1", ill)) == ("boot-1", ill)
+@pytest.mark.parametrize("unhealthy", [{}, {"GPU-0": UNHEALTHY, "GPU-1": ECC}])
+def test_what_is_written_is_read(unhealthy: dict[str, CardHealth]) -> None:
+    assert decode(encode("boot-1", unhealthy)) == ("boot-1", unhealthy)
 
 
 def changed(field: str, value: object) -> str:
-    document = json.loads(encode("boot-1", {"GPU-0": replace(ILL)}))
+    document = json.loads(encode("boot-1", {"GPU-0": replace(UNHEALTHY)}))
     document["cards"]["GPU-0"][field] = value
     return json.dumps(document)
 
@@ -49,13 +49,13 @@ def test_anything_else_is_refused(text: str) -> None:
         decode(text)
 
 
-@pytest.mark.parametrize(("instance", "kept"), [("boot-1", {"GPU-0": ILL}), ("", {})])
+@pytest.mark.parametrize(("instance", "kept"), [("boot-1", {"GPU-0": UNHEALTHY}), ("", {})])
 def test_where_the_driver_instance_is_not_known_nothing_is_kept(
     instance: str, kept: dict[str, CardHealth], tmp_path: Path
 ) -> None:
     """Nothing would tell that the driver was loaded anew: the card would be ill for ever."""
     store = StateFile(tmp_path / "unhealthy-cards.json")
-    FaultStore(store, lambda: instance).save({"GPU-0": ILL})
+    FaultStore(store, lambda: instance).save({"GPU-0": UNHEALTHY})
     assert FaultStore(store, lambda: instance).load() == kept
 
 

@@ -25,7 +25,7 @@ FELL_OFF, CONTAINED = xid_fault(79), xid_fault(94)
 LOST = CardFault(FaultKind.LOST, "NVML: GPU is lost")
 UNREADABLE = CardFault(FaultKind.ERROR, "NVML: Unknown Error")
 UNLOADED = CardFault(FaultKind.DRIVER, "NVML: Driver Not Loaded")
-TOLD_ALL_WELL = Probe(uncorrectable=0, action="")
+CLEAN_PROBE = Probe(uncorrectable=0, action="")
 OLD_DRIVER = Probe(uncorrectable=0, action=None)
 Happening = CardFault | Probe
 
@@ -34,8 +34,8 @@ def moment(at: float) -> ClockReading:
     return ClockReading(at, NOON + timedelta(seconds=at))
 
 
-def story(*happenings: tuple[float, Happening], rules: Rules = RULES) -> CardHealth:
-    """What becomes of a card, from healthy, by what happens when."""
+def health_after(*happenings: tuple[float, Happening], rules: Rules = RULES) -> CardHealth:
+    """Return the health of a card after timed events, starting healthy."""
     health = CardHealth()
     for at, what in happenings:
         step = after_fault if isinstance(what, CardFault) else after_probe
@@ -82,35 +82,35 @@ REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
 
 
 @pytest.mark.parametrize(("happened", "reason"), REASONS.values(), ids=REASONS)
-def test_why_a_card_is_unhealthy_is_told(
+def test_the_reason_of_an_unhealthy_card_is_shown(
     happened: list[tuple[float, Happening]], reason: str
 ) -> None:
-    health = story(*happened)
+    health = health_after(*happened)
     assert (health.reason, health.healthy) == (reason, not reason)
 
 
 def test_which_xids_make_a_card_unhealthy_is_a_setting() -> None:
     rules = Rules(ignored_xids={94}, fatal_xids={31})
-    assert story((1, CONTAINED), rules=rules).healthy
-    assert not story((1, xid_fault(13)), rules=rules).healthy
-    assert not story((1, xid_fault(31)), rules=rules).healthy
+    assert health_after((1, CONTAINED), rules=rules).healthy
+    assert not health_after((1, xid_fault(13)), rules=rules).healthy
+    assert not health_after((1, xid_fault(31)), rules=rules).healthy
     none = Rules(ignored_xids=None, fatal_xids={31})
-    assert story((1, FELL_OFF), rules=none).healthy
-    assert not story((1, LOST), rules=none).healthy, "it is no Xid"
-    assert not story((1, xid_fault(31)), rules=none).healthy
+    assert health_after((1, FELL_OFF), rules=none).healthy
+    assert not health_after((1, LOST), rules=none).healthy, "it is no Xid"
+    assert not health_after((1, xid_fault(31)), rules=none).healthy
 
 
 # --- recovery -------------------------------------------------------------------------
 
 
-WAITS = replace(TOLD_ALL_WELL, pending=True)
-DEFECT = replace(TOLD_ALL_WELL, defect="memory rows could not be remapped")
+WAITS = replace(CLEAN_PROBE, pending=True)
+DEFECT = replace(CLEAN_PROBE, defect="memory rows could not be remapped")
 GONE: list[tuple[float, Happening]] = [(0, FELL_OFF), (10, LOST), (100, LOST), (110, OLD_DRIVER)]
 UNLOADED_ONCE: list[tuple[float, Happening]] = [(0, FELL_OFF), (100, UNLOADED), (110, OLD_DRIVER)]
 RESET: list[tuple[float, Happening]] = [(0, FELL_OFF), (1, LOST), (10, OLD_DRIVER)]
 ONE_ERROR, TWO_ERRORS = Probe(uncorrectable=1, action=""), Probe(uncorrectable=2)
 COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
-    "after the quiet time": ([(0, CONTAINED), (300, TOLD_ALL_WELL)], True),
+    "after the quiet time": ([(0, CONTAINED), (300, CLEAN_PROBE)], True),
     **{
         f"{fault.text}: needs a reset": ([(0, OLD_DRIVER), (1, fault), (9e9, OLD_DRIVER)], False)
         for fault in (
@@ -123,8 +123,8 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
         f"Xid {xid}: needs none": ([(0, OLD_DRIVER), (1, xid_fault(xid)), (301, OLD_DRIVER)], True)
         for xid in (61, 94, 999)
     },
-    "the driver asks for nothing more": ([(0, xid_fault(119)), (300, TOLD_ALL_WELL)], True),
-    "it asked a while ago": ([(0, CONTAINED), (400, ASKS), (699, TOLD_ALL_WELL)], False),
+    "the driver asks for nothing more": ([(0, xid_fault(119)), (300, CLEAN_PROBE)], True),
+    "it asked a while ago": ([(0, CONTAINED), (400, ASKS), (699, CLEAN_PROBE)], False),
     "gone, and back for a while": ([*GONE, (399, OLD_DRIVER)], False),
     "gone, and back: it was reset": ([*GONE, (400, OLD_DRIVER)], True),
     "the driver was unloaded": ([*UNLOADED_ONCE, (400, OLD_DRIVER)], True),
@@ -135,15 +135,17 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
     "its memory waits for a reset": ([(0, xid_fault(95)), (400, WAITS)], False),
     "the bad row is out of use till then": ([(0, CONTAINED), (400, WAITS)], True),
     "a defect": ([(0, xid_fault(64)), (9e9, DEFECT)], False),
-    "a defect that is gone": ([(0, DEFECT), (300, TOLD_ALL_WELL)], True),
+    "a defect that is gone": ([(0, DEFECT), (300, CLEAN_PROBE)], True),
     "the count rose": ([(0, Probe(1)), (1, CONTAINED), (400, TWO_ERRORS)], False),
     "the count is the same": ([(0, Probe(1)), (1, CONTAINED), (400, ONE_ERROR)], True),
 }
 
 
 @pytest.mark.parametrize(("happened", "healthy"), COMES_BACK.values(), ids=COMES_BACK)
-def test_when_a_card_comes_back(happened: list[tuple[float, Happening]], healthy: bool) -> None:
-    assert story(*happened).healthy is healthy
+def test_a_card_recovers_after_these_events(
+    happened: list[tuple[float, Happening]], healthy: bool
+) -> None:
+    assert health_after(*happened).healthy is healthy
 
 
 # --- properties -----------------------------------------------------------------------
@@ -171,16 +173,16 @@ _rules = st.builds(Rules, quiet=st.sampled_from([0.0, 50.0, 300.0]))
 
 
 @st.composite
-def stories(draw: st.DrawFn) -> list[tuple[float, Happening]]:
+def happening_lists(draw: st.DrawFn) -> list[tuple[float, Happening]]:
     return [(at, draw(_faults | _probes)) for at in draw(_times)]
 
 
 @patient
-@given(stories(), _faults, _rules)
+@given(happening_lists(), _faults, _rules)
 def test_a_fault_that_counts_always_makes_unhealthy_and_no_other_changes_anything(
-    told: Sequence[tuple[float, Happening]], fault: CardFault, rules: Rules
+    happenings: Sequence[tuple[float, Happening]], fault: CardFault, rules: Rules
 ) -> None:
-    before = story(*told, rules=rules)
+    before = health_after(*happenings, rules=rules)
     after = after_fault(before, fault, moment(2000), rules)
     if rules.counts(fault):
         assert not after.healthy
@@ -190,11 +192,11 @@ def test_a_fault_that_counts_always_makes_unhealthy_and_no_other_changes_anythin
 
 
 @patient
-@given(stories(), _rules)
-def test_a_quiet_card_of_a_driver_that_can_tell_always_comes_back(
-    told: Sequence[tuple[float, Happening]], rules: Rules
+@given(happening_lists(), _rules)
+def test_a_quiet_card_always_recovers_if_the_driver_reports_recovery_actions(
+    happenings: Sequence[tuple[float, Happening]], rules: Rules
 ) -> None:
-    ill = story(*told, rules=rules)
-    count = ill.uncorrectable
-    well = after_probe(ill, Probe(count, action=""), moment(1000 + rules.quiet), rules)
-    assert well.healthy
+    unhealthy = health_after(*happenings, rules=rules)
+    count = unhealthy.uncorrectable
+    probed = after_probe(unhealthy, Probe(count, action=""), moment(1000 + rules.quiet), rules)
+    assert probed.healthy

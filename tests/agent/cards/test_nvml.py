@@ -93,7 +93,7 @@ def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
         ({"name": "\udcff"}, "'utf-8' codec can't decode byte 0xff in position 0: "),
     ],
 )
-def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
+def test_a_card_with_invalid_values_is_left_out_by_the_rules_of_a_cards_file(
     session: NvmlSession, node: NvmlScript, facts: dict[str, object], reason: str
 ) -> None:
     node.card(1, **facts)
@@ -127,7 +127,7 @@ def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
     ("level", "kind"),
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (35, "")],
 )
-def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
+def test_the_pcie_path_has_nvidia_smis_name(
     session: NvmlSession, node: NvmlScript, level: int, kind: str
 ) -> None:
     node.set("level 0 1", level)
@@ -191,7 +191,7 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "told"),
+    ("code", "kind", "message"),
     [
         (UNLOADED, DriverUnloaded, "NVML: Driver Not Loaded"),
         (
@@ -204,13 +204,13 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
         ),
     ],
 )
-def test_a_driver_that_does_not_work_is_told(
-    library: ctypes.CDLL, node: NvmlScript, code: int, kind: type[Exception], told: str
+def test_a_driver_that_does_not_work_is_reported(
+    library: ctypes.CDLL, node: NvmlScript, code: int, kind: type[Exception], message: str
 ) -> None:
     node.fail("nvmlInitWithFlags", code)
     with pytest.raises(kind) as caught, NvmlSource().open():
         pytest.fail("it does not work")
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_driver_that_does_not_work_is_told(
         ("nvmlDeviceGetFieldValues", lambda session: session.probe(uuid(0))),
     ],
 )
-def test_no_card_is_blamed_when_nvml_itself_fails(
+def test_a_failure_of_nvml_itself_is_no_fault_of_a_card(
     session: NvmlSession, node: NvmlScript, function: str, act: Callable[[NvmlSession], object]
 ) -> None:
     node.fail(function, UNLOADED)
@@ -242,7 +242,7 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
         session.watch([uuid(0)])
         node.fail("nvmlEventSetFree", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
         node.fail("nvmlShutdown", pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    node.mend()
+    node.restore()
     with NvmlSource().open() as session:
         assert len(session.discover().inventory.cards) == 2
 
@@ -250,7 +250,7 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
 # --- events ---------------------------------------------------------------------------
 
 
-def test_an_event_is_told_with_its_card(session: NvmlSession, node: NvmlScript) -> None:
+def test_an_event_is_returned_with_its_card(session: NvmlSession, node: NvmlScript) -> None:
     node.card(0, events=XID | 0x10)
     assert session.watch([uuid(0), uuid(1)]) == {}
     assert session.watching
@@ -295,7 +295,7 @@ def test_cards_without_events_are_named(
 # --- probes ---------------------------------------------------------------------------
 
 
-def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
+def test_a_probe_returns_the_cards_errors_and_the_recovery_action(
     session: NvmlSession, node: NvmlScript
 ) -> None:
     assert session.probe(uuid(0)) == Probe(uncorrectable=0, action="", pending=False, defect="")
@@ -304,9 +304,9 @@ def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
         3, "a reset of the card", pending=True, defect="memory rows could not be remapped"
     )
     node.card(0, action=99)
-    answer = session.probe(uuid(0))
-    assert isinstance(answer, Probe)
-    assert answer.action == "recovery action 99"
+    probe = session.probe(uuid(0))
+    assert isinstance(probe, Probe)
+    assert probe.action == "recovery action 99"
     node.forget(*(f"card 0 {each}" for each in ("ecc", "action", "pending", "failed", "mig")))
     assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # it can tell nothing
     node.card(0, mig=1)
@@ -333,7 +333,7 @@ def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
         ("FieldValues", LOST, FaultKind.LOST, "GPU is lost"),
     ],
 )
-def test_a_card_that_does_not_answer_says_why(
+def test_a_card_that_does_not_respond_is_reported_with_the_reason(
     *, session: NvmlSession, node: NvmlScript, function: str, code: int, kind: FaultKind, text: str
 ) -> None:
     node.fail(f"nvmlDeviceGet{function}", code, card=0)

@@ -1,4 +1,4 @@
-"""The use of cards, as the stand-in of NVML tells it, and what its answers mean."""
+"""The use of cards, as the stand-in of NVML reports it."""
 
 import time
 from pathlib import Path
@@ -20,7 +20,7 @@ def read() -> dict[str, CardUse]:
     return read_use(UUIDS, since=time.time_ns() // 1000 - 5_000_000)
 
 
-def test_processes_are_told_by_card(node: NvmlScript) -> None:
+def test_processes_are_listed_by_card(node: NvmlScript) -> None:
     node.card(0, gpu=70, used=3 * GIB)
     node.card(1, gpu=0)
     node.process(0, 11, 2 * GIB, 60)
@@ -43,7 +43,7 @@ def test_processes_are_told_by_card(node: NvmlScript) -> None:
         ("nvmlDeviceGetGraphicsRunningProcesses_v3", NOT_SUPPORTED, "process_memory"),
     ],
 )
-def test_what_a_card_cannot_tell_is_missing_alone(
+def test_a_value_that_a_card_cannot_report_is_the_only_one_missing(
     node: NvmlScript, function: str, code: int, missing: str
 ) -> None:
     for index in range(2):
@@ -56,7 +56,7 @@ def test_what_a_card_cannot_tell_is_missing_alone(
     assert other == CardUse(7, 1 << 20, {}, {})
 
 
-def test_a_card_in_mig_mode_and_one_that_is_lost_tell_nothing(node: NvmlScript) -> None:
+def test_a_card_in_mig_mode_and_a_lost_card_report_no_use(node: NvmlScript) -> None:
     node.card(0, mig=1)
     node.fail("nvmlDeviceGetHandleByUUID", LOST, card=1)
     one, other = read().values()
@@ -65,7 +65,7 @@ def test_a_card_in_mig_mode_and_one_that_is_lost_tell_nothing(node: NvmlScript) 
     assert other == CardUse(problems=other.problems)
 
 
-def test_memory_that_is_not_told_of_one_process_is_told_of_none(node: NvmlScript) -> None:
+def test_memory_unknown_for_one_process_is_reported_for_none(node: NvmlScript) -> None:
     node.process(0, 11, 2 * GIB)
     node.process(0, 12, -1)
     one = read()[uuid(0)]
@@ -73,7 +73,7 @@ def test_memory_that_is_not_told_of_one_process_is_told_of_none(node: NvmlScript
     assert "memory of processes: the driver does not report it" in one.problems
 
 
-def test_an_older_driver_is_asked_as_it_can_be(
+def test_an_older_driver_is_queried_with_its_own_functions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(monkeypatch, tmp_path, old=True)
@@ -83,7 +83,7 @@ def test_an_older_driver_is_asked_as_it_can_be(
     assert read()[uuid(0)].process_memory == {11: GIB}
 
 
-def test_an_answer_without_room_asked_for_is_no_error(
+def test_an_empty_utilization_list_is_no_error(
     node: NvmlScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The binding takes a first answer of success, with nothing in it, for an error."""
@@ -95,7 +95,7 @@ def test_an_answer_without_room_asked_for_is_no_error(
     assert read()[uuid(0)].process_cores == {}
 
 
-def test_a_driver_that_does_not_work_says_why_and_is_left_as_it_was(
+def test_a_driver_that_does_not_work_is_reported_with_the_reason_and_closed(
     node: NvmlScript, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     node.fail("nvmlDeviceGetMemoryInfo", UNINITIALIZED)

@@ -13,7 +13,7 @@ def test_the_cards_of_a_file_are_always_healthy() -> None:
         assert session.probe("GPU-0") == Probe()
 
 
-def test_a_node_without_a_card_to_serve_says_why(node: NvmlScript) -> None:
+def test_a_node_without_a_card_to_serve_shows_the_reason(node: NvmlScript) -> None:
     node.card(1, mig=1)
     node.fail("nvmlDeviceGetUUID", 15, card=0)
     found = discover(None)

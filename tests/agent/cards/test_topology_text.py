@@ -26,7 +26,7 @@ FOUR = Inventory(
 )
 
 
-def test_everything_that_is_known_is_told() -> None:
+def test_all_known_values_are_printed() -> None:
     found = Discovery(
         FOUR,
         "550.54.15",

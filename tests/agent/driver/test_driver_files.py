@@ -120,7 +120,7 @@ def test_an_agent_killed_at_any_step_leaves_a_whole_driver(site: Site, tmp_path:
     assert 20 < killed_at < 99
 
 
-def test_a_damaged_folder_is_made_anew_and_not_mended_under_containers(site: Site) -> None:
+def test_a_damaged_folder_is_replaced_and_not_repaired_under_containers(site: Site) -> None:
     site.lay_out()
     first = site.link.resolve()
     (first / "lib64/libcuda.so.1").unlink()
@@ -130,13 +130,13 @@ def test_a_damaged_folder_is_made_anew_and_not_mended_under_containers(site: Sit
     assert first.exists()
 
 
-def test_a_folder_that_a_runtime_made_in_the_place_of_the_link_gives_way(site: Site) -> None:
+def test_a_folder_that_a_runtime_made_instead_of_the_link_is_replaced(site: Site) -> None:
     site.link.mkdir(parents=True)
     site.lay_out()
     assert site.found() == expected(OLD)
 
 
-def test_another_agent_of_the_node_that_is_at_it_is_left_alone(site: Site) -> None:
+def test_another_running_agent_of_the_node_is_not_disturbed(site: Site) -> None:
     site.lay_out()
     with (site.link.parent / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -146,7 +146,9 @@ def test_another_agent_of_the_node_that_is_at_it_is_left_alone(site: Site) -> No
     assert site.found() == expected(OLD)
 
 
-def test_a_full_disk_leaves_the_driver_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_earlier_driver_files(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.lay_out()
     site.install(NEW)
 
@@ -274,7 +276,7 @@ def _outside(site: Site) -> None:
         (_outside, "the host's loader finds no libcuda.so.1 of a driver"),
     ],
 )
-def test_an_odd_host_is_refused_in_words(
+def test_an_invalid_host_is_refused_with_a_reason(
     site: Site, spoil: Callable[[Site], None], why: str
 ) -> None:
     spoil(site)

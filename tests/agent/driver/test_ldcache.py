@@ -44,14 +44,14 @@ def test_a_list_that_is_cut_short_is_refused_wherever_it_ends(old: bool) -> None
         (ldcache([CUDA])[:48] + b"\x03" + bytes(23), "names a library outside of itself"),
     ],
 )
-def test_what_is_no_such_list_is_refused_in_words(data: bytes, why: str) -> None:
+def test_an_invalid_list_is_refused_with_a_reason(data: bytes, why: str) -> None:
     with pytest.raises(DriverFilesError) as caught:
         parse_ldcache(data)
     assert str(caught.value).startswith("driver-dir: /etc/ld.so.cache ")
     assert why in str(caught.value)
 
 
-def test_a_library_that_nobody_could_name_is_passed_over() -> None:
+def test_a_library_that_cannot_be_named_is_skipped() -> None:
     odd = [(X86_64, "lib\udcff.so", "/a"), (X86_64, "a\n", "/b"), (X86_64, "liba.so", "b"), CUDA]
     assert [each.name for each in parse_ldcache(ldcache(odd))] == ["libcuda.so.1"]
 

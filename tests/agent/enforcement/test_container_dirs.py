@@ -66,11 +66,11 @@ def tree(root: Path) -> list[str]:
         b"\xff\xfe",
     ],
 )
-def test_an_owner_that_does_not_parse_is_nobody(data: bytes) -> None:
+def test_an_owner_reference_that_does_not_parse_is_ignored(data: bytes) -> None:
     assert decode_owner(data) is None
 
 
-def test_the_name_follows_from_the_places_in_any_order() -> None:
+def test_the_name_depends_on_the_slots_in_any_order() -> None:
     assert digest_of(["GPU-0::1", "GPU-0::0"]) == digest_of(("GPU-0::0", "GPU-0::1"))
     assert digest_of(["GPU-0::0", "GPU-0::1"]) == "6cf2ebeac19f8c7108fe"
     assert len(digest_of(IDS)) == 20
@@ -122,7 +122,7 @@ NAMELESS = pod_id("a", "")
         (A, pod_id("a", namespace="elsewhere"), False),
     ],
 )
-def test_a_directory_is_kept_for_whom_it_may_have_been_made(
+def test_a_directory_is_kept_for_every_container_it_may_belong_to(
     dirs: ContainerDirs, owner: PodId, pod: PodId, kept: bool
 ) -> None:
     made = dirs.make(IDS, owner)
@@ -188,7 +188,7 @@ def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
 
 @pytest.mark.parametrize("call", [ContainerDirs.make, ContainerDirs.ensure])
 @pytest.mark.parametrize("where", ["", "files", "owner.json"])
-def test_a_link_in_our_place_is_replaced_and_never_followed(
+def test_a_link_instead_of_our_directory_is_replaced_and_never_followed(
     dirs: ContainerDirs, root: Path, tmp_path: Path, where: str, call: Callable[..., ContainerDir]
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -239,21 +239,21 @@ STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlin
 
 
 @pytest.mark.parametrize(
-    ("number", "step", "told"),
+    ("number", "step", "message"),
     [
         (errno.ENOSPC, "mkdir", "the node's admin must free space there"),
         (errno.EROFS, "write", "the node's admin must move it to a writable file system"),
         (errno.EIO, "write", "see the agent's log"),
     ],
 )
-def test_a_disk_that_does_not_let_us_is_told_in_one_line(
+def test_a_disk_error_is_reported_on_one_line(
     *,
     dirs: ContainerDirs,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
     step: str,
-    told: str,
+    message: str,
 ) -> None:
     kept = dirs.make(OTHER_IDS, B)
 
@@ -263,7 +263,7 @@ def test_a_disk_that_does_not_let_us_is_told_in_one_line(
             dirs.make(IDS, A)
     assert str(error.value) == (
         "state-dir: cannot make the directory of a container's limits: "
-        f"{os.strerror(number)}: {told}"
+        f"{os.strerror(number)}: {message}"
     )
     assert dirs.all() == (kept,)  # nothing is lost
     assert dirs.make(IDS, A).owner == A
@@ -294,7 +294,7 @@ def _keep(dirs: ContainerDirs) -> None:
 
 
 @pytest.mark.parametrize("act", [_make, _write, _correct_owner, _keep])
-def test_killed_at_any_step_the_next_agent_mends_it(
+def test_the_next_agent_repairs_a_kill_at_any_step(
     tmp_path: Path, act: Callable[[ContainerDirs], None]
 ) -> None:
     """The states in between are a whole directory of one pod or the other, or none."""

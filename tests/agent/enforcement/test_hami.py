@@ -58,8 +58,8 @@ class HamiHost:
             ],
         )
 
-    def shared(self, places: frozenset[str]) -> Path:
-        return self.state / "tickets" / digest_of(places) / "files" / "shared.cache"
+    def shared(self, ids: frozenset[str]) -> Path:
+        return self.state / "tickets" / digest_of(ids) / "files" / "shared.cache"
 
     @property
     def preload(self) -> Path:
@@ -73,8 +73,8 @@ class HamiHost:
             Mount("/etc/ld.so.preload", str(self.preload), read_only=True),
         )
 
-    def shared_mount(self, places: frozenset[str]) -> Mount:
-        return Mount("/usr/local/vgpu/shared.cache", str(self.shared(places)), read_only=False)
+    def shared_mount(self, ids: frozenset[str]) -> Mount:
+        return Mount("/usr/local/vgpu/shared.cache", str(self.shared(ids)), read_only=False)
 
     def core(self, ref: ContainerRef = CLAIM) -> ContainerEdits:
         return self.hami.prepare_allocation(ref, SHARE_IDS, SHARE)
@@ -87,17 +87,17 @@ def node(tmp_path: Path) -> HamiHost:
 
 def entitled(
     ref: ContainerRef = CLAIM,
-    places: frozenset[str] = SHARE_IDS,
+    ids: frozenset[str] = SHARE_IDS,
     cores: Grant = SHARE,
     held: Grant | None = None,
 ) -> Entitlement:
-    return Entitlement(ref, places, cores, held)
+    return Entitlement(ref, ids, cores, held)
 
 
 # --- answers --------------------------------------------------------------------------------
 
 
-def test_the_core_answer_of_a_share_limits_compute(node: HamiHost) -> None:
+def test_the_response_for_cores_of_a_share_limits_compute(node: HamiHost) -> None:
     assert node.core() == ContainerEdits(
         {
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
@@ -135,15 +135,15 @@ def test_limits_are_numbered_as_cuda_does_by_pci_address(
     bus_ids: tuple[str, ...], limits: str, node: HamiHost
 ) -> None:
     """Of the container's cards, not of the node's; by index where an address is not known."""
-    answer = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(
+    edits = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(
         CLAIM, frozenset(), memory(3, 2, 1)
     )
-    assert " ".join(answer.envs[f"CUDA_DEVICE_MEMORY_LIMIT_{at}"] for at in range(3)) == limits
-    assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT"] == "256m"
-    assert answer.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert " ".join(edits.envs[f"CUDA_DEVICE_MEMORY_LIMIT_{at}"] for at in range(3)) == limits
+    assert edits.envs["CUDA_DEVICE_MEMORY_LIMIT"] == "256m"
+    assert edits.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
-def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
+def test_a_library_that_is_too_old_is_reported_for_each_new_file(
     node: HamiHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.hami.open()
@@ -162,7 +162,7 @@ def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
     assert caplog.messages == ["HAMi-core is outdated"] * 2
 
 
-def test_what_both_answers_say_they_say_alike(node: HamiHost) -> None:
+def test_settings_in_both_responses_are_equal(node: HamiHost) -> None:
     """The kubelet takes from either, in the order of a Go map."""
     core, held = node.core(), node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
     assert core.merged_with(held).envs == held.merged_with(core).envs
@@ -188,16 +188,16 @@ def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: HamiHost) ->
 def test_what_is_mounted_is_there_and_only_the_shared_file_can_be_written(node: HamiHost) -> None:
     before = os.umask(0o077)
     try:
-        answer = node.core()
+        edits = node.core()
     finally:
         os.umask(before)
-    modes = {each.container: Path(each.host).stat() for each in answer.mounts}
+    modes = {each.container: Path(each.host).stat() for each in edits.mounts}
     assert all(stat.S_ISREG(each.st_mode) for each in modes.values())
     assert stat.S_IMODE(modes["/usr/local/vgpu/shared.cache"].st_mode) == 0o666
     assert stat.S_IMODE(modes["/etc/ld.so.preload"].st_mode) == 0o644
     assert node.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
     assert stat.S_IMODE(node.preload.parent.stat().st_mode) & 0o022 == 0
-    assert {each.container for each in answer.mounts if not each.read_only} == {
+    assert {each.container for each in edits.mounts if not each.read_only} == {
         "/usr/local/vgpu/shared.cache"
     }
 
@@ -219,7 +219,7 @@ def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_
     assert stat.S_IMODE(path.stat().st_mode) == 0o666
 
 
-def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_again(
+def test_a_start_of_an_unknown_container_uses_existing_files_or_is_retried(
     node: HamiHost,
 ) -> None:
     node.core()
@@ -268,7 +268,7 @@ def test_without_the_library_nothing_limited_is_promised_or_started(
             act()
         assert str(refused.value) == MISSING
     uncapped = node.hami.prepare_allocation(CLAIM, WHOLE_IDS, WHOLE)  # nothing is limited
-    node.hami.prepare_start(WHOLE_IDS, entitled(places=WHOLE_IDS, cores=WHOLE))
+    node.hami.prepare_start(WHOLE_IDS, entitled(ids=WHOLE_IDS, cores=WHOLE))
     assert uncapped.envs == {}
     assert Path(uncapped.mounts[0].host).is_file()
 
@@ -283,7 +283,7 @@ def test_a_file_that_names_the_library_is_written_when_it_differs(node: HamiHost
     assert node.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
 
 
-def test_a_state_directory_that_cannot_be_is_a_refusal(node: HamiHost) -> None:
+def test_an_impossible_state_directory_is_a_refusal(node: HamiHost) -> None:
     node.state.write_text("")
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot "):
         node.core()
@@ -294,7 +294,7 @@ def test_a_state_directory_that_cannot_be_is_a_refusal(node: HamiHost) -> None:
     )
 
 
-def test_a_disk_that_does_not_let_us_is_a_refusal_and_what_is_there_stays(
+def test_a_disk_error_is_a_refusal_and_existing_files_stay(
     node: HamiHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.core()

@@ -24,7 +24,7 @@ def test_a_file_is_read_up_to_so_many_bytes(folder: Path, held: int) -> None:
     assert folders.read(held, "file", 9) == b"12345"
 
 
-def test_what_is_no_file_is_not_read(folder: Path, held: int) -> None:
+def test_a_path_that_is_no_file_is_not_read(folder: Path, held: int) -> None:
     (folder / "folder").mkdir()
     (folder / "link").symlink_to("/etc/passwd")
     os.mkfifo(folder / "pipe")
@@ -48,7 +48,7 @@ def test_a_file_that_was_open_is_left_as_it_was(folder: Path, held: int) -> None
     assert folders.names(held) == ["file", "other"]
 
 
-def test_what_is_in_the_way_of_a_file_is_removed_and_no_link_is_followed(
+def test_an_obstacle_to_a_file_is_removed_and_no_link_is_followed(
     folder: Path, held: int, tmp_path: Path
 ) -> None:
     precious = tmp_path / "precious"

@@ -28,7 +28,7 @@ def _in_background(lock: NodeLock, stop: threading.Event) -> list[bool]:
     return taken
 
 
-def test_the_next_waits_until_the_one_before_has_let_go_or_it_has_to_end(tmp_path: Path) -> None:
+def test_the_next_agent_waits_until_the_lock_is_released_or_it_must_end(tmp_path: Path) -> None:
     first, second, third = (NodeLock(tmp_path) for _ in range(3))
     assert first.take(threading.Event())
     stop = threading.Event()
@@ -43,7 +43,7 @@ def test_the_next_waits_until_the_one_before_has_let_go_or_it_has_to_end(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_killed_agent_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_killed_agent_delays_no_call(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
@@ -56,7 +56,7 @@ def test_a_killed_agent_holds_nobody_up(tmp_path: Path) -> None:
         eventually(lambda: taken == [True], "it works")
 
 
-def test_a_folder_that_comes_later_is_waited_for_in_words(
+def test_a_missing_folder_is_waited_for_with_a_log_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("agent.host.node_lock._PROBLEM_SECONDS", 0.01)
@@ -75,7 +75,7 @@ def test_a_folder_that_comes_later_is_waited_for_in_words(
     assert lock.problem == ""
 
 
-def test_a_lock_whose_file_was_removed_excludes_nobody(tmp_path: Path) -> None:
+def test_a_lock_whose_file_was_removed_excludes_no_process(tmp_path: Path) -> None:
     """An emptied folder may cost exclusion, never the node's agent."""
     first, second = NodeLock(tmp_path), NodeLock(tmp_path)
     first.take(threading.Event())

@@ -1,4 +1,4 @@
-"""The process is kept small where the C library lets it, and may have many files open."""
+"""Memory settings of the process, if the C library has them, and its limit of open files."""
 
 import ctypes
 import resource
@@ -14,12 +14,12 @@ from tests.agent.builders import raising
 def test_all_threads_share_two_arenas_where_the_library_knows_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[tuple[int, int]] = []
-    library = SimpleNamespace(mallopt=lambda *option: told.append(option))
+    options: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *option: options.append(option))
     for each in (library, SimpleNamespace()):
         monkeypatch.setattr(ctypes, "CDLL", lambda _name, each=each: each)
         process.limit_arenas()
-    assert told == [(-8, 2)]
+    assert options == [(-8, 2)]
 
 
 def test_the_soft_limit_becomes_the_hard_one_unless_it_cannot(

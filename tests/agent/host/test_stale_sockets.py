@@ -30,7 +30,7 @@ def test_sockets_that_nobody_listens_at_are_removed_once_they_are_old(
     bound.close()
 
 
-def test_one_that_cannot_be_removed_stays_and_is_told(
+def test_a_socket_that_cannot_be_removed_stays_and_is_logged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.socket(socket.AF_UNIX) as bound:

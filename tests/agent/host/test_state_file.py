@@ -37,7 +37,7 @@ def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", None], ids=["not UTF-8", "a folder"])
-def test_what_cannot_be_read_is_logged_and_says_nothing(
+def test_an_unreadable_file_is_logged_and_ignored(
     path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     if content is None:
@@ -48,7 +48,7 @@ def test_what_cannot_be_read_is_logged_and_says_nothing(
     assert caplog.messages == ["state file cannot be read"]
 
 
-def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(
+def test_a_link_instead_of_the_file_is_replaced_and_one_beside_it_is_not_followed(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = path.parent / "other"
@@ -64,7 +64,7 @@ def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(
     assert other.read_text(encoding="utf-8") == "of somebody else"
 
 
-def test_a_full_disk_is_told_of_once_and_leaves_nothing_that_is_no_longer_so(
+def test_a_full_disk_is_logged_once_and_leaves_no_outdated_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(*_: object) -> int:

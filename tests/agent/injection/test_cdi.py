@@ -49,7 +49,7 @@ def schema() -> jsonschema.Draft7Validator:
 # --- ours -----------------------------------------------------------------------------------
 
 
-def test_our_spec_says_what_the_answer_says_otherwise() -> None:
+def test_our_spec_has_the_edits_that_the_response_has_otherwise() -> None:
     assert spec_document(TWO, COMMON) == {
         "cdiVersion": "0.3.0",
         "kind": "gpu-turnstile.io/gpu",
@@ -290,7 +290,7 @@ def edits(**changes: object) -> dict[str, object]:
         (edits(deviceNodes=[TWO_NODES]), ONE_NODE),
     ],
 )
-def test_specs_that_cannot_be_read_say_where_and_why(
+def test_specs_that_cannot_be_read_are_refused_with_field_and_reason(
     change: dict[str, object], message: str
 ) -> None:
     with pytest.raises(SettingsError) as refused:

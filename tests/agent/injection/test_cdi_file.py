@@ -88,7 +88,7 @@ def _link(path: Path) -> None:
     ],
     ids=["gone", "same length", "hidden", "linked"],
 )
-def test_what_vanished_or_was_changed_is_written_anew(
+def test_missing_or_changed_files_are_written_again(
     host: Host, harm: Callable[[Path], object]
 ) -> None:
     host.file.refresh(TWO)
@@ -103,7 +103,7 @@ def _full(_file: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_disk_that_does_not_let_us_is_a_refusal_and_loses_nothing(
+def test_a_disk_error_is_a_refusal_and_loses_nothing(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert host.file.refresh(Inventory(())) == {}
@@ -149,7 +149,7 @@ def test_the_hosts_own_spec_is_used_and_ours_not_written(
     assert not host.file.path.exists()
 
 
-def test_a_host_that_gets_a_spec_is_followed_and_ours_stays_true_for_who_has_its_names(
+def test_a_spec_added_to_the_host_is_used_and_ours_stays_valid_for_its_containers(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kubelet starts a container again with the answer of its first day (fact K12)."""
@@ -199,7 +199,7 @@ HOSTILE = {
 }
 
 
-def test_malformed_and_hostile_specs_are_left_out_and_told_once(
+def test_malformed_and_hostile_specs_are_skipped_and_logged_once(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, data in HOSTILE.items():
@@ -214,14 +214,14 @@ def test_malformed_and_hostile_specs_are_left_out_and_told_once(
     host.install()
     for _ in range(2):
         assert host.file.refresh(TWO) == THEIRS
-    told = [Path(vars(each)["path"]).name for each in caplog.records]
-    assert sorted(told) == sorted(
+    names = [Path(vars(each)["path"]).name for each in caplog.records]
+    assert sorted(names) == sorted(
         {*HOSTILE, "large.json", "folder.json", "pipe.yaml", "zero.json"}
         | {"loop.json", "dangling.json"}
     )
 
 
-def test_a_directory_that_cannot_be_listed_is_told_of(
+def test_a_directory_that_cannot_be_listed_is_reported(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:

@@ -37,7 +37,7 @@ EVERYTHING: dict[str, Any] = {
 VISIBLE = {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}
 LOADER = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}
 NODES = ("/dev/nvidia0", "/dev/nvidia2")
-ANSWERS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
+EDITS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
     "device nodes": (
         Injection.NODES,
         {"control_devices": ["/dev/nvidiactl"]},
@@ -79,15 +79,15 @@ ANSWERS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
 }
 
 
-@pytest.mark.parametrize(("mode", "more", "answer"), ANSWERS.values(), ids=ANSWERS)
-def test_the_core_answer_brings_the_cards(
-    mode: Injection, more: dict[str, Any], answer: ContainerEdits
+@pytest.mark.parametrize(("mode", "more", "edits"), EDITS.values(), ids=EDITS)
+def test_the_response_for_cores_has_the_cards(
+    mode: Injection, more: dict[str, Any], edits: ContainerEdits
 ) -> None:
-    assert inject(TWO, CARDS, mode, **more) == answer
+    assert inject(TWO, CARDS, mode, **more) == edits
 
 
 @pytest.mark.parametrize("mode", Injection)
-def test_the_memory_answer_carries_nothing_of_the_cards(mode: Injection) -> None:
+def test_the_response_for_memory_has_no_cards(mode: Injection) -> None:
     assert (
         inject(Grant(MEMORY, (CardGrant("GPU-0", 4),)), CARDS, mode, **EVERYTHING)
         == ContainerEdits()
@@ -103,11 +103,11 @@ def test_a_card_without_a_cdi_name_is_refused(names: dict[str, str] | None) -> N
 
 def test_a_device_node_of_several_cards_is_named_once() -> None:
     same = Inventory(tuple(replace(card(index), device="/dev/null") for index in range(3)))
-    answer = inject(TWO, same, Injection.NODES, control_devices=["/dev/null"])
-    assert answer.devices == ("/dev/null",)
+    edits = inject(TWO, same, Injection.NODES, control_devices=["/dev/null"])
+    assert edits.devices == ("/dev/null",)
 
 
-def test_what_all_share_in_a_spec_of_ours_says_void_too() -> None:
+def test_the_common_edits_of_our_spec_set_void_too() -> None:
     """The runtime sets a spec's variables last, over those of the pod."""
     void = {"NVIDIA_VISIBLE_DEVICES": "void"}
     assert shared_by_all() == ContainerEdits(void)
@@ -154,7 +154,7 @@ def test_extra_devices_that_cannot_be_are_refused(text: str, shown: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "/", "//opt", "opt/nvidia", "/opt/../etc", "/opt/", "/opt\n"])
-def test_a_directory_that_is_none_is_refused(text: str) -> None:
+def test_a_path_that_is_no_directory_is_refused(text: str) -> None:
     assert parse_directory("driver-dir", "/a b/nvidia") == "/a b/nvidia"
     with pytest.raises(SettingsError) as refused:
         parse_directory("driver-dir", text)

@@ -120,8 +120,8 @@ def test_nesting_without_end_is_no_crash() -> None:
 
 _names = st.text(max_size=4)
 _ids = st.frozensets(st.builds("GPU-{}::{}".format, st.integers(0, 3), st.integers(0, 99)))
-_places = st.dictionaries(st.sampled_from([CORE, MEMORY]), _ids, min_size=1)
-_held = st.dictionaries(_names, st.dictionaries(_names, _places, min_size=1))
+_held_ids = st.dictionaries(st.sampled_from([CORE, MEMORY]), _ids, min_size=1)
+_held = st.dictionaries(_names, st.dictionaries(_names, _held_ids, min_size=1))
 
 
 def _file(held: Any, node: int) -> str:
@@ -133,9 +133,9 @@ def _file(held: Any, node: int) -> str:
                 named[resource]: Holding(
                     tuple(ids), PluginResponse(envs={"A": "b"}), {node: tuple(ids)}
                 )
-                for resource, ids in places.items()
+                for resource, ids in held_ids.items()
             }
-            for container, places in containers.items()
+            for container, held_ids in containers.items()
         }
         for uid, containers in held.items()
     }
@@ -164,7 +164,7 @@ _json = any_json(*ENTRY, "Data", "PodDeviceEntries")
 
 @patient
 @given(st.binary(max_size=40) | _json.map(lambda each: json.dumps(each).encode()))
-def test_any_other_content_is_refused_and_nothing_else_happens(content: bytes) -> None:
+def test_any_other_content_is_refused_without_another_error(content: bytes) -> None:
     with suppress(CheckpointError):
         parse(content)
 
@@ -186,7 +186,7 @@ class Site:
         beside.write_text(content, encoding="utf-8")
         beside.replace(self.path)
 
-    def told(self) -> list[tuple[str, str]]:
+    def take_logs(self) -> list[tuple[str, str]]:
         found = [(each.getMessage(), getattr(each, "reason", "")) for each in self._caplog.records]
         self._caplog.clear()
         return found
@@ -197,43 +197,43 @@ def site(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Site:
     return Site(tmp_path, caplog)
 
 
-def test_a_file_is_parsed_once_and_again_when_it_is_another(site: Site) -> None:
+def test_a_file_is_parsed_once_and_again_after_it_changed(site: Site) -> None:
     site.write(text(ENTRY))
     first = site.file.read()
     assert site.file.read() is first
     site.write(text())
     assert site.file.read() == Checkpoint()
-    assert site.told() == []
+    assert site.take_logs() == []
 
 
-def test_a_file_that_is_missing_is_told_once_and_so_is_its_coming(site: Site) -> None:
+def test_a_missing_file_is_logged_once_and_so_is_its_return(site: Site) -> None:
     assert [site.file.readable for _ in range(2)] == [False, False]
     reason = f"the kubelet's checkpoint {site.path}: "
     missing = f"{reason}[Errno 2] No such file or directory: '{site.path}'"
-    assert site.told() == [("checkpoint unreadable", missing)]
+    assert site.take_logs() == [("checkpoint unreadable", missing)]
     site.write(text(ENTRY))
     assert site.file.readable
-    assert site.told() == [("checkpoint readable again", "")]
+    assert site.take_logs() == [("checkpoint readable again", "")]
     site.write("{}")
     with pytest.raises(CheckpointError) as refused:
         site.file.read()
     assert str(refused.value) == f"{reason}Data: missing"
-    assert site.told() == [("checkpoint unreadable", f"{reason}Data: missing")]
+    assert site.take_logs() == [("checkpoint unreadable", f"{reason}Data: missing")]
     site.path.unlink()
     with pytest.raises(CheckpointError):
         site.file.read()
-    assert site.told() == []
+    assert site.take_logs() == []
 
 
-def test_a_folder_in_its_place_is_no_crash(site: Site) -> None:
+def test_a_folder_instead_of_the_file_is_no_crash(site: Site) -> None:
     site.path.mkdir()
     assert not site.file.readable
 
 
-def test_entries_that_are_left_out_are_told_once(site: Site) -> None:
+def test_skipped_entries_are_logged_once(site: Site) -> None:
     site.write(text(ENTRY | {"DeviceIDs": {"-1": ["x"]}}))
     assert site.file.read().pods == {}
     site.file.read()
-    [(message, reason)] = site.told()
+    [(message, reason)] = site.take_logs()
     assert message == "checkpoint entry left out"
     assert reason.startswith("Data.PodDeviceEntries[0]: device ID")

@@ -1,4 +1,4 @@
-"""The one message in which the kubelet is told of every place."""
+"""The one message that lists every slot for the kubelet."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +30,10 @@ def node(cards: int, memory: int, block: int, *, numa: int | None = 0) -> Device
 
 
 def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
-    ill = {card.uuid for card in table.inventory.cards}
-    return api.ListAndWatchResponse(devices=devices(table, resource, ill, numa=numa)).ByteSize()
+    unhealthy = {card.uuid for card in table.inventory.cards}
+    return api.ListAndWatchResponse(
+        devices=devices(table, resource, unhealthy, numa=numa)
+    ).ByteSize()
 
 
 @settings(patient, max_examples=share(40))
@@ -43,9 +45,9 @@ def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
     st.sampled_from(Resource),
 )
 def test_the_size_is_that_of_what_is_sent(
-    cards: int, memory: int, place: int | None, numa: bool, resource: Resource
+    cards: int, memory: int, numa_node: int | None, numa: bool, resource: Resource
 ) -> None:
-    table = node(cards, memory, 1, numa=place)
+    table = node(cards, memory, 1, numa=numa_node)
     assert size_of(table, resource, numa=numa) == sent(table, resource, numa=numa)
 
 
@@ -84,7 +86,7 @@ _LARGE = node(2, 100_000, 1).inventory.cards[1]
     ],
     ids=["no block helps", "too many cards"],
 )
-def test_a_node_that_the_kubelet_cannot_be_told_of_is_refused(
+def test_a_node_whose_device_list_is_too_large_for_the_kubelet_is_refused(
     table: DeviceTable, message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
@@ -94,7 +96,7 @@ def test_a_node_that_the_kubelet_cannot_be_told_of_is_refused(
 # --- who waits for a change of it -------------------------------------------------------------
 
 
-def test_everyone_who_waits_is_told_of_a_change() -> None:
+def test_every_waiter_is_notified_of_a_change() -> None:
     unhealthy = {"GPU-0"}
     feed, nothing = HealthFeed(lambda: frozenset(unhealthy)), frozenset[str]()
     assert feed.wait_for_change(nothing, until=lambda: False) == frozenset(
@@ -108,7 +110,7 @@ def test_everyone_who_waits_is_told_of_a_change() -> None:
         assert {each.result(20) for each in waiting} == {frozenset({"GPU-0", "GPU-1"})}
 
 
-def test_who_is_woken_may_leave_and_else_goes_on_waiting() -> None:
+def test_a_notified_waiter_may_leave_or_wait_on() -> None:
     feed, leaving, asked = HealthFeed(), threading.Event(), threading.Semaphore(0)
 
     def leave() -> bool:

@@ -107,7 +107,7 @@ def test_a_directory_that_comes_later_or_anew_is_watched(
         watch.wait()
 
 
-def test_without_inotify_it_says_so_and_looks_again_soon(
+def test_without_inotify_it_logs_that_and_polls(
     watch: DirectoryWatch,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -123,35 +123,37 @@ def test_without_inotify_it_says_so_and_looks_again_soon(
     with monkeypatch.context() as patch:
         patch.setattr(kubelet_instance, "INotify", NoWatches)
         assert took(watch) < LONG
-    (told, *_) = caplog.records
-    assert told.getMessage() == "cannot watch the plugin directory"
-    assert vars(told)["reason"] == "[Errno 28] No space left on device"
+    (record, *_) = caplog.records
+    assert record.getMessage() == "cannot watch the plugin directory"
+    assert vars(record)["reason"] == "[Errno 28] No space left on device"
     watch.wait()
     assert is_watching(watch, tmp_path / "d")
 
 
-def test_each_kubelet_has_a_life_of_its_own_which_outlasts_it_until_another_comes(
+def test_each_kubelet_is_an_instance_that_lasts_until_another_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    socket, life = tmp_path / "kubelet.sock", KubeletInstance(tmp_path)
+    socket, instance = tmp_path / "kubelet.sock", KubeletInstance(tmp_path)
 
     def start() -> str:
         """Start a kubelet, which makes its socket anew, and give the name of its life."""
         beside = tmp_path / "new"  # the old file is there until then: another inode
         beside.touch()
         beside.replace(socket)
-        return life.current()
+        return instance.current()
 
-    assert life.current() == ""
+    assert instance.current() == ""
     first = start()
-    assert "" != first == life.current()
+    assert "" != first == instance.current()
     assert caplog.messages == []  # the first is no restart
     second = start()
-    assert first != second == life.current()
+    assert first != second == instance.current()
     socket.unlink()
-    assert life.current() == second
+    assert instance.current() == second
     assert caplog.messages == ["the kubelet has restarted"]
     assert start() not in {first, second}
-    assert KubeletInstance(tmp_path).current() == life.current()  # the next agent names it alike
+    assert (
+        KubeletInstance(tmp_path).current() == instance.current()
+    )  # the next agent names it alike
     assert caplog.messages == ["the kubelet has restarted"] * 2

@@ -54,7 +54,7 @@ class Shown:
             )
 
     def turn_away(self, times: int, code: grpc.StatusCode = _LIMITED) -> TurnsAway:
-        """Turn so many calls away."""
+        """Refuse so many calls for the rate limit."""
         self.at["List"] = turns_away = TurnsAway(TurnedAway("turned away", code), times)
         return turns_away
 
@@ -86,7 +86,7 @@ def test_entries_of_one_id_each_are_added_up(kubelet: Shown, record: PodResource
     )
 
 
-def test_an_answer_beyond_grpcs_default_size_is_read(kubelet: Shown, record: PodResources) -> None:
+def test_a_response_beyond_grpcs_default_size_is_read(kubelet: Shown, record: PodResources) -> None:
     long = "GPU-" + "0" * 50
     kubelet.pods = {"a": {"one": {NAMES.core: [f"{long}::{n}" for n in range(50_000)]}}}
     kubelet.server.start()
@@ -94,9 +94,7 @@ def test_an_answer_beyond_grpcs_default_size_is_read(kubelet: Shown, record: Pod
     assert len(pod.containers[0].held[CORE]) == 50_000
 
 
-def test_a_call_turned_away_by_the_rate_limit_is_made_again(
-    kubelet: Shown, record: PodResources
-) -> None:
+def test_a_rate_limited_call_is_retried(kubelet: Shown, record: PodResources) -> None:
     kubelet.server.start()
     turns_away = kubelet.turn_away(3)
     assert record.list(within=DEADLINE_S) == ()
@@ -116,19 +114,19 @@ def test_a_rate_limit_that_lasts_ends_at_the_deadline(kubelet: Shown, record: Po
     }
 
 
-def test_readable_tells_of_the_last_answer_and_no_call_is_made_once_the_time_is_up(
+def test_readable_reflects_the_last_response_and_no_call_is_made_after_the_deadline(
     kubelet: Shown, record: PodResources
 ) -> None:
     kubelet.server.start()
     asked = kubelet.turn_away(0)
-    said = [record.readable]
+    readable_states = [record.readable]
     with pytest.raises(Unavailable, match=r"^PodResources: no time left for a call$"):
         record.list(within=0)
-    said.append(record.readable)
+    readable_states.append(record.readable)
     assert asked.asked == 0
     record.list(within=10)
-    said.append(record.readable)
-    assert said == [True, False, True]
+    readable_states.append(record.readable)
+    assert readable_states == [True, False, True]
     record.close()
     with pytest.raises(Unavailable, match=r"^PodResources: closed$"):
         record.list(within=10)
@@ -141,7 +139,7 @@ def _hangs(kubelet: Shown) -> None:
 
 
 def _says_nothing(kubelet: Shown) -> socket.socket:
-    """Connections are taken, and nobody says a word."""
+    """A server that accepts connections and sends nothing."""
     mute = socket.socket(socket.AF_UNIX)
     mute.bind(str(kubelet.socket))
     mute.listen(64)
@@ -155,7 +153,7 @@ def _denies(kubelet: Shown) -> None:
 
 
 @pytest.mark.parametrize(
-    ("happens", "within", "told"),
+    ("happens", "within", "reason"),
     [
         (_hangs, 0.3, "DEADLINE_EXCEEDED: "),
         (_says_nothing, 0.3, ""),  # a connection attempt or the call runs into the deadline
@@ -164,16 +162,16 @@ def _denies(kubelet: Shown) -> None:
         (lambda kubelet: kubelet.socket.touch(), 3, "UNAVAILABLE: "),  # a file in its place
     ],
 )
-def test_a_record_that_cannot_be_had_is_told_in_time(
+def test_an_unavailable_list_is_reported_in_time(
     kubelet: Shown,
     record: PodResources,
     happens: Callable[[Shown], socket.socket | None],
     within: float,
-    told: str,
+    reason: str,
 ) -> None:
     with (
         happens(kubelet) or nullcontext(),
-        pytest.raises(Unavailable, match=f"^PodResources: {told}"),
+        pytest.raises(Unavailable, match=f"^PodResources: {reason}"),
     ):
         record.list(within=within)
 
@@ -228,46 +226,46 @@ def _tries(clock: CountedClock) -> None:
     eventually(lambda: clock.looks > before + 6, "it tries again and again")
 
 
-def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
+def test_an_existing_socket_is_retried_until_it_has_a_listener(
     kubelet: Shown, stale: CountedClock, folder: Path
 ) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.list, within=10)
+        listing = pool.submit(client.list, within=10)
         _tries(stale)
         stale.now += 0.59
         _tries(stale)
-        assert not answer.done()
+        assert not listing.done()
         fresh = Shown(folder / "fresh")
         fresh.server.start()
         fresh.socket.replace(kubelet.socket)  # it is there at any moment
-        assert answer.result(DEADLINE_S) == ()
+        assert listing.result(DEADLINE_S) == ()
     client.close()
     fresh.server.stop()
 
 
 @pytest.mark.parametrize("within", [10.0, 0.3], ids=["patience", "deadline"])
-def test_nobody_listens_for_longer_than_a_kubelet_takes_to_come(
+def test_a_kubelet_without_a_listener_is_waited_for_only_briefly(
     kubelet: Shown, stale: CountedClock, within: float
 ) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.list, within=within)
+        listing = pool.submit(client.list, within=within)
         _tries(stale)
         stale.now += min(within, 0.6)
         with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-            answer.result(DEADLINE_S)
+            listing.result(DEADLINE_S)
     client.close()
 
 
 def test_a_socket_whose_file_goes_is_not_waited_for(kubelet: Shown, stale: CountedClock) -> None:
     client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.list, within=10)
+        listing = pool.submit(client.list, within=10)
         _tries(stale)
         kubelet.socket.unlink()
         with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-            answer.result(DEADLINE_S)
+            listing.result(DEADLINE_S)
     client.close()
 
 

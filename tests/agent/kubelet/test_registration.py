@@ -58,7 +58,7 @@ class Site:
         return DevicePluginService(resource=resource, table=make_table(1), calls=FakeCalls())
 
     def wait(self, times: int = 1) -> None:
-        """Wait until it has registered so often, and look whether both sockets answer."""
+        """Wait until it has registered so often, and check that both sockets respond."""
         eventually(
             lambda: self.registrar.registered and len(self.gaps) >= times, f"{times} registrations"
         )
@@ -117,7 +117,7 @@ def test_a_plugin_directory_that_comes_back_later_is_found(site: Site) -> None:
     site.wait(2)
 
 
-def test_a_registration_that_is_refused_is_tried_again_and_how_long_that_took_is_told(
+def test_a_refused_registration_is_retried_and_its_delay_logged(
     site: Site,
 ) -> None:
     refusal = TurnedAway("the kubelet does not like this")
@@ -129,7 +129,7 @@ def test_a_registration_that_is_refused_is_tried_again_and_how_long_that_took_is
     assert site.gaps[0] >= 0.005  # the pause after the refusal
 
 
-def test_a_kubelet_that_comes_is_registered_with_at_once_however_long_the_one_before_refused(
+def test_a_new_kubelet_is_registered_with_at_once_after_any_refusals_by_the_old_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses the pods that it admits before: the pause after a failure is the dead one's."""
@@ -191,19 +191,19 @@ def test_a_registration_is_left_for_a_new_one_when_its_kubelet_has_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agent.kubelet.registration._REGISTER_SECONDS", 3600.0)
-    answers = threading.Event()
+    released = threading.Event()
 
     def hang(_resource: str) -> None:
         del site.at["Register"]
         meanwhile(site.folder)
-        answers.wait(hangs)
+        released.wait(hangs)
         if hangs == DEADLINE_S:
             raise TurnedAway("too late")
 
     site.at["Register"] = hang
     site.begin()
     site.wait()
-    answers.set()
+    released.set()
     assert site.failures() == reasons
     assert set(site.resources) == set(BOTH)
     assert len(site.gaps) == 1

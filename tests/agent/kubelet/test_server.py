@@ -102,7 +102,7 @@ CALLS: dict[str, Callable[[rpc.DevicePluginStub, list[str]], Any]] = {
 def test_devices_mounts_and_cdi_names_reach_the_kubelet(
     stub: rpc.DevicePluginStub, calls: FakeCalls
 ) -> None:
-    calls.answer = ContainerEdits(
+    calls.edits = ContainerEdits(
         devices=("/dev/nvidia0",),
         mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
         cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
@@ -118,7 +118,7 @@ def test_devices_mounts_and_cdi_names_reach_the_kubelet(
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_on(
+def test_an_internal_error_fails_one_call_shows_no_internals_and_the_server_continues(
     stub: rpc.DevicePluginStub, calls: FakeCalls, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls.error = KeyError("secret")
@@ -146,7 +146,7 @@ def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: Fa
 
 
 @pytest.mark.parametrize(("resource", "count"), [(CORE, 300), (MEMORY, 96)])
-def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
+def test_every_slot_is_listed_healthy_with_the_numa_node_of_its_card(
     folder: Path, calls: FakeCalls, resource: Resource, count: int
 ) -> None:
     with serving(folder, service_of(calls, resource, numa=True)) as stub:
@@ -206,15 +206,15 @@ def test_a_call_in_flight_finishes_when_the_server_stops(
 
     monkeypatch.setattr(calls, "allocate", slowly)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(ask_allocate, stub, ["a"])
+        response = pool.submit(ask_allocate, stub, ["a"])
         assert entered.wait(DEADLINE_S)
         stopped = pool.submit(running.stop, within=DEADLINE_S)
         go_on.set()
-        assert dict(answer.result(DEADLINE_S).envs) == {"late": "yes"}
+        assert dict(response.result(DEADLINE_S).envs) == {"late": "yes"}
         stopped.result(DEADLINE_S)
 
 
-def test_a_socket_file_left_by_a_dead_process_is_taken_over(folder: Path, calls: FakeCalls) -> None:
+def test_a_socket_file_left_by_an_ended_process_is_replaced(folder: Path, calls: FakeCalls) -> None:
     path = folder / "vcore.sock"
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(path))
@@ -233,7 +233,7 @@ def test_a_socket_that_cannot_be_bound_is_an_os_error(folder: Path, calls: FakeC
 # --- how fast refusals are answered -----------------------------------------------------
 
 
-def test_a_burst_is_answered_at_once_and_then_so_many_a_second() -> None:
+def test_refusals_are_immediate_in_a_burst_and_then_rate_limited() -> None:
     clock = FakeClock()
     pace = RefusalPace(clock)
     clock.now += 3600  # what is saved up meanwhile is no more than a burst

@@ -34,7 +34,7 @@ def make_pod(name: str, *containers: Container) -> PodInfo:
 
 
 class FakePatchApi:
-    """A ``PatchApi`` that fails as told, then takes everything."""
+    """A ``PatchApi`` with given failures; after them it accepts everything."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -88,7 +88,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.01, 0.04))
 
 
-def test_an_init_container_that_was_recorded_stays_so_when_the_rest_is_told_alone() -> None:
+def test_a_recorded_init_container_stays_recorded_when_only_the_others_are_reported() -> None:
     """Its places are taken back before the watch shows its annotation."""
     api, view = FakePatchApi(), make_pod("a", init(100, 0), asks(30, 8))
     writing = Writing(api)
@@ -175,7 +175,7 @@ def test_what_fails_is_tried_again_unless_its_pod_is_gone_and_holds_no_other_up(
         ("i i2", "i i2", True),
     ],
 )
-def test_only_a_complete_record_says_that_the_pod_is_assigned(
+def test_only_a_complete_annotation_marks_the_pod_as_assigned(
     kinds: str, served: str, complete: bool
 ) -> None:
     view = make_pod("a", *((init if "i" in n else asks)(30, 8, n) for n in kinds.split()))

@@ -21,7 +21,7 @@ from simulator.api.server import ApiServer
 from tests.agent.fakes import DEADLINE_S, make_manifest
 
 
-def say(server: ApiServer, status: int, body: object, *, cut: bool = False) -> None:
+def set_response(server: ApiServer, status: int, body: object, *, cut: bool = False) -> None:
     """Answer so from now on; *body* is bytes, or an object to be sent as JSON."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     server.fail(Fault(status, content, cut=cut))
@@ -51,7 +51,7 @@ def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_list_is_served_from_the_cache_of_the_api_server(api: Api, server: ApiServer) -> None:
-    say(server, 200, {"metadata": {"resourceVersion": "7"}, "items": None})
+    set_response(server, 200, {"metadata": {"resourceVersion": "7"}, "items": None})
     assert api.list_pods("n1") == ([], "7")
     (asked,) = server.requests
     assert (asked.path, asked.query) == (
@@ -100,13 +100,13 @@ def test_every_status_is_translated(
     api: Api, server: ApiServer, expected: type[Exception], statuses: list[int]
 ) -> None:
     for status in statuses:
-        say(server, status, {"message": "because"})
+        set_response(server, status, {"message": "because"})
         with pytest.raises(expected, match="because"):
             api.patch_pod("default", "a", {})
 
 
 def test_a_forbidden_get_is_unavailable_not_absent(api: Api, server: ApiServer) -> None:
-    say(server, 403, {"message": "no RBAC rule"})
+    set_response(server, 403, {"message": "no RBAC rule"})
     with pytest.raises(Unavailable, match=r"^GET pod default/a: no RBAC rule$"):
         api.get_pod("default", "a")
 
@@ -124,10 +124,10 @@ def test_a_forbidden_get_is_unavailable_not_absent(api: Api, server: ApiServer) 
         *((503, body, "503 Service Unavailable$") for body in (b"", b"<html>", b"[]", b"{}")),
     ],
 )
-def test_an_answer_that_is_no_list_is_unavailable(
+def test_a_response_that_is_no_list_is_unavailable(
     api: Api, server: ApiServer, status: int, body: bytes, message: str
 ) -> None:
-    say(server, status, body, cut=body == b'{"metadata"')
+    set_response(server, status, body, cut=body == b'{"metadata"')
     with pytest.raises(Unavailable, match=rf"^API server: {message}"):
         api.list_pods("n1")
 
@@ -169,7 +169,7 @@ def line(kind: str, obj: object) -> bytes:
 
 def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -> None:
     pod: dict[str, Any] = {"metadata": {"name": "a"}}
-    say(server, 200, line("ADDED", pod) + b"\n" + line("MODIFIED", pod) + b'{"type": "DEL')
+    set_response(server, 200, line("ADDED", pod) + b"\n" + line("MODIFIED", pod) + b'{"type": "DEL')
     assert [kind for kind, _ in api.watch_pods("n1", "5")] == ["ADDED", "MODIFIED"]
     (asked,) = server.requests
     assert asked.path == "/api/v1/pods"
@@ -181,7 +181,7 @@ def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -
 
 def test_the_watches_of_many_nodes_do_not_end_together(api: Api, server: ApiServer) -> None:
     for _ in range(8):
-        say(server, 200, b"")
+        set_response(server, 200, b"")
         assert not list(api.watch_pods("n1", "5"))
     asked = [int(parse_qs(each.query)["timeoutSeconds"][0]) for each in server.requests]
     assert all(300 <= each <= 450 for each in asked)
@@ -204,10 +204,10 @@ def test_the_watches_of_many_nodes_do_not_end_together(api: Api, server: ApiServ
         ),
     ],
 )
-def test_what_is_no_event_is_an_error(
+def test_an_invalid_event_is_an_error(
     api: Api, server: ApiServer, body: bytes, expected: type[Exception], message: str
 ) -> None:
-    say(server, 200, body)
+    set_response(server, 200, body)
     with pytest.raises(expected) as error:
         list(api.watch_pods("n1", "5"))
     assert str(error.value) == message

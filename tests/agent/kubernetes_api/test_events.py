@@ -39,7 +39,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeEventApi:
-    """An ``EventApi`` with a memory; does as told before it does as asked."""
+    """An ``EventApi`` that keeps events; it first raises the given errors."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
@@ -77,8 +77,8 @@ class FakeEventApi:
         self.counts[after["message"]] += after["count"] - before["count"]
 
 
-class Told:
-    """A queue to a fake API, and what it said of its work."""
+class QueueScene:
+    """A queue to a fake API, and the results that it reported."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.api, self.clock = FakeEventApi(*errors), FakeClock()
@@ -87,7 +87,7 @@ class Told:
             api=self.api, node="n1", clock=self.clock, on_result=self.results.append
         )
 
-    def tell(self, *notices: Notice) -> None:
+    def put(self, *notices: Notice) -> None:
         for each in notices:
             self.queue.put(each)
 
@@ -101,7 +101,7 @@ class Told:
 # --- what an event says ---------------------------------------------------------------
 
 
-def test_an_event_says_what_happened_to_whom_and_how_often() -> None:
+def test_an_event_has_its_object_message_and_count() -> None:
     event = describe(REFUSED, node="n1", count=3, at=1_767_225_600.9)
     name = event["metadata"].pop("name")
     now = "2026-01-01T00:00:00Z"
@@ -126,9 +126,9 @@ def test_an_event_says_what_happened_to_whom_and_how_often() -> None:
     assert well["type"] == "Normal"
 
 
-def test_the_same_thing_told_again_has_the_same_name_and_any_other_another() -> None:
-    def name(told: Notice, node: str = "n1", count: int = 1) -> str:
-        return str(describe(told, node=node, count=count, at=count)["metadata"]["name"])
+def test_an_event_has_the_same_name_when_repeated_and_no_other_has() -> None:
+    def name(sent: Notice, node: str = "n1", count: int = 1) -> str:
+        return str(describe(sent, node=node, count=count, at=count)["metadata"]["name"])
 
     others = [
         Notice(POD, "GPUStartVetoed", REFUSED.message),
@@ -154,15 +154,15 @@ def test_what_is_too_long_is_cut_to_what_the_api_takes(last: str) -> None:
 def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: ApiClient) -> None:
     """And an event of a node, which is in no namespace, is in the default one."""
 
-    def tell(at: float) -> None:
+    def put(at: float) -> None:
         results: list[str] = []
         queue = EventQueue(api=api, node="n1", clock=lambda: at, on_result=results.append)
         with running(queue.run, queue.stop):
             queue.put(LEFT_OUT)
             eventually(lambda: results == ["written"], "it is told")
 
-    tell(60)
-    tell(120)
+    put(60)
+    put(120)
     (event,) = admin.get(EVENTS)["items"]
     assert "namespace" not in event["involvedObject"]
     assert datetime.fromisoformat(event["firstTimestamp"]).timestamp() == 60
@@ -172,19 +172,19 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
 # --- with scripts ---------------------------------------------------------------------
 
 
-def test_while_the_api_is_away_the_oldest_are_dropped_and_the_newest_kept() -> None:
-    told = Told(Unavailable("away"))
-    told.api.go_on.clear()
-    with told.running():
-        told.tell(notice(0))
-        assert told.api.entered.wait(DEADLINE_S)
-        told.tell(*map(notice, range(1, 1001)))
-        assert told.results == ["dropped"] * 744
-        told.api.go_on.set()
-        eventually(lambda: told.results.count("written") >= 256, "all are written")
+def test_during_an_outage_the_oldest_are_dropped_and_the_newest_kept() -> None:
+    scene = QueueScene(Unavailable("away"))
+    scene.api.go_on.clear()
+    with scene.running():
+        scene.put(notice(0))
+        assert scene.api.entered.wait(DEADLINE_S)
+        scene.put(*map(notice, range(1, 1001)))
+        assert scene.results == ["dropped"] * 744
+        scene.api.go_on.set()
+        eventually(lambda: scene.results.count("written") >= 256, "all are written")
     newest = {f"number {number}" for number in range(745, 1001)}
-    assert newest <= set(told.api.counts)
-    assert len(told.api.stored) <= 257
+    assert newest <= set(scene.api.counts)
+    assert len(scene.api.stored) <= 257
 
 
 BOTH = {"number 1": 1, "number 2": 1}
@@ -216,67 +216,67 @@ def test_what_the_api_refuses_is_tried_again_if_it_may_pass_and_holds_no_other_u
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "_MOST_REFUSALS", 4)
-    told = Told(*errors)
-    told.tell(notice(1), notice(2))
-    with told.running():
-        told.wait(*results)
-    assert told.api.counts == counts
+    scene = QueueScene(*errors)
+    scene.put(notice(1), notice(2))
+    with scene.running():
+        scene.wait(*results)
+    assert scene.api.counts == counts
 
 
 def test_what_may_be_created_but_not_patched_is_not_created_anew() -> None:
     """Only an event that is gone has expired."""
-    told = Told(None, Rejected(422, "a policy refuses patches"))
-    with told.running():
-        told.tell(REFUSED)
-        told.wait("written")
-        told.tell(REFUSED)
-        told.wait("written", "dropped")
-    assert [call for call, _ in told.api.calls] == ["create", "patch"]
+    scene = QueueScene(None, Rejected(422, "a policy refuses patches"))
+    with scene.running():
+        scene.put(REFUSED)
+        scene.wait("written")
+        scene.put(REFUSED)
+        scene.wait("written", "dropped")
+    assert [call for call, _ in scene.api.calls] == ["create", "patch"]
 
 
 def test_a_conflict_while_an_event_is_counted_up_loses_no_count() -> None:
-    told = Told(None, Rejected(409, "the object has been modified"))
-    with told.running():
-        told.tell(REFUSED)
-        told.wait("written")
-        told.tell(REFUSED, REFUSED)
-        told.wait("written", "retried", "written")
-    assert told.api.counts == {REFUSED.message: 3}
+    scene = QueueScene(None, Rejected(409, "the object has been modified"))
+    with scene.running():
+        scene.put(REFUSED)
+        scene.wait("written")
+        scene.put(REFUSED, REFUSED)
+        scene.wait("written", "retried", "written")
+    assert scene.api.counts == {REFUSED.message: 3}
 
 
-def test_what_is_told_of_the_node_once_is_not_dropped_for_what_is_told_of_pods() -> None:
-    told = Told()
-    told.tell(LEFT_OUT, *map(notice, range(1000)))
-    with told.running():
-        eventually(lambda: LEFT_OUT.message in told.api.counts, "it is written")
+def test_an_event_of_the_node_is_not_dropped_for_events_of_pods() -> None:
+    scene = QueueScene()
+    scene.put(LEFT_OUT, *map(notice, range(1000)))
+    with scene.running():
+        eventually(lambda: LEFT_OUT.message in scene.api.counts, "it is written")
 
 
 def test_each_failure_doubles_the_wait_until_it_works() -> None:
-    told = Told(Unavailable("1"), Unavailable("2"), Unavailable("3"))
-    told.tell(REFUSED)
-    with told.running():
-        told.wait(*["retried"] * 3, "written")
-    gaps = [later - sooner for sooner, later in zip(told.api.at, told.api.at[1:], strict=False)]
+    scene = QueueScene(Unavailable("1"), Unavailable("2"), Unavailable("3"))
+    scene.put(REFUSED)
+    with scene.running():
+        scene.wait(*["retried"] * 3, "written")
+    gaps = [later - sooner for sooner, later in zip(scene.api.at, scene.api.at[1:], strict=False)]
     assert [gap >= least for gap, least in zip(gaps, [0.02, 0.04, 0.08], strict=True)] == [True] * 3
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten is found by its name: it is one event all the same."""
     monkeypatch.setattr(write_queue, "MOST_REMEMBERED", 2)
-    told = Told()
-    with told.running():
+    scene = QueueScene()
+    with scene.running():
         for count, number in enumerate([1, 2, 3, 1], start=1):
-            told.tell(notice(number))
-            told.wait(*["written"] * count)
-    assert [call for call, _ in told.api.calls] == ["create"] * 4 + ["patch"]
-    assert len(told.api.stored) == 3
+            scene.put(notice(number))
+            scene.wait(*["written"] * count)
+    assert [call for call, _ in scene.api.calls] == ["create"] * 4 + ["patch"]
+    assert len(scene.api.stored) == 3
 
 
 # --- any history ----------------------------------------------------------------------
 
 _numbers = st.integers(0, 2)
 _steps = st.lists(
-    st.tuples(st.just("tell"), _numbers)
+    st.tuples(st.just("put"), _numbers)
     | st.tuples(st.just("fail"), _numbers)
     | st.tuples(st.just("expire"), st.just(0)),
     max_size=15,
@@ -287,20 +287,20 @@ _steps = st.lists(
     patient, max_examples=share(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the patch is the same for all
 @given(steps=_steps)
-def test_whatever_happens_each_thing_is_counted_as_often_as_it_was_told(
+def test_every_event_is_counted_as_often_as_it_was_reported(
     steps: Sequence[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.001, 0.002))
-    told, wanted = Told(), Counter[str]()
-    with told.running():
+    scene, wanted = QueueScene(), Counter[str]()
+    with scene.running():
         for what, number in steps:
-            if what == "tell":
-                told.tell(notice(number))
+            if what == "put":
+                scene.put(notice(number))
                 wanted[notice(number).message] += 1
             elif what == "fail":
-                told.api.errors += [Unavailable("away")] * number
+                scene.api.errors += [Unavailable("away")] * number
             else:
-                eventually(lambda: told.api.counts == wanted, "all is written before it expires")
-                told.api.stored.clear()
-        eventually(lambda: told.api.counts == wanted, f"{told.api.counts} and {wanted}")
-    assert "dropped" not in told.results
+                eventually(lambda: scene.api.counts == wanted, "all is written before it expires")
+                scene.api.stored.clear()
+        eventually(lambda: scene.api.counts == wanted, f"{scene.api.counts} and {wanted}")
+    assert "dropped" not in scene.results

@@ -25,7 +25,7 @@ PACE = InventoryPace(write=10, freed=1, check=1000, renew=300, retry=4.0, retry_
 
 
 class Writing:
-    """A ``NodeApi`` that fails as told, what a look finds, and the writer between them."""
+    """A ``NodeApi`` with given failures, an observed inventory, and the writer between them."""
 
     def __init__(self, *errors: Exception, pace: InventoryPace = PACE) -> None:
         self.errors = list(errors)
@@ -90,10 +90,10 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
         unhealthy={"GPU-0": "", "GPU-1": "Xid 79 at 12:00:01"}.__getitem__,
         free={CORE: {"GPU-0": 70, "GPU-1": 100}, MEMORY: {"GPU-0": 3, "GPU-1": 10}},
     )
-    sound, ill = (replace(each, minor=0, device="") for each in inventory.cards)
-    ill = replace(ill, unhealthy="Xid 79 at 12:00:01")
+    sound, unhealthy = (replace(each, minor=0, device="") for each in inventory.cards)
+    unhealthy = replace(unhealthy, unhealthy="Xid 79 at 12:00:01")
     free = Amounts(70, 3), Amounts(100, 10)
-    assert found == PublishedInventory(BLOCK, (sound, ill), inventory.links, free)
+    assert found == PublishedInventory(BLOCK, (sound, unhealthy), inventory.links, free)
     assert decode_inventory(encode_inventory(found)) == found
 
 
@@ -121,7 +121,7 @@ def test_the_same_is_written_again_now_and_then() -> None:
     assert writing.catch_up(later=450 - 299) == 2
 
 
-def test_what_nobody_reports_is_found_by_looking() -> None:
+def test_unannounced_changes_are_found_by_regular_observation() -> None:
     writing = Writing()
     writing.look(state(1))
     writing.found = state(2)
@@ -140,7 +140,7 @@ def test_what_nobody_reports_is_found_by_looking() -> None:
         pytest.param(PublishedInventory(1), one_card(50), id="a card"),
     ],
 )
-def test_what_has_become_free_does_not_wait_for_the_pace(
+def test_freed_amounts_are_published_without_delay(
     before: PublishedInventory, after: PublishedInventory
 ) -> None:
     """What has been taken does, and is written with it."""
@@ -161,7 +161,7 @@ def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
 @pytest.mark.parametrize(
     "error", [Unavailable("API server: away"), Rejected(404, "not found"), Gone("too old")]
 )
-def test_what_could_not_be_written_is_tried_ever_more_slowly_as_it_is_then(
+def test_a_failed_write_is_retried_with_growing_pauses_and_the_newest_state(
     error: Exception,
 ) -> None:
     writing = Writing(error, error, error)

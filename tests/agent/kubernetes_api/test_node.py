@@ -1,4 +1,4 @@
-"""What the node's own object says of its cards: which are cordoned, and who else offers them."""
+"""The node object: cordoned cards, and other device plugins that offer them."""
 
 import logging
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class NodeApi:
             raise self.found
         return self.found
 
-    def say(self, text: str | None) -> None:
+    def set_annotation(self, text: str | None) -> None:
         self.found = {"metadata": {"annotations": {NAMES.gpu_cordoned: text} if text else {}}}
 
 
@@ -31,27 +31,27 @@ def unexpected(found: object) -> None:
     pytest.fail(f"told {found}")
 
 
-def test_what_changes_is_told_and_while_nobody_answers_what_was_known_holds(
+def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "agent.kubernetes_api.node")
-    api, told = NodeApi(), list[frozenset[str]]()
+    api, reported = NodeApi(), list[frozenset[str]]()
     reader = NodeReader(
-        api=api, node="n1", names=NAMES, on_cordon=told.append, on_others=unexpected
+        api=api, node="n1", names=NAMES, on_cordon=reported.append, on_others=unexpected
     )
     reader.read()
-    assert told == []
-    api.say(" GPU-1,GPU-0, ")
+    assert reported == []
+    api.set_annotation(" GPU-1,GPU-0, ")
     reader.read()
     reader.read()
-    assert told == [{"GPU-0", "GPU-1"}]
+    assert reported == [{"GPU-0", "GPU-1"}]
     for error in (Unavailable("timeout"), Rejected(403, "forbidden"), Rejected(404, "no node")):
         api.found = error
         reader.read()
-    assert told == [{"GPU-0", "GPU-1"}]
-    api.say(None)
+    assert reported == [{"GPU-0", "GPU-1"}]
+    api.set_annotation(None)
     reader.read()
-    assert told == [{"GPU-0", "GPU-1"}, frozenset()]
+    assert reported == [{"GPU-0", "GPU-1"}, frozenset()]
     assert [each.getMessage() for each in caplog.records] == [
         "cordoned cards",
         "cordoned cards cannot be read",
@@ -72,14 +72,14 @@ def test_what_changes_is_told_and_while_nobody_answers_what_was_known_holds(
 def test_another_device_plugin_shows_in_what_the_node_offers(
     allocatable: dict[str, str] | None, others: dict[str, int]
 ) -> None:
-    api, told = NodeApi(), list[Mapping[str, int]]()
+    api, reported = NodeApi(), list[Mapping[str, int]]()
     reader = NodeReader(
-        api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=told.append
+        api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=reported.append
     )
     api.found = {"metadata": {}, "status": {"allocatable": allocatable}}
     reader.read()
     reader.read()
-    assert told == ([others] if others else [])
+    assert reported == ([others] if others else [])
     api.found = {"metadata": {}}
     reader.read()
-    assert told == ([others, {}] if others else [])
+    assert reported == ([others, {}] if others else [])

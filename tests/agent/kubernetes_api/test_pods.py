@@ -1,4 +1,4 @@
-"""The pod cache: list, watch, list again; single look-ups; what does not parse is told."""
+"""The pod cache: list, watch, list again; single look-ups; what does not parse is logged."""
 
 import threading
 import time
@@ -143,7 +143,7 @@ def test_whatever_ends_a_watch_it_is_listed_again(error: Exception) -> None:
     assert api.watched_from == ["3", "7", "7"]
 
 
-def test_a_list_tells_only_of_what_has_changed() -> None:
+def test_a_new_list_notifies_only_of_changes() -> None:
     api = FakePodApi(
         ([entry("a"), entry("b")], "3"),
         [Gone("")],
@@ -177,14 +177,14 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     (view,) = followed(FakePodApi(([obj], "3"))).pods()
     assert view.rank[0] == 1_767_225_600_000_000_000  # it stands where it was created
-    told = vars(caplog.records[0])
-    assert (told["msg"], told["pod"]) == ("annotation ignored", "default/a")
+    logged = vars(caplog.records[0])
+    assert (logged["msg"], logged["pod"]) == ("annotation ignored", "default/a")
     reason = 'predicate time: Invalid value: "1.5e9": must be unix time in ns, decimal'
-    assert told["reason"] == reason
+    assert logged["reason"] == reason
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": "n2"}])
-def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
+def test_a_fetched_pod_of_another_node_is_ignored(spec: object) -> None:
     api = FakePodApi()
     api.pods["default", "a"] = entry("a") | {"spec": spec}
     cache = cache_of(api)
@@ -228,7 +228,7 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     assert {view.id.uid for view in cache.pods()} == {"two"}
 
 
-def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() -> None:
+def test_a_late_response_does_not_bring_back_a_deleted_pod() -> None:
     api = FakePodApi(([entry("a")], "3"), [("DELETED", entry("a"))])
     api.pods["default", "a"] = entry("a")
     cache = followed(api)
@@ -236,7 +236,7 @@ def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() 
     assert cache.pods() == ()
 
 
-def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
+def test_a_new_list_overrides_what_a_fetch_found() -> None:
     """A list at version 0 may be behind as well: then it is the watch that tells."""
     api = FakePodApi(([entry("a", "one")], "3"), [Gone("")], ([entry("a", "one")], "7"))
     api.pods["default", "a"] = entry("a", "two")
@@ -250,8 +250,8 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     """Nearly every call of the kubelet finds them as they were, and need not look again."""
     api = FakePodApi(([entry("a")], "3"))
     api.pods["default", "a"] = entry("a", version="4")
-    cache, told = cache_of(api), list[object]()
-    cache.subscribe(lambda _view: told.append(cache.pods()))
+    cache, reported = cache_of(api), list[object]()
+    cache.subscribe(lambda _view: reported.append(cache.pods()))
     cache.run(api.over)
     first = cache.pods()
     cache.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
@@ -260,7 +260,7 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     cache.apply("MODIFIED", entry("a", gpu_allocation=RECORD))
     second = cache.pods()
     assert second is not first
-    assert told == [first, second]
+    assert reported == [first, second]
     cache.apply("DELETED", entry("a"))
     assert cache.pods() == ()
     assert cache.pods() is cache.pods()
@@ -285,14 +285,14 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
     cache.run(api.over)
     assert known(cache) == {"a", "c", "d"}
     passed_over = [each for each in caplog.records if each.msg == "object passed over"]
-    told = [vars(each)["object"] for each in passed_over]
-    assert told == ["default/b", "default/a", "default/b", "default/c"]
+    names = [vars(each)["object"] for each in passed_over]
+    assert names == ["default/b", "default/a", "default/b", "default/c"]
 
 
 # --- for a call that cannot wait for the watch ---------------------------------------------
 
 
-def test_a_list_beside_the_watch_brings_what_it_has_not_told_of_and_changes_nobody() -> None:
+def test_a_list_beside_the_watch_adds_unwatched_pods_and_changes_no_other() -> None:
     api = FakePodApi(([entry("a")], "3"), [])
     cache = followed(api)
     api.steps = [([entry("b"), entry("a", gpu_allocation=RECORD)], "9"), ([], "10")]
@@ -308,7 +308,7 @@ def test_a_list_beside_the_watch_that_is_refused_is_an_outage(error: Exception) 
         cache_of(FakePodApi(error)).refresh(within=1)
 
 
-def test_the_watch_tells_the_pods_of_a_name_as_they_came() -> None:
+def test_the_watch_returns_the_pods_of_a_name_in_order() -> None:
     """An empty UID stands for what there was before a list: nobody has told of all of them."""
     clock = FakeClock()
     cache = cache_of(FakePodApi(([entry("listed", "u-0")], "3")), clock)
@@ -321,6 +321,6 @@ def test_the_watch_tells_the_pods_of_a_name_as_they_came() -> None:
     names = ("listed", "new", "two", "none")
     assert [cache.uids_seen(("default", name))[-1] for name in names] == [""] * 4
     clock.now += 5.0  # what was deleted by force before the list the kubelet has come to by now
-    told = [cache.uids_seen(("default", name)) for name in names]
-    assert told == [["", "u-0", "u-1"], ["u"], ["b", "a"], []]
+    uids = [cache.uids_seen(("default", name)) for name in names]
+    assert uids == [["", "u-0", "u-1"], ["u"], ["b", "a"], []]
     assert cache.uids_seen(("default", "many")) == ["", *(f"u-{number}" for number in range(3, 10))]

@@ -86,7 +86,7 @@ def test_a_counter_is_zero_from_the_start() -> None:
     assert Metrics.content_type.startswith("text/plain; version=0.0.4")
 
 
-def test_equal_refusals_are_told_together_with_how_many_there_were(
+def test_equal_refusals_are_logged_together_with_their_number(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A Deployment makes new pods for as long as the node refuses them."""

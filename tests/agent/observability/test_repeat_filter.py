@@ -57,17 +57,17 @@ _steps = st.lists(
 
 @given(steps=_steps)
 def test_every_report_is_counted_in_the_end(steps: list[tuple[str | None, int]]) -> None:
-    clock, came, told = FakeClock(), Counter[str](), Counter[str]()
+    clock, came, reported = FakeClock(), Counter[str](), Counter[str]()
     repeats: RepeatFilter[str] = RepeatFilter(clock)
     for kind, seconds in steps:
         clock.now += seconds
         if kind is not None:
             came[kind] += 1
-            told[kind] += repeats.add(kind, kind)
+            reported[kind] += repeats.add(kind, kind)
         else:
-            for count, news in repeats.due():
-                told[news] += count
+            for count, kept_kind in repeats.due():
+                reported[kept_kind] += count
     clock.now += 10
-    for count, news in repeats.due():
-        told[news] += count
-    assert told == came
+    for count, kept_kind in repeats.due():
+        reported[kept_kind] += count
+    assert reported == came

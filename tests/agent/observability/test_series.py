@@ -28,7 +28,7 @@ HELD = Holdings(
 )
 
 
-def test_what_is_held_is_told_and_gone_with_its_holder() -> None:
+def test_held_amounts_are_exported_and_removed_with_their_holder() -> None:
     metrics, held = Metrics(), [HELD]
     assert shown(metrics) == set()
     metrics.read_series = lambda: card_series(held[0])
@@ -55,7 +55,7 @@ def used(cores: int | None, memory: int | None) -> dict[str, MeasuredUse]:
     return {"GPU-0": MeasuredUse(cores, memory)}
 
 
-def test_what_is_used_is_told_of_who_is_there_and_what_the_driver_cannot_tell_is_absent() -> None:
+def test_use_is_exported_for_existing_containers_without_values_the_driver_lacks() -> None:
     (a, _, b), metrics = HELD.holders, Metrics()
     gone = holder("gone", 1, 1).ref
     measured = NodeMeasurement(
@@ -73,7 +73,7 @@ def test_what_is_used_is_told_of_who_is_there_and_what_the_driver_cannot_tell_is
     }
 
 
-def test_of_gpu_managers_gauges_a_sum_is_told_only_if_all_of_it_is() -> None:
+def test_a_sum_in_gpu_managers_gauges_is_exported_only_if_all_its_parts_are() -> None:
     mib = 1 << 20
     two = {"GPU-0": HeldShare(100, 4 * mib), "GPU-1": HeldShare(100, 4 * mib)}
     ref = holder("a", 0, 0).ref

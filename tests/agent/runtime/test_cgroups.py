@@ -95,7 +95,7 @@ def test_a_container_is_found(uid: str | None, directory: str, inside: str) -> N
         *(f"{SLICE}/cri-containerd-{ID}.scope\n", f"{MIXED}:cri-containerd:{ID[:-1]}"),
     ],
 )
-def test_what_is_no_container_is_none(path: str) -> None:
+def test_another_cgroup_is_no_container(path: str) -> None:
     assert v2(path) is None
 
 
@@ -149,7 +149,7 @@ def test_a_node_that_is_a_container_itself_is_looked_through(root: str, init: st
     assert v2(f"{root}/system.slice", init) is None
 
 
-def test_only_the_whole_way_of_init_is_looked_through() -> None:
+def test_only_the_full_cgroup_path_of_init_is_used() -> None:
     """``/docker/a`` is not above ``/docker/ab``; and what init is in does not hide others."""
     found = v2(f"/docker/{OTHER}", f"/docker/{OTHER[:-1]}")
     assert found is not None
@@ -279,7 +279,7 @@ def test_a_hierarchy_is_found_however_it_is_mounted(tree: Tree, directory: str, 
         pytest.param("/none", 0, 9, (1001, 7, 8), id="as it should be"),
     ],
 )
-def test_processes_are_counted_whatever_a_cgroup_answers(
+def test_processes_are_counted_despite_cgroup_errors(
     *,
     tree: Tree,
     monkeypatch: pytest.MonkeyPatch,
@@ -299,7 +299,7 @@ def test_processes_are_counted_whatever_a_cgroup_answers(
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, where: Path, code: int) -> None:
-    """Let files of a directory answer as the kernel would; no file system does on demand."""
+    """Make reads in a directory fail as the kernel's may; no file system does so on demand."""
     honest = Path.read_text
 
     def read_text(self: Path, *args: Any, **kwargs: Any) -> str:
@@ -330,16 +330,16 @@ def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> 
     """This is how the kernel shows the other end of a socket that the agent cannot see."""
     with pytest.raises(CgroupError) as error:
         tree.cgroups.container_of(pid)
-    told = "is in a PID namespace that the agent does not see: it needs hostPID"
-    assert str(error.value) == f"the process {told}"
+    reason = "is in a PID namespace that the agent does not see: it needs hostPID"
+    assert str(error.value) == f"the process {reason}"
     made = tree.directory(f"memory{FS}/{ID}", 0, 7)
     tree.process(7, f"4:memory:{FS}/{ID}\n")
     with pytest.raises(CgroupError) as error:
         tree.cgroups.pids_of(tree.found(7))
-    assert str(error.value) == f"a process in {made} {told}"
+    assert str(error.value) == f"a process in {made} {reason}"
 
 
-def test_what_cannot_be_read_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_cgroup_file_is_reported(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tree.directory(f"memory{FS}/{ID}", 7)
     tree.process(7, f"4:memory:{FS}/{ID}\n")
     (tree.proc / "8/cgroup").mkdir(parents=True)
@@ -354,10 +354,10 @@ def test_what_cannot_be_read_is_told(tree: Tree, monkeypatch: pytest.MonkeyPatch
             f"{tree.proc}/no: No such file or directory",
         ),
     ]
-    for act, told in acts:
+    for act, reason in acts:
         with pytest.raises(Unavailable) as error:
             act()
-        assert str(error.value) == f"cgroups: {told}"
+        assert str(error.value) == f"cgroups: {reason}"
 
 
 def test_of_many_processes_those_in_containers_are_found(tree: Tree) -> None:

@@ -100,7 +100,7 @@ def cri(runtime: FakeRuntime) -> Iterator[Cri]:
     client.close()
 
 
-def test_a_container_is_told_by_its_labels(runtime: FakeRuntime, cri: Cri) -> None:
+def test_a_container_is_identified_by_its_labels(runtime: FakeRuntime, cri: Cri) -> None:
     runtime.containers.append(entry(id=OTHER))
     assert cri.container(ID, within=60) == INFO
     assert runtime.asked == [ID]
@@ -113,7 +113,7 @@ def test_only_what_has_exited_has_ended(runtime: FakeRuntime, cri: Cri) -> None:
 
 
 @pytest.mark.parametrize("container_id", [OTHER, ID[:12], ""])
-def test_what_is_no_whole_id_of_a_container_is_none(
+def test_an_incomplete_container_id_is_none(
     runtime: FakeRuntime, cri: Cri, container_id: str
 ) -> None:
     """The runtime takes part of an ID for one, and none for all containers."""
@@ -132,12 +132,14 @@ def test_a_container_without_a_kubelets_labels_is_none(
     assert cri.container(ID, within=60) is None
 
 
-def test_an_answer_beyond_grpcs_default_size_is_read(runtime: FakeRuntime, cri: Cri) -> None:
+def test_a_response_beyond_grpcs_default_size_is_read(runtime: FakeRuntime, cri: Cri) -> None:
     runtime.containers = [entry({"big": "x" * (6 << 20)}, id=f"{ID}0"), entry()]
     assert cri.container(ID, within=60) == INFO
 
 
-def test_every_error_of_the_runtime_is_told_as_unavailable(runtime: FakeRuntime, cri: Cri) -> None:
+def test_every_error_of_the_runtime_is_raised_as_unavailable(
+    runtime: FakeRuntime, cri: Cri
+) -> None:
     for code in set(grpc.StatusCode) - {grpc.StatusCode.OK}:
         runtime.fails = code
         with pytest.raises(Unavailable) as error:
@@ -147,7 +149,7 @@ def test_every_error_of_the_runtime_is_told_as_unavailable(runtime: FakeRuntime,
         cri.succeeded(INFO.pod_uid, within=60)
 
 
-def test_an_absent_socket_is_told_at_once(folder: Path) -> None:
+def test_an_absent_socket_is_reported_at_once(folder: Path) -> None:
     client = Cri(folder / "cri.sock")
     with pytest.raises(Unavailable) as error:
         client.container(ID, within=60)

@@ -34,8 +34,8 @@ def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> Holdings:
         listed(
             pod.id.name,
             **{
-                name: places
-                for name, places in held.items()
+                name: ids
+                for name, ids in held.items()
                 if (asked := pod.demand.of(name)) is not None and asked.kind is not INIT
             },
         )
@@ -93,6 +93,6 @@ def test_an_init_container_is_shown_until_its_pod_runs(running: bool, shown: set
     assert found.cards["GPU-0"] == CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK)
 
 
-def test_what_is_held_of_a_card_that_is_no_more_is_left_out() -> None:
+def test_slots_of_a_removed_card_are_left_out() -> None:
     pod = view("a", container("c0", 30, 4))
     assert _shares(_holdings((pod, {"c0": {CORE: ids("GPU-9", (0,))}}))) == {"a/c0": {}}

@@ -86,25 +86,27 @@ def test_more_than_a_share_is_more_than_its_tolerance(
     of: CardHolder, used: dict[str, MeasuredUse], text: str
 ) -> None:
     watch = OveruseWatch()
-    told = [watch.find(at, (of,), {of.ref: used}) for at in (0, 15, 30)]
-    assert [[each.text for each in one] for one in told] == [[], [], [text] if text else []]
+    findings = [watch.find(at, (of,), {of.ref: used}) for at in (0, 15, 30)]
+    assert [[each.text for each in one] for one in findings] == [[], [], [text] if text else []]
 
 
-def test_only_what_goes_on_is_told_and_once() -> None:
+def test_only_lasting_overuse_is_reported_and_once() -> None:
     watch, much = OveruseWatch(), {A.ref: {"GPU-0": MeasuredUse(90, 0)}}
 
-    def told(at: float, use: Mapping[ContainerRef, Mapping[str, MeasuredUse]] = much) -> bool:
+    def has_finding(
+        at: float, use: Mapping[ContainerRef, Mapping[str, MeasuredUse]] = much
+    ) -> bool:
         return [each.ref for each in watch.find(at, (A,), use)] == [A.ref]
 
-    assert not any(told(at) for at in (0, 29))
-    assert not told(30, {})  # a pause: it begins anew
-    assert not any(told(at) for at in (31, 60))
+    assert not any(has_finding(at) for at in (0, 29))
+    assert not has_finding(30, {})  # a pause: it begins anew
+    assert not any(has_finding(at) for at in (31, 60))
     watch_twice = OveruseWatch()
     assert [watch_twice.find(at, (A,), much) for at in (0, 60)] == [[], []]  # too few looks
-    assert told(61)
-    assert not any(told(at) for at in (70, 200))
+    assert has_finding(61)
+    assert not any(has_finding(at) for at in (70, 200))
     watch.find(201, (), {})  # the container has gone: another of its name is another
-    assert not told(202)
+    assert not has_finding(202)
     watch.interrupt()
-    assert not any(told(at) for at in (240, 260))
-    assert told(270)
+    assert not any(has_finding(at) for at in (240, 260))
+    assert has_finding(270)

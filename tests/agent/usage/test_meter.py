@@ -1,4 +1,4 @@
-"""One look after the other at what is used: what is asked, kept, told and given up."""
+"""Repeated measurements of use: what is requested, cached, reported and given up."""
 
 import logging
 import os
@@ -86,7 +86,7 @@ def measured(meter: Meter) -> NodeMeasurement | None:
     return meter.measured
 
 
-def test_a_look_joins_what_driver_kernel_runtime_and_record_say() -> None:
+def test_an_observation_joins_driver_kernel_runtime_and_snapshot() -> None:
     world = World()
     meter = world.meter()
     assert measured(meter) is None
@@ -102,7 +102,7 @@ def test_a_look_joins_what_driver_kernel_runtime_and_record_say() -> None:
     assert len(world.overuses) == 1
 
 
-def test_a_look_that_is_old_says_nothing() -> None:
+def test_an_old_observation_is_not_shown() -> None:
     world = World()
     meter = world.meter()
     meter.measure()
@@ -120,7 +120,7 @@ def _messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(each.getMessage(), vars(each).get("reason", "")) for each in caplog.records]
 
 
-def test_what_cannot_be_measured_is_absent_and_said_once(
+def test_what_cannot_be_measured_is_absent_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -150,7 +150,7 @@ def test_what_cannot_be_measured_is_absent_and_said_once(
     assert world.overuses == []  # what was seen before the break does not count
 
 
-def test_an_agent_that_does_not_see_the_host_says_so_instead_of_zeros(
+def test_an_agent_that_cannot_see_the_host_logs_that_instead_of_reporting_zeros(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)
@@ -161,7 +161,7 @@ def test_an_agent_that_does_not_see_the_host_says_so_instead_of_zeros(
     assert reason.endswith("the agent needs hostPID")
 
 
-def test_it_looks_until_it_is_stopped() -> None:
+def test_it_observes_until_it_is_stopped() -> None:
     world, stop = World(), threading.Event()
     meter = world.meter(period=0.001)
     world.holdings = Holdings((), HOLDINGS.cards)

@@ -70,6 +70,6 @@ def test_managed_fields_are_left_out_where_they_stand_as_an_api_server_writes_th
 
 
 @pytest.mark.parametrize("content", [b"", b'{"items":[', b'{"a":1,"managedFields":[{'])
-def test_what_is_no_json_is_an_error(content: bytes) -> None:
+def test_invalid_json_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError, match="Expecting"):
         decode_without_managed_fields(content)

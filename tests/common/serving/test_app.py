@@ -13,7 +13,7 @@ def application() -> Application:
     return Application(lambda _, status, text: HttpResponse(status, TEXT, text.encode()), "ours", 9)
 
 
-def test_a_view_that_waits_goes_on_when_its_client_leaves() -> None:
+def test_a_waiting_view_continues_after_its_client_disconnects() -> None:
     done: list[str] = []
 
     async def run() -> None:
@@ -39,8 +39,12 @@ def test_a_view_that_waits_goes_on_when_its_client_leaves() -> None:
     assert done == ["done"]
 
 
-def test_the_head_of_an_answer_has_its_length_and_no_body() -> None:
+def test_a_head_response_has_its_length_and_no_body() -> None:
     app = application()
     app.add("/", "GET", lambda _: HttpResponse(HTTPStatus.OK, TEXT, b"text"))
-    answer = client_of(app).head("/")
-    assert (answer.status_code, answer.headers["Content-Length"], answer.data) == (200, "4", b"")
+    response = client_of(app).head("/")
+    assert (response.status_code, response.headers["Content-Length"], response.data) == (
+        200,
+        "4",
+        b"",
+    )

@@ -35,7 +35,7 @@ class Server(Running):
     def count(self, metric: str) -> float:
         with self.open() as client:
             client.sendall(GET)
-            lines = _answer(client)[1].decode().splitlines()
+            lines = _read_response(client)[1].decode().splitlines()
         return sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(metric))
 
 
@@ -77,7 +77,7 @@ def impatient(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         yield found
 
 
-def _answer(client: socket.socket) -> tuple[bytes, bytes]:
+def _read_response(client: socket.socket) -> tuple[bytes, bytes]:
     """Read one answer: its head and its body."""
     got = b""
     while b"\r\n\r\n" not in got:
@@ -115,12 +115,12 @@ def test_a_request_is_answered_and_its_connection_kept(
     with server.connect() as client:
         client.sendall(request_ * 2)  # the second is sent before the first is answered
         for _ in range(2):
-            head, body = _answer(client)
+            head, body = _read_response(client)
             assert head.startswith(b"HTTP/1.1 200 OK\r\nServer: gpu-turnstile\r\n")
             assert (b"close" in head, body) == (False, length)
         for byte in request_:
             client.sendall(bytes([byte]))
-        assert _answer(client)[1] == length
+        assert _read_response(client)[1] == length
 
 
 @pytest.mark.parametrize(
@@ -147,20 +147,20 @@ def test_bytes_that_are_no_http_are_refused_and_the_last(
         b"",
     ],
 )
-def test_a_request_must_arrive_soon(impatient: Server, begun: bytes) -> None:
+def test_a_request_must_arrive_before_a_deadline(impatient: Server, begun: bytes) -> None:
     before = impatient.count('test_connections_ended_total{reason="timeout"}')
     with impatient.connect() as client:
         client.sendall(begun)
-        told = _rest(client)
+        received = _rest(client)
         if begun:
-            assert told.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-            assert told.endswith(b"\r\n\r\na request must arrive within 15 s\n")
+            assert received.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+            assert received.endswith(b"\r\n\r\na request must arrive within 15 s\n")
         else:
-            assert told == b""
+            assert received == b""
     assert impatient.count('test_connections_ended_total{reason="timeout"}') > before
 
 
-def test_who_is_ended_is_counted_once(impatient: Server) -> None:
+def test_an_ended_client_is_counted_once(impatient: Server) -> None:
     name = 'test_connections_ended_total{reason="timeout"}'
     before = impatient.count(name)
     with impatient.connect() as client:
@@ -175,20 +175,20 @@ def test_bytes_that_trickle_do_not_prolong_it(impatient: Server) -> None:
         client.settimeout(0.1)
         client.sendall(b"GET /metrics HTTP/1.1\r\n")
         began = time.monotonic()
-        told = b""
-        while not told:
+        received = b""
+        while not received:
             with contextlib.suppress(TimeoutError):
-                told = client.recv(4096)
-            if not told:
+                received = client.recv(4096)
+            if not received:
                 client.sendall(b"A: b\r\n")
             assert time.monotonic() - began < DEADLINE
-        assert told.startswith(b"HTTP/1.1 408")
+        assert received.startswith(b"HTTP/1.1 408")
 
 
 def test_a_kept_connection_is_closed_when_nothing_comes(impatient: Server) -> None:
     with impatient.connect() as client:
         client.sendall(POST + b"Content-Length: 0\r\n\r\n")
-        assert _answer(client)[1] == b"0"
+        assert _read_response(client)[1] == b"0"
         assert _rest(client) == b""
 
 
@@ -203,10 +203,10 @@ def test_a_kept_connection_is_closed_when_nothing_comes(impatient: Server) -> No
     ],
     ids=["length", "chunks", "asks before"],
 )
-def test_who_sends_too_much_reads_why(server: Server, framing: bytes) -> None:
+def test_a_client_that_sends_too_much_gets_the_reason(server: Server, framing: bytes) -> None:
     with server.connect() as client:
         client.sendall(POST + framing)  # all of it, before anything is read
-        head, body = _answer(client)
+        head, body = _read_response(client)
         assert head.startswith(b"HTTP/1.1 413 ")
         assert body == b"body: must be at most 1048576 bytes"
 
@@ -218,16 +218,16 @@ def test_of_too_many_bodies_the_largest_is_ended(server: Server) -> None:
             client.sendall(POST + b"Content-Length: %d\r\n\r\n" % LARGEST + bytes(size * 1000))
         assert _rest(clients[1]).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
         clients[0].sendall(bytes(LARGEST - 300_000))
-        assert _answer(clients[0])[1] == b"%d" % LARGEST
+        assert _read_response(clients[0])[1] == b"%d" % LARGEST
 
 
-def test_an_answer_that_waits_holds_up_nobody_else(server: Server) -> None:
+def test_a_waiting_response_delays_no_other(server: Server) -> None:
     with server.connect() as one, server.connect() as other:
         one.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
         other.sendall(GET)
-        assert _answer(other)
+        assert _read_response(other)
         server.gate.touch()
-        assert _answer(one)[1] == b"late"
+        assert _read_response(one)[1] == b"late"
 
 
 def test_a_failed_handshake_is_counted(server: Server) -> None:
@@ -238,7 +238,7 @@ def test_a_failed_handshake_is_counted(server: Server) -> None:
     assert server.count('test_connections_ended_total{reason="tls"}') == before + 1
 
 
-def test_a_client_that_does_not_take_its_answer_is_ended(
+def test_a_client_that_does_not_read_its_response_is_disconnected(
     certificates: Path, tmp_path: Path
 ) -> None:
     name = 'test_connections_ended_total{reason="write-timeout"}'
@@ -248,23 +248,23 @@ def test_a_client_that_does_not_take_its_answer_is_ended(
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
-def test_a_handshake_must_end_soon(impatient: Server, sent: bytes) -> None:
+def test_a_handshake_has_a_deadline(impatient: Server, sent: bytes) -> None:
     with impatient.plain() as stalled:
         stalled.sendall(sent)
         assert _rest(stalled) == b""
 
 
-def test_who_has_waited_longest_without_an_answer_makes_room(server: Server) -> None:
+def test_the_client_waiting_longest_without_a_response_is_ended(server: Server) -> None:
     with contextlib.ExitStack() as held:
         good = held.enter_context(server.connect())
         good.sendall(POST + b"Content-Length: 0\r\n\r\n")
-        assert _answer(good)[1] == b"0"
+        assert _read_response(good)[1] == b"0"
         before = server.count('test_connections_ended_total{reason="no-room"}')
         stalled = [held.enter_context(server.plain()) for _ in range(3 * CONNECTIONS)]
         assert server.count('test_connections_ended_total{reason="no-room"}') > before
         assert _rest(stalled[0]) == b""
         good.sendall(POST + b"Content-Length: 0\r\n\r\n")
-        assert _answer(good)[1] == b"0"
+        assert _read_response(good)[1] == b"0"
 
 
 def test_what_ends_leaves_nothing(server: Server) -> None:

@@ -124,7 +124,7 @@ def mount(tmp_path: Path) -> Mount:
     return Mount(tmp_path)
 
 
-def test_a_new_pair_takes_the_place_of_the_old_one_for_new_connections(mount: Mount) -> None:
+def test_a_new_pair_replaces_the_old_one_for_new_connections(mount: Mount) -> None:
     certificate = ServedCertificate(mount.files)
     context, expires = certificate.context, certificate.expires
     assert certificate.refresh() is ReloadResult.NONE

@@ -1,4 +1,4 @@
-"""What reaches a WSGI application such as the page's, and what becomes of its answer."""
+"""Requests as a WSGI application gets them, and how its responses are sent."""
 
 import asyncio
 import threading
@@ -82,7 +82,7 @@ def test_a_body_arrives_whole_or_is_refused_by_its_length(pieces: list[bytes]) -
     assert (int(app.environ["CONTENT_LENGTH"]) <= LARGEST) == fits
 
 
-def test_what_may_wait_is_called_on_a_thread_and_probes_are_not() -> None:
+def test_blocking_pages_run_on_a_thread_and_probes_do_not() -> None:
     app = App()
     for path, elsewhere in (("/a", True), ("/healthz", False)):
         ask(app, request={**REQUEST, "PATH_INFO": path})
@@ -90,7 +90,7 @@ def test_what_may_wait_is_called_on_a_thread_and_probes_are_not() -> None:
 
 
 class Stream:
-    """An answer in pieces."""
+    """A response in pieces."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces, self.closed = pieces, False
@@ -108,7 +108,7 @@ class Stream:
         self.closed = True
 
 
-def test_an_answer_that_waits_is_sent_piece_by_piece() -> None:
+def test_a_waiting_response_is_sent_in_pieces() -> None:
     stream = Stream([b"one", b"two"])
 
     def app(_: Message, start_response: Any) -> Stream:

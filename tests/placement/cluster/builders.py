@@ -20,7 +20,7 @@ def make_node(
     *,
     blocks: int | Sequence[int] = 32,
     models: Sequence[str] = (),
-    sick: Sequence[int] = (),
+    unhealthy: Sequence[int] = (),
     links: Mapping[tuple[int, int], str] | None = None,
     allocatable: str | None = "200",
 ) -> Json:
@@ -35,7 +35,7 @@ def make_node(
                 models[index] if models else "NVIDIA A100",
                 size * BLOCK,
                 None,
-                "Xid 79" if index in sick else "",
+                "Xid 79" if index in unhealthy else "",
             )
             for index, size in enumerate(sizes)
         ),

@@ -45,7 +45,7 @@ ALL = [(100, 32), (100, 32)]
         ),
     ],
 )
-def test_what_others_hold_is_told_as_what_is_not_free(
+def test_slots_held_by_other_plugins_are_shown_as_not_free(
     pod: PodInfo, free: list[tuple[int, int]], reason: str
 ) -> None:
     found = check(pod.pod_class, NodeSnapshot(a_node("n1", 2), free))
@@ -60,7 +60,9 @@ def test_what_others_hold_is_told_as_what_is_not_free(
         (a_pod("a", (150, 4)), "150 cores and 4 memory blocks fit no"),
     ],
 )
-def test_what_the_node_never_has_is_told_apart(pod: PodInfo, reason: str) -> None:
+def test_requests_that_the_node_can_never_serve_are_distinguished(
+    pod: PodInfo, reason: str
+) -> None:
     found = check(pod.pod_class, NodeSnapshot(a_node("n1", 2), ALL))
     assert isinstance(found, Unschedulable)
     assert found.unresolvable
@@ -77,7 +79,7 @@ def test_what_the_node_never_has_is_told_apart(pod: PodInfo, reason: str) -> Non
         (wish(nouse_gpu_type="a100,t4"), 30, "no card that nouse-gpu-type allows", True),
     ],
 )
-def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
+def test_an_impossible_wish_is_distinguished_from_full_cards(
     wishes: dict[str, str], cores: int, reason: str, *, unresolvable: bool
 ) -> None:
     node = a_node("n1", 3, models=MIXED)
@@ -126,16 +128,16 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
 
 
 @pytest.mark.parametrize(
-    ("sick", "cores", "reason"),
+    ("unhealthy", "cores", "reason"),
     [([0, 1], 30, "no healthy card"), ([1], 200, "fewer than 2 healthy cards")],
 )
-def test_sick_cards_are_given_to_nobody(sick: list[int], cores: int, reason: str) -> None:
-    node = a_node("n1", 2, sick=sick)
+def test_unhealthy_cards_are_given_to_no_pod(unhealthy: list[int], cores: int, reason: str) -> None:
+    node = a_node("n1", 2, unhealthy=unhealthy)
     found = check(a_pod("a", (cores, 4)).pod_class, NodeSnapshot(node, node.sizes))
     assert found == Unschedulable(reason, unresolvable=True)
 
 
-def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
+def test_a_fit_counts_newly_shared_cards() -> None:
     node, pod = a_node("n1", 2), a_pod("a", (30, 4))
     assert check(pod.pod_class, NodeSnapshot(node, [(100, 32), (50, 32)])) == Fit(0)
     assert check(pod.pod_class, NodeSnapshot(node, [(100, 32), (20, 32)])) == Fit(1)
@@ -180,7 +182,7 @@ _few = st.lists(_limit, max_size=1)
 
 @patient
 @given(_limits, _few, _few, _free)
-def test_what_fits_has_a_place_and_what_does_not_has_none(
+def test_a_pod_that_fits_has_a_placement_and_another_has_none(
     limits: list[tuple[int, int]],
     inits: list[tuple[int, int]],
     sidecars: list[tuple[int, int]],
@@ -201,9 +203,9 @@ def test_what_fits_has_a_place_and_what_does_not_has_none(
 
 
 def _by_trying(pod: PodInfo, node: Node, free: Sequence[tuple[int, int]]) -> bool:
-    places = {
+    free_slots = {
         card.uuid: {Resource.CORE: cores, Resource.MEMORY: blocks}
         for card, (cores, blocks) in zip(node.cards, free, strict=True)
     }
-    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in places}
-    return can_be_placed(pod.demand.containers, places, nothing)
+    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in free_slots}
+    return can_be_placed(pod.demand.containers, free_slots, nothing)

@@ -19,14 +19,14 @@ from tests.placement.cluster.builders import a_node, a_pod, hint, record
 ONE, TWO = "GPU-n1-0", "GPU-n1-1"
 
 
-def on(*places: int) -> ContainerCards:
-    return ContainerCards(places, Provenance.RECORDED)
+def on(*cards: int) -> ContainerCards:
+    return ContainerCards(cards, Provenance.RECORDED)
 
 
 FREE = [Amounts(100, 32), Amounts(100, 32)]
 
 
-def test_the_record_tells_before_the_choice() -> None:
+def test_the_allocation_annotation_overrides_the_choice() -> None:
     annotations = record(c0=([TWO], 30, 4)) | hint("0", "0")
     pod = a_pod("a", (30, 4), (40, 4), annotations=annotations)
     assert known_cards(pod, a_node("n1")) == {
@@ -35,14 +35,12 @@ def test_the_record_tells_before_the_choice() -> None:
     }
 
 
-def test_what_is_free_must_be_told_of_each_card() -> None:
+def test_free_amounts_are_needed_for_each_card() -> None:
     with pytest.raises(ValueError, match="of 1"):
         NodeSnapshot(a_node("n1"), FREE[:1])
 
 
-def test_a_recorded_card_that_the_node_does_not_have_is_lost_and_a_chosen_one_tells_nothing() -> (
-    None
-):
+def test_a_recorded_card_that_the_node_lacks_is_lost_and_a_chosen_one_is_ignored() -> None:
     node = a_node("n1")
     assert known_cards(a_pod("a", (30, 4), annotations=record(c0=(["X"], 30, 4))), node) == {
         "c0": ContainerCards((), Provenance.RECORDED, ("X",))
@@ -67,13 +65,13 @@ def test_what_init_containers_took_is_handed_on_and_kept() -> None:
     assert held_by_pod(pod.demand, elsewhere) == {0: (60, 7), 1: (40, 8)}
 
 
-def test_places_that_are_handed_on_are_used_before_others_on_other_cards() -> None:
+def test_reusable_slots_are_used_before_free_ones_on_other_cards() -> None:
     """The kubelet prefers them (K7): no block of the second card is taken."""
     pod = a_pod("a", (200, 8), inits=[(100, 9)])
     assert held_by_pod(pod.demand, {"i0": on(0), "c0": on(0, 1)}) == {0: (100, 9), 1: (100, 0)}
 
 
-def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:
+def test_an_unreported_pod_counts_where_the_agent_would_place_it() -> None:
     node = a_node("n1")
     pod = a_pod("a", (30, 4))
     free = [Amounts(100, 32), Amounts(40, 8)]
@@ -81,7 +79,7 @@ def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() 
     assert simulate(pod, node, free, Policy.SPREAD)[1] == {0: (30, 4)}
 
 
-def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() -> None:
+def test_reported_containers_of_a_pod_are_kept_when_the_others_are_simulated() -> None:
     pod = a_pod("a", (30, 4), (60, 4), annotations=hint("1"))
     assert simulate(pod, a_node("n1"), FREE, Policy.BINPACK)[1] == {1: (90, 8)}
 

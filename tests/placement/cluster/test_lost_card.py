@@ -66,7 +66,7 @@ def test_of_several_cards_or_containers_what_is_left_counts() -> None:
     assert free_beside(both) == (ALL, HALF)
 
 
-def test_a_pod_that_fits_beside_it_is_let_in() -> None:
+def test_a_pod_that_fits_beside_it_is_admitted() -> None:
     """It was refused while the other counted on a card that it never had."""
     state = State(NAMES)
     state.put_node(make_node("n1", 1))
@@ -75,7 +75,7 @@ def test_a_pod_that_fits_beside_it_is_let_in() -> None:
     assert decisions.filter(a_pod("new", (60, 8)), ["n1"]).fitting == ("n1",)
 
 
-def test_what_is_not_told_yet_of_such_a_pod_is_expected_on_the_cards_that_are_there() -> None:
+def test_unreported_containers_of_such_a_pod_are_expected_on_the_remaining_cards() -> None:
     """The agent writes all containers at once; a manifest may bring a part of a record."""
     pod = make_pod("a", (50, 8), (50, 8), node="n1", annotations=record(c0=([GONE], 50, 8)))
     assert free_beside(pod) == (HALF, ALL)

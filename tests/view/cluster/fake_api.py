@@ -7,15 +7,15 @@ from urllib.parse import urlencode
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
 
-Answers = Mapping[str, Any]
+Responses = Mapping[str, Any]
 """By path: objects of a list, one object, text, or an error that is raised."""
 
 
 class FakeApi(Client):
     """What is not in its table is forbidden, unless it has something for all *others*."""
 
-    def __init__(self, answers: Answers, *, page: int = 500, others: object = None) -> None:
-        self.answers = dict(answers)
+    def __init__(self, responses: Responses, *, page: int = 500, others: object = None) -> None:
+        self.responses = dict(responses)
         self.watched: dict[str, Mapping[str, str]] = {}
         self.asked: list[str] = []
         self.expiring = False
@@ -23,7 +23,7 @@ class FakeApi(Client):
         self._others = others
 
     def _answer(self, path: str) -> Any:
-        found = self.answers.get(path, self._others)
+        found = self.responses.get(path, self._others)
         if found is None:
             raise Rejected(403, f"{path} is forbidden")
         if isinstance(found, Exception):

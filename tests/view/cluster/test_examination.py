@@ -53,7 +53,7 @@ def daemonset(component: str) -> dict[str, Any]:
 
 
 def cluster() -> dict[str, Any]:
-    """Answers by path."""
+    """An API server with fixed responses by path."""
     node = make_node("n1", 1, blocks=4)
     offered = {"cpu": "3900m", "tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "4"}
     node["status"]["allocatable"] = offered
@@ -117,7 +117,7 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
     assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.asked
 
 
-def test_one_node_alone_can_be_looked_at(api: FakeApi) -> None:
+def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     facts = collect_facts(api, Names(), "team", "n2")
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
 
@@ -139,18 +139,18 @@ def test_one_node_alone_can_be_looked_at(api: FakeApi) -> None:
         ("POST /api/v1/namespaces/team/pods", ["webhook"]),
     ],
 )
-def test_what_is_forbidden_is_unknown_and_told_in_the_servers_words(
+def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
     api: FakeApi, path: str, checks: list[str]
 ) -> None:
     words = 'is forbidden: User "u" cannot create resource'
-    api.answers[path] = Rejected(403, words)
+    api.responses[path] = Rejected(403, words)
     found = [each for each in look(api) if each.text == words]
     assert [each.check for each in found] == checks
     assert {each.level for each in found} == {Level.UNKNOWN}
 
 
 @pytest.mark.parametrize(
-    ("answer", "level", "text"),
+    ("response", "level", "text"),
     [
         (
             {"metadata": {}},
@@ -183,16 +183,16 @@ def test_what_is_forbidden_is_unknown_and_told_in_the_servers_words(
         (Unavailable("503 away"), "unknown", "503 away"),
     ],
 )
-def test_a_pod_is_tried_and_what_became_of_it_is_told(
-    api: FakeApi, answer: object, level: str, text: str
+def test_a_dry_run_pod_is_created_and_its_result_reported(
+    api: FakeApi, response: object, level: str, text: str
 ) -> None:
-    api.answers["POST /api/v1/namespaces/team/pods"] = answer
+    api.responses["POST /api/v1/namespaces/team/pods"] = response
     (found,) = [each for each in look(api) if each.check == "webhook"]
     assert (found.level, found.text) == (level, text)
 
 
-def test_without_the_agents_daemonset_nobody_says_what_is_enforced(api: FakeApi) -> None:
-    api.answers[DAEMONSETS] = []
+def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> None:
+    api.responses[DAEMONSETS] = []
     facts = collect_facts(api, Names(), "team")
     assert facts.enforcement == UnreadSource(
         "DaemonSet gpu-turnstile-agent, which sets it, is missing"
@@ -203,34 +203,34 @@ def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
     """The API server would say ``address not allowed``, which sends people after a firewall."""
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {"phase": "Pending"}
-    api.answers["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
     (found,) = [each for each in look(api) if each.check == "webhook-certificate"]
     assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
 
 
-def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: FakeApi) -> None:
-    api.answers[AGENT_METRICS] = Unavailable("no route")
+def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
+    api.responses[AGENT_METRICS] = Unavailable("no route")
     facts = collect_facts(api, Names(), "team")
     assert facts.agents == {"n1": UnreadSource("no route")}
     assert not isinstance(facts.proxies["n1"], UnreadSource)
 
 
-def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> None:
-    api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
+def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:
+    api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
         pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
     ]
-    api.answers[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
+    api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
     assert not isinstance(collect_facts(api, Names(), "team").agents["n1"], UnreadSource)
 
 
-def test_an_answer_of_another_form_is_unknown(api: FakeApi) -> None:
-    api.answers["/version"] = {"major": "1"}
+def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
+    api.responses["/version"] = {"major": "1"}
     assert collect_facts(api, Names(), "team").version == UnreadSource(
         "unexpected response of the API server: KeyError('gitVersion')"
     )
 
 
-def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: FakeApi) -> None:
+def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
     """A DaemonSet's pod names its node by an affinity, until the scheduler has bound it."""
     agent = pod("gpu-turnstile-node", "agent-1", "agent", 9440)
     del agent["spec"]["nodeName"]
@@ -241,7 +241,7 @@ def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: FakeApi) -> Non
     why = "0/1 nodes are available: 1 Insufficient memory."
     agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
     here = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    api.answers[here] = [agent, api.answers[here][1]]
+    api.responses[here] = [agent, api.responses[here][1]]
     (found,) = [each for each in look(api) if each.check == "agents"]
     assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
@@ -251,8 +251,8 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
-    api.answers["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
-    agent, _proxy = api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    api.responses["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
+    agent, _proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
     facts = collect_facts(api, Names(), "team")
@@ -294,7 +294,7 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
         ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
     ],
 )
-def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(
+def test_the_reason_of_an_unready_pod_is_that_of_its_status(
     api: FakeApi, status: dict[str, Any], words: str
 ) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
@@ -302,7 +302,7 @@ def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(
         "conditions": [{"type": "Ready", "status": "False"}],
         "containerStatuses": [{"name": "webhook", **status}],
     }
-    api.answers["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
     assert [each.text for each in look(api) if each.check == "webhook-replicas"] == [
         f"0 of 1 pods are ready: {words}"
     ]

@@ -23,20 +23,20 @@ PODS, OWN_PODS = "/api/v1/pods", "/api/v1/namespaces/default/pods"
 
 
 def cluster(api: FakeApi, *progress: list[tuple[str, int]]) -> LiveCluster:
-    tell = (lambda *each: progress[0].append(each)) if progress else (lambda *_: None)
+    report_progress = (lambda *each: progress[0].append(each)) if progress else (lambda *_: None)
     state = ClusterState(NAMES, now=lambda: scenes.NOW)
-    return LiveCluster(api, state, namespace="default", progress=tell)
+    return LiveCluster(api, state, namespace="default", progress=report_progress)
 
 
 def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> None:
     nodes = [make_node(f"n{number}", 1) for number in range(5)]
     api = FakeApi({"/api/v1/nodes": nodes, PODS: [], "/api/v1/events": []}, page=2)
     api.expiring = True
-    told: list[tuple[str, int]] = []
-    live = cluster(api, told)
+    reported: list[tuple[str, int]] = []
+    live = cluster(api, reported)
     live.load()
     assert len(live.report().nodes) == 5
-    assert [count for what, count in told if what == "nodes"] == [2, 2, 4, 5]
+    assert [count for what, count in reported if what == "nodes"] == [2, 2, 4, 5]
     assert live.report().gaps == ()
 
 
@@ -63,11 +63,11 @@ def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_fo
 
 def test_what_is_gone_in_a_new_list_is_dropped() -> None:
     api = FakeApi({"/api/v1/nodes": [make_node("n1", 1)], PODS: [make_pod("a", (30, 4))]})
-    api.answers["/api/v1/events"] = [scenes.denied()]
+    api.responses["/api/v1/events"] = [scenes.denied()]
     live = cluster(api)
     live.load()
     assert len(live.report().denied) == 1
-    api.answers = {path: [] for path in api.answers}
+    api.responses = {path: [] for path in api.responses}
     live.load()
     report = live.report()
     assert (report.nodes, report.pods, report.denied) == ((), (), ())
@@ -88,7 +88,7 @@ def test_what_is_gone_in_a_new_list_is_dropped() -> None:
         (None, {"HOME": "/nowhere", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "service account"),
     ],
 )
-def test_without_usable_credentials_it_is_said_which(
+def test_unusable_credentials_are_named(
     given: str | None, environment: Mapping[str, str], text: str
 ) -> None:
     with pytest.raises(CredentialsError, match=text):
@@ -140,7 +140,7 @@ def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_ser
         agent("a5", "n5"),
     ]
     api = FakeApi({AGENTS: agents}, page=4)
-    answers: dict[str, str | Exception] = {
+    responses: dict[str, str | Exception] = {
         "a1%3A9500": MEASURED,
         "a2-waiting%3A9440": WAITING,
         "a2%3A9440": HELD,
@@ -148,7 +148,7 @@ def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_ser
         "a3%3A9440": Unavailable("no route"),
         "a5%3A9440": "<html>",
     }
-    api.answers |= {f"{AGENTS}/{name}/proxy/metrics": text for name, text in answers.items()}
+    api.responses |= {f"{AGENTS}/{name}/proxy/metrics": text for name, text in responses.items()}
     one, two, three, five = read_usages(api)
     assert one.measured
     (use,) = one.containers

@@ -27,7 +27,7 @@ def of(pod: str, value: str) -> tuple[dict[str, str], str]:
     return {"namespace": "team", "pod": pod}, value
 
 
-ANSWERS = {
+RESPONSES = {
     "count_over_time": vector(({}, "144")),
     "clamp_min": vector(of("a", "360"), of("odd", "NaN")),
     " and ": vector(of("a", "1200"), of("odd", "+Inf")),
@@ -37,12 +37,12 @@ ANSWERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers queries with *status* and *answers*."""
+    """A Prometheus that responds with *status* and *responses*."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.status, self.answers = 200, dict(ANSWERS)
+        self.status, self.responses = 200, dict(RESPONSES)
         self.location = ""
         self.drip = False
         self.asked: list[tuple[str, str, str]] = []
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         (query,) = parse_qs(parts.query)["query"]
         self.server.asked.append((parts.path, query, self.headers.get("Authorization", "")))
-        body = next(each for key, each in self.server.answers.items() if key in query)
+        body = next(each for key, each in self.server.responses.items() if key in query)
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
         if self.server.location:
@@ -90,7 +90,7 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def test_what_pods_held_and_left_idle_is_asked_for(server: Server) -> None:
+def test_held_and_idle_amounts_are_queried(server: Server) -> None:
     found = Prometheus(f"{server.url}/below/").last_day()
     assert (found.problem, found.seen) == ("", 12 * 3600)
     assert abs(found.at - time.time()) < 60
@@ -112,7 +112,7 @@ def test_what_pods_held_and_left_idle_is_asked_for(server: Server) -> None:
 
 
 def _all(body: bytes) -> dict[str, Any]:
-    return {"answers": {"": body}}
+    return {"responses": {"": body}}
 
 
 _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples \\u202e"}'
@@ -152,7 +152,7 @@ _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples
         ({"drip": True}, "Prometheus did not respond in 0.3 s"),
     ],
 )
-def test_what_is_no_answer_makes_it_unknown_with_a_reason(
+def test_an_invalid_response_makes_it_unknown_with_a_reason(
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
     fields: dict[str, Any],
@@ -165,7 +165,7 @@ def test_what_is_no_answer_makes_it_unknown_with_a_reason(
     assert (found.problem, found.pods) == (problem, ())
 
 
-def test_one_that_is_away_is_said_to_be() -> None:
+def test_an_unreachable_prometheus_is_reported() -> None:
     assert Prometheus("http://127.0.0.1:1").last_day().problem == (
         "Prometheus is unreachable: [Errno 111] Connection refused"
     )
@@ -190,7 +190,7 @@ def test_a_password_goes_to_prometheus_and_nowhere_else(server: Server) -> None:
         ("ana:secret@prometheus", '"***@prometheus"'),
     ],
 )
-def test_what_is_no_url_of_the_web_is_refused_without_its_password(url: str, shown: str) -> None:
+def test_an_invalid_url_is_refused_without_showing_its_password(url: str, shown: str) -> None:
     rule = "must be an http:// or https:// URL with a host, and without a query"
     with pytest.raises(ValueError, match=r".") as caught:
         Prometheus(url)

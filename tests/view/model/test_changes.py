@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_state import state_of, told
+from tests.view.model.test_state import explanation_of, state_of
 from view.model.explanation import FitReport
 
 
@@ -72,7 +72,7 @@ CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
         ),
     ],
 )
-def test_an_author_is_told_how_much_less_would_fit(
+def test_an_author_sees_the_smaller_request_that_fits(
     cards: int, held: list[Json], limits: list[tuple[int, int]], expected: list[str]
 ) -> None:
     assert texts(fit([make_node("n1", cards)], held, *limits)) == expected
@@ -112,7 +112,7 @@ def test_a_wish_is_dropped_and_several_only_together(
                 "on card 0 of n1 (frees 45 cores, 4 blocks)"
             ),
         ),
-        ([make_node("n1", 1, sick=[0])], [], (60, 4), "repair card 0 of n1: Xid 79"),
+        ([make_node("n1", 1, unhealthy=[0])], [], (60, 4), "repair card 0 of n1: Xid 79"),
         (
             [make_node("n1", 1, allocatable="0")],
             [],
@@ -122,7 +122,7 @@ def test_a_wish_is_dropped_and_several_only_together(
         ([CORDONED], [], (60, 4), "make n2 usable: the node is cordoned"),
     ],
 )
-def test_an_admin_is_told_what_would_make_room(
+def test_an_admin_sees_the_changes_that_free_capacity(
     nodes: list[Json], held: list[Json], asked: tuple[int, int], expected: str
 ) -> None:
     assert texts(fit(nodes, held, asked), "admin") == [expected]
@@ -143,7 +143,7 @@ def test_a_smaller_request_names_the_fields_to_write() -> None:
         ((50, 29), "or pods on 2 other nodes"),
     ],
 )
-def test_a_list_that_is_cut_says_so_and_which_right_it_takes(
+def test_a_truncated_list_names_the_missing_permission(
     asked: tuple[int, int], besides: str
 ) -> None:
     nodes = [make_node(f"n{number}", 1) for number in range(5)]
@@ -175,7 +175,7 @@ def test_what_the_webhook_would_refuse_is_not_offered() -> None:
     assert texts(fit([node], [], (300, 30), inits=[(200, 0)])) == []
 
 
-def test_what_gives_up_less_is_told_first() -> None:
+def test_the_smallest_change_is_listed_first() -> None:
     wish = {NAMES.use_gpu_type: "a100"}
     nodes = [make_node("n1", 1), make_node("n2", 1, models=["Tesla T4"])]
     little = fit(nodes, [on(0, (50, 4))], (60, 4), annotations=wish)
@@ -192,16 +192,16 @@ def test_what_gives_up_less_is_told_first() -> None:
         ((400, 0), ""),
     ],
 )
-def test_where_no_change_is_found_that_is_said_and_the_most_there_is(
+def test_without_a_fitting_change_that_is_shown_with_the_largest_free_share(
     asked: tuple[int, int], most: str
 ) -> None:
     """No card is free, and more pods than are offered to end hold the cards."""
     held = [on(card, (24, 8), f"p{card}-{each}") for card in range(4) for each in range(4)]
     state = state_of([make_node("n1", 4, blocks=32)], [*held, scenes.waiting("new", asked)])
-    (found,), story = state.fit(make_pod("new", asked)), told(state, "new")
-    said = f"No single change that gpu-turnstile can suggest would make it fit{most}."
-    assert (found.changes, found.no_change) == ((), said)
-    assert (story.changes, story.no_change) == ((), said)
+    (found,), explanation = state.fit(make_pod("new", asked)), explanation_of(state, "new")
+    message = f"No single change that gpu-turnstile can suggest would make it fit{most}."
+    assert (found.changes, found.no_change) == ((), message)
+    assert (explanation.changes, explanation.no_change) == ((), message)
 
 
 _LESS = re.compile(r"request (?:(\d+) cores? instead of \d+)?(?: and )?(?:(\d+) memory)?")

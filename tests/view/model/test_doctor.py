@@ -49,12 +49,12 @@ def node(
     blocks: int = 8,
     *,
     inventory: object = "",
-    ill: Sequence[int] = (),
+    unhealthy: Sequence[int] = (),
     nvidia: int = 0,
     cordoned: str = "",
 ) -> NodeFacts:
     """A node of two cards with four blocks each, and what its status offers of them."""
-    made = make_node(name, 2, blocks=4, sick=ill)
+    made = make_node(name, 2, blocks=4, unhealthy=unhealthy)
     annotations = made["metadata"]["annotations"]
     if inventory is None:
         annotations.clear()
@@ -281,14 +281,12 @@ TROUBLES: dict[str, dict[str, object]] = {
         "leftovers warning: from a version before 0.3.0, without component labels: CronJob "
         "gpu-turnstile-certs"
     ): {"managed": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
-    "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, ill=[1])]},  # places too
+    "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, unhealthy=[1])]},  # places too
 }
 
 
 @pytest.mark.parametrize(("expected", "changed"), TROUBLES.items())
-def test_each_trouble_is_the_only_one_that_is_told(
-    expected: str, changed: dict[str, object]
-) -> None:
+def test_each_problem_is_the_only_finding(expected: str, changed: dict[str, object]) -> None:
     assert wrong(**changed) == [expected]
 
 
@@ -327,17 +325,17 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
     owned[0] = replace(owned[0], release=("a-try", "elsewhere"))  # first by the alphabet
     helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
     left = [each for each in owned if (each.component, each.kind) != ("webhook", "Deployment")]
-    told = [
+    explanation_of = [
         findings(managed=owned, mutating=None),
         findings(managed=owned, policies={}),
         findings(managed=owned, daemonsets={}),
         findings(managed=left),
     ]
-    wrong = [[each for each in found if each.level is not Level.OK] for found in told]
-    assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
+    wrong = [[each for each in found if each.level is not Level.OK] for found in explanation_of]
+    assert [{each.run for each in found} for found in wrong] == [{helm}] * len(explanation_of)
 
 
-def test_where_an_agent_is_missing_it_is_not_said_that_all_is_well_too() -> None:
+def test_a_missing_agent_and_all_is_well_are_not_reported_together() -> None:
     found = findings(daemonsets=BOTH | {"gpu-turnstile-agent": DaemonSet(3, 1)})
     assert [each.level for each in found if each.check == "agents"] == [Level.ERROR]
 
@@ -351,13 +349,15 @@ def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
     ]
 
 
-def test_agents_that_nobody_could_find_are_not_said_to_be_registered() -> None:
+def test_agents_that_were_not_found_are_not_reported_as_registered() -> None:
     found = wrong(agents={}, proxies={})
     assert "kubelet unknown: the metrics of no agent were read" in found
 
 
 @pytest.mark.parametrize("agents", [{}, {"n1": UnreadSource("you may not")}])
-def test_what_was_not_compared_is_not_said_to_agree(agents: dict[str, UnreadSource]) -> None:
+def test_facts_that_were_not_compared_are_not_reported_as_equal(
+    agents: dict[str, UnreadSource],
+) -> None:
     (found,) = [each for each in findings(agents=agents) if each.check == "allocations"]
     assert (found.level, found.nodes) == (Level.UNKNOWN, ("n1",))
     assert found.text == "its agent's metrics cannot be read: allocations were not compared"
@@ -372,7 +372,7 @@ def test_what_was_not_compared_is_not_said_to_agree(agents: dict[str, UnreadSour
         ({"webhook": Level.UNKNOWN, "agents": Level.UNKNOWN}, 3),
     ],
 )
-def test_who_may_read_nothing_but_the_version_is_told_so(
+def test_a_user_who_may_read_only_the_version_is_shown_that(
     levels: dict[str, Level], code: int
 ) -> None:
     """Every user may read the version: it says nothing of an installation."""
@@ -396,7 +396,7 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
     assert wrong(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
 
 
-def test_a_cordoned_card_is_no_trouble() -> None:
+def test_a_cordoned_card_is_no_problem_for_the_doctor() -> None:
     assert wrong(nodes=[node("n1", 100, 4, cordoned="GPU-n1-1")]) == []
 
 
@@ -423,8 +423,8 @@ def test_the_image_that_most_run_is_the_common_one(
     proxies = [pod("proxy", f"p{at}", f"n{at}") for at in range(len(images))]
     programs = [*without("agent", "proxy"), *agents, *proxies]
     found = [each for each in findings(nodes=nodes, programs=programs) if each.check == "agents"]
-    told = {each.nodes: each.text for each in found if each.level is Level.WARNING}
-    assert told == expected
+    explanation_of = {each.nodes: each.text for each in found if each.level is Level.WARNING}
+    assert explanation_of == expected
 
 
 def test_nodes_with_the_same_trouble_are_one_finding() -> None:
@@ -438,7 +438,7 @@ def test_nodes_with_the_same_trouble_are_one_finding() -> None:
     assert "spec.nodeName=n1" in found.run
 
 
-def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
+def test_for_one_node_only_its_own_and_cluster_findings_are_shown() -> None:
     nodes = [node("n1"), node("n2", inventory=None)]
     programs = [*without("none"), pod("agent", "a2", "n2"), pod("proxy", "p2", "n2")]
     facts = replace(HEALTHY, nodes=nodes, programs=programs)
@@ -454,7 +454,7 @@ def test_without_an_extender_none_is_missed() -> None:
     assert wrong(programs=programs, lease=None, extenders={}, managed=owned) == []
 
 
-def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
+def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:
     """Its Deployment is there, with no replicas: a kube-scheduler that asks it binds nothing."""
     found = wrong(programs=without("scheduler", "kube-scheduler"), lease=None, extenders={})
     assert found == [

@@ -2,7 +2,7 @@
 
 from placement.cluster.holdings import Provenance
 from tests.placement.cluster.builders import Json, hint, make_node, make_pod, record
-from tests.view.model.test_state import node_in, pod_in, state_of, told
+from tests.view.model.test_state import explanation_of, node_in, pod_in, state_of
 from view.model.reports import Part
 
 ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
@@ -27,16 +27,16 @@ def test_it_is_shown_on_that_card_and_on_no_other() -> None:
     assert (container.source, container.evidence) == (Provenance.RECORDED, "witness")
 
 
-def test_what_is_lost_is_said_where_people_look() -> None:
+def test_a_lost_card_is_shown_in_all_views() -> None:
     state = state_of([make_node("n1", 2)], [lost()])
     report = state.report()
     text = "container c0 holds a missing card (GPU-gone-0)"
     assert pod_in(report, "lost").why == text
     note = "pod default/lost holds a missing card (GPU-gone-0)"
     assert note in node_in(report, "n1").notes
-    story = told(state, "lost")
-    assert story.summary == f"runs on n1; {text}"
-    allocated = next(each for each in story.steps if each.name == "allocated")
+    explanation = explanation_of(state, "lost")
+    assert explanation.summary == f"runs on n1; {text}"
+    allocated = next(each for each in explanation.steps if each.name == "allocated")
     assert allocated.state == "wrong"
     assert allocated.text == (
         "c0: 50 cores and 8 blocks of a missing card (GPU-gone-0), reported by the "
@@ -52,7 +52,7 @@ def test_of_two_cards_one_may_be_lost() -> None:
     (container,) = pod_in(report, "lost").containers
     assert [(each.uuid, each.lost) for each in container.parts] == [(TWO, False), (GONE, True)]
     assert (
-        told(state, "lost")
+        explanation_of(state, "lost")
         .steps[3]
         .text.startswith("c0: 200 cores and 8 blocks of card 1 and a missing card (GPU-gone-0), ")
     )
@@ -61,14 +61,14 @@ def test_of_two_cards_one_may_be_lost() -> None:
 def test_another_pod_fits_beside_it_and_ending_it_is_not_offered() -> None:
     node = make_node("n1", 1)
     state = state_of([node], [lost(), make_pod("new", (60, 4))])
-    assert [each.fits for each in told(state, "new").nodes] == [True]
+    assert [each.fits for each in explanation_of(state, "new").nodes] == [True]
     state = state_of([node], [lost(), lost("held", (ONE,), 60), make_pod("new", (60, 4))])
-    assert [each.text for each in told(state, "new").changes if each.kind == "delete-pods"] == [
-        "delete pod default/held on card 0 of n1 (frees 60 cores, 8 blocks)"
-    ]
+    assert [
+        each.text for each in explanation_of(state, "new").changes if each.kind == "delete-pods"
+    ] == ["delete pod default/held on card 0 of n1 (frees 60 cores, 8 blocks)"]
 
 
-def test_a_chosen_card_that_is_not_there_is_not_shown_as_chosen() -> None:
+def test_a_chosen_card_that_the_node_lacks_is_not_shown_as_chosen() -> None:
     """The agent will place the pod; it shows where it is expected."""
     pod = make_pod("early", (50, 8), node="n1", annotations=hint("7"))
     (container,) = pod_in(state_of([make_node("n1", 2)], [pod]).report(), "early").containers

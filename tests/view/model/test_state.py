@@ -44,7 +44,7 @@ def scene() -> ClusterState:
     return state
 
 
-def told(state: ClusterState, name: str) -> PodExplanation:
+def explanation_of(state: ClusterState, name: str) -> PodExplanation:
     found = state.explain("default", name)
     assert found is not None
     return found
@@ -99,12 +99,12 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
         ),
     ],
 )
-def test_what_keeps_a_pod_is_told_in_one_line(pod: Json, stage: Stage, why: str) -> None:
+def test_the_reason_of_a_pending_pod_is_one_line(pod: Json, stage: Stage, why: str) -> None:
     report = state_of([make_node("n1", 1)], [pod]).report()
     assert (report.pods[0].stage, report.pods[0].why) == (stage, why)
 
 
-def test_without_nodes_it_is_told_that_there_are_none() -> None:
+def test_without_nodes_it_shows_that_there_are_none() -> None:
     pods = state_of([], [make_pod("a", (30, 4))]).report().pods
     assert pods[0].why == "no node of this cluster has GPUs"
 
@@ -173,7 +173,7 @@ def test_a_node_has_notes_on_what_is_odd(node: Json, pods: list[Json], note: str
 
 
 def test_an_inventory_may_have_its_cards_in_any_order() -> None:
-    node = make_node("n1", 2, sick=[1])
+    node = make_node("n1", 2, unhealthy=[1])
     annotations = node["metadata"]["annotations"]
     inventory = decode_inventory(annotations[NAMES.gpu_cards])
     turned = replace(inventory, cards=inventory.cards[::-1], free=inventory.free[::-1])
@@ -228,8 +228,8 @@ def test_a_whole_card_holds_all_of_its_memory() -> None:
     assert not any(each.overbooked for each in node.cards)
     parts = [part for each in pod_in(report, "both").containers for part in each.parts]
     assert [(part.cores, part.blocks) for part in parts] == [(100, 16), (10, 4)]
-    told = make_pod("told", (100, 6), node="n1", annotations=record(c0=(["GPU-n1-0"], 100, 6)))
-    pod = pod_in(state_of([make_node("n1", 1, blocks=16)], [told]).report(), "told")
+    recorded = make_pod("told", (100, 6), node="n1", annotations=record(c0=(["GPU-n1-0"], 100, 6)))
+    pod = pod_in(state_of([make_node("n1", 1, blocks=16)], [recorded]).report(), "told")
     assert [(part.cores, part.blocks) for part in pod.containers[0].parts] == [(100, 16)]
 
 
@@ -268,13 +268,13 @@ def _of_web(name: str, created: str, node: str = "n1", **more: Any) -> Json:
         ("2025-11-22T08:57:00Z", "2025-11-22T08:56:00Z", True),
     ],
 )
-def test_a_denial_that_has_healed_is_gone(at: str, created: str, shown: bool) -> None:
+def test_a_denial_that_no_longer_applies_is_gone(at: str, created: str, shown: bool) -> None:
     state = state_of([make_node("n1", 1)], [_of_web("a", created)] if created else [])
     state.put_event(_denied(at))
     assert [each.at for each in state.report().denied] == [at] * shown
 
 
-def test_a_pod_that_its_owner_has_replaced_is_history() -> None:
+def test_a_failed_pod_with_a_newer_sibling_is_marked_as_replaced() -> None:
     failed = _of_web("a", "2025-11-22T08:50:00Z", phase="Failed")
     state = state_of([make_node("n1", 1)], [failed])
     assert not state.report().pods[0].replaced
@@ -291,16 +291,21 @@ def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
     state.put_pod(scenes.waiting("b", (30, 400)))
     for uid in ("u-a", "u-b"):
         state.drop_pod(uid)
-    for name, said in (("a", "runs on n1"), ("b", "is pending: no card has 400 blocks (1 node)")):
-        story = told(state, name)
-        assert story.deleted == "2025-11-22T09:00:00Z"
-        assert story.summary == f"was deleted at {story.deleted}; before that it {said}"
-        assert (story.nodes, story.cards, story.changes) == ((), (), ())
+    for name, summary in (
+        ("a", "runs on n1"),
+        ("b", "is pending: no card has 400 blocks (1 node)"),
+    ):
+        explanation = explanation_of(state, name)
+        assert explanation.deleted == "2025-11-22T09:00:00Z"
+        assert (
+            explanation.summary == f"was deleted at {explanation.deleted}; before that it {summary}"
+        )
+        assert (explanation.nodes, explanation.cards, explanation.changes) == ((), (), ())
     assert state.report().pods == ()
     now += timedelta(minutes=16)
     assert state.explain("default", "a") is None
     state.put_pod(scenes.running("a", (30, 4), "n1", 0))
-    assert told(state, "a").deleted == ""
+    assert explanation_of(state, "a").deleted == ""
 
 
 # --- properties -------------------------------------------------------------------------
@@ -333,7 +338,7 @@ def _bound(number: int, limits: Any, inits: Any, known: str, card: int) -> Json:
 @example([([(200, 1)], [], "record", 0)], [(10, 1)])
 @example([([(200, 4)], [(10, 4)], "hint", 0)], [(10, 1)])
 @given(_pods, st.lists(_limit, min_size=1, max_size=2))
-def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
+def test_held_and_free_add_up_and_the_largest_fit_matches_placement(
     pods: list[Any], asked: list[tuple[int, int]]
 ) -> None:
     objects = [_bound(number, *each) for number, each in enumerate(pods)]

@@ -1,4 +1,4 @@
-"""Who holds and who wastes, now and in the last day, added up."""
+"""Usage now and in the last day, summed up."""
 
 from dataclasses import replace
 

@@ -75,24 +75,28 @@ def _of(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     assert is_dataclass(kind), kind
     if kind.__name__ not in known:
         known[kind.__name__] = {}
-        types, said = get_type_hints(kind, include_extras=True), _said(kind.__doc__ or "")
+        types, description = (
+            get_type_hints(kind, include_extras=True),
+            _attribute_descriptions(kind.__doc__ or ""),
+        )
         names = {each.name: _camel(each.name) for each in fields(kind)}
         properties = {
-            key: _field(types[name], said.get(name, ""), known) for name, key in names.items()
+            key: _field(types[name], description.get(name, ""), known)
+            for name, key in names.items()
         }
         summary = (kind.__doc__ or "").split("\n")[0]
         known[kind.__name__] = {"description": summary, **_object(properties)}
     return {"$ref": f"#/$defs/{kind.__name__}"}
 
 
-def _field(kind: Any, said: str, known: dict[str, Any]) -> dict[str, Any]:
+def _field(kind: Any, description: str, known: dict[str, Any]) -> dict[str, Any]:
     if get_origin(kind) is Annotated:
-        kind, said = get_args(kind)
-    return {**_of(kind, known), **({"description": _plain(said)} if said else {})}
+        kind, description = get_args(kind)
+    return {**_of(kind, known), **({"description": _plain(description)} if description else {})}
 
 
-def _said(doc: str) -> dict[str, str]:
-    """Return what a docstring says of each attribute."""
+def _attribute_descriptions(doc: str) -> dict[str, str]:
+    """Return a docstring's description of each attribute."""
     _, _, listed = doc.partition("Attributes:\n")
     found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.MULTILINE)
     return {name: _plain(text) for name, text in found}

@@ -104,7 +104,7 @@ def test_an_error_is_one_line_as_kubectl_words_it(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         ("kind: Service", "error: kind: Unsupported value: 'Service'"),
         ("- 1", "error: error parsing: a manifest must be an object"),
@@ -113,16 +113,16 @@ def test_an_error_is_one_line_as_kubectl_words_it(
     ],
 )
 def test_a_manifest_that_cannot_be_read_ends_fit_with_2(
-    kubeconfig: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+    kubeconfig: Path, capsys: pytest.CaptureFixture[str], text: str, error: str
 ) -> None:
     manifest = kubeconfig.with_name("pod.yaml")
     manifest.write_text(text)
     result = Result(["fit", "-f", str(manifest)], capsys)
     assert (result.code, result.out) == (2, "")
-    assert said in result.err
+    assert error in result.err
 
 
-def test_fit_ends_with_3_where_nobody_answers(
+def test_fit_exits_with_3_if_the_cluster_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
@@ -135,7 +135,7 @@ def test_fit_ends_with_3_where_nobody_answers(
 
 
 @pytest.mark.parametrize("command", ["", "nodes", "pods", "explain", "fit", "top"])
-def test_help_is_whole_sentences_and_says_every_default(
+def test_help_is_whole_sentences_and_has_every_default(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = Result([*command.split(), "--help"], capsys).out
@@ -172,7 +172,7 @@ def test_pods_show_what_agents_measure_of_them(
     assert "USED" not in Result(["pods", "--no-use"], capsys).out
 
 
-def test_the_last_day_is_asked_of_prometheus(
+def test_the_last_day_is_queried_from_prometheus(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
@@ -275,7 +275,7 @@ def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
     shown = "Reading the cluster: 100 nodes, 500 pods"
     eventually(lambda: shown in terminal.getvalue(), "it is shown")
     progress.end()
-    said = terminal.getvalue()
+    output = terminal.getvalue()
     progress("pods", 900)  # which a watch reads again, below its page
-    assert terminal.getvalue() == said
-    assert said.endswith("\x1b[2K")
+    assert terminal.getvalue() == output
+    assert output.endswith("\x1b[2K")

@@ -89,7 +89,7 @@ def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
     assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
 
 
-def test_a_refusal_of_the_server_is_told(
+def test_a_refusal_of_the_server_is_shown(
     api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.deny("patch /api/v1/nodes/n1")

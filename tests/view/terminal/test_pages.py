@@ -12,7 +12,7 @@ import pytest
 from contract.inventory import decode_inventory, encode_inventory
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of, told
+from tests.view.model.test_state import ALL_PODS, explanation_of, pod_in, scene, state_of
 from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
@@ -47,8 +47,8 @@ def drawn(page: Page, width: int | None = 400, *, color: bool = False) -> list[s
     return Screen(StringIO(), color=color, width=width).draw(page).splitlines()
 
 
-def story(state: ClusterState, name: str, *, wide: bool = False) -> Page:
-    return show_explanation(told(state, name), NOW, wide=wide)
+def explanation(state: ClusterState, name: str, *, wide: bool = False) -> Page:
+    return show_explanation(explanation_of(state, name), NOW, wide=wide)
 
 
 def pages(state: ClusterState) -> Mapping[str, Page]:
@@ -59,7 +59,7 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
         "wide": show_nodes(report, NOW, wide=True),
         "pods": show_pods(report.pods, NOW, namespace="default"),
         "all": show_pods(report.pods, NOW, namespace=None, wide=True, uses=uses),
-        "story": story(state, "big"),
+        "explanation": explanation(state, "big"),
         "fit": show_fits(state.fit(make_pod("new", (99, 33)))),
         "top": show_usage(USES, CARDS),
     }
@@ -69,7 +69,7 @@ def test_the_documentation_shows_what_is_printed() -> None:
     page = (Path(__file__).parents[3] / "docs/kubectl-gpu.md").read_text(encoding="utf-8")
     for lines in (
         drawn(show_nodes(scene().report(), NOW), 128),
-        drawn(story(scene(), "big"), 118),
+        drawn(explanation(scene(), "big"), 118),
     ):
         assert "\n".join(lines) in page
 
@@ -84,11 +84,11 @@ def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
 
 def test_a_terminal_has_a_thousand_rows_and_a_file_all_of_them() -> None:
     grid = table(range(1001), (Column("N"), lambda number: number))
-    assert drawn([grid])[-2:] == ["999", "... 1 more rows (all rows: add | less)"]
+    assert drawn([grid])[-2:] == ["999", "... 1 more row (all rows: add | less)"]
     assert drawn([grid], None)[-1] == "1000"
 
 
-def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits() -> None:
+def test_a_low_screen_counts_hidden_rows_and_drops_nodes_before_pending_pods() -> None:
     nodes = [make_node(f"many-{each:02}", 2) for each in range(30)]
     state = state_of(nodes, [scenes.waiting(f"w{each}", (900, 0)) for each in range(2)])
     lines = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 20).splitlines()
@@ -115,8 +115,10 @@ def test_150_pods_that_wait_do_not_bury_the_nodes() -> None:
     assert "\n".join(drawn(show_nodes(report, NOW, every=True))).count("default/sweep-") == 150
 
 
-def test_a_pod_that_is_deleted_is_told_of() -> None:
-    page = show_explanation(replace(told(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW)
+def test_a_deleted_pod_is_shown_as_deleted() -> None:
+    page = show_explanation(
+        replace(explanation_of(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW
+    )
     assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z. Last known state:"
 
 
@@ -130,11 +132,11 @@ def test_a_pod_that_is_deleted_is_told_of() -> None:
         ),
     ],
 )
-def test_an_empty_page_says_why_it_is_empty(gaps: Sequence[Gap], lines: list[str]) -> None:
+def test_an_empty_page_shows_why_it_is_empty(gaps: Sequence[Gap], lines: list[str]) -> None:
     assert drawn(show_nodes(state_of([], [], *gaps).report(), NOW)) == lines
 
 
-def test_what_may_not_be_seen_is_shown_as_such() -> None:
+def test_hidden_pods_are_shown_as_hidden() -> None:
     node = scenes.free(make_node("n1", 1), cores=30, blocks=10)
     lines = drawn(show_nodes(state_of([node], [], ALL_PODS).report(), NOW))
     assert lines[2].endswith("hidden (no permission) 70+22")
@@ -182,7 +184,7 @@ def test_what_would_be_refused_or_has_no_node_fits_nowhere() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("name", ["nodes", "pods", "all", "top", "story", "fit"])
+@pytest.mark.parametrize("name", ["nodes", "pods", "all", "top", "explanation", "fit"])
 def test_a_narrow_terminal_loses_columns_but_neither_nodes_nor_pods(name: str, width: int) -> None:
     long = "trainer-of-the-largest-model-5d8f7c9b4-x2lqz"
     node = scenes.free(make_node("gpu-node-with-a-long-name.example.org", 1))
@@ -213,9 +215,9 @@ def hostile_state() -> ClusterState:
     node = scenes.free(make_node("n1", 2, models=[evil, evil]))
     annotations = node["metadata"]["annotations"]
     inventory = decode_inventory(annotations[NAMES.gpu_cards])
-    sick = replace(inventory.cards[0], unhealthy=evil)
+    unhealthy = replace(inventory.cards[0], unhealthy=evil)
     annotations[NAMES.gpu_cards] = encode_inventory(
-        replace(inventory, cards=(sick, *inventory.cards[1:]))
+        replace(inventory, cards=(unhealthy, *inventory.cards[1:]))
     )
     node["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": evil}]
     wish: dict[str, Any] = {"annotations": {NAMES.use_gpu_type: evil, NAMES.gpu_policy: evil}}
@@ -230,7 +232,7 @@ def hostile_state() -> ClusterState:
     return state
 
 
-@pytest.mark.parametrize("name", ["nodes", "wide", "pods", "all", "story", "fit"])
+@pytest.mark.parametrize("name", ["nodes", "wide", "pods", "all", "explanation", "fit"])
 def test_no_text_of_the_cluster_steers_the_terminal_or_is_markup(name: str) -> None:
     page = pages(hostile_state())[name]
     text = Screen(StringIO(), color=False, width=400).draw(page)
@@ -239,7 +241,7 @@ def test_no_text_of_the_cluster_steers_the_terminal_or_is_markup(name: str) -> N
 
 
 class Terminal(StringIO):
-    """A stream that says that somebody looks at it."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -302,7 +304,7 @@ def test_line_ends_become_spaces_and_other_steering_is_spelled_out() -> None:
 
 
 def test_nodes_and_cards_that_are_alike_stand_together() -> None:
-    nodes = [make_node(f"n{number}", 4, sick=[2]) for number in range(3)]
+    nodes = [make_node(f"n{number}", 4, unhealthy=[2]) for number in range(3)]
     held = scenes.running("a", (60, 4), "n2", 0)
     lines = drawn(show_fits(state_of(nodes, [held]).fit(make_pod("new", (60, 400)))))
     assert lines[4:10] == [
@@ -316,23 +318,23 @@ def test_nodes_and_cards_that_are_alike_stand_together() -> None:
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
-def test_a_pod_that_nothing_would_help_is_told_so() -> None:
+def test_a_pod_that_no_change_would_help_shows_that() -> None:
     state = state_of([make_node("n1", 2)], [on_card(card) for card in (0, 1)])
     state.put_pod(scenes.waiting("b", (900, 0)))
-    said = (
+    message = (
         "No single change that gpu-turnstile can suggest would make it fit: "
         "no node has 9 cards; the largest has 2."
     )
-    assert said in drawn(story(state, "b"))
-    assert said in drawn(show_fits(state.fit(make_pod("b", (900, 0)))))
+    assert message in drawn(explanation(state, "b"))
+    assert message in drawn(show_fits(state.fit(make_pod("b", (900, 0)))))
 
 
-def test_how_a_change_is_made_is_said_where_its_author_can_make_one() -> None:
+def test_instructions_are_shown_for_changes_that_the_author_can_make() -> None:
     how = "  To apply a change of the manifest, delete the pod and create it again"
-    for held, says in (((60, 4), True), ((100, 32), False)):
+    for held, shown in (((60, 4), True), ((100, 32), False)):
         pods = [scenes.running("a", held, "n1", 0), scenes.waiting("b", (50, 4))]
         state = state_of([make_node("n1", 1)], pods)
-        assert any(line.startswith(how) for line in drawn(story(state, "b"))) == says
+        assert any(line.startswith(how) for line in drawn(explanation(state, "b"))) == shown
 
 
 def on_card(card: int) -> Json:
@@ -342,7 +344,7 @@ def on_card(card: int) -> Json:
 def test_one_of_something_is_not_written_as_several() -> None:
     held = [scenes.running("a", (99, 31), "n1", 0)]
     state = state_of([make_node("n1", 1)], [*held, scenes.waiting("b", (1, 2), (1, 1))])
-    lines = drawn(story(state, "b"))
+    lines = drawn(explanation(state, "b"))
     ours = [line for line in lines if "no card has" not in line]  # the extender's words
     assert not [line for line in ours if re.search(r"\b1 (cores|blocks|memory blocks)\b", line)]
     assert "  card 0   no     A100: 1 block free, 2 needed" in lines

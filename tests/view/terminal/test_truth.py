@@ -90,7 +90,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("name", "stage", "said"),
+    ("name", "stage", "expected"),
     [
         ("oom", "failed", "c0: OOMKilled, exit code 137 (SIGKILL); restarted 3 times"),
         ("error", "failed", "Evicted; c0: Error, exit code 1: no such file; restarted 3 times"),
@@ -110,15 +110,15 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
         ),
     ],
 )
-def test_a_failed_pod_says_how_it_failed(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, said: str
+def test_a_failed_pod_is_shown_with_its_reason(
+    api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, expected: str
 ) -> None:
     rows = run(capsys, "pods", "--no-headers").out.splitlines()
     row = next(each for each in rows if each.startswith(f"{name} "))
     assert row.split()[1] == stage.capitalize()
-    assert row.endswith(said)
+    assert row.endswith(expected)
     text = run(capsys, "explain", name).out
-    assert said in text
+    assert expected in text
     assert "succeeded" not in text
     if stage != "running":
         overview = run(capsys).out
@@ -175,7 +175,7 @@ def test_who_may_read_single_nodes_sees_those_of_their_pods(
     assert run(capsys, "nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
 
 
-def test_without_the_right_to_list_pods_nobody_waits_for_all_that_is_known(
+def test_without_permission_to_list_pods_pending_pods_are_unknown(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.deny(PODS, "get .*/pods/train")
@@ -204,7 +204,7 @@ def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
     assert GRANT.format("pods,events") in text
 
 
-def test_what_is_unknown_is_said_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_facts_are_shown_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     api.deny("list /api/v1/.*events")  # of ours, of denials, and of the pod
     assert run(capsys, "explain", "whole").out.count("Missing permission: list events") == 1
 
@@ -220,7 +220,7 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
 
 
 @pytest.mark.parametrize(
-    ("manifests", "code", "said"),
+    ("manifests", "code", "expected"),
     [
         ([deployment(10, 7)], 0, "Deployment web fits: all 7 pods on 2 nodes: n1 (4), "),
         ([deployment(10, 20)], 1, "Deployment web does not fit: 7 of 20 pods fit on 2 nodes"),
@@ -244,15 +244,15 @@ def test_the_exit_code_of_fit_is_about_all_pods(
     *,
     manifests: Sequence[Json],
     code: int,
-    said: str,
+    expected: str,
 ) -> None:
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(manifests))
     found = run(capsys, "fit", "-f", str(tmp_path / "all.yaml"))
     assert found.code == code, found.out
-    assert said in found.out + found.err
+    assert expected in found.out + found.err
 
 
-def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
+def test_fit_shows_how_many_fit_where_what_is_missing_and_what_is_unknown(
     api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "web.json"
@@ -353,14 +353,14 @@ def test_a_pod_is_named_as_it_is_printed(
     assert run(capsys, "explain", "a", "b").code == 2
 
 
-def test_a_time_limit_ends_the_waiting(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_timeout_ends_the_wait(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     api.fail(SILENCE)
     found = run(capsys, "nodes", "--request-timeout", "1s")
     assert (found.code, found.out) == (1, "")
     assert found.err.startswith("Unable to connect to the server: ")
 
 
-def test_a_list_for_machines_says_which_schema_and_how_old(
+def test_a_json_list_has_its_schema_and_age(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kinds = {
@@ -430,7 +430,7 @@ class Watch:
         return text in self.out.getvalue()
 
 
-def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
+def test_a_watch_shows_that_it_is_stale_and_current_again(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
@@ -448,7 +448,7 @@ def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
         )
 
 
-def test_machines_are_told_of_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_has_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
@@ -495,16 +495,16 @@ def test_a_watch_reads_no_list_twice_and_shows_what_changes_until_it_is_interrup
     ]
 
 
-def test_the_doctor_of_a_cluster_that_does_not_answer_says_so_once(
+def test_the_doctor_reports_an_unreachable_cluster_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(kubeconfig_for("http://127.0.0.1:1"), encoding="utf-8")
     with pytest.raises(SystemExit) as ended:
         commands.main(["doctor", "--kubeconfig", str(kubeconfig)])
-    said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (3, "")
-    assert said.err == (
+    captured = capsys.readouterr()
+    assert (ended.value.code, captured.out) == (3, "")
+    assert captured.err == (
         "The connection to the server 127.0.0.1:1 was refused - did you specify the right host "
         "or port?\n"
     )

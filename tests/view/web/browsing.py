@@ -41,8 +41,8 @@ class Page:
             http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         ) as connection:
             connection.request(method, path, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            response = connection.getresponse()
+            return response.status, response.read().decode()
 
     def wait(self, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + DEADLINE
@@ -124,10 +124,10 @@ def look(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> N
 
 
 def console(driver: WebDriver) -> list[str]:
-    """Return what was said on the console since this was last asked.
+    """Return the console messages since the last call.
 
-    But for what Chromium says when an interface of the machine comes or goes.
+    Messages about network interfaces that appear or disappear are left out.
     """
     entries: list[dict[str, str]] = driver.get_log("browser")  # type: ignore[no-untyped-call]  # is not typed
-    said = [each["message"] for each in entries]
-    return [each for each in said if "ERR_NETWORK_CHANGED" not in each]
+    messages = [each["message"] for each in entries]
+    return [each for each in messages if "ERR_NETWORK_CHANGED" not in each]

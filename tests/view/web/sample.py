@@ -22,7 +22,7 @@ def gpu_node(
     *,
     blocks: int = 320,
     held: Sequence[Part] = (),
-    sick: Sequence[int] = (),
+    unhealthy: Sequence[int] = (),
     away: bool = False,
 ) -> Json:
     """A node, and what its agent has counted."""
@@ -36,7 +36,7 @@ def gpu_node(
                 model,
                 blocks * BLOCK,
                 index // 2,
-                "Xid 79: the card has fallen off the bus" if index in sick else "",
+                "Xid 79: the card has fallen off the bus" if index in unhealthy else "",
             )
         )
         size, taken = Amounts(100, blocks), (Amounts(*each[2:4]) for each in of_card)
@@ -46,7 +46,7 @@ def gpu_node(
     )
     node["metadata"]["uid"] = f"u-{name}"
     node["status"] = {
-        "allocatable": {NAMES.core: "0" if away else str(100 * (cards - len(sick)))},
+        "allocatable": {NAMES.core: "0" if away else str(100 * (cards - len(unhealthy)))},
         "capacity": {NAMES.core: str(100 * cards)},
         "conditions": [{"type": "Ready", "status": "True"}],
     }
@@ -66,12 +66,12 @@ def held_pod(namespace: str, name: str, *parts: Part, container: str = "main") -
     return pod
 
 
-def waiting_pod(namespace: str, name: str, cores: int, blocks: int, said: str = "") -> Json:
+def waiting_pod(namespace: str, name: str, cores: int, blocks: int, message: str = "") -> Json:
     """A pod that has no node."""
     pod = _pod(namespace, name, cores, blocks)
-    if said:
+    if message:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        pod["status"]["conditions"] = [condition | {"message": said}]
+        pod["status"]["conditions"] = [condition | {"message": message}]
     return pod
 
 
@@ -117,8 +117,8 @@ def cluster() -> list[Json]:
     chosen = _pod("vision", "detect-canary", 40, 64, node="a100-2")
     chosen["metadata"]["annotations"] |= hint("2")
     held = [part for parts in _HELD.values() for part in parts]
-    said = "0/4 nodes are available: 4 gpu-turnstile: fewer than 2 cards have 100 cores free."
-    wide = waiting_pod("llm", "pretrain-13b", 200, 512, said)
+    message = "0/4 nodes are available: 4 gpu-turnstile: fewer than 2 cards have 100 cores free."
+    wide = waiting_pod("llm", "pretrain-13b", 200, 512, message)
     refused = _pod("vision", "augment-xl", 80, 160, node="l40s-1", phase="Failed")
     refused["status"] |= {
         "reason": "UnexpectedAdmissionError",
@@ -129,7 +129,7 @@ def cluster() -> list[Json]:
     return [
         gpu_node("a100-1", held=held),
         gpu_node("a100-2", held=held),
-        gpu_node("l40s-1", L40S, 2, blocks=192, held=held, sick=[1]),
+        gpu_node("l40s-1", L40S, 2, blocks=192, held=held, unhealthy=[1]),
         gpu_node("l40s-2", L40S, 2, blocks=192, away=True),
         *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in _TEAMS),
         *pods,

@@ -71,8 +71,8 @@ class Shown(Live):
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
         if self.broken:
             raise RuntimeError("a mistake of ours")
-        story = self.state.explain(namespace, name)
-        return story and explanation_with_usage(story, self.uses)
+        explanation = self.state.explain(namespace, name)
+        return explanation and explanation_with_usage(explanation, self.uses)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -161,35 +161,42 @@ def test_every_card_and_holder_of_the_model_is_on_the_page(
     assert "unhealthy: Xid 79: the card has fallen off the bus" in text
 
 
-def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
+def test_a_pods_page_has_its_explanation(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     for namespace, name in (
         *(("llm", "pretrain-13b"), ("vision", "augment-xl")),
         *(("llm", "finetune-70b"), ("vision", "detect-canary")),
     ):
-        story = shown.state.explain(namespace, name)
-        assert story is not None
+        explanation = shown.state.explain(namespace, name)
+        assert explanation is not None
         text = text_of(client.get(f"/pods/{namespace}/{name}").text)
-        told = [
-            *(story.summary, *(each.text for each in story.steps), *story.limits),
-            *(part for each in story.changes for part in (each.text, each.manifest, each.needs)),
-            *(each.node for each in story.nodes),
-            *(card.why_not for node in story.nodes for card in node.cards if not story.cards),
-            *(evidence_text(each) for each in story.pod.containers),
+        texts = [
+            *(explanation.summary, *(each.text for each in explanation.steps), *explanation.limits),
+            *(
+                part
+                for each in explanation.changes
+                for part in (each.text, each.manifest, each.needs)
+            ),
+            *(each.node for each in explanation.nodes),
+            *(
+                card.why_not
+                for node in explanation.nodes
+                for card in node.cards
+                if not explanation.cards
+            ),
+            *(evidence_text(each) for each in explanation.pod.containers),
             *(
                 f"{each.namespace}/{each.pod} {each.container}"
-                for card in story.cards
+                for card in explanation.cards
                 for each in card.holders
             ),
-            *(each.message for each in story.pod.events),
-            *(part.uuid for each in story.pod.containers for part in each.parts),
+            *(each.message for each in explanation.pod.events),
+            *(part.uuid for each in explanation.pod.containers for part in each.parts),
         ]
-        assert [each for each in told if each not in text] == []
+        assert [each for each in texts if each not in text] == []
 
 
-def test_a_pod_that_has_its_cards_is_shown_who_shares_them(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown, client: FlaskClient) -> None:
     """Not its own cards as free for it, as if it looked for some."""
     shown.fill(*cluster())
     for name, has in (("train-resnet-0", True), ("augment-xl", False)):
@@ -200,7 +207,7 @@ def test_a_pod_that_has_its_cards_is_shown_who_shares_them(
     assert "vision/detect-canary c0 40 cores, 16 GiB chosen" in text
 
 
-def test_both_pages_say_what_the_units_are(shown: Shown, client: FlaskClient) -> None:
+def test_both_pages_show_their_units(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     for path in ("/", "/pods/llm/pretrain-13b"):
         text = text_of(client.get(path).text)
@@ -208,7 +215,7 @@ def test_both_pages_say_what_the_units_are(shown: Shown, client: FlaskClient) ->
         assert "512 blocks (128 GiB)" in text
 
 
-def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:
+def test_unknown_values_are_shown_as_unknown(shown: Shown, client: FlaskClient) -> None:
     shown.waiting_for = "not ready yet: pods are being listed"
     assert shown.waiting_for in client.get("/").text
     assert shown.waiting_for in client.get("/pods/a/b").text
@@ -256,9 +263,7 @@ def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: Fla
 # --- hostile cluster ------------------------------------------------------------------
 
 
-def test_what_pods_and_nodes_say_is_text_and_never_markup(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskClient) -> None:
     card = Card("GPU-1", 0, EVIL, 32 * BLOCK, None, EVIL)
     node = bare_node(
         "n1", encode_inventory(PublishedInventory(BLOCK, (card,), free=(Amounts(100, 32),)))
@@ -271,8 +276,8 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
     ]
     owner = {"kind": EVIL, "metadata": {"name": EVIL, "namespace": EVIL}}
     denied = scenes.event(owner, "FailedCreate", f"gpu-turnstile {EVIL}", EVIL)
-    told = record(c0=(["GPU-1"], 10, 1))
-    holder = make_pod(EVIL, (10, 1), node="n1", annotations=told, namespace=EVIL)
+    annotations = record(c0=(["GPU-1"], 10, 1))
+    holder = make_pod(EVIL, (10, 1), node="n1", annotations=annotations, namespace=EVIL)
     shown.state.set_gaps([Gap(EVIL, EVIL, EVIL)])
     shown.fill(node, pod, holder, denied, scenes.event(pod, EVIL, EVIL, EVIL))
     for path in (
@@ -293,13 +298,13 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
         assert "49" not in text_of(page).split()
 
 
-def test_what_pods_say_turns_no_text_around_and_is_not_endless(
+def test_texts_of_pods_cannot_reverse_the_text_direction_and_are_truncated(
     shown: Shown, client: FlaskClient
 ) -> None:
-    said = f"{scenes.HOSTILE}{'x' * 5000}"
-    pod = scenes.waiting("p", (10, 1), message=said, annotations={NAMES.use_gpu_type: said})
-    denied = {**scenes.denied(), "message": f"gpu-turnstile {said}"}
-    shown.fill(make_node("n1", 1), pod, denied, scenes.event(pod, "Odd", said, said))
+    hostile = f"{scenes.HOSTILE}{'x' * 5000}"
+    pod = scenes.waiting("p", (10, 1), message=hostile, annotations={NAMES.use_gpu_type: hostile})
+    denied = {**scenes.denied(), "message": f"gpu-turnstile {hostile}"}
+    shown.fill(make_node("n1", 1), pod, denied, scenes.event(pod, "Odd", hostile, hostile))
     for path in ("/", "/pods/default/p"):
         text = unescape(client.get(path).text)
         assert r"\x1b[31m[red]evil\x1b]0;title\x07\u202e" in text
@@ -314,7 +319,7 @@ def test_what_pods_say_turns_no_text_around_and_is_not_endless(
         Card("GPU-1", 0, "A100", 10**400),
     ],
 )
-def test_what_one_node_says_of_its_cards_does_not_cost_the_page(
+def test_an_invalid_node_annotation_does_not_break_the_page(
     shown: Shown, client: FlaskClient, card: Card
 ) -> None:
     node = bare_node(
@@ -348,8 +353,8 @@ def test_every_url_is_relative_and_nothing_is_inline(shown: Shown, client: Flask
     "path", ["/", "/rows", "/pods/a/b", "/static/page.js", "/healthz", "/metrics", "/no/such"]
 )
 def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
-    with client.get(path) as answer:  # a file is closed with it
-        headers = answer.headers
+    with client.get(path) as response:  # a file is closed with it
+        headers = response.headers
     policy = dict(each.split(" ", 1) for each in headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
     assert policy["script-src"] == policy["style-src"] == "'self'"
@@ -363,21 +368,23 @@ def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("path", ["/", "/static/page.js", "/no/such"])
-def test_nothing_but_reading_is_answered(client: FlaskClient, path: str, method: str) -> None:
-    answer = client.open(path, method=method)
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, HEAD")
+def test_only_read_methods_are_served(client: FlaskClient, path: str, method: str) -> None:
+    response = client.open(path, method=method)
+    assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
 def test_a_page_of_another_name_is_not_served(client: FlaskClient) -> None:
-    answer = client.get("/", headers={"Host": "evil.example:8480"})
-    assert answer.status_code == 421
-    assert answer.text == (
+    response = client.get("/", headers={"Host": "evil.example:8480"})
+    assert response.status_code == 421
+    assert response.text == (
         'host "evil.example:8480" is not allowed; '
         'to allow it, start the page with --allowed-host "evil.example"\n'
     )
 
 
-def test_long_pages_are_compressed_for_who_can_read_that(shown: Shown, client: FlaskClient) -> None:
+def test_long_pages_are_compressed_for_clients_that_support_it(
+    shown: Shown, client: FlaskClient
+) -> None:
     shown.fill(*cluster())
     plain = client.get("/")
     packed = client.get("/", headers={"Accept-Encoding": "gzip, br"})
@@ -387,15 +394,15 @@ def test_long_pages_are_compressed_for_who_can_read_that(shown: Shown, client: F
     assert "Content-Encoding" not in client.get("/healthz").headers
 
 
-def test_requests_are_counted_and_our_mistakes_are_told_to_nobody(
+def test_requests_are_counted_and_internal_errors_are_not_exposed(
     shown: Shown, client: FlaskClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     shown.waiting_for = "shutting down"
     assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (200, 503)
     assert client.get("/no/such").text == "no such page\n"
     shown.broken = True
-    answer = client.get("/pods/a/b")
-    assert (answer.status_code, answer.text) == (500, f"{INTERNAL}\n")
+    response = client.get("/pods/a/b")
+    assert (response.status_code, response.text) == (500, f"{INTERNAL}\n")
     assert "a mistake of ours" in caplog.text
     text = client.get("/metrics").text
     for route, status in (("healthz", 200), ("readyz", 503), ("pod", 500), ("", 404)):
@@ -448,9 +455,7 @@ def test_use_is_shown_beside_what_is_held_where_it_is_measured(
     assert "<td>30 cores, 9 GiB</td>" in client.get("/pods/vision/train-resnet-0").text
 
 
-def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     uses = ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
     shown.uses = {"a100-1": NodeUsage("a100-1", measured=True, containers=(uses,))}

@@ -167,7 +167,7 @@ def test_a_choice_is_kept_in_the_address_and_needs_no_new_page(
     assert "card 2: 100 cores, 320 blocks (80 GiB)" in text
 
 
-def test_what_pods_say_stays_text_also_when_it_comes_later(
+def test_texts_of_pods_are_never_markup_in_updates(
     api: ApiServer, page: Page, driver: WebDriver
 ) -> None:
     for url in (page.url, f"{page.url}pods/default/evil"):
@@ -186,9 +186,9 @@ def test_what_pods_say_stays_text_also_when_it_comes_later(
     assert ask(driver, "return [window.pwned || 0, document.images.length]") == [0, 0]
     refused = "try { document.body.innerHTML = '<b>'; return 0 } catch (e) { return e.name }"
     assert ask(driver, refused) == "TypeError"
-    said = console(driver)
-    assert len(said) == 1
-    assert "TrustedHTML" in said[0]
+    texts = console(driver)
+    assert len(texts) == 1
+    assert "TrustedHTML" in texts[0]
 
 
 def test_it_can_be_used_by_keyboard(page: Page, driver: WebDriver) -> None:
@@ -219,17 +219,17 @@ def test_the_map_is_one_stop_of_the_keyboard_and_arrows_go_from_node_to_node(
     ask(driver, "document.querySelector('#map a').focus()")
     keys = ask(driver, "return document.querySelector('#map').dataset.order").split()
     first = ask(driver, at)
-    said = []
+    texts = []
     for key in (Keys.ARROW_RIGHT, Keys.END, Keys.ARROW_UP, Keys.HOME):
         ActionChains(driver).send_keys(key).perform()
-        said.append(ask(driver, at))
+        texts.append(ask(driver, at))
         assert ask(driver, stops) == 1
     # By model: those of one stand below those of another.
     nodes = [each for each in keys if not each.startswith("=")]
-    assert [first, said[0]] == nodes[:2]
-    assert said[1] == nodes[-1]
-    assert said[1].split("/")[0] > said[2].split("/")[0]
-    assert said[3] == first
+    assert [first, texts[0]] == nodes[:2]
+    assert texts[1] == nodes[-1]
+    assert texts[1].split("/")[0] > texts[2].split("/")[0]
+    assert texts[3] == first
     ActionChains(driver).send_keys(Keys.ENTER).perform()
     node = first.split("/")[1]
     eventually(lambda: f"node={node}" in driver.current_url, "the node's page")
@@ -300,7 +300,7 @@ def test_colours_can_be_chosen_and_stay(page: Page, driver: WebDriver) -> None:
     assert ask(driver, back) == light
 
 
-def _says(button: WebElement, text: str) -> bool:
+def _shows(button: WebElement, text: str) -> bool:
     return button.text == text
 
 
@@ -311,12 +311,12 @@ def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
     )
     show(driver, f"{page.url}pods/vision/train-resnet-0")
     buttons = driver.find_elements("css selector", "button.copy")
-    told = []
+    copied = []
     for each in buttons:
         text = each.text
         each.click()
-        eventually(partial(_says, each, "Copied"), "it is copied")
-        told.append(
+        eventually(partial(_shows, each, "Copied"), "it is copied")
+        copied.append(
             (
                 text,
                 driver.execute_async_script(
@@ -324,7 +324,7 @@ def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
                 ),
             )
         )
-    assert told == [
+    assert copied == [
         ("Copy name", "vision/train-resnet-0"),
         ("Copy kubectl command", "kubectl gpu explain -n vision train-resnet-0"),
         ("Copy UUID", "GPU-a100-1-0"),
@@ -362,7 +362,7 @@ PAGES = (
 
 
 @pytest.mark.parametrize("who", ["the API server", "the page's server"])
-def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
+def test_it_shows_that_it_is_stale_and_its_age_counts_on(
     api: ApiServer, tmp_path: Path, driver: WebDriver, who: str
 ) -> None:
     state = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
@@ -371,11 +371,11 @@ def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
         show(driver, own.url)
         if who == "the API server":
             api.fail(SILENCE)
-            said = "Stale: the API server is unreachable (no response in time)"
+            text = "Stale: the API server is unreachable (no response in time)"
         else:
             os.killpg(own.process.pid, signal.SIGSTOP)
-            said = "Stale: no connection to the server of the page"
-        eventually(lambda: ask(driver, state) == ["stale", said], "it is said to be stale")
+            text = "Stale: no connection to the server of the page"
+        eventually(lambda: ask(driver, state) == ["stale", text], "it is said to be stale")
         red = "return getComputedStyle(document.getElementById('live')).color"
         assert ask(driver, red) == "rgb(164, 22, 26)"
         seconds = ask(driver, age)
@@ -419,14 +419,14 @@ class _Prefixed(BaseHTTPRequestHandler):
         with contextlib.closing(connection):
             headers = {"Accept-Encoding": self.headers.get("Accept-Encoding", "")}
             connection.request("GET", "/" + self.path.removeprefix(PREFIX), headers=headers)
-            answer = connection.getresponse()
-            self.send_response(answer.status)
-            for key, value in answer.getheaders():
+            response = connection.getresponse()
+            self.send_response(response.status)
+            for key, value in response.getheaders():
                 if key.lower() not in {"connection", "transfer-encoding", "date", "server"}:
                     self.send_header(key, value)
             self.end_headers()
             with contextlib.suppress(OSError):
-                while part := answer.read1(65536):
+                while part := response.read1(65536):
                     self.wfile.write(part)
 
     def log_message(self, *_: object) -> None:

@@ -49,7 +49,7 @@ def test_every_flag_reaches_the_server(
     assert (settings.names.domain, settings.host, settings.port) == ("example.org", "::1", 9000)
 
 
-def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
+def test_it_listens_where_no_other_host_can_connect(served: list[Settings]) -> None:
     assert main(["serve"]) == 0
     assert (served[0].host, served[0].port) == ("127.0.0.1", 8480)
     assert served[0].prometheus is None
@@ -65,7 +65,7 @@ def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
         (["--streams", "0"], "Invalid value for '--streams'"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(
+def test_unusable_input_is_one_line(
     served: list[Settings], flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", *flags]) == 2

@@ -31,7 +31,7 @@ def report(moment: dict[str, int]) -> ClusterReport:
 
 
 @given(moments=MOMENTS, asked=st.lists(st.booleans(), min_size=8, max_size=8))
-def test_who_asks_now_and_then_has_what_is_there_now(
+def test_an_occasional_reader_gets_the_current_state(
     moments: list[dict[str, int]], asked: list[bool]
 ) -> None:
     edition = EMPTY

@@ -1,4 +1,4 @@
-"""Streams: bounded in number and life, told of the newest edition alone."""
+"""Streams: bounded in number and duration; each sends only the newest edition."""
 
 import asyncio
 import threading
@@ -16,7 +16,7 @@ async def read(stream: Stream) -> list[bytes]:
     return [event async for event in stream]
 
 
-def test_a_stream_begins_at_once_and_tells_of_the_newest_edition_alone() -> None:
+def test_a_stream_begins_at_once_and_sends_only_the_newest_edition() -> None:
     async def run() -> None:
         feed = Feed(1)
         stream = opened(feed, seen=3)
@@ -33,7 +33,7 @@ def test_a_stream_begins_at_once_and_tells_of_the_newest_edition_alone() -> None
     asyncio.run(run())
 
 
-def test_who_waits_is_told_by_another_thread() -> None:
+def test_a_waiting_thread_is_notified_by_another() -> None:
     async def run() -> bytes:
         feed = Feed(1)
         stream = opened(feed)
@@ -59,7 +59,7 @@ def test_there_are_no_more_streams_than_are_allowed() -> None:
     assert feed.open(0) is None
 
 
-def test_a_quiet_stream_tells_how_old_what_is_known_is_and_an_old_one_ends() -> None:
+def test_a_quiet_stream_sends_the_age_of_the_data_and_ends_after_its_time() -> None:
     retry, *beats = asyncio.run(
         read(opened(Feed(1, contact=lambda: '{"age": 3}', heartbeat=0.01, duration=0.1)))
     )

@@ -1,4 +1,4 @@
-"""Three answers, a map of all cards, and the table of who wastes: what they say of a cluster."""
+"""The page's summary, map of cards and usage table, for a known cluster."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  
     return NodesPage(next_edition(EMPTY, state.report()), chosen)
 
 
-def test_three_questions_are_answered() -> None:
+def test_the_summary_answers_three_questions() -> None:
     page = page_of()
     assert [each.text.partition(":")[0] for each in page.problems.lines] == [
         "1 node",
@@ -92,7 +92,7 @@ def test_a_node_without_cards_is_meant_by_its_own_name_alone() -> None:
     assert found == {"": 5, "bare": 1, "l40s-1": 1}
 
 
-def test_a_kind_of_cards_changes_none_of_the_answers() -> None:
+def test_the_card_filter_does_not_change_the_summary() -> None:
     everything, wrong = page_of(), page_of(Filter(show=CardFilter.WRONG))
     numbers = [(each.problems.number, each.free.number) for each in (everything, wrong)]
     assert numbers[0] == numbers[1]
@@ -149,7 +149,7 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
         (MapColor.CORES, {"overbooked": True}, "wrong", "problem"),
     ],
 )
-def test_a_card_is_filled_as_far_as_it_is_held(
+def test_a_card_is_drawn_filled_as_far_as_it_is_held(
     paint: MapColor, fields: dict[str, object], kind: str, text: str
 ) -> None:
     state = ClusterState(NAMES)

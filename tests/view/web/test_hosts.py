@@ -1,4 +1,4 @@
-"""Which names a browser may ask by: none that somebody else could point here."""
+"""Host names that a browser may use: none that another person could point to this server."""
 
 import pytest
 
@@ -36,6 +36,6 @@ def test_all_others_are_not(header: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "*", "a b", "http://x", "*.*.x", "x:80", "ä"])
-def test_what_can_be_no_host_is_refused_at_the_start(name: str) -> None:
+def test_an_invalid_host_is_refused_at_the_start(name: str) -> None:
     with pytest.raises(ValueError, match="is not a host name"):
         Hosts([name])

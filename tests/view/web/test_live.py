@@ -100,15 +100,17 @@ def test_editions_follow_the_cluster(api: ApiServer, live: Live) -> None:
     assert live.edition.number > before
 
 
-def test_a_story_has_the_events_of_its_pod(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explanation_has_the_events_of_its_pod(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live.start()
     eventually(lambda: not live.not_ready(), "it is ready")
     for away in (False, True):
         if away:
             monkeypatch.setattr(LiveCluster, "load_events_of", _fail)
-        story = live.explain("vision", "augment-xl")
-        assert story is not None
-        assert [each.reason for each in story.pod.events] == ["GPURefused"]
+        explanation = live.explain("vision", "augment-xl")
+        assert explanation is not None
+        assert [each.reason for each in explanation.pod.events] == ["GPURefused"]
     assert live.explain("vision", "nobody") is None
 
 
@@ -116,7 +118,7 @@ def _fail(*_: object) -> None:
     raise Unavailable("away")
 
 
-def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
+def test_a_page_shows_within_15_seconds_that_the_api_server_is_unreachable(
     api: ApiServer, tmp_path: Path
 ) -> None:
     with serving(api.url, tmp_path) as page:
@@ -138,7 +140,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         assert 'data-stale=""' in page.ask("/")[1]
 
 
-def test_browsers_are_told_how_old_what_they_show_is(live: Live) -> None:
+def test_browsers_get_the_age_of_the_data(live: Live) -> None:
     live.start()
     eventually(lambda: not live.not_ready(), "it is ready")
     fresh = live.freshness
@@ -171,12 +173,12 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     with ApiClient(api.url) as admin:
         admin.delete("/api/v1/namespaces/llm/pods/short", grace_period_seconds=0)
 
-    def story() -> PodExplanation:
+    def explanation() -> PodExplanation:
         found = live.explain("llm", "short")
         assert found is not None
         return found
 
-    eventually(lambda: story().deleted, "its end is said")
+    eventually(lambda: explanation().deleted, "its end is said")
     app = create_app(live, Feed(1), hosts=Hosts(), metrics=Metrics())
     text = app.test_client().get("/pods/llm/short").text
     assert "Deleted at <time" in text
@@ -184,7 +186,7 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     assert "evidence witness: no other container matched the call" in text
 
 
-def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
+def test_events_of_a_pod_are_read_once_for_all_viewers(api: ApiServer, tmp_path: Path) -> None:
     since = len(api.requests)
     with serving(api.url, tmp_path) as page:
         for _ in range(5):
@@ -194,7 +196,7 @@ def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path
         assert [lists.count(f"list /api/v1/{each}") for each in ("nodes", "pods")] == [1, 1]
 
 
-def test_one_object_that_we_cannot_take_in_costs_no_other(
+def test_an_object_that_cannot_be_read_affects_no_other(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed: list[str] = []
@@ -213,7 +215,7 @@ def test_one_object_that_we_cannot_take_in_costs_no_other(
     assert "object passed over" in {each.message for each in caplog.records}
 
 
-def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
+def test_a_page_that_cannot_be_updated_is_not_ready_and_logs_it_once(
     live: Live, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     live.start()
@@ -296,8 +298,8 @@ def test_a_process_streams_and_ends_at_once_though_a_browser_listens(
         assert page.ask("/events", "HEAD") == (200, "")
         refused = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
         refused.request("GET", "/events")
-        answer = refused.getresponse()
-        assert (answer.status, answer.headers["Retry-After"]) == (503, "30")
+        response = refused.getresponse()
+        assert (response.status, response.headers["Retry-After"]) == (503, "30")
         refused.close()
         assert stream.readline() == b"\n"
         assert stream.readline().startswith(b"id: ")

@@ -1,4 +1,4 @@
-"""Agents and Prometheus are asked now and then; why nothing is known is said once."""
+"""Periodic queries of agents and Prometheus; the reason of a failure is logged once."""
 
 import logging
 from typing import Any
@@ -18,24 +18,24 @@ from view.web.live import Live
 from view.web.metrics import Metrics
 
 
-def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
+def test_measuring_nodes_are_known_until_permission_is_lost(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
     api: Any = FakeApi({AGENTS: [agent("a1", "n1"), agent("a2", "n2")]})
     proxy = f"{AGENTS}/a{{}}%3A9440/proxy/metrics"
-    api.answers |= {proxy.format(1): MEASURED, proxy.format(2): "# nothing\n"}
+    api.responses |= {proxy.format(1): MEASURED, proxy.format(2): "# nothing\n"}
     live = Live(api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default")
     assert live._measure() == 15
     assert set(live.uses) == {"n1"}
-    api.answers[AGENTS] = Rejected(403, "pods is forbidden")
+    api.responses[AGENTS] = Rejected(403, "pods is forbidden")
     assert [live._measure() for _ in range(2)] == [300, 300]
     assert live.uses == {}
-    told = [each.reason for each in caplog.records if each.message == "usage not available"]  # type: ignore[attr-defined]
-    assert told == ["pods is forbidden"]
+    reasons = [each.reason for each in caplog.records if each.message == "usage not available"]  # type: ignore[attr-defined]
+    assert reasons == ["pods is forbidden"]
 
 
-def test_the_last_day_is_asked_of_prometheus(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_day_is_queried_from_prometheus(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     api: Any = FakeApi({})
     with prometheus() as server:
@@ -47,7 +47,7 @@ def test_the_last_day_is_asked_of_prometheus(caplog: pytest.LogCaptureFixture) -
         assert live.history.problem == "Prometheus is being queried"
         assert live._read_history() == 300
         assert [each.pod for each in live.usage(GroupBy.POD, "team")] == ["a", "b", "odd"]
-        server.answers = {"": vector()}
+        server.responses = {"": vector()}
         assert [live._read_history() for _ in range(2)] == [15, 15]
     assert live.history.problem.endswith("does it scrape the agents?")
     assert caplog.text.count("usage of the last day not available") == 1

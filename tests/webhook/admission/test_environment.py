@@ -34,7 +34,9 @@ def about(spec: Any) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
-def test_a_variable_that_undoes_what_the_node_sets_is_said(field: str, variable: str) -> None:
+def test_a_variable_that_overrides_the_nodes_settings_is_warned_of(
+    field: str, variable: str
+) -> None:
     spec = {field: [container("main", "PATH", variable)]}
     assert about(spec) == [f"container main: env {variable} overrides the node's value"]
 

@@ -140,7 +140,7 @@ def test_a_gpu_pod_copied_without_its_limits_loses_all_that_we_wrote(pod: Json) 
     assert len(verdict.warnings) == 7
 
 
-def test_nobody_is_blamed_when_another_webhook_removed_the_request(pod: Json) -> None:
+def test_no_user_is_warned_when_another_webhook_removed_the_request(pod: Json) -> None:
     once = applied(pod, decide(pod))
     verdict = decide(_with_resources(once, {}))
     assert applied(once, verdict)["metadata"]["annotations"].keys().isdisjoint(STAMPS)
@@ -191,7 +191,7 @@ def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
     )
 
 
-def test_what_others_write_is_dropped_and_what_we_write_is_overwritten(pod: Json) -> None:
+def test_annotations_of_others_are_dropped_and_ours_are_overwritten(pod: Json) -> None:
     kept = {"tencent.com/gpu-cards": "a node's, not a pod's", "other.com/gpu-assigned": "true"}
     ours = {"admission-order", "gpu-assigned", "predicate-time"}
     theirs = {"bind-order", "gpu-allocation", "predicate-gpu-idx-0", "predicate-node"}

@@ -79,13 +79,13 @@ def test_a_review_with_one_bad_field_is_refused_by_its_name(
     review: Json, path: str, value: object, message: str
 ) -> None:
     *parents, field = path.split(".")
-    place = review
+    parent_object = review
     for parent in parents:
-        place = place[parent]
+        parent_object = parent_object[parent]
     if value is MISSING:
-        del place[field]
+        del parent_object[field]
     else:
-        place[field] = value
+        parent_object[field] = value
     with pytest.raises(BadRequest) as caught:
         decode_review(_encode(review))
     assert str(caught.value) == f"{path}: {message}"
@@ -138,13 +138,13 @@ def test_the_last_of_two_equal_keys_counts(review: Json) -> None:
 
 
 def _answer(review: Json, verdict: Decision) -> Json:
-    answer: Json = json.loads(encode_review(decode_review(_encode(review)), verdict))
-    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
-    response: Json = answer["response"]
+    decoded: Json = json.loads(encode_review(decode_review(_encode(review)), verdict))
+    assert (decoded["apiVersion"], decoded["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response: Json = decoded["response"]
     return response
 
 
-def test_a_plain_permission_says_no_more_than_it_must(review: Json) -> None:
+def test_a_plain_permission_has_no_optional_fields(review: Json) -> None:
     assert _answer(review, Decision()) == {"uid": review["request"]["uid"], "allowed": True}
 
 

@@ -65,7 +65,7 @@ def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, larges
         (100, "30", []),
     ],
 )
-def test_a_limit_below_what_a_share_asks_for_is_said(
+def test_a_limit_below_the_request_of_a_share_is_warned_of(
     cores: int, limit: str, lines: list[str]
 ) -> None:
     assert _advise(Demand(cores, 4), annotations={NAMES.core_limit: limit}) == lines

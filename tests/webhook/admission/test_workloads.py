@@ -59,7 +59,7 @@ def _validate(review: Review, options: AdmissionOptions = DEFAULTS) -> Decision:
     return validate_workload(review, names=NAMES, options=options)
 
 
-def test_a_template_that_asks_by_a_name_that_is_nearly_ours_is_refused_or_warned_of() -> None:
+def test_a_template_with_a_misspelt_resource_name_is_denied_or_warned_of() -> None:
     template = _template()
     limits = template["spec"]["containers"][0]["resources"]["limits"]
     limits["example.com/vcuda-core"] = "50"
@@ -101,7 +101,7 @@ def test_what_has_no_template_is_left_to_the_api_server(broken: object) -> None:
     assert _validate(_review({"spec": broken})) == Decision()
 
 
-def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
+def test_a_suspicious_value_is_reported_with_its_path() -> None:
     template = _template(core="200", memory="7")
     template["metadata"]["annotations"] = dict.fromkeys(
         ("tencent.com/gpu-assigned", "tencent.com/bind-order", "tencent.com/vcuda-core"), "1"

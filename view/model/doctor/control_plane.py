@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from contract.text import format_count
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -22,7 +23,6 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.words import count_of
 
 POD_HOOK = "pods.gpu-turnstile.io"
 _OLDEST = (1, 30)
@@ -172,7 +172,7 @@ def check_lease(facts: Facts) -> Iterator[Finding]:
         yield error("it has no leader: it binds no pods", logs)
         return
     age = (facts.now - lease.renewed).total_seconds()
-    text = f"{lease.holder} is the leader, last renewal {age:.0f} seconds ago"
+    text = f"{lease.holder} is the leader, last renewal {format_count(round(age), 'second')} ago"
     yield error(text, logs) if age > lease.seconds else ok(text)
 
 
@@ -185,7 +185,7 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
     name = "gpu_turnstile_scheduler_request_duration_seconds_count"
     calls = sum(value(each, name, verb="filter") or 0 for each in read)
     if calls:
-        yield ok(f"schedulers called it {calls:.0f} times")
+        yield ok(f"schedulers called it {format_count(round(calls), 'time')}")
     elif unread or not read:
         yield unknown(unread[0].why if unread else "the metrics of no replica were read")
     else:
@@ -202,10 +202,10 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
         left = [each for each in owned if each.component == component]
         if not left or workload in [(each.kind, each.name) for each in left]:
             continue
-        clean = False
+        clean, kinds = False, ", ".join(sorted({each.kind for each in left}))
         yield warning(
             f"component {component} has no {' '.join(workload)} any more; left over: "
-            f"{count_of(len(left), 'object')} ({', '.join(sorted({each.kind for each in left}))})",
+            f"{format_count(len(left), 'object')} ({kinds})",
             facts.install if component in _ESSENTIAL else _DELETE.format(component),
         )
     old = sorted({f"{each.kind} {each.name}" for each in owned if not each.component})
@@ -262,9 +262,9 @@ def check_certificates(
         return
     expiry, pod = min(ends)
     days = (expiry - facts.now.timestamp()) / 86400
-    text = f"the certificate of {pod} expires in {days:.0f} days"
+    text = f"the certificate of {pod} expires in {format_count(round(days), 'day')}"
     if days < 0:
-        text = f"the certificate of {pod} expired {-days:.0f} days ago"
+        text = f"the certificate of {pod} expired {format_count(round(-days), 'day')} ago"
     if days >= _NEW_CERTIFICATE_DAYS:
         yield ok(text)
     else:

@@ -170,7 +170,7 @@ Samples: TypeAlias = Sequence[MetricSample]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts of one run."""
+    """What one run of the doctor has read from the cluster."""
 
     now: Annotated[datetime, "time of the run."]
     domain: Annotated[str, "of resource and annotation names."]

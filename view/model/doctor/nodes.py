@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from contract.inventory import NOTHING
 from contract.names import Names
+from contract.text import format_count
 from placement.cluster.nodes import Problem
 from view.model.doctor.facts import (
     AGENT,
@@ -26,7 +27,7 @@ from view.model.doctor.facts import (
     warning,
 )
 from view.model.nodes import NVIDIA, NodeFacts
-from view.model.words import count_of, name_lost_cards, summarize
+from view.model.words import name_lost_cards, summarize
 
 _CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
@@ -95,11 +96,12 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
     ready = {each.node for each in pods if each.ready}
     found, counted = _ByText(), list[Finding]()
     if daemonset.there < daemonset.wanted:
-        missing = count_of(daemonset.wanted - daemonset.there, "node")
+        missing = format_count(daemonset.wanted - daemonset.there, "node")
         text = f"no pod on {missing} that the DaemonSet selects"
         counted.append(error(text, _DAEMONSET.format(component)))
     if daemonset.misplaced:
-        text = f"pods on {count_of(daemonset.misplaced, 'node')} that the DaemonSet does not select"
+        misplaced = format_count(daemonset.misplaced, "node")
+        text = f"pods on {misplaced} that the DaemonSet does not select"
         counted.append(warning(text, _DAEMONSET.format(component)))
     for each in pods:
         if nodes is not None and each.node and each.node not in nodes:
@@ -196,7 +198,7 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     found.add(
         Level.ERROR, _nodes_with(facts.agents, f"{_AGENT}cards_problem"), text, _NOTHING_OFFERED
     )
-    yield from found.findings(f"{count} cards, all healthy")
+    yield from found.findings(f"{format_count(count, 'card')}, all healthy")
 
 
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
@@ -272,7 +274,7 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
             if value(samples, f"{_AGENT}cards", state="served") and not _matches(each, samples):
                 text = f"{name} holds other devices in the kubelet than in its annotation "
                 found.add(Level.ERROR, each.node, f"{text}gpu-allocation", explain)
-    count = count_of(compared, "container")
+    count = format_count(compared, "container")
     yield from found.findings(f"compared {count}: all match their annotation")
 
 

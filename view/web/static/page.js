@@ -33,7 +33,7 @@ function tick() {
   const at = new Date(Date.now() - 1000 * seconds).toTimeString().slice(0, 8);
   document.getElementById("age").textContent = `data from ${at} (${seconds}s ago)`;
   if (stale || seconds > STALE) setStatus(`Stale: ${stale || "no connection to the server of the page"}`, "stale");
-  else if (live.dataset.state === "stale") setStatus(stream ? "Live" : "Connection lost: retrying", stream ? "on" : "off");
+  else if (live.dataset.state === "stale") setStatus(stream ? "Live" : "Connection lost, retrying:", stream ? "on" : "off");
 }
 
 // Update ages, in the format of the server.
@@ -255,7 +255,7 @@ async function resetAge() {
     document.body.dataset.edition = String(edition);
     if (stream && !stale) setStatus("Live", "on");
   } catch {
-    setStatus("Connection lost: retrying", "off");
+    setStatus("Connection lost, retrying:", "off");
   } finally {
     busy = false;
     // Only for an edition that was announced.
@@ -289,7 +289,7 @@ function connect() {
     if (newest !== edition) later();
   });
   stream.onerror = () => {
-    setStatus("Connection lost: retrying", "off");
+    setStatus("Connection lost, retrying:", "off");
     if (!stream || stream.readyState !== EventSource.CLOSED) return; // it retries by itself
     disconnect();
     polls ??= setInterval(() => {

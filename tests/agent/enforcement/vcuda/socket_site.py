@@ -19,7 +19,7 @@ def of_pid(pid: int) -> ContainerCgroup:
 
 
 class Upstream:
-    """A server that tells what it is asked: ``<peer's name> <data>``, and the end."""
+    """A server that reports its requests: ``<peer's name> <data>``, and the end."""
 
     def __init__(self, path: Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
@@ -38,9 +38,9 @@ class Upstream:
                 connection, address = self.socket.accept()
                 name = bytes(address).lstrip(b"\0").decode()
                 self.peers.append(name)
-                threading.Thread(target=self._answer, args=(connection, name), daemon=True).start()
+                threading.Thread(target=self._serve, args=(connection, name), daemon=True).start()
 
-    def _answer(self, connection: socket.socket, name: str) -> None:
+    def _serve(self, connection: socket.socket, name: str) -> None:
         with self._lock:
             self.open += 1
         with connection, contextlib.suppress(OSError):
@@ -82,23 +82,23 @@ class SocketSite:
         made.settimeout(20)
         return made
 
-    def peer(self, connection: socket.socket, said: bytes = b"hello") -> str:
-        """Say something, hear it again, and give how the upstream names us."""
+    def peer(self, connection: socket.socket, sent: bytes = b"hello") -> str:
+        """Send bytes, receive their echo, and return the upstream's name of this peer."""
         before = len(self.upstream.peers)
-        connection.sendall(said)
-        assert hear(connection, len(said)) == said
+        connection.sendall(sent)
+        assert receive(connection, len(sent)) == sent
         assert len(self.upstream.peers) >= max(before, 1)
         return self.upstream.peers[-1]
 
     def serves(self, digest: str) -> bool:
-        """Tell whether who connects now hears an answer."""
+        """Return whether a new connection gets a response."""
         with self.connect(digest) as connection, contextlib.suppress(OSError):
             connection.sendall(b"x")
-            return hear(connection, 1) == b"x"
+            return receive(connection, 1) == b"x"
         return False
 
     def hangs_up(self, digest: str) -> bool:
-        """Tell whether who connects now, and says nothing, is let go."""
+        """Return whether a new, silent connection is closed by the server."""
         with self.connect(digest) as connection:
             return ended(connection)
 
@@ -119,7 +119,7 @@ def dial(ticket_dir: Path) -> socket.socket:
     return made
 
 
-def hear(connection: socket.socket, count: int) -> bytes:
+def receive(connection: socket.socket, count: int) -> bytes:
     heard = b""
     while len(heard) < count and (data := connection.recv(count - len(heard))):
         heard += data

@@ -202,7 +202,7 @@ def test_half_a_request_on_every_connection_keeps_no_thread_from_others(
         assert not any(each.done() for each in calls)
 
 
-def test_places_that_change_hands_while_their_holder_registers(site: Site, dir_a: Path) -> None:
+def test_slots_that_change_their_holder_during_its_registration(site: Site, dir_a: Path) -> None:
     """Whether it is refused or served meanwhile: nothing of one pod is ever in the other's."""
     stop = threading.Event()
 

@@ -42,9 +42,9 @@ def names(folder: Path) -> list[str]:
 
 def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site: Site) -> None:
     given = entitlement()
-    answer = site.vcuda.prepare_allocation(given.ref, IDS_A, given.cores)
+    edits = site.vcuda.prepare_allocation(given.ref, IDS_A, given.cores)
     directory = site.directory(IDS_A)
-    assert answer == ContainerEdits(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
+    assert edits == ContainerEdits(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
     assert names(directory) == []
     memory = Grant(MEMORY, (CardGrant("GPU-0", 4),))
     assert (
@@ -55,7 +55,7 @@ def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site:
     assert names(directory) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
-def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
+def test_an_unknown_start_leaves_no_limits_of_another_container(site: Site) -> None:
     ticket_dir = site.admit(entitlement())
     site.vcuda.prepare_start(IDS_A, None)
     assert names(ticket_dir) == ["vcuda.sock"]
@@ -91,7 +91,7 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
     assert names(site.state / "tickets") == []
 
 
-def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(site: Site) -> None:
+def test_a_socket_whose_directory_was_removed_is_closed(site: Site) -> None:
     ticket_dir = site.admit(entitlement())
     shutil.rmtree(ticket_dir.parent)
     site.vcuda.prune([POD_A])
@@ -140,13 +140,13 @@ def _vcuda(state_dir: Path) -> Vcuda:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "error"),
     [("file", r"cannot clean .*: Not a directory: "), ("x" * 100, "cannot listen there: ")],
 )
-def test_a_state_directory_that_cannot_be_is_told(folder: Path, name: str, told: str) -> None:
+def test_an_impossible_state_directory_is_reported(folder: Path, name: str, error: str) -> None:
     (folder / "file").touch()
     vcuda = _vcuda(folder / name)
-    with pytest.raises(EnforcementError, match=rf"^state-dir: {told}"):
+    with pytest.raises(EnforcementError, match=rf"^state-dir: {error}"):
         vcuda.open()
     assert not vcuda.alive
     vcuda.close()
@@ -170,7 +170,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 # --- who starts, of several that were handed the same places -------------------------------
 
 
-def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
+def test_the_first_container_without_exit_code_0_is_the_one_that_starts(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     several = [entitlement(name=name) for name in ("init-a", "init-b", "main")]

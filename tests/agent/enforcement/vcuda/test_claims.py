@@ -112,7 +112,7 @@ def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
         ClaimedIdentity(bus_id="00000000:AF:00.0"),
     ],
 )
-def test_a_request_may_say_nothing_or_what_is_so(claims: ClaimedIdentity) -> None:
+def test_a_claim_may_be_absent_or_true(claims: ClaimedIdentity) -> None:
     check_claims(claims, INFO, BUS_IDS)
     for claimed in ("", ID_A, f"crio-{ID_A}"):  # CRI-O's form of it
         assert check_container(REF, ClaimedIdentity(container_id=claimed)) is REF
@@ -132,7 +132,7 @@ def test_a_request_may_say_nothing_or_what_is_so(claims: ClaimedIdentity) -> Non
         (ClaimedIdentity(container_name="main", container_id=ID_A), {ID_A, "", "main"}),
     ],
 )
-def test_a_container_finds_its_files_where_it_will_look(
+def test_a_container_finds_its_files_at_the_expected_paths(
     claims: ClaimedIdentity, folders: set[str]
 ) -> None:
     assert folders_of(claims, REF, INFO) == folders

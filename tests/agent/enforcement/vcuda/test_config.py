@@ -82,14 +82,14 @@ def test_a_c_program_reads_both_files(
 ) -> None:
     (tmp_path / "vcuda.config").write_bytes(config.encode())
     (tmp_path / "pids.config").write_bytes(encode_pids(pids))
-    told = subprocess.run(
+    printed = subprocess.run(
         [reader, tmp_path / "vcuda.config", tmp_path / "pids.config"],
         check=True,
         capture_output=True,
         text=True,
         timeout=30,
     ).stdout
-    assert told.splitlines() == [
+    assert printed.splitlines() == [
         f"pod_uid={config.pod_uid}",
         f"limit={config.limit}",
         f"container_name={config.container_name}",
@@ -184,7 +184,7 @@ NO_BUS_ID = "must be a PCI bus id such as 0000:3B:00.0"
         ("0000:3B:00.0\n", f'{NO_BUS_ID}: "' + r'0000:3B:00.0\n"'),
     ],
 )
-def test_what_is_no_bus_id_is_refused(bus_id: str, message: str) -> None:
+def test_an_invalid_bus_id_is_refused(bus_id: str, message: str) -> None:
     with pytest.raises(EnforcementError) as error:
         legacy_bus_id(bus_id)
     assert str(error.value) == f"vcuda.config: bus_id: {message}"
@@ -199,6 +199,6 @@ def test_a_driver_version_is_read(version: str, read: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("version", ["535", "v1.2", "535.104-beta", "9999999999.1", "٣.٤"])
-def test_what_is_no_driver_version_is_refused(version: str) -> None:
+def test_an_invalid_driver_version_is_refused(version: str) -> None:
     with pytest.raises(EnforcementError, match="must be numbers with dots such as 535"):
         config_of(entitled(SHARE, BLOCKS), bus_id="", driver_version=version, block=BLOCK)

@@ -11,7 +11,7 @@ import pytest
 from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.errors import EnforcementError
 from tests.agent.builders import raising
-from tests.agent.enforcement.vcuda.socket_site import T1, SocketSite, hear
+from tests.agent.enforcement.vcuda.socket_site import T1, SocketSite, receive
 
 
 def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(
@@ -38,7 +38,7 @@ def test_a_path_longer_than_a_sockets_is_listened_at(socket_site: SocketSite) ->
         connection.settimeout(20)
         connection.connect(f"/proc/self/fd/{folder}/vcuda.sock")
         connection.sendall(b"x")
-        assert hear(connection, 1) == b"x"
+        assert receive(connection, 1) == b"x"
     os.close(folder)
 
 
@@ -54,7 +54,7 @@ def test_a_socket_that_vanished_is_made_again(socket_site: SocketSite, how: str)
         assert socket_site.peer(connection)
 
 
-def test_a_directory_that_cannot_be_listened_in_is_told(
+def test_a_directory_without_a_working_socket_is_reported(
     socket_site: SocketSite, folder: Path
 ) -> None:
     file = folder / "file"
@@ -73,7 +73,7 @@ def test_a_directory_that_cannot_be_listened_in_is_told(
         socket_site.server.open(T1, gone)
 
 
-def test_a_socket_that_cannot_be_made_again_is_told(
+def test_a_socket_that_cannot_be_created_again_is_reported(
     socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container that starts must not go without, only because it has had a socket before."""
@@ -92,7 +92,7 @@ def test_a_socket_that_cannot_be_made_again_is_told(
         assert socket_site.peer(connection)
 
 
-def test_a_lent_folder_outlives_its_socket_which_then_lends_no_more(
+def test_a_borrowed_folder_outlives_its_socket_which_then_lends_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at = ContainerSocket(T1, os.open(folder, os.O_RDONLY))

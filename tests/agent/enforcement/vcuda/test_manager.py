@@ -48,7 +48,7 @@ def test_a_container_finds_its_limits_at_once_and_its_processes_once_it_register
     assert site.results == ["registered"]
 
 
-def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, ticket_dir: Path) -> None:
+def test_the_guessed_owner_of_a_directory_is_corrected(site: Site, ticket_dir: Path) -> None:
     dirs = ContainerDirs(site.state / "tickets")
     (held,) = dirs.all()
     folder = dirs.open(held.digest)
@@ -94,7 +94,7 @@ def _code(site: Site, ticket_dir: Path, **claims: str) -> tuple[str, str | None]
 DENIED = ("PERMISSION_DENIED", "this is not the container that these limits are for")
 
 
-def test_who_is_not_proven_to_be_of_the_container_is_refused_and_told(
+def test_an_unproven_process_is_refused_and_logged(
     site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What contradicts what: ``test_claims``."""
@@ -103,8 +103,10 @@ def test_who_is_not_proven_to_be_of_the_container_is_refused_and_told(
     assert _code(site, ticket_dir) == DENIED
     site.runtime.containers.clear()
     assert _code(site, ticket_dir) == DENIED
-    told = [vars(each) for each in caplog.records if each.getMessage() == "registration refused"]
-    assert [(each["reason"], each["peer_pid"]) for each in told] == [
+    refusals = [
+        vars(each) for each in caplog.records if each.getMessage() == "registration refused"
+    ]
+    assert [(each["reason"], each["peer_pid"]) for each in refusals] == [
         ("it holds no card 0000:99:00.0, but 0000:3B:00.0", ME),
         ("these devices are held by default/a other", ME),
         ("the container runtime has no such container", ME),
@@ -113,17 +115,17 @@ def test_who_is_not_proven_to_be_of_the_container_is_refused_and_told(
     assert site.results == ["refused"] * 3
 
 
-def test_limits_that_cannot_be_written_are_told_without_a_path(
+def test_limits_that_cannot_be_written_are_reported_without_a_path(
     site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unwritten = "UNAVAILABLE", "the limits of this container cannot be written"
-    for problem, told in (
+    for problem, code in (
         (EnforcementError("state-dir: cannot write: No space left on device"), unwritten),
         (RuntimeError("/var/lib/secret"), ("INTERNAL", "internal error")),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(Registrations, "add", raising(problem))
-            assert _code(site, ticket_dir) == told
+            assert _code(site, ticket_dir) == code
     site.runtime.down = True
     away = "UNAVAILABLE", "the node's container runtime does not respond"
     assert _code(site, ticket_dir) == away
@@ -195,7 +197,7 @@ def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
 # --- the gRPC server ----------------------------------------------------------------------
 
 
-def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
+def test_a_server_that_cannot_listen_is_reported(folder: Path) -> None:
     with pytest.raises(OSError, match=r"^cannot bind "):
         VcudaServer(lambda _address, _claims: None, folder / ("x" * 120), threads=1)
 

@@ -57,7 +57,7 @@ def test_what_a_container_had_that_is_gone_is_removed(site: Site, ticket_dir: Pa
     assert limits(ticket_dir) == CONFIG
 
 
-def test_a_ticket_that_ended_is_not_kept_listed(
+def test_an_ended_container_is_not_kept_in_the_list(
     site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its container may linger; nothing is written for it any more, and nothing complained of."""
@@ -105,7 +105,7 @@ def test_containers_registered_before_a_restart_are_kept_listed(
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
-def test_what_an_earlier_agent_left_half_written_is_no_harm(
+def test_a_half_written_file_of_an_earlier_agent_does_no_harm(
     site: Site, ticket_dir: Path, damage: str
 ) -> None:
     site.register(ticket_dir)
@@ -130,7 +130,7 @@ def test_what_an_earlier_agent_left_half_written_is_no_harm(
     ("problem", "code"),
     [(CgroupError("foreign"), "PERMISSION_DENIED"), (Unavailable("no /proc"), "UNAVAILABLE")],
 )
-def test_processes_that_cannot_be_told_are_told_the_next_time(
+def test_processes_that_cannot_be_written_are_written_the_next_time(
     *,
     site: Site,
     ticket_dir: Path,
@@ -216,7 +216,7 @@ def test_a_list_that_could_not_be_written_is_written_the_next_time(
     assert pids(alone.ticket.files) == (7, 8)
 
 
-def test_a_runtime_that_does_not_answer_is_asked_once_and_holds_no_list_up(alone: Alone) -> None:
+def test_a_runtime_that_does_not_respond_is_called_once_and_delays_no_list(alone: Alone) -> None:
     for number in range(5):
         alone.add(f"{number:064x}", 7)
         alone.processes.of[f"{number:064x}"] = ()

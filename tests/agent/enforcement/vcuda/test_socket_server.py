@@ -17,11 +17,19 @@ from agent.enforcement.vcuda.socket_server import ConnectionBudget, identify_pee
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
 from tests.agent.builders import raising
-from tests.agent.enforcement.vcuda.socket_site import T1, T2, Make, SocketSite, ended, hear, of_pid
+from tests.agent.enforcement.vcuda.socket_site import (
+    T1,
+    T2,
+    Make,
+    SocketSite,
+    ended,
+    of_pid,
+    receive,
+)
 from tests.agent.fakes import eventually
 
 
-def test_nobody_is_known_by_a_name_that_is_not_the_servers(socket_site: SocketSite) -> None:
+def test_a_peer_name_of_another_socket_is_unknown(socket_site: SocketSite) -> None:
     for name in ("", "unix:", "unix:/x", "unix-abstract:gpu-turnstile-1", "ipv4:127.0.0.1:5"):
         assert socket_site.server.peer(name) is None
 
@@ -44,7 +52,7 @@ def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(
         late.connect(str(socket_site.folder / "old" / "vcuda.sock"))
 
 
-def test_a_closed_socket_is_not_listened_at(socket_site: SocketSite) -> None:
+def test_a_closed_socket_has_no_listener(socket_site: SocketSite) -> None:
     socket_site.listen(T1)
     socket_site.listen(T2)
     with socket_site.connect(T1) as connection:
@@ -64,17 +72,17 @@ def test_a_closed_socket_is_not_listened_at(socket_site: SocketSite) -> None:
 # --- what is passed on -------------------------------------------------------------------
 
 
-def test_a_peer_that_stops_talking_still_hears_the_answer(socket_site: SocketSite) -> None:
+def test_a_peer_that_stops_sending_still_gets_the_response(socket_site: SocketSite) -> None:
     socket_site.listen(T1)
     socket_site.upstream.hold.clear()
     with socket_site.connect(T1) as connection:
         connection.sendall(b"question")
         connection.shutdown(socket.SHUT_WR)
         socket_site.upstream.hold.set()
-        assert hear(connection, 100) == b"question"
+        assert receive(connection, 100) == b"question"
 
 
-def test_a_peer_that_talks_too_much_is_let_go(make: Make) -> None:
+def test_a_peer_that_sends_too_much_is_disconnected(make: Make) -> None:
     socket_site = make(bytes=100_000)
     with (
         socket_site.connect(T1) as talker,
@@ -89,7 +97,7 @@ def test_a_peer_that_talks_too_much_is_let_go(make: Make) -> None:
         pytest.fail("it may talk without end")
 
 
-def test_a_peer_that_does_not_listen_holds_nobody_up(make: Make) -> None:
+def test_a_peer_that_does_not_read_delays_no_other(make: Make) -> None:
     """What it is sent stays with the sender: the server keeps one piece of it."""
     socket_site = make(bytes=64 << 20)
     with socket_site.connect(T1) as deaf:
@@ -144,7 +152,7 @@ def test_all_containers_together_have_a_bound_and_are_served_again_below_it(
     eventually(lambda: socket_site.serves(T1), "it is served once they have closed")
 
 
-def test_who_holds_all_connections_without_a_word_loses_them_in_time(make: Make) -> None:
+def test_silent_clients_lose_their_connections_in_time(make: Make) -> None:
     socket_site = make(container=4, overall=4, seconds=0.5)
     idle = [socket_site.connect(T1) for _ in range(4)]
     eventually(lambda: socket_site.serves(T2), "the others are served")
@@ -165,7 +173,7 @@ def test_connections_that_come_too_fast_wait_in_their_own_queue(make: Make) -> N
             socket_site.peer(waiting)
 
 
-def test_who_had_to_wait_is_served_in_turn(make: Make) -> None:
+def test_waiting_calls_are_served_in_order(make: Make) -> None:
     socket_site = make(burst=1, per_second=20)
     assert [socket_site.serves(T1) for _ in range(3)] == [True] * 3
 
@@ -176,7 +184,7 @@ def test_connections_leave_descriptors_to_the_rest_of_the_agent(files: int, over
     assert budget == ConnectionBudget(overall=overall)
 
 
-def test_a_peer_that_says_nothing_is_let_go(make: Make) -> None:
+def test_a_silent_peer_is_disconnected(make: Make) -> None:
     socket_site = make(seconds=0.2)
     assert socket_site.hangs_up(T1)
     eventually(lambda: socket_site.upstream.open == 0, "the far side is told")
@@ -199,7 +207,7 @@ def test_stopping_ends_connections_and_sockets(make: Make) -> None:
     socket_site.server.stop()
 
 
-def test_a_peer_that_is_being_answered_hears_the_answer_before_the_server_stops(make: Make) -> None:
+def test_a_peer_gets_its_response_before_the_server_stops(make: Make) -> None:
     """vcuda-controller's client asks once: without an answer it ends its program."""
     socket_site = make(last_seconds=60)
     connection = socket_site.connect(T1)
@@ -218,7 +226,7 @@ def test_a_peer_that_is_being_answered_hears_the_answer_before_the_server_stops(
 
     eventually(refused, "nobody else is let in")
     socket_site.upstream.hold.set()
-    assert hear(connection, 11) == b"hello again"
+    assert receive(connection, 11) == b"hello again"
     connection.close()
     stopping.join()
     assert not socket_site.server.alive
@@ -259,7 +267,7 @@ def test_a_server_out_of_descriptors_serves_once_it_has_some(
 _CONNECT = "import socket, sys; c = socket.socket(1); c.connect(sys.argv[1]); sys.stdin.read()"
 
 
-def test_a_process_that_ended_meanwhile_is_turned_away(socket_site: SocketSite) -> None:
+def test_a_process_that_ended_meanwhile_is_refused(socket_site: SocketSite) -> None:
     """Its ID may be another's by then: what was read about that is not believed."""
     path = socket_site.folder / "s"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -289,7 +297,7 @@ def _stat(proc: Path, started: int, state: str = "S", name: str = "a) b (c") -> 
     (proc / "7" / "stat").write_text(f"7 ({name}) {state} {rest} {started} 0 0\n")
 
 
-def test_a_process_is_told_by_when_it_was_started(tmp_path: Path) -> None:
+def test_a_process_is_identified_by_its_start_time(tmp_path: Path) -> None:
     assert read_start_time(7, proc=tmp_path) == ""
     _stat(tmp_path, 100)
     assert read_start_time(7, proc=tmp_path) == "100"
@@ -301,7 +309,7 @@ def test_a_process_is_told_by_when_it_was_started(tmp_path: Path) -> None:
     assert read_start_time(7, proc=tmp_path) == ""
 
 
-def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(
+def test_a_process_of_a_foreign_pid_namespace_is_refused_with_a_remedy(
     socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unseen = SimpleNamespace(size=socket_server._UCRED.size, unpack=lambda _raw: (0, 0, 0))
@@ -325,7 +333,7 @@ def test_a_peer_that_is_gone_at_once_is_not_passed_on(
 
 
 @pytest.mark.parametrize("problem", [CgroupError("two containers"), Unavailable("no /proc")])
-def test_a_container_that_cannot_be_told_is_none(make: Make, problem: Exception) -> None:
+def test_a_container_that_cannot_be_identified_is_none(make: Make, problem: Exception) -> None:
     socket_site = make(raising(problem))
     with socket_site.connect(T1) as connection:
         peer = socket_site.server.peer(socket_site.peer(connection))

@@ -114,7 +114,7 @@ def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
 
 
 class Site:
-    """A node with vcuda, of which each part can be asked and changed."""
+    """A node with vcuda; tests can read and change each part."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -178,8 +178,8 @@ class Site:
         path = self._cgroup(container_id, pod)
         for pid in pids:
             (self.proc / str(pid)).mkdir(exist_ok=True)
-            place = path.relative_to(self.mount)
-            (self.proc / str(pid) / "cgroup").write_text(f"0::/{place}\n")
+            cgroup = path.relative_to(self.mount)
+            (self.proc / str(pid) / "cgroup").write_text(f"0::/{cgroup}\n")
         self._list(container_id, pod, pids)
 
     def _list(self, container_id: str, pod: PodId, pids: tuple[int, ...]) -> None:
@@ -198,10 +198,10 @@ class Site:
 
     def admit(self, given: Entitlement) -> Path:
         """The kubelet admits and starts a container; gives its directory on the host."""
-        answer = self.vcuda.prepare_allocation(given.ref, given.core_ids, given.cores)
+        edits = self.vcuda.prepare_allocation(given.ref, given.core_ids, given.cores)
         self.entitled[given.ref.pod.uid, given.ref.container] = given
         self.vcuda.prepare_start(given.core_ids, given)
-        return Path(answer.mounts[0].host)
+        return Path(edits.mounts[0].host)
 
     def directory(self, core_ids: frozenset[str]) -> Path:
         return self.state / "tickets" / digest_of(core_ids) / "files"

@@ -1,4 +1,4 @@
-"""Each program goes through everything that makes it ask the API server for something."""
+"""Runs of each program with every situation in which it sends a request to the API server."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.deploy.manifests import base, environment
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
-from tests.rbac.grants import Request, read, started, words
+from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
@@ -103,8 +103,8 @@ def rotations(folder: Path) -> Heard:
 
 
 def _arguments(container: dict[str, Any]) -> list[str]:
-    said = words(container)
-    return said[said.index("certs") + 1 :]
+    arguments = command_line(container)
+    return arguments[arguments.index("certs") + 1 :]
 
 
 def _rotate(container: dict[str, Any], kubeconfig: Path) -> None:
@@ -129,18 +129,23 @@ def _empty_the_secrets(admin: ApiClient, server: ApiServer) -> None:
 
 
 def extender(folder: Path) -> Heard:
-    """Let a replica of the Deployment take the Lease, be found, bind pods, and end."""
+    """Let a replica of the Deployment take the Lease, be found, bind pods, and end.
+
+    Another one, with an address of the other family, takes it over.
+    """
     kubeconfig = folder / "kubeconfig"
     with _listening() as server, ApiClient(server.url) as admin:
         kubeconfig.write_text(kubeconfig_for(server.url))
         _namespaces(server, "gpu-turnstile", *_TEAMS)
         server.apply(*(each for each in read() if each["kind"] == "EndpointSlice"))
         server.apply(make_node("n1"))
-        asyncio.run(_live(Extender(_settings(kubeconfig), Metrics()), admin))
+        for address in ("10.0.0.1", "fd00::1"):
+            replica = Extender(_settings(kubeconfig, address), Metrics())
+            asyncio.run(_live(replica, admin, address))
         return by_program(server.requests)
 
 
-def _settings(kubeconfig: Path) -> Settings:
+def _settings(kubeconfig: Path, address: str) -> Settings:
     """As the Deployment has them, where they name objects."""
     ((_, container),) = started(read(), "scheduler")
     given = environment(container)
@@ -152,22 +157,28 @@ def _settings(kubeconfig: Path) -> Settings:
         kubeconfig=kubeconfig,
         namespace="gpu-turnstile",
         endpoint_slice=given["GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"],
-        address="10.0.0.1",
+        address=address,
     )
 
 
-async def _live(replica: Extender, admin: ApiClient) -> None:
+async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
     """Bind, in two namespaces, a pod that it follows and one that it does not."""
-    asked = [_bound_in(admin, namespace, gpus) for namespace in _TEAMS for gpus in (True, False)]
+    family = "ipv6" if ":" in address else "ipv4"
+    asked = [
+        _bound_in(admin, namespace, family, gpus) for namespace in _TEAMS for gpus in (True, False)
+    ]
     replica.start()
     try:
         eventually(lambda: not replica.leadership.not_binding(), "it binds")
         for body in asked:
-            answer = await replica.handler.bind(partial(bytes, body))
-            assert json.loads(answer.body) == {"Error": ""}
+            response = await replica.handler.bind(partial(bytes, body))
+            assert json.loads(response.body) == {"Error": ""}
         path = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices"
         eventually(
-            lambda: "10.0.0.1" in str(admin.list(path)["items"][0]["endpoints"]), "it is found"
+            lambda: any(
+                address in str(each.get("endpoints")) for each in admin.list(path)["items"]
+            ),
+            "it is found",
         )
     finally:
         replica.stop()
@@ -175,9 +186,9 @@ async def _live(replica: Extender, admin: ApiClient) -> None:
             await asyncio.sleep(0)
 
 
-def _bound_in(admin: ApiClient, namespace: str, gpus: bool) -> bytes:
+def _bound_in(admin: ApiClient, namespace: str, suffix: str, gpus: bool) -> bytes:
     """Create a pod, and return what kube-scheduler sends to have it bound."""
-    made = make_pod(f"{'share' if gpus else 'plain'}-{namespace}", (50, 8), uid="")
+    made = make_pod(f"{'share' if gpus else 'plain'}-{suffix}", (50, 8), uid="")
     made["metadata"]["namespace"] = namespace
     if not gpus:
         del made["spec"]["containers"][0]["resources"]

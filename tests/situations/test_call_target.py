@@ -1,4 +1,4 @@
-"""Situation 11: who is asking while the API tells of a pod too early, too late or not at all."""
+"""Situation 11: the target of a call if the API shows a pod too early, too late or never."""
 
 from random import Random
 
@@ -16,7 +16,7 @@ from tests.situations.build import (
     cards_of,
     gpu,
     plain,
-    said_to,
+    refusal_message,
     wait_for,
 )
 
@@ -40,13 +40,13 @@ def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool
         for uid in uids:
             assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 2
             assert_no_guess(node, uid)
-        named = {each.ref.container for each in node.decision_log.said if each.ref}
+        named = {each.ref.container for each in node.decision_log.allocated if each.ref}
         assert "plain" not in named
         assert node.decision_log.counts["corrected"] == 0
 
 
 @pytest.mark.parametrize(("seed", "removed_pods_stay"), [(0, True), (1, False)])
-def test_a_burst_with_force_deletions_names_everybody_rightly(
+def test_a_burst_with_force_deletions_is_attributed_correctly(
     seed: int, removed_pods_stay: bool
 ) -> None:
     """Equal pods by turns, every third deleted by force as soon as it runs, the watch behind."""
@@ -62,7 +62,7 @@ def test_a_burst_with_force_deletions_names_everybody_rightly(
         node.catch_up()
         node.admit([a_pod("probe", gpu("c0", 3, 1))])
         assert_right(node, "uid-probe", *kept)
-        assert {each.ref.container for each in node.decision_log.said if each.ref} == {"c0"}
+        assert {each.ref.container for each in node.decision_log.allocated if each.ref} == {"c0"}
         assert node.decision_log.counts["corrected"] == 0
         assert node.decision_log.refusals == []
         wait_for(lambda: len(node.kubelet.held_devices()) == 2 * (len(kept) + 1))
@@ -71,7 +71,7 @@ def test_a_burst_with_force_deletions_names_everybody_rightly(
 
 
 def drawn(random: Random, name: str) -> Json:
-    """A static pod of some init containers and containers, not all of which ask for a GPU."""
+    """A random static pod with init containers; not every container requests a GPU."""
 
     def some(prefix: str, least: int) -> list[Json]:
         return [
@@ -88,7 +88,7 @@ def drawn(random: Random, name: str) -> Json:
 
 
 @pytest.mark.parametrize(("seed", "mirrored"), [(7, False), (23, True)])
-def test_a_pod_whose_spec_nobody_knows_gets_its_memory_where_its_cores_are(
+def test_a_pod_with_unknown_spec_gets_its_memory_where_its_cores_are(
     seed: int, mirrored: bool
 ) -> None:
     """Its init containers are in no record (K4), and what they had is handed on (K7)."""
@@ -99,7 +99,7 @@ def test_a_pod_whose_spec_nobody_knows_gets_its_memory_where_its_cores_are(
             uid = node.add_static(drawn(random, f"s{number}"))
             uids.append(uid)
             node.settle()
-            assert said_to(node, uid) == "", number
+            assert refusal_message(node, uid) == "", number
             if mirrored:
                 node.mirror(uid)
         for uid in uids:

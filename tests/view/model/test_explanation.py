@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_state import scene, state_of, told
+from tests.view.model.test_state import explanation_of, scene, state_of
 from view.model.explanation import PodExplanation
 from view.model.manifest import InvalidManifest
 
 
-def story(name: str) -> PodExplanation:
-    return told(scene(), name)
+def explain(name: str) -> PodExplanation:
+    return explanation_of(scene(), name)
 
 
 @pytest.mark.parametrize(
@@ -35,14 +35,16 @@ def story(name: str) -> PodExplanation:
         ),
     ],
 )
-def test_the_way_of_a_pod_ends_where_it_stands(name: str, summary: str, steps: list[str]) -> None:
-    found = story(name)
+def test_the_progress_of_a_pod_ends_at_its_current_step(
+    name: str, summary: str, steps: list[str]
+) -> None:
+    found = explain(name)
     assert found.summary == summary
     assert [each.state for each in found.steps] == steps
 
 
-def test_a_step_says_when_by_whom_and_by_which_evidence() -> None:
-    _, admitted, bound, allocated, started = story("train").steps
+def test_a_step_has_its_time_author_and_evidence() -> None:
+    _, admitted, bound, allocated, started = explain("train").steps
     assert admitted.at == "2025-11-22T08:26:40Z"
     assert bound.text == "to n1 by default-scheduler"
     assert allocated.text == (
@@ -50,7 +52,7 @@ def test_a_step_says_when_by_whom_and_by_which_evidence() -> None:
         "no other container matched the call"
     )
     assert (started.at, started.text) == ("2025-11-22T08:00:00Z", "running")
-    assert "which chose c0: card 0" in story("hinted").steps[2].text
+    assert "which chose c0: card 0" in explain("hinted").steps[2].text
 
 
 def _ended(phase: str, **status: Any) -> Json:
@@ -92,15 +94,15 @@ def _ended(phase: str, **status: Any) -> Json:
         ),
     ],
 )
-def test_a_story_ends_as_its_pod_does_and_tells_its_limits(
+def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
     pod: Json, summary: str, last: str, limit: str
 ) -> None:
-    found = told(state_of([make_node("n1", 2)], [pod]), "a")
+    found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
 
 
 def test_what_did_not_pass_the_webhook_is_marked() -> None:
-    found = told(state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]), "a")
+    found = explanation_of(state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]), "a")
     assert [each.state for each in found.steps[1:3]] == ["wrong", "wrong"]
     assert found.steps[1].text == "without a stamp: the webhook was not called"
 
@@ -108,11 +110,11 @@ def test_what_did_not_pass_the_webhook_is_marked() -> None:
 TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
 
 
-def test_what_else_keeps_a_pod_from_a_node_is_said_in_the_schedulers_words() -> None:
+def test_other_reasons_against_a_node_are_shown_in_the_schedulers_words() -> None:
     """A taint is the scheduler's to judge: cards are free there, and that is all we say."""
     node = make_node("n1", 1)
     node["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
-    found = told(state_of([node], [scenes.waiting("a", (30, 4), message=TAINTED)]), "a")
+    found = explanation_of(state_of([node], [scenes.waiting("a", (30, 4), message=TAINTED)]), "a")
     assert found.summary == (
         f'is pending: it fits on the cards of n1; default-scheduler: "{TAINTED}"'
     )
@@ -123,16 +125,16 @@ def test_what_else_keeps_a_pod_from_a_node_is_said_in_the_schedulers_words() -> 
     assert (found.changes, found.no_change) == ((), "")
 
 
-def test_a_scheduler_that_writes_events_alone_is_heard_too() -> None:
+def test_a_scheduler_that_writes_only_events_is_read_too() -> None:
     pod = scenes.waiting("a", (30, 4))
     state = state_of([make_node("n1", 1)], [pod])
     state.put_event(scenes.event(pod, "FailedScheduling", TAINTED, "volcano"))
-    found = told(state, "a")
+    found = explanation_of(state, "a")
     assert found.summary.endswith(f'default-scheduler: "{TAINTED}"')
     assert f'FailedScheduling: "{TAINTED}"' in found.steps[-1].text
 
 
-def test_a_container_that_was_kept_from_starting_says_why() -> None:
+def test_a_container_whose_start_was_vetoed_shows_the_reason() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     pod["status"] = {"phase": "Pending"}
     state = state_of([make_node("n1", 1)], [pod])
@@ -140,7 +142,7 @@ def test_a_container_that_was_kept_from_starting_says_why() -> None:
         veto = scenes.event(pod, "GPUStartVetoed", text, "gpu-turnstile", at=at)
         veto["metadata"]["name"] = at
         state.put_event(veto)
-    found = told(state, "a")
+    found = explanation_of(state, "a")
     assert found.summary == "is bound to n1 and is not running yet: holds GPU-n1-1"
     assert [each.message for each in found.pod.events] == [
         "holds GPU-n1-1",
@@ -148,18 +150,18 @@ def test_a_container_that_was_kept_from_starting_says_why() -> None:
     ]
 
 
-def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused() -> None:
+def test_a_pod_bound_where_it_does_not_fit_shows_that_before_it_is_refused() -> None:
     pods = [scenes.running("a", (60, 4), "n1", 0), make_pod("b", (60, 4), node="n1")]
-    found = told(state_of([make_node("n1", 1)], pods), "b")
+    found = explanation_of(state_of([make_node("n1", 1)], pods), "b")
     assert found.summary == (
         "is bound to n1 and is not running yet; it does not fit there now: "
         "no card has 60 cores and 4 blocks free"
     )
 
 
-def test_a_refused_pod_is_told_where_a_new_one_would_fit() -> None:
+def test_a_refused_pod_shows_where_a_new_one_would_fit() -> None:
     pod = scenes.refused("a", (30, 4), "n1", "full")
-    found = told(state_of([make_node("n1", 1)], [pod]), "a")
+    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
     assert found.summary == "was refused on n1: full. A new pod would now fit on n1"
     assert found.changes == ()
 
@@ -180,7 +182,7 @@ TEMPLATE = {"spec": {"containers": [{"name": "main", "resources": LIMITS}], "nod
         ({"kind": "PodTemplate", "template": TEMPLATE}, 1, 1),
     ],
 )
-def test_a_manifest_is_told_whether_where_and_how_often_it_fits(
+def test_a_manifest_gets_whether_where_and_how_often_it_fits(
     manifest: Json, replicas: int, room: int
 ) -> None:
     state = state_of([make_node("n1", 2)], [scenes.running("a", (60, 4), "n1", 0)])
@@ -190,7 +192,7 @@ def test_a_manifest_is_told_whether_where_and_how_often_it_fits(
 
 
 def test_a_node_with_its_pod_of_a_daemonset_keeps_no_further_one_away() -> None:
-    nodes = [make_node("n1", 1), make_node("n2", 1, sick=[0])]
+    nodes = [make_node("n1", 1), make_node("n2", 1, unhealthy=[0])]
     (found,) = state_of(nodes).fit({"kind": "DaemonSet", "spec": {"template": TEMPLATE}})
     assert (found.replicas, found.room) == (2, 1)
     assert found.short == "no healthy card (1 node)"
@@ -205,7 +207,7 @@ def test_annotations_of_a_template_count_and_not_those_of_its_workload() -> None
 
 
 def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
-    nodes = [make_node("n1", 1, sick=[0]), make_node("n2", 1), make_node("n3", 1)]
+    nodes = [make_node("n1", 1, unhealthy=[0]), make_node("n2", 1), make_node("n3", 1)]
     held = scenes.running("a", (90, 4), "n2", 0)
     (found,) = state_of(nodes, [held]).fit({"kind": "Pod", **TEMPLATE})
     assert [(each.node, each.fits) for each in found.nodes] == [
@@ -228,7 +230,7 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
         ),
     ],
 )
-def test_a_manifest_of_which_nothing_can_be_said_is_refused(manifest: Json, text: str) -> None:
+def test_a_manifest_that_cannot_be_evaluated_is_refused(manifest: Json, text: str) -> None:
     with pytest.raises(InvalidManifest) as caught:
         state_of([]).fit(manifest)
     assert str(caught.value).startswith(text)

@@ -1,4 +1,4 @@
-"""Who holds what, from ``List``, checkpoint and our own answers (R1, R2, R7)."""
+"""The allocation snapshot from ``List``, checkpoint and our own assignments (R1, R2, R7)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -54,9 +54,11 @@ INIT_ONLY = written(p={"i": {CORE: A}})
 BOTH = {"i": A, "c0": B}
 
 
-def _gave(name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True) -> CurrentPod:
-    answer = Assignment(name, CORE, held, Evidence.WITNESS, allocated)
-    return CurrentPod(pod_id(pod), f"u-{pod}", assignments=(answer,))
+def _assigned(
+    name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True
+) -> CurrentPod:
+    assignment = Assignment(name, CORE, held, Evidence.WITNESS, allocated)
+    return CurrentPod(pod_id(pod), f"u-{pod}", assignments=(assignment,))
 
 
 def _read(
@@ -82,23 +84,23 @@ def _context(
     identified: Any = (),
     freed: Any = (),
     ended: Any = (),
-    asker: Any = None,
+    last_pod: Any = None,
     passed: Any = (),
     **rest: Any,
 ) -> SnapshotContext:
     history = KubeletHistory(
         frozenset(listed), frozenset(identified), frozenset(freed), frozenset(ended)
     )
-    return SnapshotContext(history, last_pod=asker, finished=frozenset(passed), **rest)
+    return SnapshotContext(history, last_pod=last_pod, finished=frozenset(passed), **rest)
 
 
 def _held(record: AllocationSnapshot) -> dict[str, frozenset[str]]:
     """The core places of all containers."""
     return {
-        name: places[CORE]
+        name: held_ids[CORE]
         for pod in record.pods
-        for name, places in pod.held.items()
-        if CORE in places
+        for name, held_ids in pod.held.items()
+        if CORE in held_ids
     }
 
 
@@ -110,14 +112,14 @@ def _held(record: AllocationSnapshot) -> dict[str, frozenset[str]]:
         "an init container is only in the file (K4)": ([UNSEEN], INIT_ONLY, [], {"i": A}),
         "List and file together": ([HAS_B], FILE, [], BOTH),
         "a pod that List does not show is in the file": ([], FILE, [], BOTH),
-        "an init container was answered": ([UNSEEN], None, [_gave("i", A)], {"i": A}),
-        "the container before is in the file": ([UNSEEN], INIT_ONLY, [_gave("c0", B)], BOTH),
-        "what List shows goes before our answer": ([HAS_B], None, [_gave("c0", C)], {"c0": B}),
-        "a promise is no answer": ([UNSEEN], None, [_gave("c0", A, allocated=False)], {}),
-        "answered, and listed no more": ([], None, [_gave("c0", B)], {}),
+        "an init container was answered": ([UNSEEN], None, [_assigned("i", A)], {"i": A}),
+        "the container before is in the file": ([UNSEEN], INIT_ONLY, [_assigned("c0", B)], BOTH),
+        "what List shows goes before our answer": ([HAS_B], None, [_assigned("c0", C)], {"c0": B}),
+        "a promise is no answer": ([UNSEEN], None, [_assigned("c0", A, allocated=False)], {}),
+        "answered, and listed no more": ([], None, [_assigned("c0", B)], {}),
         "no List: the file": (None, FILE, [], BOTH),
-        "no List: the file and our answers": (None, INIT_ONLY, [_gave("c0", B)], BOTH),
-        "no List, no file: our answers": (None, None, [_gave("c0", B)], {"c0": B}),
+        "no List: the file and our answers": (None, INIT_ONLY, [_assigned("c0", B)], BOTH),
+        "no List, no file: our answers": (None, None, [_assigned("c0", B)], {"c0": B}),
         "no List, no file, no answer": (None, None, [], {}),
     },
 )
@@ -130,9 +132,9 @@ def test_what_a_pod_holds_is_known_from_three_sources(
     assert _held(_read(entries, file, *services)) == held
 
 
-def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers() -> None:
+def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_assignments() -> None:
     """K33: the file may be one container old; nobody else knows what that pod was given."""
-    services = _gave("c0", B, pod="q"), _gave("c0", A)
+    services = _assigned("c0", B, pod="q"), _assigned("c0", A)
     record = _read(None, None, *services, views=[POD, GUEST, view("new")])
     assert [(each.id.name, each.slots(CORE)) for each in record.pods] == [
         ("q", B),
@@ -148,7 +150,7 @@ def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers
 )
 def test_without_list_what_a_rejected_pod_was_given_is_free(rejected: dict[str, Any]) -> None:
     """``List`` no longer showed it, or another was the target while it lacked something (K8)."""
-    record = _read(None, None, _gave("c0", B, pod="q"), _gave("c0", A), **rejected)
+    record = _read(None, None, _assigned("c0", B, pod="q"), _assigned("c0", A), **rejected)
     assert _held(record) == {"c0": B}
 
 
@@ -193,7 +195,7 @@ HAS_ALL, GUEST_HAS_B = listed("p", c0=ALL_B), listed("q", c0={CORE: B})
         "asking: offered what it hands on (K7)": (
             [],
             FILE,
-            {"offered": OFFERED, "asker": ME},
+            {"offered": OFFERED, "last_pod": ME},
             BOTH,
         ),
         "not listed, and another has its places": ([GUEST_HAS_B], FILE, WITH_GUEST, {"c0": B}),
@@ -216,7 +218,7 @@ HAS_ALL, GUEST_HAS_B = listed("p", c0=ALL_B), listed("q", c0={CORE: B})
         "passed, and it has all it asks for": ([HAS_ALL], ALL, {"passed": {ME}}, BOTH),
     },
 )
-def test_what_a_pod_had_is_free_once_the_kubelet_says_so(
+def test_a_pods_slots_are_free_once_the_kubelet_frees_them(
     entries: list[ListedPod] | None,
     file: Checkpoint,
     given: dict[str, Any],
@@ -286,13 +288,13 @@ def test_what_a_later_container_has_taken_on_is_left_over_no_more() -> None:
     assert record.taken(ContainerRef(POD.id, "another"), CORE, A | B) == some | B
 
 
-def test_places_that_were_handed_on_are_found_at_both_containers() -> None:
+def test_reused_slots_are_found_at_both_containers() -> None:
     record = record_of(recorded(POD, i={CORE: A}, c0={CORE: A}), recorded(GUEST, c0={CORE: B}))
     assert record.find(CORE, A) == [ContainerRef(POD.id, "i"), ContainerRef(POD.id, "c0")]
     assert record.find(CORE, A | B) == []
 
 
-def test_what_pods_hold_that_are_not_listed_is_doubtful() -> None:
+def test_slots_of_unlisted_pods_are_uncertain() -> None:
     """Nobody has told whether they have ended; without ``List`` nobody could."""
     entry = listed("q", c0={CORE: C})
     assert _read([entry], FILE, views=[POD, GUEST]).uncertain(CORE) == A | B
@@ -320,7 +322,7 @@ def test_what_a_pod_that_is_over_had_is_withheld_as_a_whole_or_not_at_all(
     assert record.withheld(CORE, offered, MEMORY) == withheld
 
 
-def test_a_container_that_the_kubelet_refused_says_nothing_of_those_before_it() -> None:
+def test_a_container_that_the_kubelet_refused_proves_nothing_about_earlier_ones() -> None:
     """K21: it was answered, and never counted; what the pod had before is counted for a while."""
     cores = [ids("GPU-0", range(at, at + 10)) for at in (0, 10)]
     blocks = [ids("GPU-0", [at]) for at in (0, 1)]
@@ -334,15 +336,15 @@ def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
     record = _read(
         [listed("q", c0=None)],
         None,
-        _gave("c0", B, pod="q"),
-        _gave("c0", A),
+        _assigned("c0", B, pod="q"),
+        _assigned("c0", A),
         views=[POD, GUEST],
     )
     assert record.held[CORE] == B
     assert record.withheld(MEMORY, EVERY, CORE) == A
 
 
-def test_a_container_without_any_of_what_is_asked_for_goes_with_its_pod() -> None:
+def test_a_container_without_this_resource_is_ignored_in_its_pod() -> None:
     held = {"c0": {CORE: A, MEMORY: B}, "c1": {MEMORY: C}}
     record = _read([], written(p=held), listed={"u-p"})
     assert record.withheld(CORE, EVERY, MEMORY) == frozenset()
@@ -355,7 +357,7 @@ NAMES = "pqr"
 VIEWS = {
     name: view(name, container("i", 10, 1, kind=INIT), container("c0", 10, 1)) for name in NAMES
 }
-PLACES = {
+DEVICE_IDS = {
     name: {CORE: ids("GPU-0", range(10 * at, 10 * at + 10)), MEMORY: ids("GPU-0", [at])}
     for at, name in enumerate(NAMES)
 }
@@ -368,7 +370,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     file: dict[str, Containers] = {}
     views: list[PodInfo] = []
     for name in NAMES:
-        mine = PLACES[name]
+        mine = DEVICE_IDS[name]
         shown: HeldSlots | None = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
         entries += [] if shown is None else [_entry(name, *sorted(shown))]
         if draw(st.booleans()):
@@ -377,7 +379,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     twice = draw(st.booleans())
     entries += entries[:1] if twice else []
     name = draw(st.sampled_from(NAMES))
-    service = _gave("c0", PLACES[name][CORE], pod=name)
+    service = _assigned("c0", DEVICE_IDS[name][CORE], pod=name)
     return {
         "listed": entries,
         "checkpoint": Checkpoint(file),
@@ -388,13 +390,13 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
 
 @cache
 def _entry(name: str, *resources: Resource) -> ListedPod:
-    return listed(name, c0={each: PLACES[name][each] for each in resources} or None)
+    return listed(name, c0={each: DEVICE_IDS[name][each] for each in resources} or None)
 
 
 @cache
 def _file_of(name: str, init: bool, right: bool) -> Containers:
-    held = {"c0": PLACES[name] if right else PLACES["p"]}
-    return {**held, "i": PLACES[name]} if init else held
+    held = {"c0": DEVICE_IDS[name] if right else DEVICE_IDS["p"]}
+    return {**held, "i": DEVICE_IDS[name]} if init else held
 
 
 @cache
@@ -409,7 +411,7 @@ def _build(look: dict[str, Any], stable: StablePods | None = None) -> Allocation
 
 @patient
 @given(st.lists(_looks(), min_size=2, max_size=5))
-def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
+def test_skipping_stable_pods_changes_no_result(looks: list[dict[str, Any]]) -> None:
     record = AllocationSnapshot()
     for look in looks:
         settled = find_stable(record.stable, record.listed_changing, **look)
@@ -422,11 +424,13 @@ def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
             assert record.held[each] == afresh.held[each]
         for name in NAMES:
             assert record.lists(VIEWS[name].id.key) == afresh.lists(VIEWS[name].id.key)
-            assert record.find(CORE, PLACES[name][CORE]) == afresh.find(CORE, PLACES[name][CORE])
+            assert record.find(CORE, DEVICE_IDS[name][CORE]) == afresh.find(
+                CORE, DEVICE_IDS[name][CORE]
+            )
             assert record.pod_by_uid(f"u-{name}") == afresh.pod_by_uid(f"u-{name}")
 
 
-def test_a_pod_of_which_nothing_changes_is_settled() -> None:
+def test_an_unchanging_pod_is_stable() -> None:
     look: dict[str, Any] = {
         "listed": [_entry("p", CORE, MEMORY)],
         "checkpoint": Checkpoint({"u-p": _file_of("p", init=True, right=True)}),

@@ -176,15 +176,15 @@ def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
         "uid": "n1",
     }
     labels = f'card="{uuid(0)}",index="0",model="NVIDIA A100-SXM4-80GB"'
-    ill = stage.metrics()
-    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 0.0\n" in ill
+    metrics = stage.metrics()
+    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 0.0\n" in metrics
     assert (
         f'gpu_turnstile_agent_card_events_total{{card="{uuid(0)}",fault="card",kind="xid",'
         'xid="79"} 1.0\n'
-    ) in ill
-    assert 'gpu_turnstile_agent_cards{state="served"} 2.0\n' in ill
+    ) in metrics
+    assert 'gpu_turnstile_agent_cards{state="served"} 2.0\n' in metrics
 
-    node.mend()  # somebody has reset it
+    node.restore()  # somebody has reset it
     eventually(lambda: stage.offered() == ("200", "200"), "its places are healthy again")
     eventually(lambda: stage.shown()[0].unhealthy == "", "the node shows it")
     eventually(lambda: len(stage.events()) == 2, "it is told")
@@ -220,7 +220,7 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
         assert stage.run("a", 30, 8) == uuid(0)
 
 
-def test_a_card_that_was_ill_is_not_served_again_by_the_next_agent(
+def test_an_unhealthy_card_is_not_served_again_by_the_next_agent(
     node: NvmlScript, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver tells an Xid once; this one is too old to say what it asks for (before R565)."""

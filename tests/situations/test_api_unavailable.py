@@ -97,16 +97,19 @@ class Site:
     def outlast(self) -> None:
         """Wait until the agent has tried everything several times and failed."""
         lists, patches = (
-            self.said("no pods from the API server"),
-            self.said("allocation write failed, will retry"),
+            self.count_logs("no pods from the API server"),
+            self.count_logs("allocation write failed, will retry"),
         )
-        eventually(lambda: self.said("no pods from the API server") >= lists + 3, "lists fail")
         eventually(
-            lambda: self.said("allocation write failed, will retry") >= patches + 5, "patches fail"
+            lambda: self.count_logs("no pods from the API server") >= lists + 3, "lists fail"
+        )
+        eventually(
+            lambda: self.count_logs("allocation write failed, will retry") >= patches + 5,
+            "patches fail",
         )
 
-    def said(self, message: str) -> int:
-        """How often the agent has logged this."""
+    def count_logs(self, message: str) -> int:
+        """Return how often the agent has logged a message."""
         return sum(each.getMessage() == message for each in self.log.records)
 
     # --- the kubelet --------------------------------------------------------------------------
@@ -288,7 +291,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     assert len(set(holders)) == len(holders)
 
 
-def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
+def test_an_api_server_that_never_responds_delays_no_call_for_long(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Worse than away: it takes the connection and says nothing."""

@@ -437,9 +437,9 @@ class Agent:
         self._metrics.proxy_ends.inc()
         node = self._settings.node_name
         text = (
-            "the device plugin proxy of this node has ended, and the agent stands in for it: GPU "
-            "pods that the kubelet admitted in between have failed (no healthy devices present), "
-            "and controllers create them again"
+            "the device plugin proxy of this node has ended, and the agent stands in for it: if it "
+            "was killed, GPU pods that waited on the node have failed (no healthy devices "
+            "present), and their controllers create them again"
         )
         self._events.put(Notice(EventSubject("Node", "", node, node), "GPUProxyEnded", text))
 

@@ -293,8 +293,8 @@ class Registrar:
         """Register all resources with this kubelet, at the same time.
 
         Raises:
-            OSError: it was replaced meanwhile, or has removed our sockets: it would dial a removed
-                one until it gave up.
+            OSError: it was replaced meanwhile (a proxy is back), or has removed our sockets: it
+                would dial a removed one until it gave up.
             grpc.RpcError: it refused, or did not respond in time.
         """
         prefix = "" if target.parent == self._dir else f"{_TO_ROOT}{self._dir.absolute()}/"
@@ -324,7 +324,7 @@ class Registrar:
                         each.result()
                 if not self._all_served():
                     raise OSError("the kubelet has removed our sockets")
-                if identity(target) != kubelet:
+                if identity(target) != kubelet or self._target() != target:
                     raise OSError("the kubelet was replaced")
             for each in calls:
                 each.result()

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 
 from proxy.errors import Code, RpcFailed
 from proxy.resource import ConnectedPlugin, ProxiedResource
@@ -33,17 +34,21 @@ class ProxiedCalls:
     Attributes:
         under_way: number of calls in progress.
         repeated: number of calls that were sent again because their plugin had ended.
+        held: number of calls that wait for :meth:`release` while the kubelet admits a pod.
     """
 
     def __init__(self, resource: ProxiedResource) -> None:
         """Forward calls to the plugins of *resource*."""
         self.under_way = 0
         self.repeated = 0
+        self.held = 0
+        self._open = asyncio.Event()
+        self._open.set()
         self._resource = resource
         self._waiting: dict[object, float] = {}
         self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
 
-    async def call(self, method: str, request: bytes) -> bytes:
+    async def call(self, method: str, request: bytes, _metadata: Mapping[str, str]) -> bytes:
         """Forward a call; wait for a plugin and send it again until patience is over.
 
         Args:
@@ -63,10 +68,24 @@ class ProxiedCalls:
                 "proxy",
             )
         self.under_way += 1
+        in_admission = method != "PreStartContainer"
         try:
+            self.held += in_admission
+            try:
+                await self._open.wait()
+            finally:
+                self.held -= in_admission
             return await self._forward(method, request)
         finally:
             self.under_way -= 1
+
+    def hold(self) -> None:
+        """Let new calls wait: the kubelet admits no other pod meanwhile."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Forward the held calls."""
+        self._open.set()
 
     async def _forward(self, method: str, request: bytes) -> bytes:
         until = time.monotonic() + self._resource.patience

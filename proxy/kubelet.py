@@ -16,6 +16,7 @@ from pathlib import Path
 
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.calls import ProxiedCalls
+from proxy.checkpoint import known_resources
 from proxy.errors import RpcFailed
 from proxy.folder import Identity, has_no_listener
 from proxy.plugin import SERVICE
@@ -63,9 +64,16 @@ class KubeletEndpoint:
         self._server: GrpcServer | None = None
         self._retired: list[GrpcServer] = []
         self._registered_options: bytes | None = None
+        self._others: frozenset[str] = frozenset()
         self._kubelet: Identity | None = None
         self._registering: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+
+    def belongs_with(self, others: frozenset[str]) -> None:
+        """Set the plugin's other resources: the kubelet must know them before it gives out this."""
+        if others != self._others:
+            self._others = others
+            self.resource.hide()
 
     def check(self, kubelet: Identity | None) -> None:
         """Check after a change: is the kubelet a new instance, has it dropped us or our socket?
@@ -75,14 +83,23 @@ class KubeletEndpoint:
         """
         if kubelet != self._kubelet:
             self._kubelet, self.registered, self.refusal = kubelet, False, ""
+            self.resource.hide()
             if self._registering is not None:  # a registration with the earlier kubelet is useless
                 self._registering.cancel()
                 self._registering = None
             if kubelet is not None:
                 self._registering = self._spawn(self._stay_registered())
+        if self.resource.hidden and self._others <= known_resources(self._folder):
+            self.resource.reveal()
         if not self.resource.streaming:
             self.registered = False
         self._wake.set()
+
+    def end_stream(self) -> None:
+        """End the kubelet's stream for good; calls are still served."""
+        if self._registering is not None:
+            self._registering.cancel()
+        self.resource.end_streams()
 
     async def stop(self) -> None:
         """End all streams."""

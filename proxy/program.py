@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import SettingsError
+from proxy.checkpoint import CHECKPOINT
 from proxy.folder import FolderWatch, identity
 from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
 from proxy.registration import MOST_RESOURCES, Registration
@@ -19,8 +20,12 @@ log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
 HUNG_SECONDS = 60.0
 """If the event loop has not run for this long, it counts as hung."""
-_END_SECONDS = 5.0
-_POLL_SECONDS = 0.02
+_END_SECONDS = 3.0
+_CALL_SECONDS = 1.0
+_LIST_SECONDS = 2.0
+_NEXT_LIST_SECONDS = 0.3
+"""The lists of several resources come one soon after the other."""
+_POLL_SECONDS = 0.002
 _STARTING = "not listening yet"
 _AGAIN_SECONDS = 1.0
 
@@ -158,6 +163,13 @@ class Proxy:
                 self._problem = ""
                 await self._listening.wait()
 
+    async def _lists_arrive(self) -> None:
+        """Wait until the kubelet has handled new lists: it writes its checkpoint after each."""
+        path = self._kubelet_dir / CHECKPOINT
+        before = identity(path)
+        await _wait(lambda: identity(path) != before, _LIST_SECONDS)
+        await asyncio.sleep(_NEXT_LIST_SECONDS)
+
     async def _beat(self, on_beat: Callable[[], None]) -> None:
         while True:
             self._beat_at = time.monotonic()
@@ -165,10 +177,27 @@ class Proxy:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _end(self) -> None:
-        until = time.monotonic() + _END_SECONDS
-        calls = [each.calls for each in self.endpoints.values()]
-        while time.monotonic() < until and any(each.under_way for each in calls):  # noqa: ASYNC110
-            await asyncio.sleep(_POLL_SECONDS)  # only at the end of the process: no event is needed
+        """End without a failed pod, if the plugins can serve the kubelet themselves meanwhile.
+
+        The end of our streams makes the kubelet drop the newest registration, and cancel its calls
+        (K18). So the plugins register with the kubelet before that, and again after it. The kubelet
+        admits no pod during this time, because it waits for a call that is held here.
+        """
+        served = [each for each in self.endpoints.values() if each.registered]
+        if served:
+            for each in served:
+                each.calls.hold()
+            await _wait(lambda: any(each.calls.held for each in served), _CALL_SECONDS)
+            await self.registration.stop()
+            await self._lists_arrive()
+            for each in served:
+                each.end_stream()
+            await self._lists_arrive()
+            for each in served:
+                each.calls.release()
+        await _wait(
+            lambda: not any(each.calls.under_way for each in self.endpoints.values()), _END_SECONDS
+        )
         await self.registration.stop()
         for endpoint in self.endpoints.values():
             await endpoint.stop()
@@ -176,3 +205,10 @@ class Proxy:
             task.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), _END_SECONDS)
+
+
+async def _wait(condition: Callable[[], bool], within: float) -> None:
+    """Wait for a condition; only at the end of the process, so no event is needed."""
+    until = time.monotonic() + within
+    while not condition() and time.monotonic() < until:  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_SECONDS)

@@ -9,11 +9,12 @@ import itertools
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from common.kubelet_api import RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
 from proxy.folder import Identity, has_no_listener, identity
@@ -65,6 +66,7 @@ class Registration:
         self._spawn = spawn
         self._numbers = itertools.count(1)
         self._server: GrpcServer | None = None
+        self._stopped = False
 
     async def listen(self) -> None:
         """Create ``kubelet.sock``, unless it exists.
@@ -75,7 +77,7 @@ class Registration:
         Raises:
             OSError: it cannot be created.
         """
-        if self._server is not None and not self._lost():
+        if self._stopped or (self._server is not None and not self._lost()):
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         self._folder.chmod(_PRIVATE)  # if a kubelet creates it for a mount, all users may read it
@@ -96,11 +98,15 @@ class Registration:
         return found is None or (found != self._own_socket and has_no_listener(path))
 
     async def stop(self) -> None:
-        """Stop listening."""
+        """Stop listening, and remove ``kubelet.sock``: so plugins know at once."""
+        self._stopped = True
+        path = self._folder / KUBELET_SOCKET
+        if self._own_socket is not None and identity(path) == self._own_socket:
+            path.unlink(missing_ok=True)
         if self._server is not None:
             await self._server.stop()
 
-    async def _register(self, request: bytes) -> bytes:
+    async def _register(self, request: bytes, metadata: Mapping[str, str]) -> bytes:
         """Handle a registration.
 
         Raises:
@@ -113,6 +119,8 @@ class Registration:
                 raise RpcFailed(
                     Code.RESOURCE_EXHAUSTED, f"{MOST_RESOURCES} resources are registered already"
                 )
+            resources = frozenset(filter(None, metadata.get(RESOURCES_KEY, "").split(",")))
+            kubelet_side.belongs_with(resources - {name})
             try:
                 await self._follow(
                     kubelet_side, Plugin(self._folder, endpoint, next(self._numbers))

@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
 from proxy.errors import Code, RpcFailed
-from proxy.roster import Roster
+from proxy.roster import Roster, unhealthy
 
 log = logging.getLogger(__name__)
 
 MOST_PLUGINS = 16
 """Most registrations of one resource that are followed at a time."""
+
+HIDDEN_SECONDS = 5.0
+"""Longest time for which a resource is hidden: the checkpoint may be unreadable."""
 
 _TEST_CALL_SECONDS = 1.0
 _AGAIN_SECONDS = 0.5
@@ -60,6 +63,8 @@ class ProxiedResource:
         roster: its plugins.
         streams: number of streams that the kubelet has opened.
         streaming: whether the newest stream is open.
+        hidden: whether the kubelet gets every device as Unhealthy, because it may not know the
+            plugin's other resources yet: it would give a container this one alone (K11).
     """
 
     def __init__(
@@ -82,11 +87,14 @@ class ProxiedResource:
         self.roster: Roster[ConnectedPlugin] = Roster()
         self.streams = 0
         self.streaming = False
+        self.hidden = False
+        self._ending = False
         self.patience = patience
         self._spawn = spawn
         self._on_change = on_change
         self._changed = asyncio.Event()
         self._giving_up: asyncio.TimerHandle | None = None
+        self._revealing: asyncio.TimerHandle | None = None
         self._listening: set[ConnectedPlugin] = set()
         self._following: dict[ConnectedPlugin, asyncio.Task[Any]] = {}
 
@@ -225,6 +233,28 @@ class ProxiedResource:
 
     # --- the kubelet's stream ----------------------------------------------------------
 
+    def hide(self) -> None:
+        """Report every device as Unhealthy until :meth:`reveal`."""
+        self.reveal()
+        self.hidden = True
+        loop = asyncio.get_running_loop()
+        self._revealing = loop.call_later(HIDDEN_SECONDS, self._reveal_late)
+
+    def reveal(self) -> None:
+        """Report devices as the plugin does."""
+        if self._revealing is not None:
+            self._revealing.cancel()
+            self._revealing = None
+        self.hidden = False
+        self.notify()
+
+    def _reveal_late(self) -> None:
+        log.warning(
+            "devices shown although the kubelet may not know the plugin's other resources",
+            extra={"resource": self.name, "seconds": HIDDEN_SECONDS},
+        )
+        self.reveal()
+
     async def list_and_watch(self) -> AsyncIterator[bytes]:
         """Send the list of devices whenever it changes, until the kubelet disconnects.
 
@@ -237,9 +267,11 @@ class ProxiedResource:
         self.streaming = True
         self._update()
         try:
-            while True:
+            while not self._ending:
                 changed = self._changed
                 devices = self.roster.devices
+                if devices is not None and self.hidden:
+                    devices = unhealthy(devices)
                 if devices is not None and devices != sent:
                     sent = devices
                     yield devices
@@ -249,6 +281,11 @@ class ProxiedResource:
             if number == self.streams:
                 self.streaming = False
                 self._update()
+
+    def end_streams(self) -> None:
+        """End the kubelet's streams."""
+        self._ending = True
+        self.notify()
 
     def notify(self) -> None:
         """Wake all tasks that wait for a condition."""

@@ -15,8 +15,8 @@ import grpc.aio
 
 from proxy.errors import Code, RpcFailed
 
-CallHandler = Callable[[bytes], Awaitable[bytes]]
-"""Handles one call. It is cancelled if its caller disconnects."""
+CallHandler = Callable[[bytes, Mapping[str, str]], Awaitable[bytes]]
+"""Handles one call and its metadata. It is cancelled if its caller disconnects."""
 StreamHandler = Callable[[], AsyncIterator[bytes]]
 """Sends messages until the caller disconnects."""
 
@@ -172,7 +172,7 @@ def _failed(error: Any) -> RpcFailed:  # grpc.aio.AioRpcError, whose stubs are i
 def _call_handler(handle: CallHandler) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def handler(request: bytes, context: Any) -> bytes:
         try:
-            return await handle(request)
+            return await handle(request, dict(context.invocation_metadata() or ()))
         except RpcFailed as failure:
             code = _CODES.get(failure.code, _CODES[Code.UNKNOWN])
             await context.abort(code, failure.text, failure.trailing)

@@ -5,7 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agent.allocator.grants import check_request, check_together, grant_of, translate
-from agent.allocator.interfaces import Checkpoint, ContainerRef, Containers, DecisionLog
+from agent.allocator.interfaces import (
+    Checkpoint,
+    ContainerRef,
+    Containers,
+    DecisionLog,
+    HeldSlots,
+)
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
@@ -159,25 +165,36 @@ class PreStartCall:
     def _check_complete(self, proof: _Proof, container: ContainerDemand) -> None:
         """Veto a container for which the kubelet has skipped a resource (fact K11).
 
-        The checkpoint may show less than a container holds (K30, K33), so ``List`` decides.
+        The file may be older than the container's second resource (K30, K33). ``List`` shows
+        whether it is, unless it does not show the container (K4). Then the file is read again.
 
         Raises:
             GrantError: a resource is missing; the message names it.
         """
-        slots = proof.held[container.name]
-        lacking = [
-            each for each in Resource if count_of(container.demand, each) and not slots.get(each)
-        ]
-        if not lacking:
-            return
-        listed = self.observer.find_listed(proof.ref)
-        for each in lacking:
-            if listed is not None and not listed.get(each):
+        for each in _lacking(container, proof.held[container.name]):
+            listed = self.observer.find_listed(proof.ref)
+            if each in _lacking(container, self._reread(proof, container, listed)):
                 raise GrantError(
                     f"no {each.unit}, but the container requests "
                     f"{count_of(container.demand, each)}: the kubelet did not know the resource "
                     "when it admitted the pod; delete the pod, and its successor gets both"
                 )
+
+    def _reread(
+        self, proof: _Proof, container: ContainerDemand, listed: HeldSlots | None
+    ) -> HeldSlots:
+        """Return a container's slots as *listed*, or as the checkpoint shows them within 1 s."""
+        if listed is not None:
+            return listed
+        slots = proof.held[container.name]
+        for _ in range(_CHECKPOINT_READS):
+            self.pause(_PAUSE_S)
+            checkpoint = self.observer.read_checkpoint()
+            if checkpoint is not None:
+                slots = checkpoint.pods.get(proof.uid, {}).get(container.name, {})
+            if not _lacking(container, slots):
+                break
+        return slots
 
     def _check_wishes(self, resource: Resource, ids: frozenset[str], info: PodInfo) -> None:
         """Veto a container whose cards contradict the wishes of its pod's author.
@@ -214,3 +231,8 @@ class PreStartCall:
             pod = holders[0].pod if holders else PodId("", "", "")
             info, held = state.known.find(pod), state.snapshot.containers(pod)
         self.coordinator.start(pod, info, held, ids)
+
+
+def _lacking(container: ContainerDemand, slots: HeldSlots) -> list[Resource]:
+    """Return the requested resources of which a container has no slot."""
+    return [each for each in Resource if count_of(container.demand, each) and not slots.get(each)]

@@ -173,6 +173,7 @@ class Agent:
         self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
         self._metrics.list_readable.set_function(lambda: self._pod_resources.readable)
         self._metrics.registered.set_function(lambda: self.registered)
+        self._metrics.stands_in.set_function(self._stands_in)
         self._metrics.pending.set_function(self.pending)
         self._metrics.read_requests = self._api.failures.samples
         self._metrics.info.labels(
@@ -353,8 +354,10 @@ class Agent:
 
         registrar = Registrar(
             plugin_dir=settings.plugin_dir,
+            kubelet_dir=settings.kubelet_dir,
             services={name: service(each) for name, each in names.resources.items()},
             on_gap=self._metrics.unregistered.observe,
+            on_proxy_end=self._report_proxy_end,
         )
 
         compared = False
@@ -452,6 +455,19 @@ class Agent:
         self._events.put(
             Notice(EventSubject("Pod", pod.namespace, pod.name, pod.uid), event_reason, message)
         )
+
+    def _report_proxy_end(self) -> None:
+        self._metrics.proxy_ends.inc()
+        node = self._settings.node_name
+        text = (
+            "the device plugin proxy of this node has ended, and the agent stands in for it: if it "
+            "was killed, GPU pods that waited on the node have failed (no healthy devices "
+            "present), and their controllers create them again"
+        )
+        self._events.put(Notice(EventSubject("Node", "", node, node), "GPUProxyEnded", text))
+
+    def _stands_in(self) -> bool:
+        return self._services is not None and self._services.registrar.stands_in
 
     def _holdings(self) -> Holdings | None:
         """Return what containers hold; ``None`` before the first snapshot."""

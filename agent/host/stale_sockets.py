@@ -17,18 +17,19 @@ def remove_dead(folder: Path, patterns: Collection[str]) -> None:
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         try:
             old = time.time() - path.stat().st_ctime > _STARTUP_SECONDS
-            if old and path.is_socket() and _refuses(path):
-                path.unlink()
+            if old and path.is_socket() and refuses(path):
+                path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("socket not removed", extra={"path": str(path), "reason": str(error)})
 
 
-def _refuses(path: Path) -> bool:
+def refuses(path: Path) -> bool:
+    """Return whether no process listens on a socket, or there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
             probe.connect(str(path))
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, FileNotFoundError):
             return True
         except OSError:
             return False

@@ -4,6 +4,12 @@ A restarting kubelet deletes the sockets in its plugin directory and makes a new
 ``kubelet.sock``; every plugin must then register again (K11). If the stream of an earlier
 registration breaks, the kubelet drops the plugin that is registered under that resource name at
 that moment (K18). The agent detects this by the end of its own stream, and registers again at once.
+
+When the proxy ends, the agent stands in for it: it registers the same sockets with the kubelet
+itself, until it finds the next proxy. The kubelet replaces a plugin by a newer one without a gap
+(K26), so only the end of the proxy itself is noticed, for some hundredths of a second.
+When the agent hands back to the next proxy, the end of its own streams makes the kubelet drop the
+proxy, which registers again (K18). It holds a call meanwhile, so that the kubelet admits no pod.
 """
 
 import logging
@@ -15,9 +21,12 @@ from pathlib import Path
 
 import grpc
 
+from agent.host.stale_sockets import refuses
+from agent.kubelet.checkpoint import FILE_NAME
 from agent.kubelet.kubelet_instance import DirectoryWatch, identity
 from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
+from common.kubelet_api import RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 
@@ -26,9 +35,17 @@ log = logging.getLogger(__name__)
 _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
 _CHECK_SECONDS = 0.05
-_BACKOFF_SECONDS = 0.05, 1.0
+_BACKOFF_SECONDS = 0.005, 1.0
 # A kubelet that has registered a plugin calls its ListAndWatch at once.
 _STREAM_SECONDS = 2.0
+# Handing back to a proxy: the longest waits for a call to hold and for a list, the time between the
+# lists of two resources, and the pause between two looks.
+_CALL_SECONDS = 1.0
+_LIST_SECONDS = 2.0
+_NEXT_LIST_SECONDS = 0.3
+_POLL_SECONDS = 0.002
+# The kubelet joins its directory and the endpoint of a registration, and resolves the dots.
+_TO_ROOT = "../" * 16
 
 _Kubelet = tuple[int, int, int]
 """A kubelet instance, identified by the file of its socket."""
@@ -45,23 +62,34 @@ class Registrar:
         self,
         *,
         plugin_dir: Path,
+        kubelet_dir: Path,
         services: Mapping[str, Callable[[], DevicePluginService]],
         on_gap: Callable[[float], None] = lambda _seconds: None,
+        on_proxy_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is served yet.
 
-        *services* has a factory for each resource, by the name that pods use: every server needs a
-        service of its own.
-
-        *on_gap* is called after each registration with the seconds during which *plugin_dir* had
-        a ``kubelet.sock`` with which this agent was not registered.
+        Args:
+            plugin_dir: where the agent registers: the proxy's directory, or the kubelet's own.
+            kubelet_dir: the kubelet's own, only read.
+            services: a factory for each resource, by the name that pods use: every server needs a
+                service of its own.
+            on_gap: called after each registration with the seconds during which there was a
+                ``kubelet.sock`` with which this agent was not registered.
+            on_proxy_end: called when the agent stands in for a proxy that has ended.
         """
         self._dir = plugin_dir
+        self._kubelet_socket = kubelet_dir / KUBELET_SOCKET
+        self._checkpoint = kubelet_dir / FILE_NAME
+        self._has_proxy = plugin_dir.resolve() != kubelet_dir.resolve()
+        self._proxied = False  # whether a proxy has ever registered us
         self._on_gap = on_gap
+        self._on_proxy_end = on_proxy_end
         self._services = services
         self._served: dict[str, PluginServer] = {}
         self._watch = DirectoryWatch(plugin_dir)
         self._registered_with: _Kubelet | None = None
+        self._stands_in = False
         self._unregistered_since: float | None = None
         self._directory_missing = False
         self._stopping = threading.Event()
@@ -70,6 +98,11 @@ class Registrar:
     def registered(self) -> bool:
         """Whether all resources are registered with the running kubelet."""
         return self._registered_with is not None
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether the kubelet was registered with directly, because the proxy has ended."""
+        return self._stands_in
 
     @property
     def sockets(self) -> list[Path]:
@@ -132,9 +165,16 @@ class Registrar:
 
     # --- registering -------------------------------------------------------------------
 
+    def _target(self) -> Path:
+        """Return the socket to register at: the kubelet's own one if the proxy has ended."""
+        usual = self._dir / KUBELET_SOCKET
+        if not self._proxied or (self.registered and identity(usual) == self._registered_with):
+            return usual
+        return self._kubelet_socket if refuses(usual) else usual
+
     def _find_unregistered_kubelet(self) -> _Kubelet | None:
         """Return the running kubelet unless we are registered with it; ``None`` if none runs."""
-        kubelet = identity(self._dir / KUBELET_SOCKET)
+        kubelet = identity(self._target())
         if kubelet is None:
             self._registered_with = self._unregistered_since = None
             missing = not self._dir.is_dir()
@@ -155,9 +195,12 @@ class Registrar:
             # While the servers start, a new kubelet may have replaced a dead one. If we registered
             # with the new one but remembered the old one, we would register again, and cut off
             # calls that the new one already makes.
-            kubelet = identity(self._dir / KUBELET_SOCKET)
-            if kubelet is not None:
-                self._register_all(kubelet)
+            target = self._target()
+            kubelet = identity(target)
+            if kubelet is not None and self._stands_in and target != self._kubelet_socket:
+                self._hand_back(target, kubelet)
+            elif kubelet is not None:
+                self._register_all(target, kubelet)
         except (OSError, grpc.RpcError) as error:
             log.warning("registration failed", extra={"reason": _reason(error)})
             return False
@@ -173,13 +216,16 @@ class Registrar:
             Whether another kubelet runs.
         """
         until = time.monotonic() + within
-        while (rest := until - time.monotonic()) > 0 and not self._stopping.is_set():
-            self._watch.wait(rest)
-            if identity(self._dir / KUBELET_SOCKET) not in (kubelet, None):
+        while not self._stopping.is_set():
+            if identity(self._target()) not in (kubelet, None):
                 return True
+            rest = until - time.monotonic()
+            if rest <= 0:
+                break
+            self._watch.wait(rest)
         return False
 
-    def _register_all(self, kubelet: _Kubelet) -> None:
+    def _register_all(self, target: Path, kubelet: _Kubelet) -> None:
         """Register every resource, and wait until the kubelet has called ``ListAndWatch``.
 
         Raises:
@@ -187,9 +233,9 @@ class Registrar:
             grpc.RpcError: it refused, or did not respond in time.
         """
         served = self._served
+        stands_in = target == self._kubelet_socket and self._has_proxy
         streams = [(each.service, each.service.streams) for each in served.values()]
-        for resource_name, server in served.items():
-            self._register(resource_name, server, kubelet)
+        self._register(target, kubelet)
         deadline = time.monotonic() + _STREAM_SECONDS
         for service, before in streams:
             if not service.wait_streamed(before, deadline - time.monotonic()):
@@ -200,36 +246,88 @@ class Registrar:
             return
         since, self._unregistered_since = self._unregistered_since, None
         self._on_gap(0.0 if since is None else time.monotonic() - since)
+        self._proxied = self._has_proxy
+        if stands_in and not self._stands_in:
+            log.warning("the device plugin proxy has ended: serving the kubelet directly")
+            self._on_proxy_end()
+        self._stands_in = stands_in
         log.info("registered", extra={"resources": list(served)})
 
-    def _register(self, resource_name: str, server: PluginServer, kubelet: _Kubelet) -> None:
-        """Register one resource with this kubelet.
+    def _hand_back(self, target: Path, kubelet: _Kubelet) -> None:
+        """Register with the next proxy, and end the streams to the kubelet.
 
         Raises:
-            OSError: it was replaced meanwhile, or has removed our sockets: it would dial a removed
-                one until it gave up.
+            OSError, grpc.RpcError: as :meth:`_register_all`.
+        """
+        services = [each.service for each in self._served.values()]
+        for each in services:
+            each.hold()
+        try:
+            self._wait(lambda: any(each.held for each in services), _CALL_SECONDS)
+            before = identity(self._checkpoint)
+            self._register_all(target, kubelet)
+            self._wait_for_lists(before)
+            before = identity(self._checkpoint)
+            for each in services:
+                each.end_older()
+            self._wait_for_lists(before)
+        finally:
+            for each in services:
+                each.release()
+
+    def _wait_for_lists(self, before: tuple[int, int, int] | None) -> None:
+        """Wait until the kubelet has handled the proxy's lists: it writes its checkpoint (K28).
+
+        If it still handled one when it drops the proxy, it would drop the proxy's next
+        registration, too.
+        """
+        self._wait(lambda: identity(self._checkpoint) != before, _LIST_SECONDS)
+        self._stopping.wait(_NEXT_LIST_SECONDS)
+
+    def _wait(self, condition: Callable[[], bool], within: float) -> None:
+        until = time.monotonic() + within
+        while not condition() and time.monotonic() < until:
+            self._stopping.wait(_POLL_SECONDS)
+
+    def _register(self, target: Path, kubelet: _Kubelet) -> None:
+        """Register all resources with this kubelet, at the same time.
+
+        Raises:
+            OSError: it was replaced meanwhile (a proxy is back), or has removed our sockets: it
+                would dial a removed one until it gave up.
             grpc.RpcError: it refused, or did not respond in time.
         """
-        with _channel(self._dir / KUBELET_SOCKET) as channel:
-            call = rpc.RegistrationStub(channel).Register.future(
-                api.RegisterRequest(
-                    version=_VERSION,
-                    endpoint=server.socket.name,
-                    resource_name=resource_name,
-                    options=OPTIONS,
-                ),
-                timeout=_REGISTER_SECONDS,
-            )
-            done = threading.Event()
-            call.add_done_callback(lambda _call: done.set())
-            while not done.wait(_CHECK_SECONDS):
+        prefix = "" if target.parent == self._dir else f"{_TO_ROOT}{self._dir.absolute()}/"
+        done = threading.Event()
+        with _channel(target) as channel:
+            register = rpc.RegistrationStub(channel).Register
+            calls = [
+                register.future(
+                    api.RegisterRequest(
+                        version=_VERSION,
+                        endpoint=f"{prefix}{server.socket.name}",
+                        resource_name=resource_name,
+                        options=OPTIONS,
+                    ),
+                    timeout=_REGISTER_SECONDS,
+                    metadata=((RESOURCES_KEY, ",".join(self._services)),),
+                )
+                for resource_name, server in self._served.items()
+            ]
+            for each in calls:
+                each.add_done_callback(lambda _call: done.set())
+            while pending := [each for each in calls if not each.done()]:
+                done.wait(_CHECK_SECONDS)
+                done.clear()
+                for each in calls:
+                    if each not in pending:
+                        each.result()
                 if not self._all_served():
-                    call.cancel()
                     raise OSError("the kubelet has removed our sockets")
-                if identity(self._dir / KUBELET_SOCKET) != kubelet:
-                    call.cancel()
+                if identity(target) != kubelet or self._target() != target:
                     raise OSError("the kubelet was replaced")
-            call.result()
+            for each in calls:
+                each.result()
 
 
 def _channel(socket: Path) -> grpc.Channel:

@@ -76,11 +76,17 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._calls = calls
         self._health_feed = health_feed or HealthFeed()
         self._before_refusal = before_refusal
+        self._last_list: tuple[frozenset[str], api.ListAndWatchResponse | None] = frozenset(), None
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self.streams = 0
         """How many streams have begun."""
         self._open: set[int] = set()
+        self._oldest = 0  # the oldest stream that may stay open
+        self._pass = threading.Event()
+        self._pass.set()
+        self.held = 0
+        """How many calls of the kubelet wait for :meth:`release` while it admits a pod."""
         self.on_stream_end: Callable[[], None] = lambda: None
         """Called when the kubelet ends the stream of the newest registration (K18)."""
 
@@ -94,9 +100,31 @@ class DevicePluginService(rpc.DevicePluginServicer):
         with self._changed:
             return self._changed.wait_for(lambda: self.streams > before, max(seconds, 0))
 
+    def hold(self) -> None:
+        """Let new calls wait: the kubelet admits no other pod meanwhile."""
+        self._pass.clear()
+
+    def release(self) -> None:
+        """Continue the held calls."""
+        self._pass.set()
+
+    def _wait_to_pass(self) -> None:
+        if not self._pass.is_set():
+            with self._changed:
+                self.held += 1
+            self._pass.wait()
+            with self._changed:
+                self.held -= 1
+
+    def end_older(self) -> None:
+        """End all streams but the newest."""
+        self._oldest = self.streams
+        self._health_feed.wake()
+
     def end(self) -> None:
         """End the streams, so that the server can stop at once."""
         self._ended.set()
+        self.release()
         self._health_feed.wake()
 
     def GetDevicePluginOptions(
@@ -117,7 +145,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             self._changed.notify_all()
 
         def is_over() -> bool:
-            return self._ended.is_set() or disconnected.is_set()
+            return self._ended.is_set() or disconnected.is_set() or number < self._oldest
 
         def ended() -> None:
             disconnected.set()
@@ -133,15 +161,24 @@ class DevicePluginService(rpc.DevicePluginServicer):
             return  # the call has already ended
         unhealthy: frozenset[str] | None = self._health_feed.unhealthy()
         while unhealthy is not None:
-            yield api.ListAndWatchResponse(
+            yield self._list(unhealthy)
+            unhealthy = self._health_feed.wait_for_change(unhealthy, until=is_over)
+
+    def _list(self, unhealthy: frozenset[str]) -> api.ListAndWatchResponse:
+        """Make the list, or return the last one if it is the same: pods fail until it is sent."""
+        for_unhealthy, made = self._last_list
+        if made is None or for_unhealthy != unhealthy:
+            made = api.ListAndWatchResponse(
                 devices=devices(self._table, self.resource, unhealthy, numa=self._numa)
             )
-            unhealthy = self._health_feed.wait_for_change(unhealthy, until=is_over)
+            self._last_list = unhealthy, made
+        return made
 
     def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
         """Resolve the target and choose its slots."""
+        self._wait_to_pass()
         try:
             return api.PreferredAllocationResponse(
                 container_responses=[
@@ -163,6 +200,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self, request: api.AllocateRequest, context: grpc.ServicerContext
     ) -> api.AllocateResponse:
         """Translate device IDs into devices, environment and mounts."""
+        self._wait_to_pass()
         try:
             return api.AllocateResponse(
                 container_responses=[

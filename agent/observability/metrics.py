@@ -105,6 +105,13 @@ class Metrics:
         self.registered = gauge(
             "registered", "Whether this agent's resources are registered with the kubelet."
         )
+        self.stands_in = gauge(
+            "stands_in_for_proxy",
+            "Whether the agent is registered with the kubelet itself, because the proxy has ended.",
+        )
+        self.proxy_ends = counter(
+            "proxy_ends", "Ends of the proxy, at each of which the agent stood in for it."
+        )
         self.unregistered = Histogram(
             "unregistered_seconds",
             "How long a kubelet.sock existed before this agent was registered with it, for each "

@@ -1,6 +1,7 @@
 """The device plugins of the node: registration and calls, over real unix sockets (K11)."""
 
 import logging
+import os
 import re
 import stat
 import threading
@@ -202,7 +203,9 @@ class Plugins(pb_grpc.RegistrationServicer):
         refusal = _refusal(request)
         if refusal:
             context.abort(grpc.StatusCode.UNKNOWN, refusal)
-        client = PluginClient(request.resource_name, self._directory / request.endpoint)
+        # Joined as by Go's filepath.Join: an endpoint may lead elsewhere.
+        socket = Path(os.path.normpath(self._directory / request.endpoint.lstrip("/")))
+        client = PluginClient(request.resource_name, socket)
         with self._lock:
             stopped = self._stopped
             if not stopped:
@@ -246,7 +249,7 @@ class Plugins(pb_grpc.RegistrationServicer):
                 current = self._clients.pop(client.resource, None)
                 stopped = self._stopped
                 self._threads.discard(threading.current_thread())
-            self._drop(client)
+            # As in the real kubelet, the broken stream's own connection stays, and its calls end.
             if current is not None and not stopped:
                 self._drop(current)
                 self._listener.disconnected(client.resource)

@@ -393,6 +393,7 @@ class SimulatedNode:
         self.watch.cache.subscribe(allocator.catch_up)
         registrar = Registrar(
             plugin_dir=self.plugin_dir,
+            kubelet_dir=self.plugin_dir,
             services={
                 name: self._service(allocator, resource, kill_switch)
                 for name, resource in self._resources.items()

@@ -8,7 +8,7 @@ import pytest
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.cluster import ApiError, Json
 from tests.e2e.deployed import Deployed, deploying
-from tests.e2e.ground import Ground, phase, wait
+from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import (
     AGENTS,
     NAMESPACE,
@@ -64,6 +64,22 @@ def test_examples_are_accepted_or_denied_as_documented(deployed: Deployed, examp
         return
     with pytest.raises(KubectlError, match=r"tencent\.com/vcuda-(core|memory)\]: "):
         apply()
+
+
+def test_a_proxys_pod_that_is_deleted_costs_no_pod_and_leaves_an_event(deployed: Deployed) -> None:
+    ground, kubectl = deployed.ground, deployed.kubectl
+    proxies = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
+    made = ground.submit(ground.make.burst(20, seed=7))
+    kubectl.run("delete", "pod", *proxies, "--wait=true")
+    pods = ground.settled(each.result(60)["metadata"]["name"] for each in made)
+    refused = ground.refused(pods)
+    ground.report(f"the proxy's pod deleted while 20 pods start: {len(refused)} failed")
+
+    wait("the next proxy", lambda: all(map(is_ready, kubectl.items("pods", *proxies))))
+    field = "--field-selector=reason=GPUProxyEnded"
+    assert kubectl.items("events", "--namespace=default", field)
+    assert len(refused) <= 1
+    ground.audit("the proxy's pod deleted", {n: p for n, p in pods.items() if n not in refused})
 
 
 def test_the_agent_may_write_its_record_and_nothing_else(

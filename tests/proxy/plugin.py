@@ -30,18 +30,21 @@ def register(
     *,
     resource: str = RESOURCE,
     version: str = "v1beta1",
+    resources: str = "",
     within: float = 20.0,
 ) -> None:
-    """Register as a plugin does.
+    """Register as a plugin does; *resources*: those of the plugin, separated by commas.
 
     Raises:
         grpc.RpcError: it is refused.
     """
     request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource)
-    register_bytes(folder, request.SerializeToString(), within=within)
+    register_bytes(folder, request.SerializeToString(), resources=resources, within=within)
 
 
-def register_bytes(folder: Path, request: bytes, *, within: float = 20.0) -> None:
+def register_bytes(
+    folder: Path, request: bytes, *, resources: str = "", within: float = 20.0
+) -> None:
     """Send the bytes of a registration.
 
     Raises:
@@ -51,7 +54,10 @@ def register_bytes(folder: Path, request: bytes, *, within: float = 20.0) -> Non
         f"unix:{folder / 'kubelet.sock'}", (("grpc.use_local_subchannel_pool", 1),)
     ) as channel:
         channel.unary_unary("/v1beta1.Registration/Register", None, None)(
-            request, timeout=within, wait_for_ready=True
+            request,
+            timeout=within,
+            wait_for_ready=True,
+            metadata=(("plugin-resources", resources),) if resources else None,
         )
 
 

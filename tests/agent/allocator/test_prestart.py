@@ -178,26 +178,48 @@ def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
 # --- a resource that the kubelet did not know: K11 -----------------------------------------
 
 
+@pytest.mark.parametrize("container", ["init", "main"])
 @pytest.mark.parametrize("given", [CORE, MEMORY])
+@pytest.mark.parametrize("list_error", ["", "rate limited"])
 def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
-    node: Node, given: Resource
+    node: Node, given: Resource, container: str, list_error: str
 ) -> None:
     device_ids = {CORE: ids(0, range(30)), MEMORY: ids(0, range(8))}[given]
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", init(30, 8), asks(30, 8))
     node.bind(pod)
     node.kubelet.know(pod)
-    node.kubelet.hold(pod, "main", {given: device_ids})
+    node.kubelet.hold(pod, container, {given: device_ids})
     node.allocator.refresh()
+    node.list_error = list_error
     missing = given.other
     asked = {CORE: 30, MEMORY: 8}[missing]
     with pytest.raises(GrantError) as vetoed:
-        _start_by_the_file(node, pod)
+        node.allocator.prestart(given, device_ids)
     assert str(vetoed.value) == (
         f"no {missing.unit}, but the container requests {asked}: the kubelet did not know the "
         "resource when it admitted the pod; delete the pod, and its successor gets both"
     )
+
+
+@pytest.mark.parametrize("container", ["init", "main"])
+def test_a_file_that_shows_only_one_resource_yet_is_read_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, container: str
+) -> None:
+    """K30 and K33: it may be older than the container's second resource."""
+    pod = make_pod("a", init(30, 8), asks(30, 8))
+    node.bind(pod)
+    node.kubelet.know(pod)
+    node.kubelet.hold(pod, container, {CORE: ids(0, range(30))})
+    node.allocator.refresh()
     node.list_error = "rate limited"
-    _start_by_the_file(node, pod)  # nobody can tell whether the file is old
+
+    def pause(_seconds: float) -> None:
+        node.kubelet.hold(pod, container, {MEMORY: ids(0, range(8))})
+
+    monkeypatch.setattr(node, "pause", pause)
+    node.restart_agent()
+    node.allocator.prestart(CORE, ids(0, range(30)))
+    assert not unproven(node)
 
 
 # --- a wrong guess ------------------------------------------------------------------------------

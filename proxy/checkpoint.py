@@ -1,0 +1,27 @@
+"""Which resources the kubelet knows: the names in its checkpoint (K27, docs/kubelet-facts.md).
+
+A kubelet silently skips a resource that it does not know, and gives a container the others alone
+(K11). It reads the checkpoint when it starts, and writes it after each list of devices (K28).
+"""
+
+import json
+from pathlib import Path
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+def known_resources(folder: Path) -> frozenset[str]:
+    """Return the names of the resources that the kubelet knows for certain.
+
+    Args:
+        folder: the kubelet's device plugin directory.
+
+    Returns:
+        The names; empty if there is no checkpoint, or it cannot be read.
+    """
+    try:
+        return frozenset(
+            json.loads((folder / CHECKPOINT).read_bytes())["Data"]["RegisteredDevices"]
+        )
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return frozenset()

@@ -1,0 +1,126 @@
+"""A kubelet without a checkpoint learns two resources one by one: no container gets one alone."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.proxy.conftest import MakePlugin
+from tests.proxy.plugin import Plugin
+from tests.proxy.site import RESOURCE, Site, wait
+
+pytestmark = pytest.mark.slow
+
+OTHER = "example.com/gadget"
+BOTH = {RESOURCE: 4, OTHER: 4}
+TOGETHER = f"{RESOURCE},{OTHER}"
+
+
+class Gate:
+    """Lets the kubelet handle the lists of a resource only when it is open."""
+
+    def __init__(self, running: Site, resource: str) -> None:
+        self._resource = resource
+        self._open = threading.Event()
+        self._at = running.kubelet.settings.misbehavior.at
+        self._at["devices"] = self._wait
+
+    def _wait(self, resource: str) -> None:
+        if resource == self._resource:
+            self._open.wait(20)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def _pod(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {
+            "nodeName": "n1",
+            "containers": [{"name": "main", "resources": {"limits": {RESOURCE: "1", OTHER: "1"}}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def _admit(running: Site, name: str) -> tuple[set[str], str]:
+    """Have a pod with both resources admitted; return what it got, and why it was refused."""
+    running.kubelet.add_pods(_pod(name))
+    wait("it is admitted or refused", running.kubelet.idle)
+    held = {each.resource for each in running.kubelet.held_devices() if each.pod_uid == name}
+    return held, (running.kubelet.status(name) or {}).get("message", "")
+
+
+def _register(first: Plugin, second: Plugin) -> None:
+    first.register(resources=TOGETHER)
+    second.register(resource=OTHER, resources=TOGETHER)
+
+
+def _forget(running: Site) -> None:
+    """End the kubelet, and delete its checkpoint."""
+    running.kubelet.kill()
+    (running.kubelet_dir / "kubelet_internal_checkpoint").unlink()
+
+
+@pytest.fixture
+def gate(running: Site, plugin: MakePlugin) -> Iterator[Gate]:
+    """A kubelet without checkpoint whose proxy has two plugins."""
+    _register(plugin("a"), plugin("b"))
+    wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
+    _forget(running)
+    made = Gate(running, OTHER)
+    yield made
+    made.open()  # or its thread would wait on
+
+
+def test_no_container_gets_one_resource_while_the_kubelet_does_not_know_the_other(
+    running: Site, gate: Gate
+) -> None:
+    running.kubelet.start()
+    wait("it knows the first", lambda: RESOURCE in running.kubelet.capacity()[0])
+    held, why = _admit(running, "early")
+    assert held == set()
+    assert "no healthy devices present" in why
+
+    gate.open()
+    wait("both are healthy", lambda: running.kubelet.capacity()[1] == BOTH)
+    assert _admit(running, "late") == ({RESOURCE, OTHER}, "")
+
+
+def test_a_proxy_that_knows_the_first_resource_only_waits_for_the_other(
+    running: Site, plugin: MakePlugin
+) -> None:
+    plugin("a").register(resources=TOGETHER)
+    wait("it knows the first", lambda: RESOURCE in running.kubelet.capacity()[0])
+    assert _admit(running, "early")[0] == set()
+
+    plugin("b").register(resource=OTHER, resources=TOGETHER)
+    wait("both are healthy", lambda: running.kubelet.capacity()[1] == BOTH)
+    assert _admit(running, "late") == ({RESOURCE, OTHER}, "")
+
+
+def test_a_kubelet_that_has_a_checkpoint_gets_each_list_once(
+    running: Site, plugin: MakePlugin
+) -> None:
+    _register(plugin("a"), plugin("b"))
+    wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
+    before = len(running.lists)
+    running.kubelet.restart()
+    wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
+    assert running.lists[before:] == [(4, 4), (4, 4)]
+
+
+def test_a_resource_that_the_kubelet_never_learns_hides_the_other_for_a_while_only(
+    running: Site, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+
+    monkeypatch.setattr("proxy.resource.HIDDEN_SECONDS", 0.1)
+    running.kubelet.start()
+    wait("the first is healthy", lambda: running.kubelet.capacity()[1].get(RESOURCE) == 4)
+    assert "devices shown although the kubelet may not know the plugin's other resources" in {
+        each.getMessage() for each in caplog.records
+    }

@@ -31,7 +31,9 @@ def report_missing_cards(
     for pod in snapshot.pods:
         for name, slots in sorted(pod.held.items()):
             missing = sorted(count_missing(slots, table))
-            if not missing or (pod.is_running and pod.is_init(name)):  # that container has ended
+            if not missing or (
+                pod.info is not None and pod.info.running and pod.is_init(name)
+            ):  # that container has ended
                 continue
             cards = ", ".join(missing)
             ref = ContainerRef(pod.id, name)

@@ -200,6 +200,9 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     found.add(
         Level.ERROR, _nodes_with(facts.agents, f"{_AGENT}cards_problem"), text, _NOTHING_OFFERED
     )
+    text = "the edited cards file cannot be used, the one before applies"
+    edited = _nodes_with(facts.agents, f"{_AGENT}cards_file_problem")
+    found.add(Level.WARNING, edited, text, "docs/reference.md#cards-files")
     cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
     text = f"{count} cards, all healthy"
     yield from found.findings(f"{text}; {cordoned} cordoned" if cordoned else text)

@@ -23,6 +23,7 @@ from view.model.doctor.facts import (
     UnrecordedContainer,
     error,
     ok,
+    read_samples,
     require,
     unknown,
     value,
@@ -69,15 +70,15 @@ def _nodes_with(
     replicas: Mapping[str, OrUnread[Samples]], name: str, **labels: str
 ) -> Iterator[str]:
     """Yield the nodes on which a metric was read and is not zero."""
-    for node, samples in replicas.items():
-        if not isinstance(samples, UnreadSource) and value(samples, name, **labels):
+    for node, samples in read_samples(replicas).items():
+        if value(samples, name, **labels):
             yield node
 
 
 def _nodes_with_zero(replicas: Mapping[str, OrUnread[Samples]], name: str) -> Iterator[str]:
     """Yield the nodes on which a metric was read and is zero."""
-    for node, samples in replicas.items():
-        if not isinstance(samples, UnreadSource) and value(samples, name) == 0:
+    for node, samples in read_samples(replicas).items():
+        if value(samples, name) == 0:
             yield node
 
 

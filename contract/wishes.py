@@ -16,6 +16,7 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError, FieldFault, quote
+from contract.inventory import is_card_uuid
 from contract.names import Names
 from contract.text import to_label
 
@@ -25,7 +26,6 @@ POLICIES = ("binpack", "spread")
 LINKS = ("nvlink", "numa")
 """The values of ``gpu-link``: NVLinks connect the cards, or they are on one NUMA node."""
 
-_UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _CORE_LIMIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
 _LONGEST_TYPE = 96  # NVML's limit for product names
 _MOST_ENTRIES = 256
@@ -166,7 +166,7 @@ def _read_list(value: object, kind: str) -> tuple[tuple[str, ...], tuple[str, st
         rule = (f"must have at most {_MOST_ENTRIES} entries", "wish-too-long")
         return _unique(listed[:_MOST_ENTRIES], kind), rule
     for entry in filter(None, listed):
-        if kind == "uuid" and not _UUID.match(entry):
+        if kind == "uuid" and not is_card_uuid(entry):
             rule = (f"{quote(entry)} is not a card UUID such as GPU-5f3c1a2e", "wish-not-a-uuid")
             return _unique(listed, kind), rule
         if kind == "type" and not (entry.isprintable() and len(entry) <= _LONGEST_TYPE):

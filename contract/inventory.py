@@ -5,6 +5,7 @@ JSON: ``{"memoryBlock": bytes, "cards": [{"uuid", "index", "model", "memory", "n
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,6 +23,10 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 _MOST_CARDS = 128
 """More than any machine has; computations over their links grow with the square."""
+
+# A device ID has at most 63 characters (device plugin API): the UUID, "::" and a slot number of up
+# to 5 digits.
+_UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 
 _LARGEST = 2**63 - 1
 """No valid number is larger, and a huge one could not be converted to a float."""
@@ -52,6 +57,11 @@ class Amounts(NamedTuple):
 
 
 NOTHING = Amounts(0, 0)
+
+
+def is_card_uuid(text: str) -> bool:
+    """Return whether a card may have this UUID: NVIDIA's, or another name in a cards file."""
+    return _UUID.match(text) is not None
 
 
 def withheld(fault: str, *, cordoned: bool) -> str:

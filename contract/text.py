@@ -1,9 +1,12 @@
-"""Texts: checks of values in annotations that others wrote as JSON; counts in messages."""
+"""Texts: checks of values in annotations that others wrote as JSON; labels; counts in messages."""
 
 import json
+import re
 from typing import TypeGuard
 
 from contract.errors import InvalidRecord
+
+_NOT_IN_LABELS = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def read_json(text: str, name: str) -> object:
@@ -37,3 +40,12 @@ def is_whole(value: object) -> TypeGuard[int]:
 def format_count(count: int, noun: str) -> str:
     """Format a count and its noun: ``1 card``, ``2 cards``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def to_label(text: str) -> str:
+    """Return a text with dashes for what a label's value cannot have; not cut to its length.
+
+    ``NVIDIA A100-SXM4-80GB`` becomes ``NVIDIA-A100-SXM4-80GB``, which is also what GPU Feature
+    Discovery writes.
+    """
+    return _NOT_IN_LABELS.sub("-", text)

@@ -1,6 +1,7 @@
 """The wishes of a pod's author: the webhook checks them, the agent follows them.
 
-``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in upper or lower case.
+``use-gpu-type``, ``nouse-gpu-type``: parts of product names, in upper or lower case, as NVML has
+them or as the node's label ``gpu-model`` does.
 ``use-gpu-uuid``, ``nouse-gpu-uuid``: cards. Lists are comma-separated; empty entries are ignored.
 ``gpu-policy``: which card a share prefers.
 ``gpu-node-policy``: which node the scheduler extender prefers.
@@ -15,7 +16,9 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError, FieldFault, quote
+from contract.inventory import is_card_uuid
 from contract.names import Names
+from contract.text import to_label
 
 POLICIES = ("binpack", "spread")
 """The values of ``gpu-policy`` and ``gpu-node-policy``."""
@@ -23,7 +26,6 @@ POLICIES = ("binpack", "spread")
 LINKS = ("nvlink", "numa")
 """The values of ``gpu-link``: NVLinks connect the cards, or they are on one NUMA node."""
 
-_UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _CORE_LIMIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
 _LONGEST_TYPE = 96  # NVML's limit for product names
 _MOST_ENTRIES = 256
@@ -35,8 +37,9 @@ class Wishes:
     """The wishes of a pod's author; fields of absent wishes are empty.
 
     Attributes:
-        use_types: parts of product names, lower case: a card's name must contain one of them.
-        nouse_types: parts of product names, lower case: a card's name must contain none of them.
+        use_types: parts of product names, lower case: a card's name, or its form as a label,
+            must contain one of them.
+        nouse_types: parts of product names, lower case: neither may contain any of them.
         use_uuids: a card must be one of these.
         nouse_uuids: a card must be none of these.
         policy: which card a share prefers, one of :data:`POLICIES`.
@@ -64,14 +67,13 @@ class Wishes:
         """Return the name of the wish that excludes a card; empty if none does."""
         if not self.excludes_cards:
             return ""
-        name = model.lower()
         if self.use_uuids and uuid not in self.use_uuids:
             return "use-gpu-uuid"
         if uuid in self.nouse_uuids:
             return "nouse-gpu-uuid"
-        if self.use_types and not any(each in name for each in self.use_types):
+        if self.use_types and not _names_any(self.use_types, model):
             return "use-gpu-type"
-        if any(each in name for each in self.nouse_types):
+        if _names_any(self.nouse_types, model):
             return "nouse-gpu-type"
         return ""
 
@@ -105,7 +107,7 @@ def read_wishes(
     nouse_types = entries(names.nouse_gpu_type, "type")
     use_uuids = entries(names.use_gpu_uuid, "uuid")
     nouse_uuids = entries(names.nouse_gpu_uuid, "uuid")
-    all_excluded = all(any(each in used for each in nouse_types) for used in use_types)
+    all_excluded = all(_names_any(nouse_types, used) for used in use_types)
     for key, used, excluded in (
         (names.nouse_gpu_type, use_types, all_excluded),
         (names.nouse_gpu_uuid, use_uuids, set(use_uuids) <= set(nouse_uuids)),
@@ -139,6 +141,12 @@ def read_wishes(
     return wishes, tuple(errors)
 
 
+def _names_any(types: tuple[str, ...], model: str) -> bool:
+    """Return whether a product name, or its form as a label, contains any of these types."""
+    forms = model.lower(), to_label(model).lower()
+    return any(each in form for each in types for form in forms)
+
+
 def _read_core_limit(value: object) -> int | None:
     """Read a limit as gpu-manager does: more than a whole card counts as a whole card."""
     if not isinstance(value, str) or not _CORE_LIMIT.match(value) or int(value) < 1:
@@ -158,7 +166,7 @@ def _read_list(value: object, kind: str) -> tuple[tuple[str, ...], tuple[str, st
         rule = (f"must have at most {_MOST_ENTRIES} entries", "wish-too-long")
         return _unique(listed[:_MOST_ENTRIES], kind), rule
     for entry in filter(None, listed):
-        if kind == "uuid" and not _UUID.match(entry):
+        if kind == "uuid" and not is_card_uuid(entry):
             rule = (f"{quote(entry)} is not a card UUID such as GPU-5f3c1a2e", "wish-not-a-uuid")
             return _unique(listed, kind), rule
         if kind == "type" and not (entry.isprintable() and len(entry) <= _LONGEST_TYPE):

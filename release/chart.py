@@ -35,6 +35,7 @@ CHOSEN: Final[Mapping[str, str]] = {
     "vcuda": 'eq .Values.enforcement "vcuda"',
     "hami-core": 'eq .Values.enforcement "hami-core"',
     "envvar": 'eq .Values.inject "envvar"',
+    "envvar-only": 'eq .Values.inject "envvar-only"',
     "cdi": 'eq .Values.inject "cdi"',
     "scheduler-extender": 'ne .Values.scheduling "stock"',
     "scheduler-own": 'eq .Values.scheduling "own"',

@@ -108,10 +108,10 @@ class Agent:
         """
         self._settings = settings
         self._source = source or open_source(settings.cards)
-        if isinstance(self._source, FileSource):  # report an unusable file at once
-            found = reserve_memory(self._source.inventory, settings.reserved_memory)
-            _open_table(found, settings)
         self._metrics = Metrics()
+        if isinstance(file := self._source, FileSource):  # report an unusable file at once
+            _open_table(reserve_memory(file.inventory, settings.reserved_memory), settings)
+            self._metrics.cards_file_problem.set_function(lambda: bool(file.problem))
         self._stop = threading.Event()
         self._opening = threading.Lock()
         self._services: _CardServices | None = None

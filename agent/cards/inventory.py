@@ -10,12 +10,9 @@ from typing import Any
 
 from agent.errors import SettingsError
 from contract.errors import quote
-from contract.inventory import HEALTHY, Card, Inventory, Link
+from contract.inventory import HEALTHY, Card, Inventory, Link, is_card_uuid
 from contract.quantity import parse_quantity
 
-# A device ID has at most 63 characters (device plugin API): the UUID, "::" and a slot number of up
-# to 5 digits.
-_UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _LINK = re.compile(r"(?:NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS)\Z", re.ASCII)
 _CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "device", "health"}
 
@@ -148,7 +145,7 @@ def parse_card(entry: object, path: str) -> Card:
         raise SettingsError(f"{path}: must be a mapping")
     _only(entry, _CARD_FIELDS, path)
     uuid = entry.get("uuid")
-    if not isinstance(uuid, str) or not _UUID.match(uuid):
+    if not isinstance(uuid, str) or not is_card_uuid(uuid):
         raise SettingsError(
             f"{path}.uuid: Invalid value: {quote(uuid)}: must be a card UUID of at most 56 "
             "letters, digits, '-', '.' and '_'"

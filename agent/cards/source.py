@@ -62,6 +62,8 @@ class FileSource:
         """
         self._path = path
         self._identity = self._identify()
+        self.problem = ""
+        """Why the edited file is not used; may be read from any thread."""
         self.inventory = self._discovered = load_inventory(path)
 
     def open(self) -> AbstractContextManager["FileSource"]:
@@ -75,9 +77,10 @@ class FileSource:
         if identity != self._identity:
             self._identity = identity
             try:
-                self.inventory = load_inventory(self._path)
+                self.inventory, self.problem = load_inventory(self._path), ""
             except SettingsError as error:
-                more = {"reason": str(error)}
+                self.problem = str(error)
+                more = {"reason": self.problem}
                 log.warning("cards file not used, the last one applies", extra=more)
         return self.inventory != self._discovered
 

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -14,6 +13,7 @@ from agent.kubernetes_api.write_queue import WriteQueue
 from common.backoff import spread
 from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
+from contract.text import to_label
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,6 @@ MIXED = "mixed"
 """The label's value for cards of several models: a selector of one model must not match."""
 
 _LONGEST_LABEL = 63  # its value, as the API server allows
-_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]+")
 _EDGES = "._-"
 
 
@@ -92,14 +91,9 @@ def survey(
 
 
 def model_label(models: Iterable[str]) -> str | None:
-    """Return the label's value for cards of these models; ``None`` without models.
-
-    A model's name is changed as little as the rules of labels allow: ``NVIDIA A100-SXM4-80GB``
-    becomes ``NVIDIA-A100-SXM4-80GB``, which is also what GPU Feature Discovery writes.
-    """
-    values = {
-        _NOT_ALLOWED.sub("-", each).strip(_EDGES)[:_LONGEST_LABEL].rstrip(_EDGES) for each in models
-    } - {""}
+    """Return the label's value for cards of these models; ``None`` without models."""
+    labels = (to_label(each).strip(_EDGES) for each in models)
+    values = {each[:_LONGEST_LABEL].rstrip(_EDGES) for each in labels} - {""}
     if len(values) > 1:
         return MIXED
     return next(iter(values), None)

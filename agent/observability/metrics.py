@@ -154,6 +154,10 @@ class Metrics:
             "cards_problem",
             "Whether the cards cannot be read: no driver, or NVML does not work.",
         )
+        self.cards_file_problem = gauge(
+            "cards_file_problem",
+            "Whether the edited cards file cannot be used, so that the one before applies.",
+        )
         self.cards_served_twice = gauge(
             "cards_served_twice",
             "Devices of the node's cards that another plugin offers, for example nvidia.com/gpu.",

@@ -83,6 +83,8 @@ def test_wishes_that_exclude_each_other_are_reported() -> None:
     assert error.endswith(f'uuid]: Invalid value: "GPU-1,GPU-2": {OUT} {D}/use-gpu-uuid allows')
     _, (error,) = read(use_gpu_type="A100-SXM4", nouse_gpu_type="a100")
     assert error.endswith(f'type]: Invalid value: "a100": {OUT} {D}/use-gpu-type allows')
+    _, (error,) = read(use_gpu_type="NVIDIA A100-SXM4", nouse_gpu_type="nvidia-a100")
+    assert error.endswith(f'"nvidia-a100": {OUT} {D}/use-gpu-type allows')
 
 
 def test_lists_are_bounded_because_entries_are_compared_in_pairs() -> None:
@@ -111,6 +113,10 @@ def test_every_invalid_wish_is_reported_at_once_with_the_given_path() -> None:
         (Wishes(use_types=("h100",)), "use-gpu-type"),
         (Wishes(nouse_types=("sxm4",)), "nouse-gpu-type"),
         (Wishes(use_types=("a100",), nouse_types=("80gb",)), "nouse-gpu-type"),
+        (Wishes(use_types=("nvidia-a100-sxm4-80gb",)), ""),
+        (Wishes(nouse_types=("nvidia-a100",)), "nouse-gpu-type"),
+        (Wishes(use_types=("nvidia a100-sxm4",)), ""),
+        (Wishes(use_types=("a100 sxm4",)), "use-gpu-type"),
         (Wishes(use_uuids=("GPU-1",)), ""),
         (Wishes(use_uuids=("GPU-2",)), "use-gpu-uuid"),
         (Wishes(nouse_uuids=("GPU-1",)), "nouse-gpu-uuid"),

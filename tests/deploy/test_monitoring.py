@@ -66,6 +66,24 @@ def test_every_metric_that_is_asked_for_is_exported_and_what_only_grows_is_a_rat
             assert re.search(rf"(rate|increase)\({name}", expression)
 
 
+def test_tables_show_all_rows_of_one_moment() -> None:
+    """Else Grafana shows the points of one series, and a list from which to choose others."""
+    targets = [
+        each
+        for panel in DASHBOARD["panels"]
+        if panel["type"] == "table"
+        for each in panel["targets"]
+    ]
+    assert {(each.get("format"), each.get("instant"), each.get("range")) for each in targets} == {
+        ("table", True, False)
+    }
+
+
+def test_cordoned_cards_are_listed_beside_unhealthy_ones() -> None:
+    (expression,) = (each for each in _dashboard() if "card_healthy" in each)
+    assert 'card_cordoned) == 1, "state", "cordoned"' in expression
+
+
 def test_what_is_scraped_is_there() -> None:
     objects, scrapes = base(), read_yaml(FOLDER / "scrape.yaml")
     monitor = find(scrapes, "ServiceMonitor", "gpu-turnstile-webhook")

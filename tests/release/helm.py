@@ -15,6 +15,8 @@ from release.chart import CHOSEN, NAME, components, files
 from tests.deploy.kustomize import kubectl
 from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 
+INJECTIONS = ("envvar", "envvar-only", "cdi")
+"""The components that exclude each other, by the names that they have in ``inject``."""
 KUBE_SCHEDULER = "v1.36.2"
 """As the component scheduler-own has it."""
 
@@ -71,7 +73,7 @@ def values_for(taken: set[str]) -> dict[str, Any]:
     scheduling = "extender" if "scheduler-extender" in taken else "stock"
     return {
         "enforcement": next((each for each in ("vcuda", "hami-core") if each in taken), "none"),
-        "inject": next((each for each in ("envvar", "cdi") if each in taken), "devices"),
+        "inject": next((each for each in INJECTIONS if each in taken), "devices"),
         "scheduling": "own" if "scheduler-own" in taken else scheduling,
         "components": {each: each in taken for each in components(DEPLOY) if each not in CHOSEN},
         "proxyImage": {"repository": "ghcr.io/gpu-turnstile/gpu-turnstile-proxy"},

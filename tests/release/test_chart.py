@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from agent.injection.inject import Injection
 from release.chart import NEEDS, by_name, components
 from tests.deploy.kustomize import OVERLAYS, build, build_components, taken_by
 from tests.deploy.manifests import (
@@ -19,7 +20,7 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
 )
-from tests.release.helm import render, run, template, values_for, write
+from tests.release.helm import INJECTIONS, render, run, template, values_for, write
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +59,12 @@ def test_it_renders_what_kustomize_renders_of_each_overlay(overlay: str, chart: 
 
 
 def _combinations() -> list[list[str]]:
-    """Return all that go together, in each of four ways, and some by chance."""
+    """Return all that go together, in each of six ways, and some by chance."""
     names, chance = components(DEPLOY), random.Random(27)
-    ways = list(product(("vcuda", "hami-core"), ("envvar", "cdi")))
+    ways = [
+        (enforcement, *(each for each in INJECTIONS if each != taken))
+        for enforcement, taken in product(("vcuda", "hami-core"), INJECTIONS)
+    ]
     found = [set(names).difference(way) for way in ways]
     for _ in range(8):
         taken = set(chance.sample(names, 6)).difference(chance.choice(ways)) - {"view-use"}
@@ -86,7 +90,7 @@ def test_helm_has_nothing_against_it(chart: Path) -> None:
 
 
 def test_namespaces_are_named_once(chart: Path) -> None:
-    values = values_for(set(components(DEPLOY)) - {"hami-core", "envvar"})
+    values = values_for(set(components(DEPLOY)) - {"hami-core", "envvar", "envvar-only"})
     values["namespaces"] = {"system": "one", "node": "two"}
     objects = render(chart, values)
     plain = {each["metadata"]["name"] for each in objects}
@@ -143,6 +147,13 @@ def test_values_reach_the_pods(chart: Path) -> None:
     assert paths["device-plugins"] == "/var/lib/k0s/kubelet/device-plugins"
     assert all(spec["imagePullSecrets"] == [{"name": "pull"}] for spec in specs.values())
     assert specs["Deployment/gpu-turnstile-certs"]["tolerations"] == [{"operator": "Exists"}]
+
+
+@pytest.mark.parametrize("mode", Injection)
+def test_every_injection_of_the_agent_can_be_chosen(mode: Injection, chart: Path) -> None:
+    given = {} if mode is Injection.NODES else {"inject": mode.value}
+    (agent,) = containers(pod_specs(render(chart, given))["DaemonSet/gpu-turnstile-agent"])
+    assert environment(agent).get("GPU_TURNSTILE_INJECT", "nodes") == mode.value
 
 
 def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None:

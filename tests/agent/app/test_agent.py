@@ -263,6 +263,26 @@ def test_its_metrics_say_what_it_does(settings: Settings) -> None:
     assert found[1] == labels
 
 
+@pytest.mark.usefixtures("kubelet")
+def test_an_edited_cards_file_that_cannot_be_used_shows_in_a_gauge_and_the_node_stays_served(
+    settings: Settings,
+) -> None:
+    """The last one applies: without the gauge only a log line says that the edit does not."""
+    path = settings.cards
+    assert path is not None
+    before = path.read_text()
+    with running(settings) as agent:
+
+        def shows(value: str) -> bool:
+            return f"cards_file_problem {value}\n" in page(agent, "/metrics")[1] and ready(agent)
+
+        eventually(lambda: shows("0.0"), "the file is used")
+        path.write_text("cards: [")
+        eventually(lambda: shows("1.0"), "the edited file is not used")
+        path.write_text(before)
+        eventually(lambda: shows("0.0"), "the file is used again")
+
+
 def test_it_registers_once_the_nodes_pods_are_known(
     settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:

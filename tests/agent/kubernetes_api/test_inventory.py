@@ -18,6 +18,7 @@ from contract.inventory import (
     decode_inventory,
     encode_inventory,
 )
+from contract.wishes import read_wishes
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table
 from tests.agent.fakes import NAMES, FakeClock
 
@@ -213,6 +214,14 @@ def test_the_label_is_the_model_as_far_as_labels_allow(
     models: list[str], value: str | None
 ) -> None:
     assert model_label(models) == value
+
+
+@given(st.text(max_size=96))
+def test_a_wish_in_the_form_of_the_label_selects_the_card(model: str) -> None:
+    value = model_label([model])
+    if value is not None:
+        wishes, errors = read_wishes({NAMES.use_gpu_type: value}, NAMES)
+        assert (wishes.excludes(model=model, uuid="GPU-1"), errors) == ("", ())
 
 
 @given(st.lists(st.text(), max_size=3))

@@ -284,6 +284,9 @@ TROUBLES: dict[str, dict[str, object]] = {
     "cards error: the cards cannot be read: no driver, or NVML does not respond": {
         "agents": {"n1": agent(cards_problem=1)}
     },
+    "cards warning: the edited cards file cannot be used, the one before applies": {
+        "agents": {"n1": agent(cards_file_problem=1)}
+    },
     "allocatable error: the agent has not written its inventory of cards": {
         "nodes": [node(inventory=None)]
     },

@@ -1,4 +1,4 @@
-"""Checks of what agents report about themselves, and of their rollout."""
+"""Checks of what agents report about themselves and their disks, and of their rollout."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from view.model.doctor.facts import (
     Level,
     NotReadError,
     Samples,
-    UnreadSource,
+    read_samples,
     require,
     value,
     warning,
@@ -29,6 +29,13 @@ _PODS_OF_NODE = (
     "kubectl -n gpu-turnstile-node describe pods --selector "
     "app.kubernetes.io/name=gpu-turnstile-agent"
 )
+_DISK_FULL = "docs/operate.md#the-disk-is-full-or-read-only"
+_FOLDERS = {
+    "state-dir": (Level.ERROR, "new GPU pods may be refused"),
+    "plugin-dir": (Level.WARNING, "unhealthy cards and the current pod are not saved"),
+}
+"""What a folder that cannot be written means, by its flag."""
+
 _STARTED_AFTER = timedelta(minutes=2)
 """An agent is ready some seconds after its start; pulling its image takes longer."""
 
@@ -88,6 +95,20 @@ def check_enforcement(facts: Facts) -> Iterator[Finding]:
     yield from found.findings(wanted)
 
 
+def check_disks(facts: Facts) -> Iterator[Finding]:
+    """Report folders that agents cannot write to; agents without this metric are passed over."""
+    found, fine = FindingsByText(), ""
+    for folder, (level, effect) in _FOLDERS.items():
+        for node, samples in read_samples(facts.agents).items():
+            writable = value(samples, "gpu_turnstile_agent_folder_writable", folder=folder)
+            if writable is not None:
+                fine = "the folders that agents write to have space"
+            if writable == 0:
+                text = f"--{folder} is full, read-only or missing: {effect}"
+                found.add(level, node, text, _DISK_FULL)
+    yield from found.findings(fine)
+
+
 def check_rollout(facts: Facts) -> Iterator[Finding]:
     """Check that an update of the agents makes progress.
 
@@ -121,11 +142,7 @@ def _read(facts: Facts) -> dict[str, Samples]:
     Raises:
         NotReadError: none could be read.
     """
-    found = {
-        node: samples
-        for node, samples in facts.agents.items()
-        if not isinstance(samples, UnreadSource)
-    }
+    found = read_samples(facts.agents)
     if not found:
         require(facts.programs)
         raise NotReadError("the metrics of no agent were read")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from view.model.doctor import agents, control_plane, disks, nodes, refusals
+from view.model.doctor import agents, control_plane, nodes, refusals
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -48,7 +48,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "proxies": _check_proxies,
     "kubelet": nodes.check_agents,
     "agent-requests": agents.check_requests,
-    "agent-disks": disks.check_disks,
+    "agent-disks": agents.check_disks,
     "other-plugins": nodes.check_other_plugins,
     "cards": nodes.check_cards,
     "allocatable": nodes.check_allocatable,

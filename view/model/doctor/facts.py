@@ -254,6 +254,13 @@ KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
 """Label ``app.kubernetes.io/name`` of our programs' pods."""
 
 
+def read_samples(replicas: Mapping[str, OrUnread[Samples]]) -> dict[str, Samples]:
+    """Return the metrics of the replicas whose metrics could be read."""
+    return {
+        name: samples for name, samples in replicas.items() if not isinstance(samples, UnreadSource)
+    }
+
+
 def value(samples: Samples, name: str, **labels: str) -> float | None:
     """Sum up the samples of a metric that have these labels; ``None`` if there are none."""
     found = [

@@ -23,6 +23,7 @@ from view.model.doctor.facts import (
     UnrecordedContainer,
     error,
     ok,
+    read_samples,
     require,
     unknown,
     value,
@@ -69,15 +70,15 @@ def _nodes_with(
     replicas: Mapping[str, OrUnread[Samples]], name: str, **labels: str
 ) -> Iterator[str]:
     """Yield the nodes on which a metric was read and is not zero."""
-    for node, samples in replicas.items():
-        if not isinstance(samples, UnreadSource) and value(samples, name, **labels):
+    for node, samples in read_samples(replicas).items():
+        if value(samples, name, **labels):
             yield node
 
 
 def _nodes_with_zero(replicas: Mapping[str, OrUnread[Samples]], name: str) -> Iterator[str]:
     """Yield the nodes on which a metric was read and is zero."""
-    for node, samples in replicas.items():
-        if not isinstance(samples, UnreadSource) and value(samples, name) == 0:
+    for node, samples in read_samples(replicas).items():
+        if value(samples, name) == 0:
             yield node
 
 
@@ -200,6 +201,9 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     found.add(
         Level.ERROR, _nodes_with(facts.agents, f"{_AGENT}cards_problem"), text, _NOTHING_OFFERED
     )
+    text = "the edited cards file cannot be used, the one before applies"
+    edited = _nodes_with(facts.agents, f"{_AGENT}cards_file_problem")
+    found.add(Level.WARNING, edited, text, "docs/reference.md#cards-files")
     cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
     text = f"{count} cards, all healthy"
     yield from found.findings(f"{text}; {cordoned} cordoned" if cordoned else text)

@@ -102,9 +102,9 @@ def correct_by_offer(
     """Return the current pod without the guesses whose slots the kubelet offers again.
 
     Their slots went to another container, whose pod has been rejected since. Slots that checkpoint
-    or ``List`` shows are held even if they are offered (K15).
+    or ``List`` shows are held even if they are offered (K15). So without ``List`` none is dropped.
     """
-    for each in current.assignments:
+    for each in current.assignments if snapshot.listing else ():
         if (
             each.is_guess
             and each.ids <= offered.get(each.resource, frozenset())

@@ -160,6 +160,12 @@ def test_a_guess_whose_slots_are_all_offered_again_is_void(
     assert len(correct_by_offer(service, offered, file, record_of(*shown)).assignments) == left
 
 
+def test_without_list_no_guess_is_void_because_its_slots_are_offered() -> None:
+    """The kubelet may have forgotten them (K15), and a second container would get the same."""
+    snapshot = replace(record_of(), listing=False)
+    assert correct_by_offer(GUESSED, {CORE: A | B}, NOTHING, snapshot) == GUESSED
+
+
 # --- whose UID it is ----------------------------------------------------------------------
 
 ASSIGNMENTS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))

@@ -80,7 +80,8 @@ def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool =
             *(line(each, indent=2) for each in explanation.limits),
         ]
     if explanation.cards:
-        page += [line(""), line(f"Cards on {pod.node}", BOLD), show_cards(explanation.cards)]
+        grid = show_cards(explanation.cards, available=not explanation.node_problem)
+        page += [line(""), line(f"Cards on {pod.node}", BOLD), grid]
     if explanation.nodes and not explanation.cards:
         page += [line(""), line(_heading(explanation), BOLD)]
         page += show_node_fits(explanation.nodes, most=None if wide else _MOST_NODES)

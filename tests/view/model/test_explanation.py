@@ -176,6 +176,30 @@ def test_what_did_not_pass_the_webhook_is_marked() -> None:
     assert found.steps[1].text == "without a stamp: the webhook was not called"
 
 
+def test_a_scheduler_is_not_blamed_for_a_node_that_the_manifest_names() -> None:
+    pod = scenes.refused("a", (50, 4), "n1", "no card fits 50 cores")
+    del pod["metadata"]["annotations"][NAMES.bind_order]
+    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
+    assert found.steps[2].text == (
+        "to n1, without a stamp: its manifest names the node (spec.nodeName), or the webhook was "
+        "not called for its binding"
+    )
+    assert "scheduler" not in found.summary
+
+
+def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    ill = state_of([make_node("n1", 1, unhealthy=[0])], [pod])
+    text = "container c0 holds card 0, which is unhealthy (Xid 79)"
+    assert explanation_of(ill, "a").summary == f"runs on n1; {text}"
+    found = explanation_of(state_of([make_node("n1", 1, allocatable="0")], [pod]), "a")
+    assert found.node_problem == "the agent is not connected to the kubelet: nothing is allocatable"
+    assert found.summary == f"runs on n1, which is unavailable: {found.node_problem}"
+    ended = pod | {"status": {"phase": "Succeeded"}}
+    state = state_of([make_node("n1", 1, unhealthy=[0], allocatable="0")], [ended])
+    assert explanation_of(state, "a").summary == "succeeded on n1"
+
+
 TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
 
 

@@ -364,3 +364,12 @@ def test_one_of_something_is_not_written_as_several() -> None:
     ours = [line for line in lines if "no card has" not in line]  # the extender's words
     assert not [line for line in ours if re.search(r"\b1 (cores|blocks|memory blocks)\b", line)]
     assert "  card 0   no     A100: 1 block free, 2 needed" in lines
+
+
+def test_a_card_without_its_agent_is_shown_as_unknown_for_its_pod_too() -> None:
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    for allocatable, status in (("200", "Healthy"), ("0", "Unknown")):
+        state = state_of([make_node("n1", 1, allocatable=allocatable)], [pod])
+        page = show_explanation(explanation_of(state, "a"), NOW)
+        (row,) = (each for each in drawn(page) if each.startswith("0 "))
+        assert status in row.split()

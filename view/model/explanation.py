@@ -144,6 +144,9 @@ class FitReport:
         tuple[SuggestedChange, ...], "after each of which one pod would fit, the smallest first."
     ]
     no_change: Annotated[str, "a sentence if no change was found; else empty."]
+    warnings: Annotated[
+        tuple[str, ...], "what nobody reads, and what to write instead, as the webhook words it."
+    ]
     gaps: Annotated[tuple[Gap, ...], "what could not be read."]
 
     @property

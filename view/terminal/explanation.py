@@ -232,6 +232,7 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page.append(line(f"Requests {requests_of(report.containers)}"))
         page += [line(f"Not placed: {report.short}", WARN)] if report.room and report.short else []
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
+        page += [line(f"Warning: {each}", WARN) for each in report.warnings]
         if report.changes:
             page.append(line("Ways to make it fit, smallest change first", BOLD))
             page += show_changes(report.changes, most=None if wide else _MOST_CHANGES)

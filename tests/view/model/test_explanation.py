@@ -374,3 +374,49 @@ _json = st.recursive(
 def test_no_manifest_breaks_it(kind: str, manifest: Json) -> None:
     with suppress(InvalidManifest):
         state_of([make_node("n1", 1)]).fit({**manifest, "kind": kind})
+
+
+def test_fit_warns_of_what_nobody_reads_as_the_webhook_does() -> None:
+    state = state_of([make_node("n1", 1)], [])
+    pod = make_pod("a", (30, 4))
+    pod["kind"] = "Pod"
+    pod["metadata"]["annotations"] = {"tencent.com/use-gputype": "h100"}
+    pod["metadata"]["labels"] = {"tencent.com/gpu-policy": "spread"}
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1"
+    (found,) = state.fit(pod)
+    assert found.fits
+    assert found.warnings == (
+        (
+            "write tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve "
+            "nvidia.com/gpu"
+        ),
+        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
+        "write tencent.com/gpu-policy in metadata.annotations, not in labels",
+    )
+    template = {"metadata": {}, "spec": make_pod("a", (30, 4))["spec"]}
+    (found,) = state.fit(
+        {
+            "kind": "Deployment",
+            "metadata": {"name": "d", "annotations": {"tencent.com/gpu-policy": "spread"}},
+            "spec": {"template": template},
+        }
+    )
+    assert found.warnings == (
+        "write tencent.com/gpu-policy in spec.template.metadata.annotations, not in metadata",
+    )
+
+
+def test_fit_denies_a_misspelt_resource_as_the_webhook_does() -> None:
+    pod = make_pod("a", (0, 4))
+    pod["kind"] = "Pod"
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    limits.pop("tencent.com/vcuda-core", None)
+    limits["tencent.com/vcuda-cores"] = "50"
+    (found,) = state_of([make_node("n1", 1)], []).fit(pod)
+    assert found.errors == (
+        (
+            'spec.containers[0].resources.limits[tencent.com/vcuda-cores]: Invalid value: "50": '
+            "no node has such a resource: write tencent.com/vcuda-core"
+        ),
+    )
+    assert found.result == "would be denied"

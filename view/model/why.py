@@ -393,13 +393,13 @@ def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
     if facts.ended:
         return _starts_of_ended(report.statuses)
     started = min((each.started for each in report.statuses if each.started), default="")
-    wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(report.why)
+    why = why_stopped(report, report.events)
+    wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(why)
     if not started:
         return ProgressStep(
-            "started", "", report.why if wrong else "not yet", _WRONG if wrong else _MISSING
+            "started", "", why if wrong else "not yet", _WRONG if wrong else _MISSING
         )
-    text = report.why or "running"
-    return ProgressStep("started", started, text, _WRONG if wrong else _DONE)
+    return ProgressStep("started", started, why or "running", _WRONG if wrong else _DONE)
 
 
 def _starts_of_ended(statuses: Sequence[ContainerStatus]) -> ProgressStep:

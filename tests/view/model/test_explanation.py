@@ -191,7 +191,9 @@ def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     ill = state_of([make_node("n1", 1, unhealthy=[0])], [pod])
     text = "container c0 holds card 0, which is unhealthy (Xid 79)"
-    assert explanation_of(ill, "a").summary == f"runs on n1; {text}"
+    found = explanation_of(ill, "a")
+    assert found.summary == f"runs on n1; {text}"
+    assert found.steps[-1].text == "running"
     found = explanation_of(state_of([make_node("n1", 1, allocatable="0")], [pod]), "a")
     assert found.node_problem == "the agent is not connected to the kubelet: nothing is allocatable"
     assert found.summary == f"runs on n1, which is unavailable: {found.node_problem}"

@@ -192,7 +192,7 @@ def test_the_last_day_is_queried_from_prometheus(
         ]
         assert "team/a" not in Result(["top", "-n", "other"], capsys).out
     away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
-    assert away["problem"].startswith("Prometheus is unreachable: ")
+    assert away["problem"] == "Prometheus is unreachable: Connection refused"
     refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')

@@ -32,6 +32,9 @@ _LONGEST_NAME = 317  # characters of a qualified name: a domain, a slash, 63 cha
 _MOST = 32
 """Most names of a pod that are checked: a hostile pod may have thousands."""
 
+_MOST_KEYS = 256
+"""Most annotations and labels that are compared: a hostile object may have 100,000."""
+
 _UNITS = {Resource.CORE: "100 is one card", Resource.MEMORY: "in blocks"}
 
 
@@ -115,6 +118,50 @@ def intended_wish(key: str, names: Names) -> str:
         (close,) = get_close_matches(plain, _PLAIN_OWN, 1, _CLOSE) or ("",)
         meant = _PLAIN_OWN.get(close)
     return f"{names.domain}/{meant}" if meant else ""
+
+
+def advise_wishes(pod: Mapping[str, Any], names: Names, *, path: str = "") -> Iterator[str]:
+    """Return what to write instead of annotations that are nearly wishes, and of labels.
+
+    Args:
+        pod: the pod, or the template of its workload, possibly hostile.
+        names: our annotations.
+        path: prefix of ``metadata`` in paths.
+    """
+    for key in _first_keys(pod, "annotations"):
+        right = intended_wish(key, names)
+        if right not in ("", key):
+            yield f"write {right}: gpu-turnstile does not read {key}"
+    for key in _first_keys(pod, "labels"):
+        if right := intended_wish(key, names):
+            yield f"write {right} in {path}metadata.annotations, not in labels"
+
+
+def advise_places(
+    workload: Mapping[str, Any], names: Names, *, steps: tuple[str, ...]
+) -> Iterator[str]:
+    """Return where to write wishes that are in the metadata of a workload or a ``jobTemplate``.
+
+    Only a pod's own annotations are read, and these are the pod template's.
+
+    Args:
+        workload: the object, possibly hostile; its pods request GPUs.
+        names: our annotations.
+        steps: path to the pod template; none if it is a pod.
+    """
+    found: object = workload
+    place, template = "", ".".join(steps)
+    for step in steps:
+        if not isinstance(found, Mapping):
+            return
+        for key in (*_first_keys(found, "annotations"), *_first_keys(found, "labels")):
+            if right := intended_wish(key, names):
+                yield f"write {right} in {template}.metadata.annotations, not in {place}metadata"
+        found, place = found.get(step), f"{place}{step}."
+
+
+def _first_keys(obj: Mapping[str, Any], field: str) -> Iterator[str]:
+    return islice(keys_of(obj, field), _MOST_KEYS)
 
 
 def keys_of(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:

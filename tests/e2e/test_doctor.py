@@ -125,7 +125,9 @@ def test_an_unreachable_webhook(doctor: Doctor) -> None:
     doctor.deployed.installation.scale_webhook(0)
 
     doctor.error("webhook", "the API server cannot reach the webhook")
-    found = doctor.error("webhook-replicas", "0 of 0 pods are ready")
+    found = doctor.error(
+        "webhook-replicas", "Deployment gpu-turnstile-webhook has no pods, or is missing"
+    )
     output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
     assert "0 desired" in output
 

@@ -104,7 +104,9 @@ class Prometheus:
             status, body = self._get(f"{self._path}?{urlencode({'query': query})}", deadline)
         except (OSError, HTTPException, ValueError) as error:
             late = time.monotonic() >= deadline or isinstance(error, TimeoutError)
-            why = f"did not respond in {_SECONDS:g} s" if late else f"is unreachable: {error}"
+            why = (
+                f"did not respond in {_SECONDS:g} s" if late else f"is unreachable: {_cause(error)}"
+            )
             raise _UnusableError(f"Prometheus {why}") from error
         if len(body) > _LARGEST:
             raise _UnusableError(f"the response of Prometheus is longer than {_LARGEST >> 20} MiB")
@@ -137,6 +139,11 @@ class Prometheus:
                 return response.status, response.read(_LARGEST + 1)
             finally:
                 alarm.cancel()
+
+
+def _cause(error: Exception) -> str:
+    """Return the cause without its number in the operating system."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def _cut(connection: socket.socket) -> None:

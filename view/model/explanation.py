@@ -89,6 +89,9 @@ class PodExplanation:
     no_change: Annotated[str, "a sentence if no change was found; else empty."]
     cards: Annotated[tuple[CardReport, ...], "that it holds, with all their holders."]
     gaps: Annotated[tuple[Gap, ...], "what could not be read."]
+    node_problem: Annotated[
+        str, "why the node where it holds cards is unavailable; empty if it is not."
+    ] = ""
     deleted: Annotated[
         str, "when the pod was deleted; all else is its last known state. Empty while it exists."
     ] = ""
@@ -141,6 +144,9 @@ class FitReport:
         tuple[SuggestedChange, ...], "after each of which one pod would fit, the smallest first."
     ]
     no_change: Annotated[str, "a sentence if no change was found; else empty."]
+    warnings: Annotated[
+        tuple[str, ...], "what nobody reads, and what to write instead, as the webhook words it."
+    ]
     gaps: Annotated[tuple[Gap, ...], "what could not be read."]
 
     @property

@@ -1,11 +1,18 @@
 """Whether and where the pods of manifests would fit. Pure; nothing is created."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 from contract.names import Names
-from contract.spelling import advise_names, find_misnamed
+from contract.spelling import (
+    MisnamedRequest,
+    advise_names,
+    advise_places,
+    advise_wishes,
+    find_misnamed,
+)
 from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
@@ -48,7 +55,7 @@ def fit_manifests(
         InvalidManifest: one is not a pod or workload, or its pods request no GPU.
     """
     found = []
-    for kind, replicas, facts in [_read(each, names) for each in manifests]:
+    for manifest, (kind, replicas, facts) in [(each, _read(each, names)) for each in manifests]:
         pod, most_each = facts.info, replicas
         if kind == "DaemonSet":
             replicas = max(sum(not each.facts.cordoned for each in nodes), 1)  # noqa: PLW2901
@@ -73,6 +80,7 @@ def fit_manifests(
                 nodes=tuple(sorted(node_fits, key=fits_first)),
                 changes=advice.changes,
                 no_change=advice.nothing,
+                warnings=_warnings(manifest, kind, names),
                 gaps=gaps,
             )
         )
@@ -126,8 +134,33 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
     facts = read_pod_facts({"metadata": metadata, "spec": spec}, names)
     if facts is None:
         raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names)}')
+    errors = _errors(facts.info.errors, find_misnamed(pod, names))
+    facts = replace(facts, info=replace(facts.info, errors=errors))
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     return kind, max(replicas, 0), facts
+
+
+def _errors(found: Sequence[str], misnamed: Sequence[MisnamedRequest]) -> tuple[str, ...]:
+    """Return the errors of a pod, with those of misspelt resources in place of their effects."""
+    misspelt = [each for each in misnamed if each.error]
+    missing = tuple(f"{each.replaces}: Required value" for each in misspelt)
+    rest = (each for each in found if not each.startswith(missing))
+    return (*(clamp(str(each.error)) for each in misspelt), *rest)
+
+
+def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str, ...]:
+    """Return what to write instead of names and places that nobody reads."""
+    steps = _TEMPLATES.get(kind, ())
+    pod: Any = manifest
+    for step in steps:
+        pod = pod[step]
+    others = (each for each in find_misnamed(pod, names) if not each.error)
+    found = (
+        *advise_names(others),
+        *advise_wishes(pod, names, path="".join(f"{each}." for each in steps)),
+        *advise_places(manifest, names, steps=steps),
+    )
+    return tuple(map(clamp, found))
 
 
 def requests_none(pod: Mapping[str, Any], names: Names) -> str:

@@ -14,7 +14,7 @@ from view.model.pods import PodFacts
 from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
 from view.model.siblings import repeated
 from view.model.why import why_stopped
-from view.model.words import ESTIMATES, UNRECORDED, name_lost_cards
+from view.model.words import ESTIMATES, UNRECORDED, clamp, name_lost_cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +85,26 @@ def report_pod(
     pairs = zip(facts.info.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in pairs)
     if facts.report.stage is not Stage.PENDING:
-        cards = [_why_cards(each, facts.report.stage) for each in containers]
+        cards = [_why_cards(each, facts, node) for each in containers]
         why = "; ".join(filter(None, (*cards, why_stopped(facts.report, events))))
     return replace(facts.report, containers=containers, why=why, events=events)
 
 
-def _why_cards(container: ContainerReport, stage: Stage) -> str:
+def _why_cards(container: ContainerReport, facts: PodFacts, node: NodeFacts | None) -> str:
     """Return what is wrong with the cards of a container."""
     lost = [part.uuid for part in container.parts if part.lost]
     if lost:
         return f"container {container.name} holds {name_lost_cards(lost)}"
-    if stage is Stage.RUNNING and container.source in ESTIMATES:
+    if facts.report.stage is Stage.RUNNING and container.source in ESTIMATES:
         return f"container {container.name} is {UNRECORDED}"
-    return ""
+    held = {part.uuid for part in container.parts if not facts.ended}
+    cards = () if node is None else node.node.cards
+    faults = [
+        f"card {card.index}, which is unhealthy ({clamp(card.unhealthy)})"
+        for card in cards
+        if card.unhealthy and card.uuid in held
+    ]
+    return f"container {container.name} holds {' and '.join(faults)}" if faults else ""
 
 
 def _container(

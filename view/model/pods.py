@@ -114,10 +114,11 @@ def _stage(info: PodInfo, phase: str, reason: str, statuses: Sequence[ContainerS
 def _misplaced(info: PodInfo, phase: str, status: Mapping[str, Any]) -> bool:
     """Return whether no card fits a pod on the node that a scheduler chose by totals.
 
-    A scheduler that sees cards names those that it chose in the pod's Binding.
+    A scheduler that sees cards names those that it chose in the pod's Binding. Without a stamp of
+    its Binding the node may be the manifest's choice.
     """
     refused = phase == "Failed" and "no card fits" in clamp(status.get("message"))
-    return refused and bool(info.node) and not info.chosen
+    return refused and bool(info.node and info.rank.bound) and not info.chosen
 
 
 def refusal_text(message: str) -> str:

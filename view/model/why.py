@@ -260,9 +260,10 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not ended and stage is not Stage.REFUSED
+    problem = node.problem if node and holds else ""
     return PodExplanation(
         pod=report,
-        summary=prefix + _summary(report, node_fits, advice.changes, again),
+        summary=prefix + _summary(report, node_fits, advice.changes, again, problem),
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
@@ -271,12 +272,17 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
         no_change=advice.nothing,
         cards=tuple(card for card in node.cards if card.uuid in held) if node and holds else (),
         gaps=tuple(gaps),
+        node_problem=problem,
         deleted=deleted,
     )
 
 
 def _summary(
-    report: PodReport, node_fits: Sequence[NodeFit], changes: Sequence[SuggestedChange], again: str
+    report: PodReport,
+    node_fits: Sequence[NodeFit],
+    changes: Sequence[SuggestedChange],
+    again: str,
+    problem: str,
 ) -> str:
     fitting = [each.node for each in node_fits if each.fits]
     on = f" on {report.node}" if report.node else ""
@@ -298,7 +304,8 @@ def _summary(
             elif node_fits and not fitting and not recorded:
                 text += f"; it does not fit there now: {node_fits[0].reason}"
         case Stage.RUNNING:
-            text = f"runs{on}" + (f"; {report.why}" if report.why else "")
+            text = f"runs{on}" + (f", which is unavailable: {problem}" if problem else "")
+            text += f"; {report.why}" if report.why else ""
         case Stage.FAILING:
             text = f"is bound to {report.node} and fails: {report.why}"
         case Stage.SUCCEEDED:
@@ -336,15 +343,17 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
         elif _COUNTS.match(message):
             text += " (a node may be counted under several reasons)"
         return ProgressStep("bound", "", text, _MISSING)
+    at = time_of(facts.info.rank.bound)
+    if not at:
+        text = (
+            f"to {report.node}, without a stamp: its manifest names the node (spec.nodeName), or "
+            "the webhook was not called for its binding"
+        )
+        return ProgressStep("bound", "", text, _WRONG)
     text = f"to {report.node} by {report.scheduler}"
     chosen = [f"{name}: {name_cards(indices)}" for name, indices in facts.info.chosen.items()]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
-    at = time_of(facts.info.rank.bound)
-    if not at:
-        return ProgressStep(
-            "bound", "", f"{text}; without a stamp: the webhook was not called", _WRONG
-        )
     return ProgressStep("bound", at, text, _DONE)
 
 
@@ -384,13 +393,13 @@ def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
     if facts.ended:
         return _starts_of_ended(report.statuses)
     started = min((each.started for each in report.statuses if each.started), default="")
-    wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(report.why)
+    why = why_stopped(report, report.events)
+    wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(why)
     if not started:
         return ProgressStep(
-            "started", "", report.why if wrong else "not yet", _WRONG if wrong else _MISSING
+            "started", "", why if wrong else "not yet", _WRONG if wrong else _MISSING
         )
-    text = report.why or "running"
-    return ProgressStep("started", started, text, _WRONG if wrong else _DONE)
+    return ProgressStep("started", started, why or "running", _WRONG if wrong else _DONE)
 
 
 def _starts_of_ended(statuses: Sequence[ContainerStatus]) -> ProgressStep:

@@ -253,7 +253,9 @@ def fit(context: CommandContext, filename: Sequence[Any]) -> None:
     """
     try:
         with as_command_errors(2):
-            manifests = [each for file in filename for each in read_manifests(file.read())]
+            manifests = [
+                each for file in filename for each in read_manifests(file.read(), file.name)
+            ]
     except UnicodeDecodeError as error:
         raise CommandError(f"error: {error}", 2) from error
     if not manifests:

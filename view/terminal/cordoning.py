@@ -67,12 +67,13 @@ def _choose(annotations: Json, names: Names, node: str, cards: Sequence[str]) ->
     try:
         known = decode_inventory(annotations[names.gpu_cards]).cards
     except (KeyError, ContractError) as error:
-        raise CommandError(f"node {node}: no agent has written its inventory of cards") from error
+        text = f"error: node {node}: no agent has written its inventory of cards"
+        raise CommandError(text) from error
     found = []
     for text in cards:
         matching = [card for card in known if text in (str(card.index), card.uuid)]
         if not matching:
             existing = ", ".join(f"{card.index} ({card.uuid})" for card in known) or "none"
-            raise CommandError(f"node {node}: no card {text!r}; its cards: {existing}")
+            raise CommandError(f"error: node {node}: no card {text!r}; its cards: {existing}")
         found += matching
     return found

@@ -9,6 +9,9 @@ from view.terminal.context import NOT_KNOWN
 from view.terminal.layout import BAD, BOLD, DIM, GOOD, WARN, Page, TextLine, cell
 
 _STYLES = {Level.OK: GOOD, Level.WARNING: WARN, Level.ERROR: BAD, Level.UNKNOWN: BOLD}
+_LEVEL = 8
+"""Characters of the column with the level."""
+
 _MOST_NODES = 5
 
 
@@ -34,14 +37,15 @@ def show_findings(findings: Sequence[Finding]) -> Page:
         page.append(
             TextLine(
                 (
-                    cell(f"{each.level.value:<8}", _STYLES[each.level]),
+                    cell(f"{each.level.value:<{_LEVEL}}", _STYLES[each.level]),
                     cell(f"{each.check:<{width}}  ", BOLD if each.level is Level.ERROR else ""),
                     cell(f"{where}: {each.text}" if where else each.text),
-                )
+                ),
+                hang=_LEVEL + width + 2,
             )
         )
         if each.run:
-            page.append(TextLine((cell("next: ", DIM), cell(each.run)), indent=8))
+            page.append(TextLine((cell("next: ", DIM), cell(each.run)), indent=_LEVEL))
     counts = {level: sum(each.level is level for each in findings) for level in Level}
     page.append(TextLine())
     page.append(

@@ -29,26 +29,34 @@ _AS_KUBECTL = {
 _STEP = re.compile(r"[^.\[\]]+")
 
 
-def read_manifests(text: str) -> Iterator[Mapping[str, Any]]:
+def read_manifests(text: str, file: str) -> Iterator[Mapping[str, Any]]:
     """Read one or more objects from YAML or JSON; yield the items of a ``List`` one by one.
 
     Raises:
-        InvalidManifest: the text cannot be parsed, or is not an object.
+        InvalidManifest: the text cannot be parsed, or is not an object; the message names *file*.
     """
     try:
         documents = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidManifest(f"error parsing: {' '.join(str(error).split())}") from error
+        raise InvalidManifest(f"error parsing {file}: {_problem(error)}") from error
     for found in documents:
         if found is None:
             continue
         if not isinstance(found, Mapping):
-            raise InvalidManifest("error parsing: a manifest must be an object")
+            raise InvalidManifest(f"error parsing {file}: a manifest must be an object")
         items = found.get("items")
         if found.get("kind") == "List" and isinstance(items, list):
             yield from (each for each in items if isinstance(each, Mapping))
         else:
             yield found
+
+
+def _problem(error: Exception) -> str:
+    """Return place and problem in one line, without an excerpt of the text."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        mark = error.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def document(

@@ -80,7 +80,8 @@ def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool =
             *(line(each, indent=2) for each in explanation.limits),
         ]
     if explanation.cards:
-        page += [line(""), line(f"Cards on {pod.node}", BOLD), show_cards(explanation.cards)]
+        grid = show_cards(explanation.cards, available=not explanation.node_problem)
+        page += [line(""), line(f"Cards on {pod.node}", BOLD), grid]
     if explanation.nodes and not explanation.cards:
         page += [line(""), line(_heading(explanation), BOLD)]
         page += show_node_fits(explanation.nodes, most=None if wide else _MOST_NODES)
@@ -231,6 +232,7 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page.append(line(f"Requests {requests_of(report.containers)}"))
         page += [line(f"Not placed: {report.short}", WARN)] if report.room and report.short else []
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
+        page += [line(f"Warning: {each}", WARN) for each in report.warnings]
         if report.changes:
             page.append(line("Ways to make it fit, smallest change first", BOLD))
             page += show_changes(report.changes, most=None if wide else _MOST_CHANGES)

@@ -53,6 +53,8 @@ class TextLine:
 
     cells: tuple[Cell, ...] = ()
     indent: int = 0
+    hang: int = 0
+    """Characters at its start below which nothing is written if it wraps."""
 
 
 Page: TypeAlias = Sequence[Grid | TextLine]

@@ -121,11 +121,15 @@ def _free(node: NodeReport, *, wide: bool) -> Cell:
     return cell("; ".join((free, *node.notes)), WARN if node.notes or not parts else BOLD)
 
 
-def show_cards(cards: Sequence[CardReport]) -> Grid:
+def show_cards(cards: Sequence[CardReport], *, available: bool = True) -> Grid:
     """Lay out cards of one node, with all their holders."""
     columns = (Column("CARD"), *_COLUMNS[1:-1], Column("HELD BY (CORES+BLOCKS)", wraps=True))
     rows = tuple(
-        (cell(card.index), *_card_row(card, mark="", wide=False, most=None)[1:]) for card in cards
+        (
+            cell(card.index),
+            *_card_row(card, mark="", wide=False, most=None, available=available)[1:],
+        )
+        for card in cards
     )
     return Grid(columns, rows)
 

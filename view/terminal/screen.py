@@ -83,6 +83,13 @@ class Screen:
 
     def _line(self, part: TextLine, width: int) -> list[str]:
         text = Text.assemble(*((each.text, each.style) for each in part.cells))
+        if part.hang and width - part.hang >= _WRAPPED:
+            start, rest = text.divide([part.hang])
+            grid = Table.grid()
+            grid.add_column(width=part.hang, no_wrap=True)
+            grid.add_column(overflow="fold")
+            grid.add_row(start, rest)
+            return self._rendered(grid, width)
         return self._rendered(Padding(text, (0, 0, 0, part.indent)), width)
 
     def _table(self, grid: Grid, width: int, most: int, *, headings: bool) -> list[str]:

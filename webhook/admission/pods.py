@@ -6,6 +6,7 @@ from typing import Any
 
 from contract.errors import InvalidStamp
 from contract.names import Names
+from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp, decode_time
 from webhook.admission.annotations import (
     about_dropped,
@@ -21,7 +22,6 @@ from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
 from webhook.admission.warnings import about_environment, about_runtime_class, advise
-from webhook.admission.wishes import about_wishes
 
 _SECOND = 10**9
 _LONGEST_REQUEST = 60 * _SECOND
@@ -99,7 +99,7 @@ def decide_pod(
                 *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),
                 *about_runtime_class(pod["spec"], options.runtime_class),
-                *about_wishes(pod, names),
+                *advise_wishes(pod, names),
                 *about_supplied(given, names, only_dropped=ours),
             )
         ),

@@ -9,6 +9,7 @@ from typing import Any
 
 from contract.errors import FieldError
 from contract.names import Names
+from contract.spelling import advise_places, advise_wishes
 from webhook.admission.annotations import about_supplied, annotations_of
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory
@@ -16,7 +17,6 @@ from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
 from webhook.admission.warnings import about_environment, about_runtime_class, advise
-from webhook.admission.wishes import about_misplaced, about_wishes
 
 _SPEC_TEMPLATE = ("spec", "template")
 _TEMPLATES = {
@@ -96,8 +96,8 @@ def decide_workload(
                 *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
                 *about_environment(template.get("spec"), demand),
                 *about_runtime_class(template["spec"], options.runtime_class),
-                *about_wishes(template, names, path=path),
-                *about_misplaced(new, names, steps=steps),
+                *advise_wishes(template, names, path=path),
+                *advise_places(new, names, steps=steps),
                 *about_supplied(given, names, path=path),
             )
         )

@@ -167,7 +167,7 @@ def test_an_invalid_response_makes_it_unknown_with_a_reason(
 
 def test_an_unreachable_prometheus_is_reported() -> None:
     assert Prometheus("http://127.0.0.1:1").last_day().problem == (
-        "Prometheus is unreachable: [Errno 111] Connection refused"
+        "Prometheus is unreachable: Connection refused"
     )
 
 

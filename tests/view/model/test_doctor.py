@@ -687,8 +687,8 @@ def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:
     """Its Deployment is there, with no replicas: a kube-scheduler that asks it binds nothing."""
     found = wrong(programs=without("scheduler", "kube-scheduler"), lease=None, extenders={})
     assert found == [
-        "scheduler-extender error: 0 of 0 pods are ready",
-        "scheduler-own error: 0 of 0 pods are ready",
+        "scheduler-extender error: Deployment gpu-turnstile-scheduler has no pods, or is missing",
+        "scheduler-own error: Deployment gpu-turnstile-kube-scheduler has no pods, or is missing",
         "extender-lease error: it has no leader: it binds no pods",
         "extender-asked unknown: the metrics of no replica were read",
     ]

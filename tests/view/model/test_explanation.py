@@ -176,6 +176,32 @@ def test_what_did_not_pass_the_webhook_is_marked() -> None:
     assert found.steps[1].text == "without a stamp: the webhook was not called"
 
 
+def test_a_scheduler_is_not_blamed_for_a_node_that_the_manifest_names() -> None:
+    pod = scenes.refused("a", (50, 4), "n1", "no card fits 50 cores")
+    del pod["metadata"]["annotations"][NAMES.bind_order]
+    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
+    assert found.steps[2].text == (
+        "to n1, without a stamp: its manifest names the node (spec.nodeName), or the webhook was "
+        "not called for its binding"
+    )
+    assert "scheduler" not in found.summary
+
+
+def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    ill = state_of([make_node("n1", 1, unhealthy=[0])], [pod])
+    text = "container c0 holds card 0, which is unhealthy (Xid 79)"
+    found = explanation_of(ill, "a")
+    assert found.summary == f"runs on n1; {text}"
+    assert found.steps[-1].text == "running"
+    found = explanation_of(state_of([make_node("n1", 1, allocatable="0")], [pod]), "a")
+    assert found.node_problem == "the agent is not connected to the kubelet: nothing is allocatable"
+    assert found.summary == f"runs on n1, which is unavailable: {found.node_problem}"
+    ended = pod | {"status": {"phase": "Succeeded"}}
+    state = state_of([make_node("n1", 1, unhealthy=[0], allocatable="0")], [ended])
+    assert explanation_of(state, "a").summary == "succeeded on n1"
+
+
 TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
 
 
@@ -350,3 +376,49 @@ _json = st.recursive(
 def test_no_manifest_breaks_it(kind: str, manifest: Json) -> None:
     with suppress(InvalidManifest):
         state_of([make_node("n1", 1)]).fit({**manifest, "kind": kind})
+
+
+def test_fit_warns_of_what_nobody_reads_as_the_webhook_does() -> None:
+    state = state_of([make_node("n1", 1)], [])
+    pod = make_pod("a", (30, 4))
+    pod["kind"] = "Pod"
+    pod["metadata"]["annotations"] = {"tencent.com/use-gputype": "h100"}
+    pod["metadata"]["labels"] = {"tencent.com/gpu-policy": "spread"}
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1"
+    (found,) = state.fit(pod)
+    assert found.fits
+    assert found.warnings == (
+        (
+            "write tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve "
+            "nvidia.com/gpu"
+        ),
+        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
+        "write tencent.com/gpu-policy in metadata.annotations, not in labels",
+    )
+    template = {"metadata": {}, "spec": make_pod("a", (30, 4))["spec"]}
+    (found,) = state.fit(
+        {
+            "kind": "Deployment",
+            "metadata": {"name": "d", "annotations": {"tencent.com/gpu-policy": "spread"}},
+            "spec": {"template": template},
+        }
+    )
+    assert found.warnings == (
+        "write tencent.com/gpu-policy in spec.template.metadata.annotations, not in metadata",
+    )
+
+
+def test_fit_denies_a_misspelt_resource_as_the_webhook_does() -> None:
+    pod = make_pod("a", (0, 4))
+    pod["kind"] = "Pod"
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    limits.pop("tencent.com/vcuda-core", None)
+    limits["tencent.com/vcuda-cores"] = "50"
+    (found,) = state_of([make_node("n1", 1)], []).fit(pod)
+    assert found.errors == (
+        (
+            'spec.containers[0].resources.limits[tencent.com/vcuda-cores]: Invalid value: "50": '
+            "no node has such a resource: write tencent.com/vcuda-core"
+        ),
+    )
+    assert found.result == "would be denied"

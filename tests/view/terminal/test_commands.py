@@ -120,8 +120,10 @@ def test_an_error_is_one_line_as_kubectl_words_it(
     ("text", "error"),
     [
         ("kind: Service", "error: kind: Unsupported value: 'Service'"),
-        ("- 1", "error: error parsing: a manifest must be an object"),
-        ("a: [", "error: error parsing: while parsing"),
+        ("- 1", "error: error parsing {}: a manifest must be an object\n"),
+        ("a: [", "error: error parsing {}: line 1, column 5: expected the node content"),
+        ("a: b: c", "error: error parsing {}: line 1, column 5: mapping values are not allowed"),
+        ("a: \0", "error: error parsing {}: "),
         ("---\n", "error: no objects passed to fit"),
     ],
 )
@@ -132,7 +134,7 @@ def test_a_manifest_that_cannot_be_read_ends_fit_with_2(
     manifest.write_text(text)
     result = Result(["fit", "-f", str(manifest)], capsys)
     assert (result.code, result.out) == (2, "")
-    assert error in result.err
+    assert error.format(manifest) in result.err
 
 
 def test_fit_exits_with_3_if_the_cluster_is_unreachable(
@@ -190,7 +192,7 @@ def test_the_last_day_is_queried_from_prometheus(
         ]
         assert "team/a" not in Result(["top", "-n", "other"], capsys).out
     away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
-    assert away["problem"].startswith("Prometheus is unreachable: ")
+    assert away["problem"] == "Prometheus is unreachable: Connection refused"
     refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')

@@ -58,8 +58,8 @@ def test_cards_are_cordoned_by_index_or_uuid_and_uncordoned_again(
     ("arguments", "error"),
     [
         ("cordon n9 0", 'Error from server (NotFound): nodes "n9" not found\n'),
-        ("cordon n2 0", "node n2: no agent has written its inventory of cards\n"),
-        ("cordon n1 7", "node n1: no card '7'; its cards: 0 (GPU-n1-0), 1 (GPU-n1-1)\n"),
+        ("cordon n2 0", "error: node n2: no agent has written its inventory of cards\n"),
+        ("cordon n1 7", "error: node n1: no card '7'; its cards: 0 (GPU-n1-0), 1 (GPU-n1-1)\n"),
     ],
 )
 def test_what_is_not_there_is_named(

@@ -13,10 +13,12 @@ from contract.inventory import decode_inventory, encode_inventory
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import ALL_PODS, explanation_of, pod_in, scene, state_of
+from view.model.doctor.facts import Finding, Level
 from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.model.words import age, safe
+from view.terminal.doctor import show_findings
 from view.terminal.explanation import show_explanation, show_fits
 from view.terminal.layout import Column, Page, bar, table
 from view.terminal.nodes import show_nodes
@@ -364,3 +366,22 @@ def test_one_of_something_is_not_written_as_several() -> None:
     ours = [line for line in lines if "no card has" not in line]  # the extender's words
     assert not [line for line in ours if re.search(r"\b1 (cores|blocks|memory blocks)\b", line)]
     assert "  card 0   no     A100: 1 block free, 2 needed" in lines
+
+
+def test_a_card_without_its_agent_is_shown_as_unknown_for_its_pod_too() -> None:
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    for allocatable, status in (("200", "Healthy"), ("0", "Unknown")):
+        state = state_of([make_node("n1", 1, allocatable=allocatable)], [pod])
+        page = show_explanation(explanation_of(state, "a"), NOW)
+        (row,) = (each for each in drawn(page) if each.startswith("0 "))
+        assert status in row.split()
+
+
+def test_a_long_finding_wraps_below_its_text_not_below_its_level() -> None:
+    words = " ".join(["words"] * 20)
+    page = show_findings([Finding("agents", Level.ERROR, words, "run it", ("n1",))])
+    first, second, *_ = drawn(page, 60)
+    assert first.startswith("error   agents  n1: words")
+    assert second.startswith(" " * 16 + "words")
+    assert " ".join(each.strip() for each in drawn(page, 60)[:3]).endswith(words)
+    assert drawn(page, None)[0] == f"error   agents  n1: {words}"

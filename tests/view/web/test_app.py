@@ -196,6 +196,13 @@ def test_a_pods_page_has_its_explanation(shown: Shown, client: FlaskClient) -> N
         assert [each for each in texts if each not in text] == []
 
 
+def test_a_refused_pod_is_not_shown_as_still_waiting_for_cards(
+    shown: Shown, client: FlaskClient
+) -> None:
+    shown.fill(make_node("n1", 1), scenes.refused("late", (90, 4), "n1", "no card fits"))
+    assert "none yet" not in client.get("/pods/default/late").text
+
+
 def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown, client: FlaskClient) -> None:
     """Not its own cards as free for it, as if it looked for some."""
     shown.fill(*cluster())

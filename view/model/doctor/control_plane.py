@@ -242,6 +242,8 @@ def check_replicas(facts: Facts, component: str) -> Iterator[Finding]:
     pods = [each for each in require(facts.programs) if each.component == component]
     ready = sum(each.ready for each in pods)
     text = f"{ready} of {len(pods)} pods are ready"
+    if not pods:
+        text = f"Deployment {component} has no pods, or is missing"
     if ready and ready == len(pods):
         yield ok(text)
         return

@@ -66,7 +66,8 @@ class NodeStatus:
         capacity, allocatable = self._counts()
         if self._api is None:
             return
-        gone = {resource: None for resource in self._published if resource not in allocatable}
+        # The kubelet sets a removed resource to 0 (pkg/kubelet/nodestatus/setters.go).
+        gone = {resource: "0" for resource in self._published if resource not in allocatable}
         status: Json = {
             "capacity": {**_OWN, **gone, **{r: str(n) for r, n in capacity.items()}},
             "allocatable": {**_OWN, **gone, **{r: str(n) for r, n in allocatable.items()}},

@@ -166,7 +166,8 @@ class PreStartCall:
         """Veto a container for which the kubelet has skipped a resource (fact K11).
 
         The file may be older than the container's second resource (K30, K33). ``List`` shows
-        whether it is, unless it does not show the container (K4). Then the file is read again.
+        whether it is, unless it does not show the container (K4). Then our own assignments and
+        the file, read again, decide.
 
         Raises:
             GrantError: a resource is missing; the message names it.
@@ -183,11 +184,12 @@ class PreStartCall:
     def _reread(
         self, proof: _Proof, container: ContainerDemand, listed: HeldSlots | None
     ) -> HeldSlots:
-        """Return a container's slots as *listed*, or as the checkpoint shows them within 1 s."""
+        """Return a container's slots as *listed*, as assigned, or as the checkpoint has in 1 s."""
         if listed is not None:
             return listed
-        slots = proof.held[container.name]
-        for _ in range(_CHECKPOINT_READS):
+        with self.state as state:
+            slots = state.snapshot.containers(proof.ref.pod).get(container.name, {})
+        for _ in range(_CHECKPOINT_READS if _lacking(container, slots) else 0):
             self.pause(_PAUSE_S)
             checkpoint = self.observer.read_checkpoint()
             if checkpoint is not None:

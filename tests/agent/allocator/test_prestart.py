@@ -222,6 +222,18 @@ def test_a_file_that_shows_only_one_resource_yet_is_read_again(
     assert not unproven(node)
 
 
+def test_a_file_that_lacks_what_the_agent_assigned_vetoes_nothing(node: Node) -> None:
+    """It is older than the second resource (K33), and ``List`` cannot show that."""
+    pod = node.admit(make_pod("a", asks(30, 8)))
+    held = node.kubelet.state.devices.pods[pod.uid]["main"]
+    cores = held[CORE].ids
+    del held[MEMORY]
+    node.kubelet.state.write()
+    node.list_error = "rate limited"
+    node.allocator.prestart(CORE, cores)
+    assert not unproven(node)
+
+
 # --- a wrong guess ------------------------------------------------------------------------------
 
 

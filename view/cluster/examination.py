@@ -12,6 +12,7 @@ from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.demand import ContainerKind
 from contract.names import Names
+from contract.pod_annotations import read_allocations
 from placement.pods import read_gpu_pod
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
 from view.cluster.collections import FORBIDDEN, pages
@@ -414,9 +415,11 @@ def _allocations_of(pod: Json, names: Names) -> Iterator[ReportedAllocation | Un
     info = read_gpu_pod(pod, names)
     if info is None or info.terminal or pod["metadata"].get("deletionTimestamp"):
         return
+    # Also those that contradict the request: they differ from what the kubelet has.
+    written = read_allocations(pod["metadata"].get("annotations") or {}, names, [])
     started = _time((pod.get("status") or {}).get("startTime"))
     for container in info.demand.containers:
-        allocation = info.annotated.get(container.name)
+        allocation = written.get(container.name)
         if container.kind is ContainerKind.INIT:
             continue  # its devices are reusable
         if allocation is not None:

@@ -40,10 +40,16 @@ def _objects(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def _bare(value: Any) -> Any:
-    """The list without what may be left out."""
-    for each in value["items"]:
-        each["metadata"].pop("managedFields", None)
-    return value
+    """The list without what may be left out, of nested objects too."""
+    if isinstance(value, list):
+        return [_bare(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _bare(each)
+        for key, each in value.items()
+        if key != "managedFields" or not isinstance(each, list)
+    }
 
 
 def _encoded(items: list[Any], **how: Any) -> bytes:

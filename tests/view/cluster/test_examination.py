@@ -1,5 +1,6 @@
 """What the doctor reads of a cluster, and says of it; what is refused or broken is unknown."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -321,6 +322,18 @@ def test_allocations_are_read_of_every_pod_that_has_not_ended(api: FakeApi) -> N
         ReportedAllocation("default", "side", "c0", "n1", cards, 50),
         ReportedAllocation("default", "starts", "c0", "n1", cards, 50, running=False),
     ]
+
+
+def test_an_allocation_that_contradicts_the_request_is_compared_too(api: FakeApi) -> None:
+    """Somebody may have changed it: the agent reports what the kubelet has."""
+    pod, key = scenes.running("forged", (50, 2), "n1", 0), Names().gpu_allocation
+    forged = json.loads(pod["metadata"]["annotations"][key])
+    forged["c0"]["cores"] += 1
+    pod["metadata"]["annotations"][key] = json.dumps(forged)
+    api.responses["/api/v1/pods"] = [pod]
+    facts = collect_facts(api, Names(), "team")
+    cards = frozenset({"GPU-n1-0"})
+    assert facts.allocations == [ReportedAllocation("default", "forged", "c0", "n1", cards, 51)]
 
 
 def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:

@@ -7,7 +7,7 @@ A kubelet silently skips a resource that it does not know, and gives a container
 import json
 from pathlib import Path
 
-CHECKPOINT = "kubelet_internal_checkpoint"
+from common.kubelet_api import CHECKPOINT_FILE
 
 
 def known_resources(folder: Path) -> frozenset[str]:
@@ -21,7 +21,7 @@ def known_resources(folder: Path) -> frozenset[str]:
     """
     try:
         return frozenset(
-            json.loads((folder / CHECKPOINT).read_bytes())["Data"]["RegisteredDevices"]
+            json.loads((folder / CHECKPOINT_FILE).read_bytes())["Data"]["RegisteredDevices"]
         )
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return frozenset()

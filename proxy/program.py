@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import SettingsError
-from proxy.checkpoint import CHECKPOINT
+from common.kubelet_api import CHECKPOINT_FILE
 from proxy.folder import FolderWatch, identity
 from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
 from proxy.registration import MOST_RESOURCES, Registration
@@ -165,7 +165,7 @@ class Proxy:
 
     async def _lists_arrive(self) -> None:
         """Wait until the kubelet has handled new lists: it writes its checkpoint after each."""
-        path = self._kubelet_dir / CHECKPOINT
+        path = self._kubelet_dir / CHECKPOINT_FILE
         before = identity(path)
         await _wait(lambda: identity(path) != before, _LIST_SECONDS)
         await asyncio.sleep(_NEXT_LIST_SECONDS)

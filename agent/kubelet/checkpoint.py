@@ -19,12 +19,11 @@ from typing import Any
 from agent.allocator.interfaces import Checkpoint
 from agent.allocator.slots import Slot
 from agent.errors import CheckpointError, GrantError
+from common.kubelet_api import CHECKPOINT_FILE
 from contract.errors import quote
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
-
-FILE_NAME = "kubelet_internal_checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ class CheckpointFile:
 
     def __init__(self, kubelet_dir: Path, resources: Mapping[str, Resource]) -> None:
         """Read nothing yet; *kubelet_dir* is the kubelet's own device plugin directory."""
-        self._path = kubelet_dir / FILE_NAME
+        self._path = kubelet_dir / CHECKPOINT_FILE
         self._parser = CheckpointParser(resources)
         self._lock = threading.Lock()
         self._last: tuple[tuple[int, int, int, int], Checkpoint] | None = None

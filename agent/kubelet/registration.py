@@ -22,11 +22,10 @@ from pathlib import Path
 import grpc
 
 from agent.host.stale_sockets import refuses
-from agent.kubelet.checkpoint import FILE_NAME
 from agent.kubelet.kubelet_instance import DirectoryWatch, identity
 from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
-from common.kubelet_api import RESOURCES_KEY
+from common.kubelet_api import CHECKPOINT_FILE, RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 
@@ -80,7 +79,7 @@ class Registrar:
         """
         self._dir = plugin_dir
         self._kubelet_socket = kubelet_dir / KUBELET_SOCKET
-        self._checkpoint = kubelet_dir / FILE_NAME
+        self._checkpoint = kubelet_dir / CHECKPOINT_FILE
         self._has_proxy = plugin_dir.resolve() != kubelet_dir.resolve()
         self._proxied = False  # whether a proxy has ever registered us
         self._on_gap = on_gap
@@ -287,7 +286,8 @@ class Registrar:
     def _wait(self, condition: Callable[[], bool], within: float) -> None:
         until = time.monotonic() + within
         while not condition() and time.monotonic() < until:
-            self._stopping.wait(_POLL_SECONDS)
+            if self._stopping.wait(_POLL_SECONDS):
+                return
 
     def _register(self, target: Path, kubelet: _Kubelet) -> None:
         """Register all resources with this kubelet, at the same time.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from common.kubelet_api import CHECKPOINT_FILE
 from simulator.client import Json
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
@@ -19,7 +20,6 @@ from simulator.kubelet.numa import Holding
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.state import KubeletCheckpoint
 
-FILE_NAME = "kubelet_internal_checkpoint"
 _OFFSET, _PRIME, _MASK = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
 
@@ -81,7 +81,7 @@ class CheckpointStore:
     """The file in the device plugin directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._path = directory / FILE_NAME
+        self._path = directory / CHECKPOINT_FILE
 
     def save(self, checkpoint: KubeletCheckpoint) -> None:
         """Write the file atomically."""

@@ -6,7 +6,8 @@ from functools import reduce
 
 import pytest
 
-from simulator.kubelet.checkpoint import FILE_NAME, decode, encode
+from common.kubelet_api import CHECKPOINT_FILE
+from simulator.kubelet.checkpoint import decode, encode
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
 from simulator.kubelet.responses import PluginResponse
@@ -82,7 +83,7 @@ def test_what_was_not_written_so_is_refused(text: str) -> None:
 
 def read(n: Node) -> KubeletCheckpoint | None:
     """The file, as it is now."""
-    path = n.settings.plugin_dir / FILE_NAME
+    path = n.settings.plugin_dir / CHECKPOINT_FILE
     return decode(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
@@ -102,7 +103,7 @@ def uid_of(obj: dict[str, dict[str, str]]) -> str:
 
 def identity(n: Node) -> tuple[int, int]:
     """Changes with every write: the file is another one each time."""
-    status = (n.settings.plugin_dir / FILE_NAME).stat()
+    status = (n.settings.plugin_dir / CHECKPOINT_FILE).stat()
     return status.st_ino, status.st_mtime_ns
 
 
@@ -120,7 +121,7 @@ def test_k27_the_file_comes_with_the_first_list_of_devices_and_is_empty_as_null(
     with node() as n:
         assert read(n) is None
         n.plug()
-        path = n.settings.plugin_dir / FILE_NAME
+        path = n.settings.plugin_dir / CHECKPOINT_FILE
         wait_for(path.exists)
         assert path.stat().st_mode & 0o777 == 0o600
         assert json.loads(path.read_text())["Data"]["PodDeviceEntries"] is None
@@ -131,12 +132,12 @@ def test_k27_each_write_is_a_new_file_and_leaves_nothing_beside_it() -> None:
         n.plug()
         n.admit(pod("p", container("c", 1)))
         before = identity(n)
-        with (n.settings.plugin_dir / FILE_NAME).open(encoding="utf-8") as old:
+        with (n.settings.plugin_dir / CHECKPOINT_FILE).open(encoding="utf-8") as old:
             n.admit(pod("q", container("c", 1)))
             assert identity(n) != before
             assert len(decode(old.read()).pods) == 1
         assert {each.name for each in n.settings.plugin_dir.iterdir() if each.is_file()} == {
-            FILE_NAME
+            CHECKPOINT_FILE
         }
 
 
@@ -250,7 +251,7 @@ def test_k32_device_ids_stand_by_numa_node() -> None:
         n.plug(MEMORY, count=1)
         p = pod("p", container("c", 2, 1))
         n.admit(p)
-        data = json.loads((n.settings.plugin_dir / FILE_NAME).read_text())["Data"]
+        data = json.loads((n.settings.plugin_dir / CHECKPOINT_FILE).read_text())["Data"]
         assert {each["ResourceName"]: each["DeviceIDs"] for each in data["PodDeviceEntries"]} == {
             CORE: {"0": ["core-00000"], "1": ["core-00001"]},
             MEMORY: {"-1": ["memory-00000"]},

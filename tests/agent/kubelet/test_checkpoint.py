@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from agent.allocator.interfaces import Checkpoint
 from agent.errors import CheckpointError
-from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, CheckpointParser
+from agent.kubelet.checkpoint import CheckpointFile, CheckpointParser
+from common.kubelet_api import CHECKPOINT_FILE
 from simulator.kubelet import checkpoint as kubelets
 from simulator.kubelet import state as kubelet_state
 from simulator.kubelet.numa import Holding
@@ -155,7 +156,7 @@ def test_whatever_a_kubelet_writes_one_after_the_other_is_read(files: list[Any],
             assert parse(content) == Checkpoint(merged)
             fresh = folder / "new"
             fresh.write_text(content, encoding="utf-8")
-            fresh.replace(folder / FILE_NAME)
+            fresh.replace(folder / CHECKPOINT_FILE)
             assert reader.read() == Checkpoint(merged)
 
 
@@ -177,7 +178,7 @@ class Site:
 
     def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
-        self.path = folder / FILE_NAME
+        self.path = folder / CHECKPOINT_FILE
         self.file = CheckpointFile(folder, RESOURCES)
         self._caplog = caplog
 

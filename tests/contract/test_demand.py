@@ -55,12 +55,12 @@ def _limits(cores: object = None, memory: object = None) -> Json:
 
 
 def _one(spec: Json) -> Demand:
-    (container,) = read_pod_demand(spec, NAMES)[0].containers
+    (container,) = read_pod_demand({"spec": spec}, NAMES)[0].containers
     return container.demand
 
 
 def _refusals(spec: Json) -> list[str]:
-    errors = read_pod_demand(spec, NAMES)[1]
+    errors = read_pod_demand({"spec": spec}, NAMES)[1]
     assert errors
     return [str(error) for error in errors]
 
@@ -69,7 +69,7 @@ def _refusals(spec: Json) -> list[str]:
 
 
 def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them() -> None:
-    assert read_pod_demand(SPEC, NAMES)[0] == PodDemand(
+    assert read_pod_demand({"spec": SPEC}, NAMES)[0] == PodDemand(
         (
             ContainerDemand("init", INIT, 1, Demand(100, 0)),
             ContainerDemand("sidecar", SIDECAR, 2, Demand(10, 2)),
@@ -82,11 +82,11 @@ def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them() -> Non
 def test_only_a_restart_policy_of_always_makes_a_sidecar(policy: object) -> None:
     spec = copy.deepcopy(SPEC)
     spec["initContainers"][2]["restartPolicy"] = policy
-    found = read_pod_demand(spec, NAMES)[0].of("sidecar")
+    found = read_pod_demand({"spec": spec}, NAMES)[0].of("sidecar")
     assert found is not None
     assert (found.name, found.kind) == ("sidecar", INIT)
     spec["containers"][1]["restartPolicy"] = "Always"
-    assert read_pod_demand(spec, NAMES)[0].containers[-1].kind is MAIN
+    assert read_pod_demand({"spec": spec}, NAMES)[0].containers[-1].kind is MAIN
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_all_errors_of_a_pod_are_reported_at_once_container_by_container() -> No
             {"name": "b", "resources": {"requests": {MEMORY: "4"}}},
         ],
     }
-    _, errors = read_pod_demand(spec, NAMES)
+    _, errors = read_pod_demand({"spec": spec}, NAMES)
     assert [(error.path, error.rule, error.fault) for error in errors] == [
         (
             f"spec.initContainers[0].resources.limits[{MEMORY}]",
@@ -296,7 +296,7 @@ def test_all_errors_of_a_pod_are_reported_at_once_container_by_container() -> No
 
 
 def test_a_violated_rule_does_not_hide_a_readable_count() -> None:
-    demand, errors = read_pod_demand(_limits("150", "x"), NAMES)
+    demand, errors = read_pod_demand({"spec": _limits("150", "x")}, NAMES)
     assert errors
     assert demand.containers == (ContainerDemand("c", MAIN, 0, Demand(150, 0)),)
 
@@ -314,7 +314,7 @@ def test_a_violated_rule_does_not_hide_a_readable_count() -> None:
     ],
 )
 def test_what_is_no_spec_with_our_resources_asks_for_nothing(spec: object) -> None:
-    assert read_pod_demand(spec, NAMES) == (PodDemand(), ())
+    assert read_pod_demand({"spec": spec}, NAMES) == (PodDemand(), ())
     assert not asks_for_gpus(spec, NAMES)
 
 
@@ -340,7 +340,7 @@ _specs = _json | st.fixed_dictionaries(
 
 @given(_specs)
 def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec: object) -> None:
-    demand, errors = read_pod_demand(spec, NAMES)
+    demand, errors = read_pod_demand({"spec": spec}, NAMES)
     if not asks_for_gpus(spec, NAMES):
         assert (demand, errors) == (PodDemand(), ())
     else:
@@ -365,6 +365,6 @@ def test_the_rules_accept_exactly_shares_with_memory_and_whole_cards(
     cores: int, memory: int
 ) -> None:
     limits: Mapping[str, int] = {CORE: cores} | ({MEMORY: memory} if memory else {})
-    _, errors = read_pod_demand(_spec({"limits": limits}), NAMES)
+    _, errors = read_pod_demand({"spec": _spec({"limits": limits})}, NAMES)
     valid = cores % 100 == 0 or (cores < 100 and memory > 0)
     assert (not errors) == valid

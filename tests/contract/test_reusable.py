@@ -49,7 +49,7 @@ def refusals(*containers: Asked) -> list[str]:
         policy = {"restartPolicy": "Always"} if kind is SIDECAR else {}
         field = "containers" if kind is MAIN else "initContainers"
         spec[field].append({"resources": {"limits": limits}} | policy)
-    return [str(error) for error in read_pod_demand(spec, NAMES)[1]]
+    return [str(error) for error in read_pod_demand({"spec": spec}, NAMES)[1]]
 
 
 # --- what is held ---------------------------------------------------------------------

@@ -15,19 +15,20 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
+from contract.requests import walk_containers
 from contract.wishes import POLICIES
 from webhook.admission.annotations import annotations_of
 from webhook.admission.decision import short
-from webhook.admission.dialects.counts import FoundCounts, walk_counts
-from webhook.admission.dialects.reading import CardRequest, Reading
 from webhook.admission.dialects.annotation_reader import AnnotationReader
+from webhook.admission.dialects.counts import CountedContainer, count_containers
+from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
 
 _COUNT = "nvidia.com/gpu"
 _MEMORY = "nvidia.com/gpumem"
 _PERCENT = "nvidia.com/gpumem-percentage"
 _CORES = "nvidia.com/gpucores"
 _PRIORITY = "nvidia.com/priority"
-_RESOURCES = frozenset((_COUNT, _MEMORY, _PERCENT, _CORES, _PRIORITY))
+_RESOURCES = (_COUNT, _MEMORY, _PERCENT, _CORES, _PRIORITY)
 
 SCHEDULERS = ("hami-scheduler", "4pd-scheduler")
 """Its scheduler's name in the chart, and the one before the project was renamed."""
@@ -51,56 +52,58 @@ _NO_LIMITS = "CUDA_DISABLE_CONTROL"
 
 
 def read_hami(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read a pod, or a template, that was written for HAMi.
+    """Read what a pod requests of HAMi; ``None`` if nothing.
 
     Args:
-        pod: as decoded JSON, possibly hostile.
+        pod: a pod or a template as decoded JSON, possibly hostile.
         path: prefix of ``metadata`` and ``spec`` in paths.
-
-    Returns:
-        What its author wrote; ``None`` if no container has one of HAMi's resources.
     """
-    found = tuple(walk_counts(pod, _RESOURCES.__contains__, path, in_mib=(_MEMORY,)))
+    found = tuple(count_containers(pod, _RESOURCES, path=path))
     if not found:
         return None
-    requests = [_read_request(each) for each in found]
     annotations = AnnotationReader(annotations_of(pod), path)
-    _read_annotations(annotations, list(filter(None, requests)))
+    containers = []
+    errors: list[FieldError] = []
+    for each in found:
+        wrong = (*each.errors, *_find_errors(each))
+        errors += wrong
+        request = None if wrong or each.counts is None else _read_request(each, each.counts)
+        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    _read_annotations(annotations, [each.request for each in containers if each.request])
     return Reading(
-        containers=tuple(each.make_reading(request) for each, request in zip(found, requests, strict=True)),
+        containers=tuple(containers),
         wishes=annotations.wishes,
         annotations=tuple(annotations.read),
-        errors=(*(error for each in found for error in _find_errors(each)), *annotations.errors),
-        warnings=(*(line for each in found for line in _warn(each)), *annotations.warnings),
+        errors=(*errors, *annotations.errors),
+        warnings=(*_about_containers(pod, found), *annotations.warnings),
         schedulers=SCHEDULERS,
     )
 
 
-def _read_request(found: FoundCounts) -> CardRequest | None:
-    cards = found.get(_COUNT)
-    if _COUNT not in found.names and found.counts.keys() - {_PRIORITY}:
-        cards = 1
+def _read_request(container: CountedContainer, counts: Mapping[str, int]) -> CardRequest | None:
+    named = [each for each in container.resources if each != _PRIORITY]
+    cards = counts[_COUNT] if not named or _COUNT in named else 1
     if not cards:
         return None
-    cores = min(found.get(_CORES), CORES_PER_CARD) or None
-    if memory := found.get(_MEMORY):
-        return CardRequest(cards, cores, memory=memory)
-    return CardRequest(cards, cores, percent=found.get(_PERCENT) or None)
+    cores = min(counts[_CORES], CORES_PER_CARD) or None
+    if counts[_MEMORY]:
+        return CardRequest(cards, cores, memory=counts[_MEMORY])
+    return CardRequest(cards, cores, percent=counts[_PERCENT] or None)
 
 
-def _find_errors(found: FoundCounts) -> Iterator[FieldError]:
-    yield from found.errors
-    if found.get(_PERCENT) > 100:
-        yield found.refuse(_PERCENT, "must be a percentage, at most 100", "not-a-percentage")
+def _find_errors(container: CountedContainer) -> Iterator[FieldError]:
+    if container.counts and container.counts[_PERCENT] > 100:
+        yield container.refuse(_PERCENT, "must be a percentage, at most 100", "not-a-percentage")
 
 
-def _warn(found: FoundCounts) -> Iterator[str]:
-    name = found.container.get("name")
-    where = f"container {short(name)}" if isinstance(name, str) else "container"
-    if _PRIORITY in found.names:
-        yield f"{where}: {_PRIORITY} is not kept, there are no priorities on a card"
-    if _is_unlimited(found.container.get("env")):
-        yield f"{where}: {_NO_LIMITS} is not kept, shares have limits"
+def _about_containers(pod: Mapping[str, Any], found: Iterable[CountedContainer]) -> Iterator[str]:
+    for each in found:
+        if _PRIORITY in each.resources:
+            yield f"container {each.name}: {_PRIORITY} is not kept: cards have no priorities"
+    for *_, container in walk_containers(pod.get("spec")):
+        if _is_unlimited(container.get("env")):
+            name = short(str(container.get("name")))
+            yield f"container {name}: {_NO_LIMITS} is not kept: shares have limits"
 
 
 def _is_unlimited(env: object) -> bool:

@@ -5,50 +5,50 @@ nothing about memory or computing time then (``api/config/v1/replicas.go``). Her
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from contract.errors import FieldError
 from contract.other_systems import MIG_PREFIX, NVIDIA
-from webhook.admission.dialects.counts import FoundCounts, walk_counts
-from webhook.admission.dialects.reading import CardRequest, Reading
+from contract.requests import listings_of, walk_containers
+from webhook.admission.dialects.counts import CountedContainer, count_containers
+from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
 
 _COUNT, _SHARED = NVIDIA
+_SLICES = (
+    "a card shared by time-slicing or MPS, whose part is unknown: write vcuda-core and "
+    "vcuda-memory for a share, or nvidia.com/gpu for a whole card"
+)
+_MIG = "an instance of a card in MIG mode: write vcuda-core and vcuda-memory for a share"
 
 
 def read_nvidia(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read a pod, or a template, that was written for NVIDIA's device plugin.
+    """Read what a pod requests of NVIDIA's device plugin; ``None`` if nothing.
 
     Args:
-        pod: as decoded JSON, possibly hostile.
+        pod: a pod or a template as decoded JSON, possibly hostile.
         path: prefix of ``metadata`` and ``spec`` in paths.
-
-    Returns:
-        What its author wrote; ``None`` if no container has one of the plugin's resources.
     """
+    found = tuple(count_containers(pod, (*NVIDIA, *_find_instances(pod)), path=path))
+    if not found:
+        return None
     containers = []
     errors: list[FieldError] = []
-    for found in walk_counts(pod, _is_theirs, path):
-        errors += [*found.errors, *_refuse_parts(found)]
-        cards = found.get(_COUNT)
-        containers.append(found.make_reading(CardRequest(cards) if cards else None))
-    return Reading(tuple(containers), errors=tuple(errors)) if containers else None
+    for each in found:
+        errors += [*each.errors, *_refuse_parts(each)]
+        cards = each.counts[_COUNT] if each.counts else 0
+        request = CardRequest(cards) if cards else None
+        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    return Reading(tuple(containers), errors=tuple(errors))
 
 
-def _is_theirs(name: str) -> bool:
-    return name in NVIDIA or name.startswith(MIG_PREFIX)
+def _find_instances(pod: Mapping[str, Any]) -> list[str]:
+    listings = (listings_of(container) for *_, container in walk_containers(pod.get("spec")))
+    names = dict.fromkeys(chain.from_iterable(chain.from_iterable(listings)))
+    return [each for each in names if each.startswith(MIG_PREFIX)]
 
 
-def _refuse_parts(found: FoundCounts) -> Iterator[FieldError]:
-    for name in found.names:
-        if name == _COUNT or not found.get(name):
-            continue
-        if name == _SHARED:
-            detail = (
-                "a card shared by time-slicing or MPS, whose part is unknown: write vcuda-core "
-                "and vcuda-memory for a share, or nvidia.com/gpu for a whole card"
-            )
-        else:
-            detail = (
-                "an instance of a card in MIG mode: write vcuda-core and vcuda-memory for a share"
-            )
-        yield found.refuse(name, detail, "not-a-whole-card")
+def _refuse_parts(container: CountedContainer) -> Iterator[FieldError]:
+    for name, count in (container.counts or {}).items():
+        if count and name != _COUNT:
+            yield container.refuse(name, _SLICES if name == _SHARED else _MIG, "not-a-whole-card")

@@ -19,17 +19,17 @@ from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
 from webhook.admission.annotations import annotations_of
 from webhook.admission.dialects.annotation_reader import AnnotationReader
-from webhook.admission.dialects.counts import FoundCounts, walk_counts
+from webhook.admission.dialects.counts import CountedContainer, count_containers
 from webhook.admission.dialects.hami import NOT_THE_LIBRARY, TYPES, strip_vendor
-from webhook.admission.dialects.reading import CardRequest, Reading
+from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
 
 _COUNT = "volcano.sh/vgpu-number"
 _MEMORY = "volcano.sh/vgpu-memory"
 _PERCENT = "volcano.sh/vgpu-memory-percentage"
 _CORES = "volcano.sh/vgpu-cores"
 _OLD_MEMORY, _OLD_COUNT = "volcano.sh/gpu-memory", "volcano.sh/gpu-number"
-_NEW = frozenset((_COUNT, _MEMORY, _PERCENT, _CORES))
-_OLD = frozenset((_OLD_MEMORY, _OLD_COUNT))
+_NEW = (_COUNT, _MEMORY, _PERCENT, _CORES)
+_OLD = (_OLD_MEMORY, _OLD_COUNT)
 
 _USE_TYPE, _NOUSE_TYPE = TYPES
 _LISTS = ("volcano.sh/vgpu-use-gpuuuid", "volcano.sh/vgpu-nouse-gpuuuid")
@@ -37,60 +37,63 @@ _MODE, _GANG = "volcano.sh/vgpu-mode", "volcano.sh/vgpu-podgroup-policy"
 
 
 def read_volcano(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read a pod, or a template, that was written for Volcano's shared GPUs.
+    """Read what a pod requests of Volcano's shared GPUs; ``None`` if nothing.
 
     Args:
-        pod: as decoded JSON, possibly hostile.
+        pod: a pod or a template as decoded JSON, possibly hostile.
         path: prefix of ``metadata`` and ``spec`` in paths.
-
-    Returns:
-        What its author wrote; ``None`` if no container has one of Volcano's resources.
     """
-    in_mib = (_MEMORY, _OLD_MEMORY)
-    found = tuple(walk_counts(pod, (_NEW | _OLD).__contains__, path, in_mib=in_mib))
+    found = tuple(count_containers(pod, (*_NEW, *_OLD), path=path))
     if not found:
         return None
     annotations = AnnotationReader(annotations_of(pod), path)
+    containers = []
+    errors: list[FieldError] = []
+    for each in found:
+        wrong = (*each.errors, *_find_errors(each))
+        errors += wrong
+        request = None if wrong or each.counts is None else _read_request(each, each.counts)
+        containers.append(ContainerReading(each.field, each.index, request, each.resources))
     _read_annotations(annotations)
     return Reading(
-        containers=tuple(each.make_reading(_read_request(each)) for each in found),
+        containers=tuple(containers),
         wishes=annotations.wishes,
         annotations=tuple(annotations.read),
-        errors=(*(error for each in found for error in _find_errors(each)), *annotations.errors),
+        errors=(*errors, *annotations.errors),
         warnings=tuple(annotations.warnings),
     )
 
 
-def _read_request(found: FoundCounts) -> CardRequest | None:
-    if _OLD.intersection(found.names):
-        cards = found.get(_OLD_COUNT)
-        memory = found.get(_OLD_MEMORY)
-        if cards:
-            return CardRequest(cards)
-        return CardRequest(1, memory=memory) if memory else None
-    memory, percent = found.get(_MEMORY), found.get(_PERCENT)
-    cards = found.get(_COUNT) if _COUNT in found.names else int(memory > 0)
+def _read_request(container: CountedContainer, counts: Mapping[str, int]) -> CardRequest | None:
+    if counts[_OLD_COUNT]:
+        return CardRequest(counts[_OLD_COUNT])
+    if counts[_OLD_MEMORY]:
+        return CardRequest(1, memory=counts[_OLD_MEMORY])
+    memory, percent = counts[_MEMORY], counts[_PERCENT]
+    cards = counts[_COUNT] if _COUNT in container.resources else min(memory, 1)
     if not cards:
         return None
-    cores = found.get(_CORES) or None
+    cores = counts[_CORES] or None
     if percent or not memory:
         return CardRequest(cards, cores, percent=percent or None)
     return CardRequest(cards, cores, memory=memory)
 
 
-def _find_errors(found: FoundCounts) -> Iterator[FieldError]:
-    yield from found.errors
-    if _OLD.intersection(found.names) and (others := sorted(_NEW.intersection(found.counts))):
-        detail = "beside Volcano's older gpu-memory and gpu-number: write only one of both"
-        yield found.refuse(others[0], detail, "mixed-systems")
-    if _COUNT not in found.names and not found.get(_MEMORY):
-        for name in (_CORES, _PERCENT):
-            if found.get(name):
-                yield found.refuse(name, f"without {_COUNT} it requests no card", "no-card")
-    if found.get(_CORES) > CORES_PER_CARD:
-        yield found.refuse(_CORES, "no card has more than 100 cores", "not-a-percentage")
-    if _PERCENT in found.counts and not 0 < found.get(_PERCENT) <= 100:
-        yield found.refuse(_PERCENT, "must be a percentage, 1 to 100", "not-a-percentage")
+def _find_errors(container: CountedContainer) -> Iterator[FieldError]:
+    counts = container.counts
+    if counts is None:
+        return
+    new = [each for each in _NEW if counts[each]]
+    if new and any(counts[each] for each in _OLD):
+        detail = "beside Volcano's older gpu-memory or gpu-number: write only one of both"
+        yield container.refuse(new[0], detail, "named-twice")
+    if _COUNT not in container.resources and not counts[_MEMORY]:
+        for name in new:
+            yield container.refuse(name, f"without {_COUNT} it requests no card", "no-card")
+    if counts[_CORES] > CORES_PER_CARD:
+        yield container.refuse(_CORES, "must be at most 100, a whole card", "not-a-percentage")
+    if _PERCENT in container.resources and not 0 < counts[_PERCENT] <= 100:
+        yield container.refuse(_PERCENT, "must be a percentage, 1 to 100", "not-a-percentage")
 
 
 def _read_annotations(annotations: AnnotationReader) -> None:

@@ -3,10 +3,9 @@
 What its code means, and what becomes of it (``pkg/`` of NVIDIA/KAI-Scheduler):
 
 - ``gpu-fraction``: part of a card's *memory*, more than 0 and less than 1, 1 is refused as there
-  (``ValidateGpuRequests`` in ``binder/plugins/gpusharing/gpu-request``). Hundredths are the finest
-  here: the rest is rounded up with a warning, as KAI itself does when it adds up a card
-  (``getGpuMemoryFractionalOnNode`` in ``scheduler/api/node_info``). No cores: KAI neither counts
-  nor limits them, containers compute in turns.
+  (``ValidateGpuRequests`` in ``binder/plugins/gpusharing/gpu-request``). It is not rounded to
+  hundredths (``GetResourceGpuMemory`` in ``scheduler/api/node_info``): three pods with 0.333 each
+  share a card. No cores: KAI neither counts nor limits them, containers compute in turns.
 - ``gpu-memory``: MiB of a card, a whole number. Not beside ``gpu-fraction``, and neither of them
   beside ``nvidia.com/gpu`` of any container.
 - ``gpu-fraction-num-devices``: the number of cards that have such a part each; 1 without it.
@@ -23,7 +22,7 @@ What its code means, and what becomes of it (``pkg/`` of NVIDIA/KAI-Scheduler):
 """
 
 from collections.abc import Iterator, Mapping
-from math import ceil
+from fractions import Fraction
 from typing import Any
 
 from contract.demand import LARGEST_COUNT
@@ -87,17 +86,14 @@ def _read_count(annotations: AnnotationReader, key: str) -> int:
     return count
 
 
-def _read_fraction(annotations: AnnotationReader) -> int:
-    """Return hundredths, rounded up."""
+def _read_fraction(annotations: AnnotationReader) -> Fraction | int:
+    """Return hundredths of a card's memory; 0 if it is an error."""
     number = parse_quantity(annotations.get(_FRACTION))
     if number is None or not 0 < number < 1:
         detail = "must be more than 0 and less than 1, a part of a card's memory such as 0.5"
         annotations.refuse(_FRACTION, detail, "not-a-fraction")
         return 0
-    percent = ceil(number * 100)
-    if percent != number * 100:
-        annotations.warnings.append(f"{_FRACTION}: rounded up to {percent} hundredths")
-    return percent
+    return number * 100
 
 
 def _find_container(

@@ -49,6 +49,6 @@ def check_any_reading(reader: Reader, pod: Mapping[str, Any]) -> Reading | None:
             assert request.cards >= 1
             assert request.cores is None or 1 <= request.cores <= 100
             assert request.memory is None or request.memory >= 1
-            assert request.percent is None or 1 <= request.percent <= 100
+            assert request.percent is None or 0 < request.percent <= 100
             assert request.memory is None or request.percent is None
     return reading

@@ -49,6 +49,7 @@ def kai_pod(*containers: dict[str, Any], **annotations: str) -> dict[str, Any]:
             CardRequest(8, memory=51200),
         ),
         ({"gpu_fraction": ".25"}, CardRequest(1, percent=25)),
+        ({"gpu_fraction": "0.333"}, CardRequest(1, percent=Fraction("33.3"))),
         ({"gpu_fraction": "5e-1"}, CardRequest(1, percent=50)),
     ],
 )
@@ -87,15 +88,6 @@ def test_a_named_container_requests(name: str, where: tuple[str, int]) -> None:
 def test_a_pod_without_a_part_of_a_card_is_none(annotations: dict[str, str]) -> None:
     # examples/quickstart/pods: gpu-pod.yaml has nvidia.com/gpu, cpu-only-pod.yaml has nothing
     assert read_kai(kai_pod({"nvidia.com/gpu": "1"}, **annotations), path="") is None
-
-
-@pytest.mark.parametrize(
-    ("fraction", "percent"), [("0.333", 34), ("0.001", 1), ("0.995", 100), ("1e-9", 1)]
-)
-def test_a_finer_fraction_is_rounded_up_with_a_warning(fraction: str, percent: int) -> None:
-    reading = read(read_kai, kai_pod(gpu_fraction=fraction))
-    assert requests_of(reading) == [CardRequest(1, percent=percent)]
-    assert reading.warnings == (f"gpu-fraction: rounded up to {percent} hundredths",)
 
 
 def test_its_scheduler_and_mps_are_warned_of() -> None:
@@ -187,16 +179,11 @@ def test_no_pod_raises(content: Any, annotations: dict[str, Any]) -> None:
     check_any_reading(read_kai, {"metadata": metadata, "spec": {"containers": [content, {}]}})
 
 
-@given(
-    st.fractions(0, 1, max_denominator=10_000).filter(lambda each: 0 < each < 1),
-    st.integers(1, 16),
-)
-def test_the_total_is_never_less_and_less_than_a_hundredth_more(
-    fraction: Fraction, cards: int
-) -> None:
-    text = f"{float(fraction):.6f}"
-    pod = kai_pod(gpu_fraction=text, gpu_fraction_num_devices=str(cards))
-    request = requests_of(read(read_kai, pod))[0]
+@given(st.integers(1, 999), st.integers(1, 16))
+def test_the_total_is_the_fraction_of_all_cards(thousandths: int, cards: int) -> None:
+    fraction = f"0.{thousandths:03}"
+    request = requests_of(
+        read(read_kai, kai_pod(gpu_fraction=fraction, gpu_fraction_num_devices=str(cards)))
+    )[0]
     assert request is not None
-    assert request.cards == cards
-    assert 0 <= Fraction(request.percent or 0, 100) - Fraction(text) < Fraction(1, 100)
+    assert request.cards * (request.percent or 0) == cards * Fraction(thousandths, 10)

@@ -5,9 +5,9 @@ What its code means, and what becomes of it:
 - ``aliyun.com/gpu-mem``: memory of one card, in the unit of the device plugin's ``--memory-unit``:
   GiB unless it is MiB (``cmd/nvidia/main.go`` of gpushare-device-plugin). The extender puts all
   main containers of a pod on one card, for whose choice it adds up what they request
-  (``allocateGPUID`` in ``pkg/cache/nodeinfo.go`` of gpushare-scheduler-extender). Here each
-  container gets a card of its own choice, maybe another one: a warning, because no author can
-  rely on it but one whose containers exchange memory on the card.
+  (``allocateGPUID`` in ``pkg/cache/nodeinfo.go`` of gpushare-scheduler-extender). Here a card is
+  chosen for each container: a warning, because it matters only where containers exchange memory
+  on their card. Init containers are read as well, as the kubelet counts them.
 - Nobody counts or limits cores.
 - ``aliyun.com/gpu-count``: the plugin writes the number of a node's cards there
   (``patchGPUCount``), and nobody reads it from a pod: it gets no card (its maintainer in the

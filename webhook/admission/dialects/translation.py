@@ -165,7 +165,7 @@ def _find_errors(
             FieldFault.INVALID,
             "a percentage of a card's memory needs the webhook's --largest-card: write MiB",
             "percentage-of-unknown",
-            f"{request.percent}%",
+            f"{float(request.percent or 0):g}%",
         )
     name = pod["spec"][reading.field][reading.index].get("name")
     if request.cards > 1 and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):

@@ -44,7 +44,7 @@ def pod(*containers: Asked) -> PodDemand:
 def refusals(*containers: Asked) -> list[str]:
     """Return the texts of all errors of a pod."""
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
-    annotations = {}
+    annotations = dict[str, str]()
     for index, (kind, cores, memory, *split) in enumerate(containers):
         annotations |= {NAMES.gpu_cards_of(f"c{index}"): str(each) for each in split}
         limits = {NAMES.core: str(cores)} | ({NAMES.memory: str(memory)} if memory else {})
@@ -301,9 +301,17 @@ def _pods_with(asked: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[li
 _containers = _pods_with(_shares | _whole, 5) | _pods_with(_shares | _divided | st.just((5, 0)), 4)
 
 
+def _in_hundredths(container: Asked) -> Asked:
+    if len(container) == 3:
+        kind, cores, memory = container
+        return kind, 20 * cores, memory
+    kind, cores, memory, split = container
+    return kind, 20 * cores, memory, split
+
+
 def _rules(containers: Sequence[Asked]) -> set[str]:
     """The rules that a pod breaks; its cores are in fifths of a card."""
-    demand = pod(*((kind, cores * 20, *more) for kind, cores, *more in containers))
+    demand = pod(*[_in_hundredths(each) for each in containers])
     return {misfit.rule for _, misfit in find_leftover_conflicts(demand.containers)}
 
 

@@ -5,6 +5,7 @@ import pytest
 from common.errors import SettingsError
 from webhook import __main__ as command
 from webhook.__main__ import application
+from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
 from webhook.settings import Files, Settings
@@ -33,6 +34,8 @@ VALUES = {
     "scheduler-name": "gpu-turnstile-scheduler",
     "runtime-class": "nvidia",
     "privileged": "deny",
+    "accept": "hami, nvidia",
+    "memory-block": "1Mi",
     "drain-delay": "0.5",
 }
 
@@ -66,7 +69,13 @@ def test_every_flag_is_an_environment_variable(
     assert settings.connections == 50
     assert settings.drain_delay == 0.5
     assert settings.options == AdmissionOptions(
-        96, DefaultMemory.PROPORTIONAL, "gpu-turnstile-scheduler", "nvidia", Privileged.DENY
+        96,
+        DefaultMemory.PROPORTIONAL,
+        "gpu-turnstile-scheduler",
+        "nvidia",
+        Privileged.DENY,
+        frozenset({Dialect.HAMI, Dialect.NVIDIA}),
+        1 << 20,
     )
     assert command.main(["--help"]) == 0
     text = capsys.readouterr().out
@@ -85,6 +94,14 @@ def test_every_flag_is_an_environment_variable(
         (
             [*PAIR, "--default-memory", "proportional"],
             "--default-memory proportional: needs --largest-card",
+        ),
+        (
+            [*PAIR, "--accept", "hami,run.ai"],
+            f"Invalid value for '--accept': 'run.ai' is not one of {', '.join(Dialect)}",
+        ),
+        (
+            [*PAIR, "--memory-block", "256"],
+            "Invalid value for '--memory-block': '256': must be a whole number of MiB such as",
         ),
         ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
         ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),

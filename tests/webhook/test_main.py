@@ -97,11 +97,18 @@ def test_every_flag_is_an_environment_variable(
         ),
         (
             [*PAIR, "--accept", "hami,run.ai"],
-            f"Invalid value for '--accept': 'run.ai' is not one of {', '.join(Dialect)}",
+            "Invalid value for '--accept' (env var: 'GPU_TURNSTILE_WEBHOOK_ACCEPT'): 'run.ai' is not "
+            f"one of {', '.join(Dialect)}",
+        ),
+        (
+            [*PAIR, "--accept", "gpushare,gpushare-mib"],
+            "Invalid value for '--accept' (env var: 'GPU_TURNSTILE_WEBHOOK_ACCEPT'): gpushare counts "
+            "GiB, gpushare-mib MiB: accept one of them",
         ),
         (
             [*PAIR, "--memory-block", "256"],
-            "Invalid value for '--memory-block': '256': must be a whole number of MiB such as",
+            "Invalid value for '--memory-block' (env var: 'GPU_TURNSTILE_WEBHOOK_MEMORY_BLOCK'): "
+            "'256': must be a whole number of MiB such as",
         ),
         ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
         ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),

@@ -84,6 +84,9 @@ def test_every_flag_is_an_environment_variable(
         assert variable in text
 
 
+ACCEPT_IS_WRONG = "Invalid value for '--accept' (env var: 'GPU_TURNSTILE_WEBHOOK_ACCEPT')"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -97,12 +100,13 @@ def test_every_flag_is_an_environment_variable(
         ),
         (
             [*PAIR, "--accept", "hami,run.ai"],
-            f"Invalid value for '--accept': 'run.ai' is not one of {', '.join(Dialect)}",
+            f"{ACCEPT_IS_WRONG}: 'run.ai' is not one of {', '.join(Dialect)}",
         ),
         (
-            [*PAIR, "--memory-block", "256"],
-            "Invalid value for '--memory-block': '256': must be a whole number of MiB such as",
+            [*PAIR, "--accept", "gpushare,gpushare-mib"],
+            f"{ACCEPT_IS_WRONG}: gpushare counts GiB, gpushare-mib MiB: accept one of them",
         ),
+        ([*PAIR, "--memory-block", "256"], "Invalid value for '--memory-block'"),
         ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
         ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),
         (["--nonsense"], "No such option"),

@@ -108,7 +108,9 @@ def decide_pod(
                     names=names,
                     largest_card=options.largest_card,
                 ),
-                *about_environment(pod.get("spec"), demand),
+                *about_environment(
+                    pod.get("spec"), demand, translated=ours and names.translated_from in given
+                ),
                 *about_runtime_class(pod["spec"], options.runtime_class),
                 *advise_wishes(adjusted.pod, names),
                 *about_supplied(given, names, only_dropped=ours),

@@ -10,6 +10,7 @@ from contract.requests import USUAL_BLOCK, walk_containers
 from contract.resource import Resource
 from contract.wishes import read_wishes
 from webhook.admission.decision import short
+from webhook.admission.dialects.translation import NO_CORE_LIMIT
 
 _MIB, _GIB = 2**20, 2**30
 _LARGEST_CARD = 1152
@@ -102,7 +103,9 @@ def about_runtime_class(spec: Mapping[str, Any], ours: str) -> Iterator[str]:
         )
 
 
-def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
+def about_environment(
+    spec: object, demand: PodDemand, *, translated: bool = False
+) -> Iterator[str]:
     """Warn of environment variables that override those set by the node, or leave out ``libcuda``.
 
     The kubelet puts the variables of the pod spec after those of a device plugin. A pod that sets
@@ -112,12 +115,14 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
     Args:
         spec: of a pod or of a template, possibly hostile.
         demand: the requests of its containers.
+        translated: whether an earlier call for the same request added :data:`NO_CORE_LIMIT`.
     """
     with_gpus = {each.name for each in demand.containers}
+    ignored = NO_CORE_LIMIT if translated else None
     for _, _, container in walk_containers(spec):
         name = container.get("name")
         if isinstance(name, str) and name in with_gpus:
-            for variable in _variables(container.get("env")):
+            for variable in _variables(container.get("env"), ignored):
                 yield f"container {short(name)}: env {short(variable)} overrides the node's value"
             if lacked := _lacked_capability(container.get("env")):
                 yield f"container {short(name)}: {_CAPABILITIES} lacks {lacked}"
@@ -144,10 +149,10 @@ def _lacked_capability(env: object) -> str:
     return "" if "utility" in capabilities else "utility: HAMi-core fails"
 
 
-def _variables(env: object) -> list[str]:
-    """Return the names in *env* that the node sets too."""
+def _variables(env: object, ignored: Mapping[str, str] | None) -> list[str]:
+    """Return the names in *env* that the node sets too, but for the *ignored* variable."""
     listed = env if isinstance(env, list) else []
-    names = [each.get("name") for each in listed if isinstance(each, dict)]
+    names = [each.get("name") for each in listed if isinstance(each, dict) and each != ignored]
     return [
         each
         for each in names

@@ -24,7 +24,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError, FieldFault, quote
@@ -45,8 +45,11 @@ _LONGEST_NAME = 53
 _MOST_MIXED = 8
 """Most errors of our own names beside another system's: a hostile pod may have thousands."""
 
-_POLICY, _DISABLED = "GPU_CORE_UTILIZATION_POLICY", "DISABLE"
-"""HAMi-core's variable and the value that switches its limit of cores off."""
+NO_CORE_LIMIT: Final[Mapping[str, str]] = {
+    "name": "GPU_CORE_UTILIZATION_POLICY",
+    "value": "DISABLE",
+}
+"""The variable by which HAMi-core does not limit cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,13 +321,14 @@ def _switch_limit_off(
 ) -> tuple[dict[str, Any], list[Operation]]:
     """Return a container whose cores HAMi-core does not limit, unless its author chose a policy."""
     env = container.get("env")
-    variable = {"name": _POLICY, "value": _DISABLED}
     if not isinstance(env, list):
-        return {**container, "env": [variable]}, [set_value((*steps, "env"), [variable])]
-    if any(isinstance(each, Mapping) and each.get("name") == _POLICY for each in env):
+        operation = set_value((*steps, "env"), [NO_CORE_LIMIT])
+        return {**container, "env": [NO_CORE_LIMIT]}, [operation]
+    name = NO_CORE_LIMIT["name"]
+    if any(isinstance(each, Mapping) and each.get("name") == name for each in env):
         return container, []
-    operation = set_value((*steps, "env", "-"), variable)
-    return {**container, "env": [*env, variable]}, [operation]
+    operation = set_value((*steps, "env", "-"), NO_CORE_LIMIT)
+    return {**container, "env": [*env, NO_CORE_LIMIT]}, [operation]
 
 
 def _keep_original(pod: Mapping[str, Any], dialect: Dialect, reading: Reading) -> dict[str, Any]:

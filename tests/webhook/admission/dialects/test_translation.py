@@ -170,7 +170,7 @@ def test_our_own_checks_and_defaults_hold_for_what_it_became() -> None:
 
 
 def test_a_second_call_for_the_same_request_keeps_what_the_first_translated() -> None:
-    pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100"})
+    pod = pod_of({GPU: "2", MEM: "3000"}, **{"nvidia.com/use-gputype": "a100"})
     pod["spec"]["schedulerName"] = "hami-scheduler"
     once = translated(pod)
     again = decide(once, ACCEPT)

@@ -291,12 +291,7 @@ class _Split(NamedTuple):
     text: object
 
     def read(self, demand: Demand) -> tuple[int, FieldError | None]:
-        """Return the number of cards; 1 and the error if it breaks a rule.
-
-        An empty value counts as absent: charts write it if their user sets none.
-        """
-        if self.text == "":
-            return 1, None
+        """Return the number of cards; 1 and the error if it breaks a rule."""
         cards = int(self.text) if isinstance(self.text, str) and _SPLIT.match(self.text) else 0
         if not 1 <= cards <= MOST_CARDS:
             return 1, self._error(f"must be a whole number from 1 to {MOST_CARDS}", "not-a-split")
@@ -327,7 +322,10 @@ _SPLIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
 
 
 def _find_splits(pod: Mapping[str, Any], names: Names) -> dict[str, object]:
-    """Return the annotations that divide shares, by name."""
+    """Return the annotations that divide shares, by name.
+
+    An empty value counts as absent: charts write it if their user sets none.
+    """
     metadata = pod.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, _MAPPINGS) else None
     if not isinstance(annotations, _MAPPINGS):
@@ -336,7 +334,7 @@ def _find_splits(pod: Mapping[str, Any], names: Names) -> dict[str, object]:
     return {
         key: value
         for key, value in annotations.items()
-        if isinstance(key, str) and key.startswith(prefix)
+        if isinstance(key, str) and key.startswith(prefix) and value != ""
     }
 
 

@@ -101,6 +101,7 @@ _OWN_NODE = "only pods of its own node"
 _ONLY = "may change only the annotations gpu-assigned"
 _NOT_YOURS = "only gpu-turnstile may change"
 _ANEW = "create the pod again"
+_AS_IT_IS = "gpu-cards-* of an existing pod cannot be changed"
 
 PODS = [
     _agent("the agent writes its record on a pod of its node", _RECORD),
@@ -176,6 +177,17 @@ PODS = [
     _somebody(
         "an author adds a limit once the pod has a node", _note(NAMES.core_limit, "100"), _ANEW
     ),
+    _somebody(
+        "an author divides a share anew", _note(NAMES.gpu_cards_of("main"), "2"), _AS_IT_IS, bound=""
+    ),
+    _somebody(
+        "an author divides a share no more",
+        _note(NAMES.gpu_cards_of("main"), None),
+        _AS_IT_IS,
+        bound="",
+        annotations={**OURS, NAMES.gpu_cards_of("main"): "2"},
+    ),
+    _agent("the agent divides a share", _note(NAMES.gpu_cards_of("main"), "2"), _ONLY),
     _somebody("somebody annotates a plain pod", _FOREIGN, annotations={}),
 ]
 

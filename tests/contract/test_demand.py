@@ -22,6 +22,7 @@ from tests.examples import any_json
 Json = dict[str, Any]
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
+CARDS = NAMES.gpu_cards_of("c")
 PATH = "spec.containers[0].resources"
 CORE_LIMIT, MEMORY_LIMIT = f"{PATH}.limits[{CORE}]", f"{PATH}.limits[{MEMORY}]"
 CORE_REQUEST, MEMORY_REQUEST = f"{PATH}.requests[{CORE}]", f"{PATH}.requests[{MEMORY}]"
@@ -140,8 +141,10 @@ _BYTES = "is counted in blocks, not in bytes: with blocks of 256 MiB write "
     ("cores", "found", "ask_for"),
     [
         (101, "101", "100 or 200"),
-        ("250", '"250"', "200 or 300"),
-        ("1Ki", '"1Ki"', "1000 or 1100"),
+        ("150", '"150"', f'100 or 200, or annotate {CARDS}: "2" for 75 of each of 2 cards'),
+        ("250", '"250"', f'200 or 300, or annotate {CARDS}: "5" for 50 of each of 5 cards'),
+        ("1Ki", '"1Ki"', f'1000 or 1100, or annotate {CARDS}: "16" for 64 of each of 16 cards'),
+        ("1650", '"1650"', "1600 or 1700"),
         # the number above would be beyond what the kubelet can ask for
         (str(LARGEST_COUNT), '"2147483647"', "2147483600"),
     ],

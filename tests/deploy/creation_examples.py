@@ -194,7 +194,7 @@ CREATIONS = [
     Creation(
         "a number of cards for no container",
         annotations={**OURS, NAMES.gpu_cards_of("c1"): "2"},
-        denied=["[tencent.com/gpu-cards-c1]: Invalid value: \"2\": the pod has no container of this"],
+        denied=['[tencent.com/gpu-cards-c1]: Invalid value: "2": the pod has no container of this'],
     ),
     Creation(
         "a number of cards in a plain pod", PLAIN, annotations={NAMES.gpu_cards_of("c0"): "many"}

@@ -8,6 +8,7 @@ charts write it for a container without a GPU.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, islice
 from math import ceil
@@ -172,7 +173,7 @@ def _read_container(
     demand = Demand(*counts)
     if readable and split.text is not None:
         cards, error = split.read(demand)
-        demand = Demand(demand.cores, demand.memory, cards)
+        demand = replace(demand, split=cards)
         errors += [error] if error else []
     if readable:  # otherwise the unreadable count has its own error
         errors += _check_together(demand, names, path)
@@ -307,11 +308,11 @@ class _Split(NamedTuple):
 
     def read(self, demand: Demand) -> tuple[int, FieldError | None]:
         """Return the number of cards; 1 and the error if it breaks a rule."""
-        if not isinstance(self.text, str):
-            return 1, self._error(f'must be text, "1" to "{MOST_CARDS}": quote it', "not-a-split")
-        cards = int(self.text) if _SPLIT.match(self.text) else 0
+        cards = int(self.text) if isinstance(self.text, str) and _SPLIT.match(self.text) else 0
         if not 1 <= cards <= MOST_CARDS:
-            return 1, self._error(f"must be a whole number from 1 to {MOST_CARDS}", "not-a-split")
+            quoted = "" if isinstance(self.text, str) else ", in quotes"
+            detail = f"must be a whole number from 1 to {MOST_CARDS}{quoted}"
+            return 1, self._error(detail, "not-a-split")
         if demand.cores >= cards * CORES_PER_CARD:
             each = demand.cores // cards
             return 1, self._error(

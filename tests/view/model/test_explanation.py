@@ -443,7 +443,11 @@ def test_a_manifest_with_a_share_of_several_cards_fits_on_different_ones() -> No
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        (NAMES.gpu_cards_of("c0"), 2, "Invalid value: 2: must be text"),
+        (
+            NAMES.gpu_cards_of("c0"),
+            2,
+            "value: 2: must be a whole number from 1 to 16, in quotes",
+        ),
         (NAMES.gpu_cards_of("c0"), "17", "must be a whole number from 1 to 16"),
         (NAMES.gpu_cards_of("c1"), "2", 'the pod has no container "c1" that requests GPUs'),
     ],

@@ -50,13 +50,22 @@ class Grant:
         """The number of slots on all cards."""
         return sum(each.slots for each in self.by_card)
 
+    @property
+    def most_per_card(self) -> int:
+        """The number of slots on the card with most; cores are the same number on each."""
+        return max(each.slots for each in self.by_card)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these cores are whole cards, not shares of cards."""
+        return self.most_per_card == CORES_PER_CARD
+
 
 def translate(resource: Resource, slots: Sequence[Slot]) -> Grant:
     """Sum up slots, which are sorted by card index, to a grant.
 
     Raises:
-        GrantError: there are none, one is repeated, a share is split over cards, or whole cards
-            are not complete.
+        GrantError: there are none, one is repeated, or cores are not the same number on each card.
     """
     if not slots:
         raise GrantError(f"no {resource.unit} were named")
@@ -78,12 +87,15 @@ def grant_of(table: DeviceTable, resource: Resource, held: frozenset[str] | None
 
 
 def _check_cores(grant: Grant) -> None:
-    split = ", ".join(f"{each.slots} on {each.card}" for each in grant.by_card)
-    if grant.slots < CORES_PER_CARD:
-        if len(grant.by_card) > 1:
-            raise GrantError(f"a share of {grant.slots} cores is split over cards: {split}")
-    elif any(each.slots != CORES_PER_CARD for each in grant.by_card):
-        raise GrantError(f"{grant.slots} cores must be whole cards, but they are not: {split}")
+    if len({each.slots for each in grant.by_card}) > 1:
+        raise GrantError(
+            f"{grant.slots} cores must be whole cards or the same part of each card, but they are "
+            f"not: {_by_card(grant)}"
+        )
+
+
+def _by_card(grant: Grant) -> str:
+    return ", ".join(f"{each.slots} on {each.card}" for each in grant.by_card)
 
 
 def check_together(grants: Iterable[Grant]) -> None:
@@ -105,15 +117,40 @@ def check_together(grants: Iterable[Grant]) -> None:
 
 
 def check_request(demand: Demand, grant: Grant) -> None:
-    """Check a grant against the container's request.
+    """Check the number of a grant's slots against the container's request.
 
     Raises:
-        GrantError: the number of slots is not the requested one.
+        GrantError: it is not the requested one.
     """
     requested = count_of(demand, grant.resource)
     if grant.slots != requested:
         raise GrantError(
             f"{grant.resource.format_count(grant.slots)}, but the container requests {requested}"
+        )
+
+
+def check_parts(demand: Demand, grant: Grant) -> None:
+    """Check the number of a grant's cards, and its part of each, against the container's request.
+
+    The memory of whole cards may be on fewer of them, and is not checked.
+
+    Raises:
+        GrantError: cores that must be whole cards are not, or a share is not divided evenly over
+            the requested number of cards.
+    """
+    if demand.is_share:
+        part = count_of(demand, grant.resource) // demand.split
+        if [each.slots for each in grant.by_card] == [part] * demand.split:
+            return
+        share = f"a share of {grant.resource.format_count(grant.slots)}"
+        if demand.split == 1:
+            raise GrantError(f"{share} is split over cards: {_by_card(grant)}")
+        raise GrantError(
+            f"{share} must be {part} on each of {demand.split} cards, but is not: {_by_card(grant)}"
+        )
+    if grant.resource is Resource.CORE and not grant.is_whole:
+        raise GrantError(
+            f"{grant.slots} cores must be whole cards, but they are not: {_by_card(grant)}"
         )
 
 
@@ -143,7 +180,7 @@ class Entitlement:
         cores: the same, by card.
         memory: its memory blocks, by card; ``None`` for no limit: whole cards include all their
             memory, as with gpu-manager.
-        core_limit: percent of a card up to which a share may use idle cores beyond its own
+        core_limit: percent of each card up to which a share may use idle cores beyond its own
             (``vcuda-core-limit``); ``None`` for only its own.
         runtime_uid: the pod's UID in the container runtime; empty while it is not known.
     """
@@ -180,7 +217,7 @@ def entitlement(
         memory = grant_of(table, Resource.MEMORY, held.get(Resource.MEMORY))
     except GrantError:  # of a card that this node no longer has
         return None
-    if cores.slots >= CORES_PER_CARD:
+    if cores.is_whole:
         memory = None
     limit = info.wishes.core_limit if info is not None else None
     runtime_uid = info.runtime_uid if info is not None else ""

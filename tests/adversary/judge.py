@@ -63,6 +63,7 @@ class Call:
         return (
             f"{self.container.count(self.resource)} {self.resource} for {self.pod.uid} "
             f"container {self.container.name} ({self.container.cores}, {self.container.memory})"
+            f"{f' over {self.container.split} cards' if self.container.split > 1 else ''}"
         )
 
 
@@ -75,7 +76,8 @@ class Judge:
     - ``bystander``: it named a container that requests no GPUs;
     - ``witness``: it reported a guess with evidence ``witness``;
     - ``twice``: a device was allocated twice;
-    - ``split``: a share is on several cards, or cores and memory are on different cards;
+    - ``split``: cores, or a share's memory, are not the same part of each requested card, or cores
+      and memory are on different cards;
     - ``refused``: a pod was refused although it fits;
     - ``cornered``: a pod was refused that fitted at its first call;
     - ``failed``: the agent raised an error instead of a response;
@@ -182,8 +184,7 @@ class Judge:
         return (
             decision.word == "decided"
             and container is not None
-            and (container.kind, container.cores, container.memory)
-            == (call.container.kind, call.container.cores, call.container.memory)
+            and (container.kind, container.demand) == (call.container.kind, call.container.demand)
             and before.wishes == call.pod.wishes
         )
 
@@ -307,14 +308,17 @@ class Judge:
 
         *other* are the device IDs that the container holds of the other resource.
         """
-        count = len({card_of(each) for each in ids})
+        demand = call.container.demand
+        parts = sorted(Counter(map(card_of, ids)).values())
         cores, memory = (ids, other) if call.resource is Resource.CORE else (other, ids)
         cards = {card_of(each) for each in cores}
         stray = {card_of(each) for each in memory} - cards
         if call.pod.invalid:
             return
-        if 0 < call.container.cores < 100 and count > 1:
-            self.find("split", f"{call}: a share on {count} cards")
+        part = call.container.count(call.resource) // max(demand.cards, 1)
+        exact = demand.is_share or call.resource is Resource.CORE
+        if exact and parts != [part] * demand.cards:
+            self.find("split", f"{call}: {parts}, but {demand.cards} times {part} is requested")
         if cards and stray:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
 

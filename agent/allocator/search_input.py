@@ -17,8 +17,8 @@ from agent.allocator.snapshot import AllocationSnapshot
 from contract.demand import ContainerDemand, PodDemand
 from contract.inventory import Amounts
 from contract.resource import Resource, count_of
-from contract.wishes import NO_WISHES, Wishes
 from contract.text import format_count
+from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, need_of, shortfall
 from placement.errors import NoPlacement
 from placement.pods import PodId

@@ -66,7 +66,7 @@ def divide(containers: tuple[Container, ...], random: Random) -> tuple[Container
     return tuple(divided)
 
 
-def draw_pod(  # noqa: PLR0913 -- all inputs of a pod
+def draw_pod(
     number: int,
     name: str,
     cards: tuple[str, ...],

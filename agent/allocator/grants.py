@@ -52,50 +52,45 @@ class Grant:
 
     @property
     def most_per_card(self) -> int:
-        """The number of slots on the card with most; cores are the same number on each."""
+        """The number of slots on the card with most."""
         return max(each.slots for each in self.by_card)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether it has the same number of slots on each card, as whole cards have of cores."""
+        return len({each.slots for each in self.by_card}) == 1
 
     @property
     def is_whole(self) -> bool:
         """Whether these cores are whole cards, not shares of cards."""
-        return self.most_per_card == CORES_PER_CARD
+        return self.is_even and self.most_per_card == CORES_PER_CARD
+
+    @property
+    def by_card_text(self) -> str:
+        """The slots on each card, for messages."""
+        return ", ".join(f"{each.slots} on {each.card}" for each in self.by_card)
 
 
 def translate(resource: Resource, slots: Sequence[Slot]) -> Grant:
     """Sum up slots, which are sorted by card index, to a grant.
 
     Raises:
-        GrantError: there are none, one is repeated, or cores are not the same number on each card.
+        GrantError: there are none, or one is repeated.
     """
     if not slots:
         raise GrantError(f"no {resource.unit} were named")
     if len(set(slots)) < len(slots):
         raise GrantError(f"{resource.unit} are named twice")
-    grant = Grant(resource, tuple(CardGrant(*each) for each in per_card(slots).items()))
-    if resource is Resource.CORE:
-        _check_cores(grant)
-    return grant
+    return Grant(resource, tuple(CardGrant(*each) for each in per_card(slots).items()))
 
 
 def grant_of(table: DeviceTable, resource: Resource, held: frozenset[str] | None) -> Grant | None:
     """Return the grant of a container's device IDs; ``None`` if it has none.
 
     Raises:
-        GrantError: the IDs contradict each other.
+        GrantError: they are not IDs of this node's cards.
     """
     return None if held is None else translate(resource, table.read(resource, held))
-
-
-def _check_cores(grant: Grant) -> None:
-    if len({each.slots for each in grant.by_card}) > 1:
-        raise GrantError(
-            f"{grant.slots} cores must be whole cards or the same part of each card, but they are "
-            f"not: {_by_card(grant)}"
-        )
-
-
-def _by_card(grant: Grant) -> str:
-    return ", ".join(f"{each.slots} on {each.card}" for each in grant.by_card)
 
 
 def check_together(grants: Iterable[Grant]) -> None:
@@ -129,29 +124,34 @@ def check_request(demand: Demand, grant: Grant) -> None:
         )
 
 
-def check_parts(demand: Demand, grant: Grant) -> None:
-    """Check the number of a grant's cards, and its part of each, against the container's request.
+def check_parts(demand: Demand | None, grant: Grant) -> None:
+    """Check the number of a grant's cards, and its part of each.
 
-    The memory of whole cards may be on fewer of them, and is not checked.
+    Args:
+        demand: the container's request; ``None`` if it is not known: cores must then be whole cards
+            or the same part of each card.
+        grant: as many slots as requested. The memory of whole cards may be on fewer of them.
 
     Raises:
         GrantError: cores that must be whole cards are not, or a share is not divided evenly over
             the requested number of cards.
     """
-    if demand.is_share:
+    if demand is None:
+        right = grant.is_even or grant.resource is not Resource.CORE
+        rule = f"{grant.slots} cores must be whole cards or the same part of each, but they are not"
+    elif not demand.is_share:
+        right = grant.is_whole or grant.resource is not Resource.CORE
+        rule = f"{grant.slots} cores must be whole cards, but they are not"
+    else:
         part = count_of(demand, grant.resource) // demand.split
-        if [each.slots for each in grant.by_card] == [part] * demand.split:
-            return
-        share = f"a share of {grant.resource.format_count(grant.slots)}"
+        right = [each.slots for each in grant.by_card] == [part] * demand.split
+        rule = f"a share of {grant.resource.format_count(grant.slots)} "
         if demand.split == 1:
-            raise GrantError(f"{share} is split over cards: {_by_card(grant)}")
-        raise GrantError(
-            f"{share} must be {part} on each of {demand.split} cards, but is not: {_by_card(grant)}"
-        )
-    if grant.resource is Resource.CORE and not grant.is_whole:
-        raise GrantError(
-            f"{grant.slots} cores must be whole cards, but they are not: {_by_card(grant)}"
-        )
+            rule += "is split over cards"
+        else:
+            rule += f"must be {part} on each of {demand.split} cards, but is not"
+    if not right:
+        raise GrantError(f"{rule}: {grant.by_card_text}")
 
 
 def check_free(resource: Resource, held_by_others: Collection[str]) -> None:
@@ -215,6 +215,7 @@ def entitlement(
     try:
         cores = translate(Resource.CORE, table.read(Resource.CORE, core_ids))
         memory = grant_of(table, Resource.MEMORY, held.get(Resource.MEMORY))
+        check_parts(None, cores)
     except GrantError:  # of a card that this node no longer has
         return None
     if cores.is_whole:

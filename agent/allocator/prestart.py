@@ -160,11 +160,11 @@ class PreStartCall:
             without_wishes = state.was_without_wishes(ids)
         # The annotations of a running pod may have changed since.
         by_annotations = info is not None and (not info.running or without_wishes)
-        if container is not None:
-            for grant in grants:
+        for grant in grants:
+            if container is not None:
                 check_request(container.demand, grant)
-                if by_annotations:
-                    check_parts(container.demand, grant)
+            check_parts(container.demand if container and by_annotations else None, grant)
+        if container is not None:
             self._check_complete(proof, container)
         check_together(grants)
         with self.state as state:

@@ -1,7 +1,7 @@
 """Compare the agent's decisions and actions with the true state."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.allocator.interfaces import ContainerRef
@@ -303,22 +303,27 @@ class Judge:
         if both:
             self.find("twice", f"{call}: {len(both)} of {len(ids)} devices, such as {both[0]}")
 
-    def cards(self, call: Call, ids: Sequence[str], other: Collection[str]) -> None:
+    def cards(
+        self, call: Call, ids: Sequence[str], other: Collection[str], *, advised: bool
+    ) -> None:
         """Judge the cards of allocated device IDs.
 
-        *other* are the device IDs that the container holds of the other resource.
+        Args:
+            call: the call.
+            ids: the device IDs.
+            other: those that the container holds of the other resource.
+            advised: whether the agent could know the pod when it chose these.
         """
-        demand = call.container.demand
-        parts = sorted(Counter(map(card_of, ids)).values())
         cores, memory = (ids, other) if call.resource is Resource.CORE else (other, ids)
         cards = {card_of(each) for each in cores}
         stray = {card_of(each) for each in memory} - cards
         if call.pod.invalid:
             return
-        part = call.container.count(call.resource) // max(demand.cards, 1)
-        exact = demand.is_share or call.resource is Resource.CORE
-        if exact and parts != [part] * demand.cards:
-            self.find("split", f"{call}: {parts}, but {demand.cards} times {part} is requested")
+        if not call.container.is_divided(call.resource, ids):
+            if advised:
+                self.find("split", f"{call}: {sorted(Counter(map(card_of, ids)).values())}")
+            else:
+                self.excused["its number of cards could not be known"] += 1
         if cards and stray:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
 
@@ -329,8 +334,13 @@ class Judge:
         else:
             self.find("unproven", f"{call}: {decision}")
 
-    def started(self, pod: Pod, container: Container, cards: set[str]) -> None:
-        """Judge the cards of a starting container whose pod the agent knows."""
+    def started(
+        self, pod: Pod, container: Container, held: Mapping[Resource, Collection[str]]
+    ) -> None:
+        """Judge the devices of a starting container whose pod the agent knows."""
+        cards = {card_of(each) for ids in held.values() for each in ids}
+        if not pod.invalid and not all(container.is_divided(*each) for each in held.items()):
+            self.find("split", f"{pod.uid} {container.name} starts on {sorted(cards)}")
         against = sorted(each for each in cards if not pod.wished(each))
         if against:
             self.find("wish", f"{pod.uid} {container.name} starts on {against}: {pod.annotations}")

@@ -1,6 +1,8 @@
 """Pods with their true state, and their manifests from the API server."""
 
 import itertools
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -58,6 +60,18 @@ class Container:
     def demand(self) -> Demand:
         """The requested cores and memory."""
         return Demand(self.cores, self.memory, self.split)
+
+    def is_divided(self, resource: Resource, device_ids: Iterable[str]) -> bool:
+        """Return whether device IDs are the requested part of each of the requested cards.
+
+        The memory of whole cards may be distributed over them in any way.
+        """
+        demand = self.demand
+        if resource is Resource.MEMORY and not demand.is_share:
+            return True
+        part = self.count(resource) // max(demand.cards, 1)
+        parts = Counter(map(card_of, device_ids)).values()
+        return [*parts] == [part] * demand.cards
 
     @property
     def hands_on(self) -> bool:

@@ -60,7 +60,8 @@ REQUEST = partial(check_request, Demand(50, 4))
 SHARE, HALVES, WHOLE = (
     partial(check_parts, each) for each in (Demand(50, 4), Demand(100, 8, 2), Demand(100, 8))
 )
-EVEN = "cores must be whole cards or the same part of each card, but they are not"
+UNKNOWN = partial(check_parts, None)
+EVEN = "cores must be whole cards or the same part of each, but they are not"
 
 
 @pytest.mark.parametrize(
@@ -68,17 +69,15 @@ EVEN = "cores must be whole cards or the same part of each card, but they are no
     [
         (translate, (CORE, []), "no cores were named"),
         (translate, (CORE, _tickets(1) * 2), "cores are named twice"),
+        (UNKNOWN, (_grant(CORE, 30, 20),), f"50 {EVEN}: 30 on GPU-0, 20 on GPU-1"),
+        (UNKNOWN, (_grant(CORE, 100, 50),), f"150 {EVEN}: 100 on GPU-0, 50 on GPU-1"),
         (
-            *(translate, (CORE, _tickets(30, 20))),
-            f"50 {EVEN}: 30 on GPU-0, 20 on GPU-1",
+            *(SHARE, (_grant(CORE, 30, 20),)),
+            "a share of 50 cores is split over cards: 30 on GPU-0, 20 on GPU-1",
         ),
         (
-            *(translate, (CORE, _tickets(99, 1))),
-            f"100 {EVEN}: 99 on GPU-0, 1 on GPU-1",
-        ),
-        (
-            *(translate, (CORE, _tickets(100, 50))),
-            f"150 {EVEN}: 100 on GPU-0, 50 on GPU-1",
+            *(WHOLE, (_grant(CORE, 99, 1),)),
+            "100 cores must be whole cards, but they are not: 99 on GPU-0, 1 on GPU-1",
         ),
         (
             *(check_together, ([TWO_CARDS, _grant(MEMORY, 0, 1, 1, 1)],)),
@@ -86,10 +85,6 @@ EVEN = "cores must be whole cards or the same part of each card, but they are no
         ),
         (REQUEST, (_grant(CORE, 40),), "40 cores, but the container requests 50"),
         (REQUEST, (_grant(MEMORY, 5),), "5 memory blocks, but the container requests 4"),
-        (
-            *(SHARE, (_grant(CORE, 25, 25),)),
-            "a share of 50 cores is split over cards: 25 on GPU-0, 25 on GPU-1",
-        ),
         (
             *(SHARE, (_grant(MEMORY, 3, 1),)),
             "a share of 4 memory blocks is split over cards: 3 on GPU-0, 1 on GPU-1",
@@ -99,14 +94,18 @@ EVEN = "cores must be whole cards or the same part of each card, but they are no
             "a share of 100 cores must be 50 on each of 2 cards, but is not: 100 on GPU-0",
         ),
         (
-            *(HALVES, (_grant(CORE, 25, 25, 25, 25),)),
-            "a share of 100 cores must be 50 on each of 2 cards, but is not: "
-            "25 on GPU-0, 25 on GPU-1, 25 on GPU-2, 25 on GPU-3",
+            *(HALVES, (_grant(CORE, 60, 40),)),
+            (
+                "a share of 100 cores must be 50 on each of 2 cards, but is not: 60 on GPU-0, "
+                "40 on GPU-1"
+            ),
         ),
         (
             *(HALVES, (_grant(MEMORY, 5, 3),)),
-            "a share of 8 memory blocks must be 4 on each of 2 cards, but is not: "
-            "5 on GPU-0, 3 on GPU-1",
+            (
+                "a share of 8 memory blocks must be 4 on each of 2 cards, but is not: 5 on GPU-0, "
+                "3 on GPU-1"
+            ),
         ),
         (
             *(WHOLE, (_grant(CORE, 50, 50),)),
@@ -131,6 +130,7 @@ def test_parts_as_requested_pass() -> None:
         (SHARE, [_grant(CORE, 50), _grant(MEMORY, 4)]),
         (HALVES, [_grant(CORE, 50, 0, 50), _grant(MEMORY, 4, 0, 4)]),
         (WHOLE, [_grant(CORE, 0, 100), _grant(MEMORY, 5, 3)]),
+        (UNKNOWN, [_grant(CORE, 100), _grant(CORE, 50, 50), _grant(MEMORY, 5, 3)]),
     ):
         for each in grants:
             check(each)

@@ -124,7 +124,7 @@ def test_a_share_of_several_cards_is_limited_to_its_part_of_each(node: HamiHost)
         "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
     }
     node.library.unlink()
-    with pytest.raises(EnforcementError, match="the node has no libvgpu.so"):
+    with pytest.raises(EnforcementError, match="the node has no libvgpu"):
         node.hami.prepare_start(both, entitled(ids=both, cores=halves))
 
 

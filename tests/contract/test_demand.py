@@ -14,7 +14,7 @@ from contract.demand import (
 )
 from contract.errors import FieldFault
 from contract.names import Names
-from contract.requests import asks_for_gpus, read_pod_demand
+from contract.requests import LONGEST_DIVIDED, asks_for_gpus, read_pod_demand
 from contract.resource import Resource
 from tests.examples import any_json
 
@@ -152,6 +152,14 @@ def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, ask
     assert _refusals(_limits(cores, "4")) == [
         f"{CORE_LIMIT}: Invalid value: {found}: {_WHOLE_CARDS}{ask_for}"
     ]
+
+
+def test_a_name_that_is_too_long_for_an_annotation_gets_no_advice_to_write_one() -> None:
+    assert LONGEST_DIVIDED + len("gpu-cards-") == 63
+    for length, advised in ((LONGEST_DIVIDED, True), (LONGEST_DIVIDED + 1, False)):
+        spec = _limits("150", "4")
+        spec["containers"][0]["name"] = "c" * length
+        assert ("annotate" in _refusals(spec)[0]) == advised
 
 
 def test_a_share_needs_memory_and_memory_needs_cores() -> None:

@@ -246,7 +246,11 @@ def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
 
 
 def test_annotations_of_others_are_dropped_and_ours_are_overwritten(pod: Json) -> None:
-    kept = {"tencent.com/gpu-cordoned": "a node's, not a pod's", "other.com/gpu-assigned": "true"}
+    kept = {
+        "tencent.com/gpu-cards-main": "1",
+        "tencent.com/gpu-cordoned": "a node's",
+        "other.com/gpu-assigned": "true",
+    }
     ours = {"admission-order", "gpu-assigned", "predicate-time"}
     theirs = {"bind-order", "gpu-allocation", "predicate-gpu-idx-0", "predicate-node"}
     fates = {each: "overwritten" if each in ours else "dropped" for each in sorted(ours | theirs)}

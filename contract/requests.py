@@ -40,6 +40,10 @@ MOST_CARDS = 16
 """Cards of the largest nodes: a share is divided over so many at most, and so few cores of a share
 may have been meant as cards."""
 
+LONGEST_DIVIDED = 53
+"""Most characters of a container's name for its annotation ``gpu-cards-<container>``: Kubernetes
+allows 63 after the slash."""
+
 _MOST_ANNOTATIONS = 32
 """Most errors in annotations of one pod: a hostile one may have thousands."""
 
@@ -164,7 +168,7 @@ def _read_container(
         if count is None:
             readable = False
         elif resource is Resource.CORE and split.text is None:
-            errors += _check_cores(count, limits, names, path)
+            errors += _check_cores(count, container, names, path)
         counts.append(max(count or 0, 0))
     demand = Demand(*counts)
     if readable and split.text is not None:
@@ -263,7 +267,7 @@ def _are_bytes(value: object, number: Fraction | int) -> bool:
 
 
 def _check_cores(
-    cores: int, limits: Mapping[str, Any], names: Names, path: str
+    cores: int, container: Mapping[str, Any], names: Names, path: str
 ) -> Iterator[FieldError]:
     """Check that more than one card means whole cards."""
     if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
@@ -273,11 +277,22 @@ def _check_cores(
             f"{path}.limits[{names.core}]",
             FieldFault.INVALID,
             f"more than one card must be a multiple of {CORES_PER_CARD} "
-            f"({CORES_PER_CARD} is one whole card): "
-            f"request {below}" + (f" or {above}" if above <= LARGEST_COUNT else ""),
+            f"({CORES_PER_CARD} is one whole card): request {below}"
+            + (f" or {above}" if above <= LARGEST_COUNT else "")
+            + _suggest_split(cores, _name(container), names),
             "not-whole-cards",
-            quote(limits[names.core]),
+            quote(listings_of(container)[0][names.core]),
         )
+
+
+def _suggest_split(cores: int, name: str, names: Names) -> str:
+    """Return how to get shares of several cards instead; empty if *cores* cannot be divided so."""
+    fewest = cores // CORES_PER_CARD + 1
+    cards = next((each for each in range(fewest, MOST_CARDS + 1) if cores % each == 0), 0)
+    if not cards or not 0 < len(name) <= LONGEST_DIVIDED:
+        return ""
+    annotation = f'{names.gpu_cards_of(name)}: "{cards}"'
+    return f", or annotate {annotation} for {cores // cards} of each of {cards} cards"
 
 
 class _Split(NamedTuple):
@@ -292,15 +307,12 @@ class _Split(NamedTuple):
     text: object
 
     def read(self, demand: Demand) -> tuple[int, FieldError | None]:
-        """Return the number of cards; 1 and the error if it breaks a rule.
-
-        An empty value counts as absent: charts write it if their user sets none.
-        """
-        if self.text == "":
-            return 1, None
+        """Return the number of cards; 1 and the error if it breaks a rule."""
         cards = int(self.text) if isinstance(self.text, str) and _SPLIT.match(self.text) else 0
         if not 1 <= cards <= MOST_CARDS:
-            return 1, self._error(f"must be a whole number from 1 to {MOST_CARDS}", "not-a-split")
+            quoted = "" if isinstance(self.text, str) else ", in quotes"
+            detail = f"must be a whole number from 1 to {MOST_CARDS}{quoted}"
+            return 1, self._error(detail, "not-a-split")
         if demand.cores >= cards * CORES_PER_CARD:
             each = demand.cores // cards
             return 1, self._error(
@@ -328,7 +340,10 @@ _SPLIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
 
 
 def _find_splits(pod: Mapping[str, Any], names: Names) -> dict[str, object]:
-    """Return the annotations that divide shares, by name."""
+    """Return the annotations that divide shares, by name.
+
+    An empty value counts as absent: charts write it if their user sets none.
+    """
     metadata = pod.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, _MAPPINGS) else None
     if not isinstance(annotations, _MAPPINGS):
@@ -337,7 +352,7 @@ def _find_splits(pod: Mapping[str, Any], names: Names) -> dict[str, object]:
     return {
         key: value
         for key, value in annotations.items()
-        if isinstance(key, str) and key.startswith(prefix)
+        if isinstance(key, str) and key.startswith(prefix) and value != ""
     }
 
 
@@ -365,11 +380,13 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
     """Check the two counts of one container against each other."""
     core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
     if demand.is_share and not demand.memory:
+        several = demand.split > 1
         detail = (
-            f"a share of a card needs memory: request at least 1 memory block beside "
-            f"{demand.cores} of {CORES_PER_CARD} cores"
+            f"a share of {f'{demand.split} cards' if several else 'a card'} needs memory: request "
+            f"at least {format_count(demand.split, 'memory block')} beside {demand.cores} of "
+            f"{demand.split * CORES_PER_CARD} cores"
         )
-        if demand.cores <= MOST_CARDS and demand.split == 1:
+        if demand.cores <= MOST_CARDS and not several:
             cards = "1 whole card" if demand.cores == 1 else f"{demand.cores} whole cards"
             detail += f"; if you mean {cards}, write {demand.cores * CORES_PER_CARD} cores"
         yield FieldError(memory_path, FieldFault.REQUIRED, detail, "share-without-memory")

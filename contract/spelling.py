@@ -5,7 +5,8 @@ scheduler reports only ``Insufficient tencent.com/vcuda-cores``. Nobody reads an
 ``tencent.com/use-gputype``: its pod runs on any card.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
@@ -27,6 +28,11 @@ _INTENDED = {"vcuda": Resource.CORE, "vcuda-mem": Resource.MEMORY}
 
 _CLOSE = 0.8
 """Least similarity by ``difflib``; ``vcuda-cor``, ``vcuda_core``, ``vcuda-memories`` have it."""
+
+_CARDS = re.compile(
+    r"(?:gpu|vcuda)[-_.]?cards?(?:[-_.](?P<container>.*))?", re.ASCII | re.IGNORECASE
+)
+"""Last part of an annotation that was meant to divide a container's share over several cards."""
 
 _LONGEST_NAME = 317  # characters of a qualified name: a domain, a slash, 63 characters
 _MOST = 32
@@ -120,27 +126,62 @@ def intended_wish(key: str, names: Names) -> str:
     return f"{names.domain}/{meant}" if meant else ""
 
 
+def intended_cards(key: str, names: Names, containers: Collection[str]) -> str:
+    """Return the ``gpu-cards-<container>`` that an annotation or label was meant as.
+
+    Args:
+        key: the annotation or label.
+        names: our names.
+        containers: names of the pod's containers.
+
+    Returns:
+        The name of an annotation, also if that is the key; empty if the key has nothing to do with
+        it. In other domains, and without one, the key must name a container of the pod.
+    """
+    domain, _, last = key.rpartition("/") if len(key) <= _LONGEST_NAME else ("", "", "")
+    found = _CARDS.fullmatch(last)
+    if found is None:
+        return ""
+    named = found["container"] or ""
+    if named not in containers and domain.lower() != names.domain:
+        return ""
+    only = next(iter(containers)) if len(containers) == 1 else "<container>"
+    return names.gpu_cards_of(named or only)
+
+
+def _intended(key: str, names: Names, containers: Collection[str]) -> str:
+    return intended_wish(key, names) or intended_cards(key, names, containers)
+
+
+def _container_names(pod: object) -> Collection[str]:
+    """Return the names of a pod's or a template's containers."""
+    spec = pod.get("spec") if isinstance(pod, Mapping) else None
+    found = (container.get("name") for *_, container in walk_containers(spec))
+    return {name for name in found if isinstance(name, str) and name}
+
+
 def advise_wishes(pod: Mapping[str, Any], names: Names, *, path: str = "") -> Iterator[str]:
-    """Return what to write instead of annotations that are nearly wishes, and of labels.
+    """Return what to write instead of annotations that are nearly ours, and of labels.
 
     Args:
         pod: the pod, or the template of its workload, possibly hostile.
         names: our annotations.
         path: prefix of ``metadata`` in paths.
     """
+    containers = _container_names(pod)
     for key in _first_keys(pod, "annotations"):
-        right = intended_wish(key, names)
+        right = _intended(key, names, containers)
         if right not in ("", key):
             yield f"write {right}: gpu-turnstile does not read {key}"
     for key in _first_keys(pod, "labels"):
-        if right := intended_wish(key, names):
+        if right := _intended(key, names, containers):
             yield f"write {right} in {path}metadata.annotations, not in labels"
 
 
 def advise_places(
     workload: Mapping[str, Any], names: Names, *, steps: tuple[str, ...]
 ) -> Iterator[str]:
-    """Return where to write wishes that are in the metadata of a workload or a ``jobTemplate``.
+    """Return where to write annotations that a workload or a ``jobTemplate`` has in its metadata.
 
     Only a pod's own annotations are read, and these are the pod template's.
 
@@ -151,13 +192,21 @@ def advise_places(
     """
     found: object = workload
     place, template = "", ".".join(steps)
+    containers = _container_names(_follow(workload, steps))
     for step in steps:
         if not isinstance(found, Mapping):
             return
         for key in (*_first_keys(found, "annotations"), *_first_keys(found, "labels")):
-            if right := intended_wish(key, names):
+            if right := _intended(key, names, containers):
                 yield f"write {right} in {template}.metadata.annotations, not in {place}metadata"
         found, place = found.get(step), f"{place}{step}."
+
+
+def _follow(obj: object, steps: Iterable[str]) -> object:
+    """Return what is at the end of a path; ``None`` if there is nothing."""
+    for step in steps:
+        obj = obj.get(step) if isinstance(obj, Mapping) else None
+    return obj
 
 
 def _first_keys(obj: Mapping[str, Any], field: str) -> Iterator[str]:

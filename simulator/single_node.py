@@ -3,14 +3,15 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from contract.allocation import decode_allocations
-from contract.demand import ContainerKind
+from contract.demand import CORES_PER_CARD, ContainerKind, Demand
 from contract.inventory import Inventory
 from contract.requests import read_pod_demand
 from contract.resource import Resource
+from contract.reusable import most_at_once
 from contract.stamps import OrderStamp
 from simulator.audit import holdings_of, per_card, records_of, unequal_records
 from simulator.burst import submit
@@ -42,19 +43,33 @@ class SingleNodeDemo:
         self._report = report
 
     def good_examples(self, files: Sequence[Path]) -> None:
-        """Create valid pods and show their allocations."""
+        """Create valid pods, as many at once as the node has cores for; show their allocations."""
         self._report.heading(f"Pods from {files[0].parent.name}/, and their devices")
-        manifests = [each for file in files for each in read_manifests(file)]
-        for manifest in manifests:
-            self._cluster.create(_in_default(manifest))
-        found = self._settled({each["metadata"]["name"] for each in manifests})
-        shown = self._rows(found)
+        found, shown = list[Json](), list[tuple[str, ...]]()
+        for manifests in self._batches(each for file in files for each in read_manifests(file)):
+            for manifest in manifests:
+                self._cluster.create(_in_default(manifest))
+            settled = self._settled({each["metadata"]["name"] for each in manifests})
+            found += settled
+            shown += self._rows(settled)
+            self._cluster.clear()
         self._report.table(("POD", "CONTAINER", "REQUESTS", "EVIDENCE", "ALLOCATED"), shown)
         self._report.print_line("EVIDENCE: how the agent found the container of the kubelet's call")
         for word in sorted({row[3] for row in shown} & _EVIDENCE.keys()):
             self._report.print_line(f"  {word}: {_EVIDENCE[word]}")
         self._expect(held=all(phase(each) == "Running" for each in found))
-        self._cluster.clear()
+
+    def _batches(self, pods: Iterable[Json]) -> Iterator[list[Json]]:
+        """Divide pods into groups, each with at most as many cores as the node."""
+        batch, used = list[Json](), 0
+        for pod in pods:
+            cores = most_at_once(read_pod_demand(pod, NAMES)[0], Resource.CORE)
+            if used + cores > CORES_PER_CARD * len(self._index):
+                yield batch
+                batch, used = [], 0
+            batch.append(pod)
+            used += cores
+        yield batch
 
     def bad_examples(self, files: Sequence[Path]) -> None:
         """Create invalid pods and show the first denial; all of them if verbose."""
@@ -172,7 +187,7 @@ class SingleNodeDemo:
                     (
                         name,
                         one.name + kind,
-                        _counts(one.demand.cores, one.demand.memory),
+                        _requests(one.demand),
                         allocation.evidence.value if allocation else "-",
                         "; ".join(
                             f"card {card}: {self._slots(slots)}"
@@ -182,6 +197,11 @@ class SingleNodeDemo:
                     )
                 )
         return found
+
+
+def _requests(demand: Demand) -> str:
+    each = _counts(demand.cores // demand.split, demand.memory // demand.split)
+    return f"{demand.split} x ({each})" if demand.split > 1 else each
 
 
 def _request(admission: JudgedCall) -> RuleCall:

@@ -272,7 +272,7 @@ def test_every_flag_is_documented_with_its_default(program: str) -> None:
 def test_every_resource_and_annotation_is_documented() -> None:
     rows = [line.split(" | ")[0] for line in _lines("reference") if line.startswith("| `")]
     documented = {
-        each.removesuffix("<i>") for row in rows for each in re.findall(r"`([^`]+)`", row)
+        re.sub("<[a-z]+>$", "", each) for row in rows for each in re.findall(r"`([^`]+)`", row)
     }
     names = Names()
     ours = {

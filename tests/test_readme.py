@@ -63,6 +63,21 @@ def test_every_refusal_is_in_the_table(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cores", "container", "cards"),
+    [("100", "main", "17"), ("200", "main", "2"), ("99", "main", "2"), ("100", "other", "2")],
+)
+def test_every_refusal_of_a_divided_share_is_in_the_table(
+    cores: str, container: str, cards: str
+) -> None:
+    pod = {
+        "metadata": {"annotations": {NAMES.gpu_cards_of(container): cards}},
+        "spec": _pod({NAMES.core: cores, NAMES.memory: "2"}),
+    }
+    _, (error,) = read_pod_demand(pod, NAMES)
+    _check_row(error)
+
+
+@pytest.mark.parametrize(
     "wishes",
     [
         {NAMES.gpu_policy: "best"},

@@ -14,6 +14,7 @@ from agent.allocator.grants import (
     ContainerEdits,
     Grant,
     check_free,
+    check_parts,
     check_request,
     check_together,
     grant_of,
@@ -152,7 +153,7 @@ def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
     check_free(resource, kept)
     if len(owners) > 1:
         raise GrantError(f"{resource.unit} of several pods were named together")
-    return TargetRequest(resource, call.size, owners[0] if owners else None)
+    return TargetRequest(resource, call.size, owners[0] if owners else None, named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,8 +326,9 @@ class AllocateCall:
             info = state.known.find(current.id)
             container = info.demand.of(last.container) if info is not None else None
             if container is None:  # the API has not shown the pod yet
-                held = {**current.allocated.get(last.container, {}), resource: ids}
-                container = assumed_container(last.container, held)
+                held = current.allocated.get(last.container, {})
+                request = TargetRequest(resource, len(ids), named=ids)
+                container = assumed_container(last.container, held, request)
         given = current.allocated.get(last.container, {})
         complete = all(given.get(one) for one in Resource if count_of(container.demand, one))
         may_be_reused = last.allocated and complete and container.kind is ContainerKind.INIT
@@ -349,6 +351,7 @@ class AllocateCall:
         check_free(resource, snapshot.taken(target.ref, resource, ids))
         grant = translate(resource, slots)
         check_request(target.container.demand, grant)
+        check_parts(target.container.demand, grant)
         held = snapshot.holding(target.ref, resource.other)
         other = grant_of(self.table, resource.other, held)
         check_together((grant, other) if other is not None else (grant,))

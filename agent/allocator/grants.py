@@ -50,40 +50,47 @@ class Grant:
         """The number of slots on all cards."""
         return sum(each.slots for each in self.by_card)
 
+    @property
+    def most_per_card(self) -> int:
+        """The number of slots on the card with most."""
+        return max(each.slots for each in self.by_card)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether it has the same number of slots on each card, as whole cards have of cores."""
+        return len({each.slots for each in self.by_card}) == 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these cores are whole cards, not shares of cards."""
+        return self.is_even and self.most_per_card == CORES_PER_CARD
+
+    @property
+    def by_card_text(self) -> str:
+        """The slots on each card, for messages."""
+        return ", ".join(f"{each.slots} on {each.card}" for each in self.by_card)
+
 
 def translate(resource: Resource, slots: Sequence[Slot]) -> Grant:
     """Sum up slots, which are sorted by card index, to a grant.
 
     Raises:
-        GrantError: there are none, one is repeated, a share is split over cards, or whole cards
-            are not complete.
+        GrantError: there are none, or one is repeated.
     """
     if not slots:
         raise GrantError(f"no {resource.unit} were named")
     if len(set(slots)) < len(slots):
         raise GrantError(f"{resource.unit} are named twice")
-    grant = Grant(resource, tuple(CardGrant(*each) for each in per_card(slots).items()))
-    if resource is Resource.CORE:
-        _check_cores(grant)
-    return grant
+    return Grant(resource, tuple(CardGrant(*each) for each in per_card(slots).items()))
 
 
 def grant_of(table: DeviceTable, resource: Resource, held: frozenset[str] | None) -> Grant | None:
     """Return the grant of a container's device IDs; ``None`` if it has none.
 
     Raises:
-        GrantError: the IDs contradict each other.
+        GrantError: they are not IDs of this node's cards.
     """
     return None if held is None else translate(resource, table.read(resource, held))
-
-
-def _check_cores(grant: Grant) -> None:
-    split = ", ".join(f"{each.slots} on {each.card}" for each in grant.by_card)
-    if grant.slots < CORES_PER_CARD:
-        if len(grant.by_card) > 1:
-            raise GrantError(f"a share of {grant.slots} cores is split over cards: {split}")
-    elif any(each.slots != CORES_PER_CARD for each in grant.by_card):
-        raise GrantError(f"{grant.slots} cores must be whole cards, but they are not: {split}")
 
 
 def check_together(grants: Iterable[Grant]) -> None:
@@ -105,16 +112,46 @@ def check_together(grants: Iterable[Grant]) -> None:
 
 
 def check_request(demand: Demand, grant: Grant) -> None:
-    """Check a grant against the container's request.
+    """Check the number of a grant's slots against the container's request.
 
     Raises:
-        GrantError: the number of slots is not the requested one.
+        GrantError: it is not the requested one.
     """
     requested = count_of(demand, grant.resource)
     if grant.slots != requested:
         raise GrantError(
             f"{grant.resource.format_count(grant.slots)}, but the container requests {requested}"
         )
+
+
+def check_parts(demand: Demand | None, grant: Grant) -> None:
+    """Check the number of a grant's cards, and its part of each.
+
+    Args:
+        demand: the container's request; ``None`` if it is not known: cores must then be whole cards
+            or the same part of each card.
+        grant: as many slots as requested. The memory of whole cards may be on fewer of them.
+
+    Raises:
+        GrantError: cores that must be whole cards are not, or a share is not divided evenly over
+            the requested number of cards.
+    """
+    if demand is None:
+        right = grant.is_even or grant.resource is not Resource.CORE
+        rule = f"{grant.slots} cores must be whole cards or the same part of each, but they are not"
+    elif not demand.is_share:
+        right = grant.is_whole or grant.resource is not Resource.CORE
+        rule = f"{grant.slots} cores must be whole cards, but they are not"
+    else:
+        part = count_of(demand, grant.resource) // demand.split
+        right = [each.slots for each in grant.by_card] == [part] * demand.split
+        rule = f"a share of {grant.resource.format_count(grant.slots)} "
+        if demand.split == 1:
+            rule += "is split over cards"
+        else:
+            rule += f"must be {part} on each of {demand.split} cards, but is not"
+    if not right:
+        raise GrantError(f"{rule}: {grant.by_card_text}")
 
 
 def check_free(resource: Resource, held_by_others: Collection[str]) -> None:
@@ -143,7 +180,7 @@ class Entitlement:
         cores: the same, by card.
         memory: its memory blocks, by card; ``None`` for no limit: whole cards include all their
             memory, as with gpu-manager.
-        core_limit: percent of a card up to which a share may use idle cores beyond its own
+        core_limit: percent of each card up to which a share may use idle cores beyond its own
             (``vcuda-core-limit``); ``None`` for only its own.
         runtime_uid: the pod's UID in the container runtime; empty while it is not known.
     """
@@ -178,9 +215,10 @@ def entitlement(
     try:
         cores = translate(Resource.CORE, table.read(Resource.CORE, core_ids))
         memory = grant_of(table, Resource.MEMORY, held.get(Resource.MEMORY))
+        check_parts(None, cores)
     except GrantError:  # of a card that this node no longer has
         return None
-    if cores.slots >= CORES_PER_CARD:
+    if cores.is_whole:
         memory = None
     limit = info.wishes.core_limit if info is not None else None
     runtime_uid = info.runtime_uid if info is not None else ""

@@ -169,11 +169,12 @@ def at_least(container: ContainerDemand, table: DeviceTable) -> ContainerDemand:
     largest = max(
         (table.slot_count(Resource.MEMORY, card) for card in table.inventory.cards), default=0
     )
-    memory = container.demand.memory
-    if memory <= largest or not container.demand.is_share or not largest:
+    demand = container.demand
+    memory = demand.memory
+    if demand.most_per_card(Resource.MEMORY) <= largest or not demand.is_share or not largest:
         return container
     cores = CORES_PER_CARD * -(-memory // largest)
-    return replace(container, demand=replace(container.demand, cores=cores))
+    return replace(container, demand=Demand(cores, memory))
 
 
 def pick(

@@ -4,7 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.grants import check_request, check_together, grant_of, translate
+from agent.allocator.grants import (
+    check_parts,
+    check_request,
+    check_together,
+    grant_of,
+    translate,
+)
 from agent.allocator.interfaces import (
     Checkpoint,
     ContainerRef,
@@ -150,16 +156,21 @@ class PreStartCall:
         found = (grant_of(self.table, each, slots.get(each)) for each in Resource)
         grants = [each for each in found if each is not None]
         container = info.demand.of(name) if info is not None else None
-        if container is not None:
-            for grant in grants:
+        with self.state as state:
+            without_wishes = state.was_without_wishes(ids)
+        # The annotations of a running pod may have changed since.
+        by_annotations = info is not None and (not info.running or without_wishes)
+        for grant in grants:
+            if container is not None:
                 check_request(container.demand, grant)
+            check_parts(container.demand if container and by_annotations else None, grant)
+        if container is not None:
             self._check_complete(proof, container)
         check_together(grants)
         with self.state as state:
-            without_wishes = state.was_without_wishes(ids)
             state.prove(proof.uid, name, resource)
             self.publisher.publish(info)
-        if info is not None and (not info.running or without_wishes):
+        if info is not None and by_annotations:
             self._check_wishes(resource, ids, info)
 
     def _check_complete(self, proof: _Proof, container: ContainerDemand) -> None:

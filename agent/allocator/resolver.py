@@ -13,10 +13,11 @@ without ``List``, the evidence is ``order``, and the target is the likeliest con
 are in docs/architecture.md, the facts in docs/kubelet-facts.md.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.allocator.interfaces import ContainerRef
+from agent.allocator.interfaces import ContainerRef, HeldSlots
+from agent.allocator.slots import are_whole_cards, count_cards
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import Signature, SnapshotPod
 from agent.errors import ResolutionError
@@ -144,11 +145,13 @@ class TargetRequest:
         resource: the requested resource.
         size: the requested number of slots.
         owner: the pod whose init container's slots the call names (K7); ``None`` if it names none.
+        named: the device IDs that the container gets in any case: in ``Allocate`` all of them.
     """
 
     resource: Resource
     size: int
     owner: PodId | None = None
+    named: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +314,7 @@ def _next_of_unknown(request: TargetRequest, pod: SnapshotPod) -> ContainerDeman
         for name, slots in pod.held.items()
         if slots.get(request.resource.other)
         and not slots.get(request.resource)
-        and len(slots.get(Resource.CORE, ())) < CORES_PER_CARD
+        and not are_whole_cards(slots.get(Resource.CORE, ()))
     ]
     served = [at for at, name in enumerate(names) if pod.held.get(name)]
     coming = [
@@ -322,19 +325,30 @@ def _next_of_unknown(request: TargetRequest, pod: SnapshotPod) -> ContainerDeman
     name = next(iter((*begun, *coming)), None)
     if name is None:
         return None
-    held = {**pod.held.get(name, {}), request.resource: range(request.size)}
-    return assumed_container(name, held)
+    return assumed_container(name, pod.held.get(name, {}), request)
 
 
-def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDemand:
-    """Return the smallest request of a container with these slots, whose pod is not in the API.
+def assumed_container(name: str, held: HeldSlots, request: TargetRequest) -> ContainerDemand:
+    """Return the smallest request of a container that holds slots, whose pod is not in the API.
 
-    A share has cores and memory: if one of them is not known yet, one unit of it is assumed.
+    A share has cores and memory of each of its cards: if one of them is not known yet, one unit of
+    each card is assumed. Memory that is not the same on each card is that of whole cards.
+
+    Args:
+        name: the container.
+        held: the slots that it holds.
+        request: the call, of another resource than that of *held*.
     """
     counts = {each: len(held.get(each, ())) for each in Resource}
-    counts[Resource.CORE] = cores = max(counts[Resource.CORE], 1)
-    counts[Resource.MEMORY] = counts[Resource.MEMORY] or int(cores < CORES_PER_CARD)
-    return ContainerDemand(name, ContainerKind.MAIN, 0, Demand(*counts.values()))
+    counts[request.resource] = request.size
+    cores, memory = counts.values()
+    cards = max(map(count_cards, (request.named, *held.values())), default=0) or 1
+    cores = cores or (CORES_PER_CARD * cards if memory % cards else cards)
+    if cores >= CORES_PER_CARD * cards:  # whole cards
+        demand = Demand(cores, memory)
+    else:
+        demand = Demand(cores, memory or cards, cards)
+    return ContainerDemand(name, ContainerKind.MAIN, 0, demand)
 
 
 _MOST_NAMED = 5

@@ -17,8 +17,10 @@ from agent.allocator.snapshot import AllocationSnapshot
 from contract.demand import ContainerDemand, PodDemand
 from contract.inventory import Amounts
 from contract.resource import Resource, count_of
+from contract.text import format_count
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, need_of, shortfall
+from placement.errors import NoPlacement
 from placement.pods import PodId
 from placement.scoring import Policy
 from placement.search import ContainerStep, Plan, bound_cards
@@ -170,6 +172,11 @@ class SearchInput:
         fixed = self._table.inventory.positions(
             slot.card for each, holding in held.items() for slot in self._table.read(each, holding)
         )
+        if need.demand.is_share and 0 < len(fixed) < need.demand.cards:
+            raise NoPlacement(  # these were chosen while its request was not known
+                f"its share is divided over {need.demand.cards} cards, but it holds devices of "
+                f"only {format_count(len(fixed), 'card')}"
+            )
         planned = (request.plan or {}).get(container.name) if asking else None
         if planned is not None and fixed and set(fixed) <= set(planned.cards):
             fixed = planned.cards
@@ -293,6 +300,6 @@ def needed_after_restart(snapshot: AllocationSnapshot, table: DeviceTable) -> Sl
         left = {each: reusable_slots(pod.id, each, snapshot, table) for each in Resource}
         for card in {card for counts in left.values() for card in counts}:
             for each in Resource:
-                more = count_of(container.demand, each) - left[each].get(card, 0)
+                more = container.demand.most_per_card(each) - left[each].get(card, 0)
                 found[each][card] += max(more, 0)
     return found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agent.errors import GrantError, SettingsError
+from contract.demand import CORES_PER_CARD
 from contract.errors import quote
 from contract.inventory import Card, Inventory
 from contract.resource import Resource
@@ -154,6 +155,16 @@ class DeviceTable:
             f"device ID {quote(device_id)} is beyond the "
             f"{resource.format_count(self.slot_count(resource, card))} of its card"
         )
+
+
+def count_cards(device_ids: Iterable[str]) -> int:
+    """Count the cards of device IDs, by the IDs alone."""
+    return len({each.rpartition(_SEPARATOR)[0] for each in device_ids})
+
+
+def are_whole_cards(core_ids: Collection[str]) -> bool:
+    """Return whether core slots are all cores of their cards; otherwise they are shares."""
+    return 0 < len(core_ids) == CORES_PER_CARD * count_cards(core_ids)
 
 
 def per_card(slots: Iterable[Slot]) -> Counter[str]:

@@ -11,7 +11,8 @@ from typing import TypeAlias
 from agent.allocator.current_pod import CurrentPod
 from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, ListedContainer, ListedPod
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from agent.allocator.slots import are_whole_cards
+from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import RESOURCES, Resource, count_of
 from contract.reusable import reusable_ids
 from placement.pods import UNKNOWN_RANK, AdmissionRank, Key, PodId, PodInfo
@@ -146,8 +147,8 @@ class SnapshotPod:
 
 def _may_lack(container: ListedContainer) -> bool:
     """Return whether a container of an unknown pod may lack devices: a share needs both kinds."""
-    cores, memory = (container.held.get(each, ()) for each in RESOURCES)
-    return not cores or (not memory and len(cores) < CORES_PER_CARD)
+    cores, memory = (container.held.get(each, NOTHING) for each in RESOURCES)
+    return not cores or (not memory and not are_whole_cards(cores))
 
 
 class StablePods:

@@ -10,7 +10,8 @@ library's sources read these names:
 ``CUDA_DEVICE_MEMORY_LIMIT``
     the same for cards without a limit of their own, which would otherwise have none.
 ``CUDA_DEVICE_SM_LIMIT``
-    percent of the compute units, for shares.
+    percent of the compute units of each card, for shares. A library from before 2026-04-22 (commit
+    15ea423 in its branch ``main``) measures and limits the first card's use only.
 ``GPU_CORE_UTILIZATION_POLICY=FORCE``
     always apply the percentage. Otherwise a bit of the shared file decides.
 ``CUDA_DEVICE_MEMORY_SHARED_CACHE``
@@ -62,13 +63,13 @@ from agent.allocator.grants import (
     Mount,
 )
 from agent.allocator.interfaces import ContainerRef
+from agent.allocator.slots import are_whole_cards
 from agent.cards.pci import parse_address
 from agent.enforcement.container_dirs import ContainerDir, ContainerDirs
 from agent.enforcement.container_disk import translated
 from agent.enforcement.hami_library import LIBRARY, HamiLibrary
 from agent.errors import EnforcementError
 from agent.host import directories
-from contract.demand import CORES_PER_CARD
 from contract.inventory import Card
 from contract.resource import Resource
 from placement.pods import PodId
@@ -116,10 +117,10 @@ class HamiCore:
             return self._loaded().merged_with(ContainerEdits(self._memory(grant)))
         made = self._dirs.make(ids, ref.pod)
         shared = ContainerEdits(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
-        if grant.slots >= CORES_PER_CARD:
-            return shared  # whole cards
+        if grant.is_whole:
+            return shared
         limits = {
-            "CUDA_DEVICE_SM_LIMIT": str(grant.slots),
+            "CUDA_DEVICE_SM_LIMIT": str(grant.most_per_card),
             "GPU_CORE_UTILIZATION_POLICY": "FORCE",
         }
         return shared.merged_with(self._loaded()).merged_with(ContainerEdits(limits))
@@ -135,7 +136,7 @@ class HamiCore:
                 "the files that this container mounts are missing on the node's disk, and their "
                 "owner is not known yet: the start will be retried"
             )
-        if len(ids) < CORES_PER_CARD:
+        if not are_whole_cards(ids):
             self._loaded()
         else:
             self._write_preload()  # no limit, or one that is not known: the library is optional

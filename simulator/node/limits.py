@@ -12,7 +12,8 @@ from agent.enforcement.vcuda.config import (
     VcudaConfig,
     decode,
 )
-from contract.demand import CORES_PER_CARD, ContainerDemand
+from contract.demand import ContainerDemand
+from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def own_limits(uid: str, container: ContainerDemand, *, block: int) -> VcudaConf
         pod_uid=uid,
         container_name=container.name,
         bus_id="",
-        memory=asked.memory * block if asked.is_share else 0,
-        utilization=min(asked.cores, CORES_PER_CARD),
+        memory=asked.most_per_card(Resource.MEMORY) * block if asked.is_share else 0,
+        utilization=asked.cores_per_card,
         enable=asked.is_share,
     )

@@ -1,5 +1,6 @@
 """Random pods: many are alike, and some are unusual."""
 
+from dataclasses import replace
 from random import Random
 
 from contract.allocation import Allocation, Evidence, encode_allocations
@@ -46,12 +47,43 @@ def _share(name: str, kind: ContainerKind, random: Random) -> Container:
     return Container(name, kind, cores, memory, random.random() < 0.2)
 
 
+def divide(containers: tuple[Container, ...], random: Random) -> tuple[Container, ...]:
+    """Return the containers with some of their shares divided over two or three cards.
+
+    Some of them request the same counts as whole cards. What an init container leaves must fit the
+    later containers, so all shares of such a pod are mostly divided alike.
+    """
+    alike = random.choice((2, 3)) if containers[0].hands_on and random.random() < 0.8 else 0
+    divided = []
+    for each in containers:
+        split = alike or random.choice((1, 2, 2, 3))
+        if not each.demand.is_share or not each.memory or split == 1:
+            divided.append(each)
+            continue
+        cores = 100 // split if split == 2 and random.random() < 0.3 else each.cores
+        memory = min(each.memory, 4) * split
+        divided.append(replace(each, cores=cores * split, memory=memory, split=split))
+    return tuple(divided)
+
+
 def draw_pod(
-    number: int, name: str, cards: tuple[str, ...], random: Random, like: Pod | None = None
+    number: int,
+    name: str,
+    cards: tuple[str, ...],
+    random: Random,
+    like: Pod | None = None,
+    *,
+    divided: bool = False,
 ) -> Pod:
     """Return a random pod, with stamps, wishes, forged annotations and failing plugins.
 
-    *like* is the previous pod; the new pod may be another replica of it.
+    Args:
+        number: its running number.
+        name: its name.
+        cards: UUIDs of the node's cards.
+        random: all that is left to chance.
+        like: the previous pod; the new pod may be another replica of it.
+        divided: whether shares may be divided over several cards.
     """
     if like is not None and random.random() < _REPLICAS:
         containers = like.containers
@@ -59,6 +91,7 @@ def draw_pod(
         containers = (Container("plain", MAIN),)
     else:
         containers = draw_containers(random)
+        containers = divide(containers, random) if divided else containers
     pod = Pod("default", name, f"u{number}-{name}", containers, number)
     if pod.asks and random.random() < 0.95:
         pod.annotations |= stamps(number, random)

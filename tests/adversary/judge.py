@@ -1,7 +1,7 @@
 """Compare the agent's decisions and actions with the true state."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.allocator.interfaces import ContainerRef
@@ -63,6 +63,7 @@ class Call:
         return (
             f"{self.container.count(self.resource)} {self.resource} for {self.pod.uid} "
             f"container {self.container.name} ({self.container.cores}, {self.container.memory})"
+            f"{f' over {self.container.split} cards' if self.container.split > 1 else ''}"
         )
 
 
@@ -75,7 +76,8 @@ class Judge:
     - ``bystander``: it named a container that requests no GPUs;
     - ``witness``: it reported a guess with evidence ``witness``;
     - ``twice``: a device was allocated twice;
-    - ``split``: a share is on several cards, or cores and memory are on different cards;
+    - ``split``: cores, or a share's memory, are not the same part of each requested card, or cores
+      and memory are on different cards;
     - ``refused``: a pod was refused although it fits;
     - ``cornered``: a pod was refused that fitted at its first call;
     - ``failed``: the agent raised an error instead of a response;
@@ -182,8 +184,7 @@ class Judge:
         return (
             decision.word == "decided"
             and container is not None
-            and (container.kind, container.cores, container.memory)
-            == (call.container.kind, call.container.cores, call.container.memory)
+            and (container.kind, container.demand) == (call.container.kind, call.container.demand)
             and before.wishes == call.pod.wishes
         )
 
@@ -302,19 +303,27 @@ class Judge:
         if both:
             self.find("twice", f"{call}: {len(both)} of {len(ids)} devices, such as {both[0]}")
 
-    def cards(self, call: Call, ids: Sequence[str], other: Collection[str]) -> None:
+    def cards(
+        self, call: Call, ids: Sequence[str], other: Collection[str], *, advised: bool
+    ) -> None:
         """Judge the cards of allocated device IDs.
 
-        *other* are the device IDs that the container holds of the other resource.
+        Args:
+            call: the call.
+            ids: the device IDs.
+            other: those that the container holds of the other resource.
+            advised: whether the agent could know the pod when it chose these.
         """
-        count = len({card_of(each) for each in ids})
         cores, memory = (ids, other) if call.resource is Resource.CORE else (other, ids)
         cards = {card_of(each) for each in cores}
         stray = {card_of(each) for each in memory} - cards
         if call.pod.invalid:
             return
-        if 0 < call.container.cores < 100 and count > 1:
-            self.find("split", f"{call}: a share on {count} cards")
+        if not call.container.is_divided(call.resource, ids):
+            if advised:
+                self.find("split", f"{call}: {sorted(Counter(map(card_of, ids)).values())}")
+            else:
+                self.excused["its number of cards could not be known"] += 1
         if cards and stray:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
 
@@ -325,8 +334,13 @@ class Judge:
         else:
             self.find("unproven", f"{call}: {decision}")
 
-    def started(self, pod: Pod, container: Container, cards: set[str]) -> None:
-        """Judge the cards of a starting container whose pod the agent knows."""
+    def started(
+        self, pod: Pod, container: Container, held: Mapping[Resource, Collection[str]]
+    ) -> None:
+        """Judge the devices of a starting container whose pod the agent knows."""
+        cards = {card_of(each) for ids in held.values() for each in ids}
+        if not pod.invalid and not all(container.is_divided(*each) for each in held.items()):
+            self.find("split", f"{pod.uid} {container.name} starts on {sorted(cards)}")
         against = sorted(each for each in cards if not pod.wished(each))
         if against:
             self.find("wish", f"{pod.uid} {container.name} starts on {against}: {pod.annotations}")

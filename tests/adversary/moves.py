@@ -44,9 +44,10 @@ FAULTS = (
 class Faults:
     """Causes events and faults in a world, one for each method call."""
 
-    def __init__(self, world: World, random: Random) -> None:
+    def __init__(self, world: World, random: Random, *, divided: bool = False) -> None:
         self.world = world
         self._random = random
+        self._divided = divided
         self._count = 0
         self._before: Pod | None = None
 
@@ -70,7 +71,10 @@ class Faults:
 
     def _bind(self, name: str) -> None:
         world = self.world
-        pod = draw_pod(self._count, name, world.cards_here, self._random, self._before)
+        pod = draw_pod(
+            *(self._count, name, world.cards_here, self._random, self._before),
+            divided=self._divided,
+        )
         self._before = pod
         bound = [each for each in world.api.pods() if each.phase not in TERMINAL_PHASES]
         free = len(world.cards_here) * 100 - sum(map(_cores, bound))
@@ -140,7 +144,10 @@ class Faults:
         """Add a static pod, with or without a mirror in the API."""
         world = self.world
         self._count += 1
-        pod = draw_pod(self._count, f"static{self._count}-node", world.cards_here, self._random)
+        pod = draw_pod(
+            *(self._count, f"static{self._count}-node", world.cards_here, self._random),
+            divided=self._divided,
+        )
         pod.static, pod.annotations = True, {}
         self.note("static pod")
         world.kubelet.statics.append(pod)

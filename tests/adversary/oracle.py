@@ -94,6 +94,8 @@ def could_run(world: "World", call: Call, offer: PreferStep) -> bool:
         held = kubelet.of(pod, container.name)
         lacking = frozenset(r for r in Resource if container.count(r) and r not in held)
         cards = frozenset(card_of(device_id) for ids in held.values() for device_id in ids)
+        if not all(container.is_divided(*each) for each in held.items()):
+            return False  # they were chosen while its request was not known
         if lacking:
             tasks.append(Task(container, lacking, cards))
     free: dict[str, dict[Resource, int]] = {}

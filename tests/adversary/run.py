@@ -47,6 +47,7 @@ def run(
     seed: int,
     *,
     active_only: bool,
+    divided: bool = False,
     rounds: int = 40,
     trace: Callable[[str], None] = lambda _line: None,
 ) -> Outcome:
@@ -55,13 +56,14 @@ def run(
     Args:
         seed: seed of every random choice.
         active_only: whether ``List`` is in its new form (K8).
+        divided: whether shares may be divided over several cards.
         rounds: the number of bursts.
         trace: called with a line for each event.
     """
     random = Random(seed)
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace
-    faults = Faults(world, random)
+    faults = Faults(world, random, divided=divided)
     chaos = Chaos(faults, random)
     world.strike, world.loses = chaos.strike, chaos.loses
     for _ in range(rounds):

@@ -69,6 +69,8 @@ class World(Node):
         # another pod by a wrong guess; and those of them that only a killed agent knew.
         self._unadvised: set[frozenset[str]] = set()
         self._forgotten: set[frozenset[str]] = set()
+        # Devices that were chosen while the agent could not know the pod.
+        self._unread: set[frozenset[str]] = set()
         cards = tuple(card(index, blocks=blocks) for index, blocks in enumerate(_BLOCKS))
         self.cards_here = tuple(each.uuid for each in cards)
         super().__init__(
@@ -153,11 +155,15 @@ class World(Node):
         if (judged.known or judged.reachable) and could_run(self, judged, call):
             self.could.add(pod.uid)
         prefer = super().prefer
-        return self._run_judged(
+        chosen = self._run_judged(
             judged,
             lambda: prefer(pod, container, call),
             lambda: could_run(self, judged, call),
         )
+        devices = {frozenset(chosen)}
+        read = judged.known or judged.reachable
+        self._unread = self._unread - devices if read else self._unread | devices
+        return chosen
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
         """Call the agent's ``Allocate`` with a container's device IDs."""
@@ -176,7 +182,8 @@ class World(Node):
         advised = call.known and pod.uid not in self.confused
         self._unadvised = self._unadvised - devices if advised else self._unadvised | devices
         if pod.uid not in self.confused and (call.known or call.reachable):
-            self.judge.cards(call, ids, self.held(pod, container.name).get(resource.other, ()))
+            other = self.held(pod, container.name).get(resource.other, ())
+            self.judge.cards(call, ids, other, advised=devices.isdisjoint(self._unread))
 
     def _begin(self, pod: Pod, container: Container, resource: Resource) -> Call:
         call = Call(pod, container, resource)
@@ -263,7 +270,9 @@ class World(Node):
             super().prestart(pod, container, resource, ids)
         except PluginCallFailed as error:
             self.trace(f"   vetoed: {error}")
+            held = self.held(pod, container.name)
             wished = all(pod.wished(card_of(each)) for each in ids)
+            wished = wished and all(container.is_divided(*each) for each in held.items())
             if not self.has_all(pod, container.name) and (pod.uid, container.name) in self.lost:
                 self.judge.excused["a start without devices that a killed kubelet lost"] += 1
             elif wished and not pod.invalid and pod.uid not in self.confused:
@@ -288,13 +297,11 @@ class World(Node):
             return False
         started = self.kubelet.start(pod, container)
         if started and container.asks:
-            cards = {
-                card_of(each) for ids in self.held(pod, container.name).values() for each in ids
-            }
+            held = self.held(pod, container.name)
             known = self.knows(pod) and not self.api.away
-            forgotten = not self._forgotten.isdisjoint(self.held(pod, container.name).values())
+            forgotten = not self._forgotten.isdisjoint(held.values())
             if known and not (forgotten and pod.phase == "Running"):
-                self.judge.started(pod, container, cards)
+                self.judge.started(pod, container, held)
         return started
 
     def has_all(self, pod: Pod, container: str) -> bool:

@@ -14,13 +14,14 @@ from contract.demand import (
 )
 from contract.errors import FieldFault
 from contract.names import Names
-from contract.requests import asks_for_gpus, read_pod_demand
+from contract.requests import LONGEST_DIVIDED, asks_for_gpus, read_pod_demand
 from contract.resource import Resource
 from tests.examples import any_json
 
 Json = dict[str, Any]
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
+CARDS = NAMES.gpu_cards_of("c")
 PATH = "spec.containers[0].resources"
 CORE_LIMIT, MEMORY_LIMIT = f"{PATH}.limits[{CORE}]", f"{PATH}.limits[{MEMORY}]"
 CORE_REQUEST, MEMORY_REQUEST = f"{PATH}.requests[{CORE}]", f"{PATH}.requests[{MEMORY}]"
@@ -139,8 +140,10 @@ _BYTES = "is counted in blocks, not in bytes: with blocks of 256 MiB write "
     ("cores", "found", "ask_for"),
     [
         (101, "101", "100 or 200"),
-        ("250", '"250"', "200 or 300"),
-        ("1Ki", '"1Ki"', "1000 or 1100"),
+        ("150", '"150"', f'100 or 200, or annotate {CARDS}: "2" for 75 of each of 2 cards'),
+        ("250", '"250"', f'200 or 300, or annotate {CARDS}: "5" for 50 of each of 5 cards'),
+        ("1Ki", '"1Ki"', f'1000 or 1100, or annotate {CARDS}: "16" for 64 of each of 16 cards'),
+        ("1650", '"1650"', "1600 or 1700"),
         # the number above would be beyond what the kubelet can ask for
         (str(LARGEST_COUNT), '"2147483647"', "2147483600"),
     ],
@@ -149,6 +152,14 @@ def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, ask
     assert _refusals(_limits(cores, "4")) == [
         f"{CORE_LIMIT}: Invalid value: {found}: {_WHOLE_CARDS}{ask_for}"
     ]
+
+
+def test_a_name_that_is_too_long_for_an_annotation_gets_no_advice_to_write_one() -> None:
+    assert LONGEST_DIVIDED + len("gpu-cards-") == 63
+    for length, advised in ((LONGEST_DIVIDED, True), (LONGEST_DIVIDED + 1, False)):
+        spec = _limits("150", "4")
+        spec["containers"][0]["name"] = "c" * length
+        assert ("annotate" in _refusals(spec)[0]) == advised
 
 
 def test_a_share_needs_memory_and_memory_needs_cores() -> None:
@@ -297,7 +308,11 @@ def test_totals_are_divided_evenly_over_the_annotated_number_of_cards(
     [
         *(
             ("100", "64", cards, "not-a-split", "must be a whole number from 1 to 16")
-            for cards in ("0", "17", "-1", "two", "2.0", " 2", 2, ["2"], "1" * 99)
+            for cards in ("0", "17", "-1", "two", "2.0", " 2", "1" * 99)
+        ),
+        *(
+            ("100", "64", cards, "not-a-split", "must be a whole number from 1 to 16, in quotes")
+            for cards in (2, ["2"])
         ),
         (
             *("200", "64", "2", "split-of-whole-cards"),
@@ -348,10 +363,18 @@ def test_a_number_of_cards_for_a_container_without_a_request_is_refused() -> Non
     ]
 
 
+def test_an_empty_number_of_cards_is_none() -> None:
+    _, (error,) = read_pod_demand(_divided("150", "4", c=""), NAMES)
+    assert error.rule == "not-whole-cards"
+    assert read_pod_demand(_divided("50", "4", d=""), NAMES)[1] == ()
+
+
 def test_without_memory_each_of_the_cards_lacks_it() -> None:
-    _, errors = read_pod_demand(_divided("100", None, c="2"), NAMES)
-    assert [each.rule for each in errors] == ["share-without-memory"]
-    assert "mean" not in errors[0].detail
+    _, (error,) = read_pod_demand(_divided("12", None, c="2"), NAMES)
+    assert (error.rule, error.detail) == (
+        "share-without-memory",
+        "a share of 2 cards needs memory: request at least 2 memory blocks beside 12 of 200 cores",
+    )
 
 
 def test_of_thousands_of_wrong_annotations_some_are_reported() -> None:

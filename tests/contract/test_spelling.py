@@ -6,7 +6,13 @@ import pytest
 
 from contract.names import Names
 from contract.other_systems import REQUESTS, RESOURCES, WISHES
-from contract.spelling import MisnamedRequest, advise_names, find_misnamed, intended_wish
+from contract.spelling import (
+    MisnamedRequest,
+    advise_names,
+    find_misnamed,
+    intended_cards,
+    intended_wish,
+)
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -152,3 +158,41 @@ def test_what_was_meant_as_a_wish_is_known(key: str, right: str) -> None:
 )
 def test_other_annotations_are_not_taken_for_wishes(key: str) -> None:
     assert intended_wish(key, NAMES) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "container"),
+    [
+        *(
+            (f"tencent.com/{name}", "main")
+            for name in (
+                *("gpu-cards-main", "gpu-card-main", "gpu-cards_main", "gpu-cards.main"),
+                *("gpu_cards_main", "gpucards-main", "GPU-Cards-main", "vcuda-cards-main"),
+            )
+        ),
+        ("tencent.com/gpu-card-mian", "mian"),  # what it should be is told where it is read
+        ("tencent.com/gpu-cards", "<container>"),
+        ("tencent.com/gpu-card-", "<container>"),
+        ("tencent.io/gpu-cards-main", "main"),
+        ("gpu-card-main", "main"),
+    ],
+)
+def test_what_was_meant_to_divide_a_share_is_known(key: str, container: str) -> None:
+    right = NAMES.gpu_cards_of(container)
+    assert intended_cards(key, NAMES, ["main", "side"]) == right
+
+
+def test_the_only_container_is_named() -> None:
+    assert intended_cards("tencent.com/gpu-card", NAMES, ["main"]) == NAMES.gpu_cards_of("main")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("gpu-card", "example.com/gpu-cards", "gpu-card-type", "example.com/gpu-cards-other"),
+        *("tencent.com/gpu-cardsmain", "tencent.com/cards-main", "tencent.com/gpu-cordoned"),
+        *("", "/", "tencent.com/gpu-cards-" + "a" * 10**6, *sorted(NAMES.wishes)),
+    ],
+)
+def test_other_annotations_do_not_divide_a_share(key: str) -> None:
+    assert intended_cards(key, NAMES, ["main", "side"]) == ""

@@ -66,6 +66,8 @@ _RECORDS = {
     NAMES.predicate_node: "n1",
     NAMES.predicate_gpu_idx(0): "1",
 }
+_CARDS = {**OURS, NAMES.gpu_cards_of("c0"): "2"}
+_EVENLY = "cores and memory in limits must divide evenly over so many cards, with 1 to 99 cores of"
 
 _ALL_AT_ONCE = (
     f'container i0: {_CORES}: Invalid value: "1050": more than one card must be a multiple of 100 '
@@ -164,6 +166,38 @@ CREATIONS = [
         [("50", ""), ("", "1"), ("250", "")],
         [("1050", "")],
         denied=[_ALL_AT_ONCE],
+    ),
+    Creation("halves of two cards, and of one", [("100", "8"), ("50", "4")], annotations=_CARDS),
+    Creation(
+        "an empty number of cards is none",
+        [("150", "8")],
+        annotations={**OURS, NAMES.gpu_cards_of("c0"): ""},
+        denied=["more than one card must be"],
+    ),
+    Creation(
+        "a share of several cards needs memory",
+        [("150", "")],
+        annotations=_CARDS,
+        denied=["a share of a card needs memory"],
+    ),
+    *(
+        Creation(f"{cores} cores over {value}", [(cores, blocks)], annotations=notes, denied=[part])
+        for cores, blocks, value, part in (
+            ("100", "8", "17", '[tencent.com/gpu-cards-c0]: Invalid value: "17": must be a whole'),
+            ("100", "8", "half", 'Invalid value: "half": must be a whole number from 1 to 16'),
+            ("101", "8", "2", _EVENLY),
+            ("100", "7", "2", _EVENLY),
+            ("200", "8", "2", _EVENLY),
+        )
+        for notes in [{**OURS, NAMES.gpu_cards_of("c0"): value}]
+    ),
+    Creation(
+        "a number of cards for no container",
+        annotations={**OURS, NAMES.gpu_cards_of("c1"): "2"},
+        denied=['[tencent.com/gpu-cards-c1]: Invalid value: "2": the pod has no container of this'],
+    ),
+    Creation(
+        "a number of cards in a plain pod", PLAIN, annotations={NAMES.gpu_cards_of("c0"): "many"}
     ),
     Creation("a container takes what is left over", [("200", ""), ("50", "1")], [("200", "")]),
     Creation(

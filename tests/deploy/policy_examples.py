@@ -94,6 +94,7 @@ _FIRST = {**OURS, NAMES.use_gpu_type: "a100"}
 _ALLOCATION = _note(NAMES.gpu_allocation, "{}")
 _INVENTORY = _note(NAMES.gpu_cards, "{}")
 _WISH = _note(NAMES.use_gpu_type, "h100")
+_HALVES = _note(NAMES.gpu_cards_of("main"), "2")
 _FOREIGN = _note("example.com/owner", "me")
 _LABEL = {"metadata": {"labels": {"a": "b"}}}
 
@@ -101,6 +102,7 @@ _OWN_NODE = "only pods of its own node"
 _ONLY = "may change only the annotations gpu-assigned"
 _NOT_YOURS = "only gpu-turnstile may change"
 _ANEW = "create the pod again"
+_AS_IT_IS = "gpu-cards-* of an existing pod cannot be changed"
 
 PODS = [
     _agent("the agent writes its record on a pod of its node", _RECORD),
@@ -176,6 +178,15 @@ PODS = [
     _somebody(
         "an author adds a limit once the pod has a node", _note(NAMES.core_limit, "100"), _ANEW
     ),
+    _somebody("an author divides a share later", _HALVES, _AS_IT_IS, bound=""),
+    _somebody(
+        "an author divides a share no more",
+        _note(NAMES.gpu_cards_of("main"), None),
+        _AS_IT_IS,
+        bound="",
+        annotations={**OURS, NAMES.gpu_cards_of("main"): "2"},
+    ),
+    _agent("the agent divides a share", _HALVES, _ONLY),
     _somebody("somebody annotates a plain pod", _FOREIGN, annotations={}),
 ]
 

@@ -92,6 +92,7 @@ def test_what_a_new_pod_may_be(gate: Gate, example: Creation) -> None:
         {"initContainers": 500},
         {"annotations": 5000},
         {"containers": 200, "annotations": 2000},
+        {"containers": 500, "divided": 500},
     ],
     ids=str,
 )
@@ -105,7 +106,8 @@ def test_a_large_pod_is_within_what_expressions_may_cost(gate: Gate, many: dict[
             for number in range(many.get(field, 0))
         )
     notes = {f"example.com/{number}": "" for number in range(many.get("annotations", 0))}
-    pod["metadata"]["annotations"] = notes | stamps(NAMES)
+    divided = {NAMES.gpu_cards_of(f"c{at}"): "2" for at in range(many.get("divided", 0))}
+    pod["metadata"]["annotations"] = notes | divided | stamps(NAMES)
     gate.cluster.create(pod, dry_run=True)
 
 

@@ -1,6 +1,8 @@
 """Pods with their true state, and their manifests from the API server."""
 
 import itertools
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -33,6 +35,7 @@ class Container:
         kind: how the kubelet counts its devices.
         cores, memory: the amounts that it requests.
         other: whether it also requests a device of another vendor's plugin.
+        split: number of cards over which its share is divided.
     """
 
     name: str
@@ -40,6 +43,7 @@ class Container:
     cores: int = 0
     memory: int = 0
     other: bool = False
+    split: int = 1
 
     def count(self, resource: Resource) -> int:
         """Return the requested number of devices of *resource*."""
@@ -55,7 +59,19 @@ class Container:
     @property
     def demand(self) -> Demand:
         """The requested cores and memory."""
-        return Demand(self.cores, self.memory)
+        return Demand(self.cores, self.memory, self.split)
+
+    def is_divided(self, resource: Resource, device_ids: Iterable[str]) -> bool:
+        """Return whether device IDs are the requested part of each of the requested cards.
+
+        The memory of whole cards may be distributed over them in any way.
+        """
+        demand = self.demand
+        if resource is Resource.MEMORY and not demand.is_share:
+            return True
+        part = self.count(resource) // max(demand.cards, 1)
+        parts = Counter(map(card_of, device_ids)).values()
+        return [*parts] == [part] * demand.cards
 
     @property
     def hands_on(self) -> bool:
@@ -177,7 +193,12 @@ class Pod:
             "name": self.name,
             "uid": self.mirror_uid if self.static else self.uid,
             "creationTimestamp": _rfc3339(self.created),
-            "annotations": dict(self.annotations),
+            "annotations": {
+                **{
+                    NAMES.gpu_cards_of(c.name): str(c.split) for c in self.containers if c.split > 1
+                },
+                **self.annotations,
+            },
         }
         if self.static:
             metadata["annotations"] |= {
@@ -207,7 +228,9 @@ class ReadPod(Pod):
             kind = ContainerKind.SIDECAR if restarts else ContainerKind.INIT
             kind = ContainerKind.MAIN if listed == "containers" else kind
             demand = found.demand if found is not None else Demand(0, 0)
-            containers.append(Container(each["name"], kind, demand.cores, demand.memory))
+            containers.append(
+                Container(each["name"], kind, demand.cores, demand.memory, split=demand.split)
+            )
         super().__init__(*view.id, tuple(containers), number=next(_numbers))
         self.annotations = manifest["metadata"].get("annotations") or {}
         self.phase = (manifest.get("status") or {}).get("phase", "Pending")
@@ -269,19 +292,20 @@ def asks(
     kind: ContainerKind = ContainerKind.MAIN,
     *,
     other: bool = False,
+    split: int = 1,
 ) -> Container:
-    """Return a container that requests *cores* and *memory* blocks."""
-    return Container(name, kind, cores, memory, other)
+    """Return a container that requests *cores* and *memory* blocks, of *split* cards together."""
+    return Container(name, kind, cores, memory, other, split)
 
 
-def init(cores: int, memory: int, name: str = "init") -> Container:
+def init(cores: int, memory: int, name: str = "init", *, split: int = 1) -> Container:
     """Return an ordinary init container."""
-    return asks(cores, memory, name, ContainerKind.INIT)
+    return asks(cores, memory, name, ContainerKind.INIT, split=split)
 
 
-def sidecar(cores: int, memory: int, name: str = "side") -> Container:
+def sidecar(cores: int, memory: int, name: str = "side", *, split: int = 1) -> Container:
     """Return a restartable init container."""
-    return asks(cores, memory, name, ContainerKind.SIDECAR)
+    return asks(cores, memory, name, ContainerKind.SIDECAR, split=split)
 
 
 def make_pod(name: str, *containers: Container, at: int = 0, **annotations: str) -> Pod:

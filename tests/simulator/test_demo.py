@@ -98,6 +98,8 @@ def test_the_demo_shows_requests_allocations_and_what_another_rule_would_have_do
     got = r"^share +main +50 cores, 8 blocks +(\w+) +card \d: 50 cores, 8 blocks *$"
     (share,) = re.findall(got, done.stdout, re.MULTILINE)
     assert f"\n  {share}: " in done.stdout, "each evidence is explained"
+    halves = r"^two-halves +main +2 x \(50 cores, 8 blocks\) +\w+ +card \d: 50 cores, 8 blocks;"
+    assert re.search(halves, done.stdout, re.MULTILINE)
     assert "more than one card must be a multiple of 100" in done.stdout
     assert "10 of 10 pods running" in done.stdout
     # Without the extender chance decides how many fail; with it none may.

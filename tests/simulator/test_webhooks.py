@@ -142,7 +142,8 @@ def test_the_author_of_a_workload_is_warned_at_once(
     assert caught.value.message.endswith(
         f"{workload[3]}.spec.containers[0].resources.limits[tencent.com/vcuda-core]: "
         'Invalid value: "150": more than one card must be a multiple of 100 '
-        "(100 is one whole card): request 100 or 200"
+        "(100 is one whole card): request 100 or 200, or annotate tencent.com/gpu-cards-main: "
+        '"2" for 75 of each of 2 cards'
     )
     _, right = _workload(workload, GPU)
     client.create(collection, right)

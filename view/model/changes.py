@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
 from contract.inventory import NOTHING
 from contract.names import Names
+from contract.requests import MOST_CARDS
 from contract.resource import Resource
 from contract.reusable import find_leftover_conflicts
 from contract.text import format_count
@@ -27,7 +28,7 @@ from view.model.words import clamp, name_cards, name_some
 
 _MIB = 2**20
 _COST_OF_A_WISH = 0.3
-"""Removing a wish costs as much as giving up this part of the request."""
+"""Removing a wish, or another number of cards, costs as much as this part of the request."""
 
 _DISCONNECTED = "its agent is not connected to the kubelet"
 _NEEDS = {CORDONED: "permission to change nodes", _DISCONNECTED: "access to the node and its agent"}
@@ -124,20 +125,25 @@ class _ChangeSearch:
             asked = container.demand
             for demand in self._smaller(container):
                 kept = min(demand.cores / asked.cores, demand.memory / max(asked.memory, 1) or 1)
+                cost = 1 - kept or _COST_OF_A_WISH
                 text, fields = self._text(container, demand)
                 nodes = tuple(self._nodes_for(_with(self._pod, container, demand)))
-                yield 1 - kept, SuggestedChange("reduce-request", text, "author", nodes, fields)
+                yield cost, SuggestedChange("reduce-request", text, "author", nodes, fields)
 
     def _smaller(self, container: ContainerDemand) -> list[Demand]:
-        """Return smaller requests that fit: fewer cores, fewer blocks, or fewer of both."""
+        """Return smaller requests that fit: fewer cores, fewer blocks, or fewer of both.
+
+        For a share of several cards also: the same of fewer cards, or as much of another number.
+        """
         asked, found = container.demand, list[Demand]()
+        split, is_of_one = asked.split, asked.cards == asked.split
 
         def fits(demand: Demand) -> bool:
             return self._fits(_with(self._pod, container, demand))
 
+        # Bounded by the cards of a node: a hostile pod may request millions.
+        most = max([len(each.snapshot.rows) for each in self.usable], default=0)
         if not asked.is_share:
-            # Bounded by the cards of a node: a hostile pod may request millions.
-            most = max([len(each.snapshot.rows) for each in self.usable], default=0)
             fewer = (
                 replace(
                     asked,
@@ -147,16 +153,24 @@ class _ChangeSearch:
                 for cards in range(min(asked.cards - 1, most), 0, -1)
             )
             found += islice(filter(fits, fewer), 1)
-        if asked.cards == 1 and asked.memory:  # a share needs memory
-            most = min(asked.cores, CORES_PER_CARD) - 1
-            cores = _largest(most, lambda cores: fits(replace(asked, cores=cores)))
+        if split > 1:
+            found += islice(filter(fits, _of_fewer_cards(asked, most)), 1)
+            found += islice(filter(fits, _of_other_cards(asked, most)), 1)
+        if is_of_one and asked.memory:  # a share needs memory
+            fewer_cores = asked.cores_per_card - 1
+            cores = split * _largest(
+                fewer_cores, lambda cores: fits(replace(asked, cores=cores * split))
+            )
             found += [replace(asked, cores=cores)] * bool(cores)
         blocks = self._if_mib(asked)
         if not blocks or not fits(replace(asked, memory=blocks)):
-            blocks = _largest(asked.memory - 1, lambda blocks: fits(replace(asked, memory=blocks)))
+            blocks = split * _largest(
+                asked.memory // split - 1,
+                lambda blocks: fits(replace(asked, memory=blocks * split)),
+            )
         found += [replace(asked, memory=blocks)] * bool(blocks)
-        if not found and asked.cards == 1:
-            found += islice(filter(fits, self._of_one_card(asked)), 1)
+        if not found and is_of_one:
+            found += islice(filter(fits, self._of_what_is_free(asked)), 1)
         return found
 
     def _if_mib(self, asked: Demand) -> int:
@@ -169,21 +183,29 @@ class _ChangeSearch:
             return 0
         known = [each.facts.inventory.memory_block for each in self.usable]
         block = min(filter(None, known))
-        return -(-asked.memory * _MIB // block) if asked.memory * _MIB >= block else 0
+        each = asked.memory // asked.split * _MIB  # of one card, for a share
+        return -(-each // block) * asked.split if each >= block else 0
 
-    def _of_one_card(self, asked: Demand) -> Iterator[Demand]:
-        """Yield the free amounts of each card, at most *asked*; the nearest to it first."""
+    def _of_what_is_free(self, asked: Demand) -> Iterator[Demand]:
+        """Yield the free amounts of each card, at most those *asked*; the nearest to them first.
+
+        A share of several cards gets so much of each of them.
+        """
+        split = asked.split
+        asked_cores, asked_blocks = asked.cores // split, asked.memory // split
         rows = {
-            (min(cores, asked.cores, CORES_PER_CARD - 1), min(blocks, asked.memory or blocks))
+            (min(cores, asked_cores, CORES_PER_CARD - 1), min(blocks, asked_blocks or blocks))
             for each in self.usable
             for cores, blocks in each.snapshot.rows
             if cores and blocks
         }
-        most = asked.memory or max((blocks for _, blocks in rows), default=1)
+        most = asked_blocks or max((blocks for _, blocks in rows), default=1)
         ranked = sorted(
-            rows, key=lambda row: (-min(row[0] / asked.cores, row[1] / most), -row[0], -row[1])
+            rows, key=lambda row: (-min(row[0] / asked_cores, row[1] / most), -row[0], -row[1])
         )
-        return (replace(asked, cores=cores, memory=blocks) for cores, blocks in ranked)
+        return (
+            replace(asked, cores=cores * split, memory=blocks * split) for cores, blocks in ranked
+        )
 
     def _text(self, container: ContainerDemand, demand: Demand) -> tuple[str, str]:
         """Return the smaller request in words, and as fields of the container."""
@@ -197,9 +219,14 @@ class _ChangeSearch:
                 instead = f"({asked.memory} MiB) {instead}"
             parts.append(f"{format_count(demand.memory, 'memory block')} {instead}")
             fields.append(f'resources.limits["{self._names.memory}"]: {demand.memory}')
+        if demand.split != asked.split:
+            parts.append(f"{format_count(demand.split, 'card')} instead of {asked.split}")
+            annotation = self._names.gpu_cards_of(container.name)
+            fields.append(f'metadata.annotations["{annotation}"]: "{demand.split}"')
         several = len(self._pod.demand.containers) > 1
         where = f" in container {container.name}" if several else ""
-        return f"request {' and '.join(parts)}{where}", ", ".join(fields)
+        instead = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+        return f"request {instead}{where}", ", ".join(fields)
 
     # --- fewer wishes -------------------------------------------------------------------
 
@@ -259,6 +286,21 @@ class _ChangeSearch:
             text = f"uncordon card {card.index} of {name}"
         besides = f"or one of {format_count(len(found) - 1, 'other card')}" if found[1:] else ""
         return (SuggestedChange(kind, text, "admin", (name,), needs=needs, besides=besides),)
+
+
+def _of_fewer_cards(asked: Demand, most: int) -> Iterator[Demand]:
+    """Yield shares of fewer cards, with as much of each card; the most cards first."""
+    cores, blocks = asked.cores_per_card, asked.memory // asked.split
+    for cards in range(min(asked.split - 1, most), 0, -1):
+        yield Demand(cores * cards, blocks * cards, cards)
+
+
+def _of_other_cards(asked: Demand, most: int) -> Iterator[Demand]:
+    """Yield as much in all, divided over another number of cards; the nearest number first."""
+    for cards in sorted(range(1, min(MOST_CARDS, most) + 1), key=lambda at: abs(at - asked.split)):
+        uneven = asked.cores % cards or asked.memory % cards
+        if not uneven and asked.cores < cards * CORES_PER_CARD and cards != asked.split:
+            yield replace(asked, split=cards)
 
 
 def _with(pod: PodInfo, container: ContainerDemand, demand: Demand) -> PodInfo:

@@ -121,8 +121,11 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
     annotations = {
         key: value
         for key, value in _mapping(_mapping(pod.get("metadata")).get("annotations")).items()
-        # The webhook denies a wish that is not text; the API server denies all other values.
-        if isinstance(key, str) and (isinstance(value, str) or key in names.wishes)
+        # The webhook denies these if they are not text; the API server denies all other values.
+        if isinstance(key, str)
+        and (
+            isinstance(value, str) or key in names.wishes or key.startswith(names.gpu_cards_prefix)
+        )
     }
     # The node is what we look for; the node of a running pod says nothing about a new one.
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}

@@ -58,7 +58,7 @@ def group_pods(pods: Sequence[PodReport]) -> list[PodGroup]:
     """
     groups: dict[tuple[object, ...], list[PodReport]] = {}
     for pod in sorted(pods, key=lambda each: (each.created, each.namespace, each.name)):
-        requests = tuple((each.cores, each.blocks) for each in pod.containers)
+        requests = tuple((each.cores, each.blocks, each.split) for each in pod.containers)
         again = pod.owner and pod.stage is Stage.REFUSED
         why = "" if again else pod.why.replace(pod.name, "")
         groups.setdefault((pod.namespace, pod.owner, requests, why), []).append(pod)

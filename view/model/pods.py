@@ -84,7 +84,13 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
 def container_report(container: ContainerDemand) -> ContainerReport:
     """Return the report on a container of which only the request is known."""
     request = container.demand
-    return ContainerReport(container.name, container.kind.value, request.cores, request.memory)
+    return ContainerReport(
+        container.name,
+        container.kind.value,
+        request.cores,
+        request.memory,
+        split=request.split,
+    )
 
 
 def failing(statuses: Iterable[ContainerStatus]) -> ContainerStatus | None:

@@ -140,8 +140,8 @@ class ContainerReport:
 
     name: Annotated[str, "its name."]
     kind: Annotated[str, "``container``, ``init`` or ``sidecar``."]
-    cores: Annotated[int, "requested hundredths."]
-    blocks: Annotated[int, "requested memory blocks; 0 for none."]
+    cores: Annotated[int, "requested hundredths, of all its cards together."]
+    blocks: Annotated[int, "requested memory blocks, of all its cards together; 0 for none."]
     parts: Annotated[tuple[Part, ...], "what it holds of each card; empty while unknown."] = ()
     source: Annotated[Provenance | None, "how that is known; ``None`` while unknown."] = None
     evidence: Annotated[str, "of the allocation; empty if no agent reported it."] = ""
@@ -150,6 +150,9 @@ class ContainerReport:
         "measured, hundredths; ``None`` if not measured.",
     ] = None
     memory_used: Annotated[int | None, "measured, bytes; ``None`` if not measured."] = None
+    split: Annotated[
+        int, "number of cards over which its share is divided (``gpu-cards-<container>``); else 1."
+    ] = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from view.model.words import (
     name_cards,
     name_lost_cards,
     name_some,
+    of_each,
     summarize,
     units,
 )
@@ -379,9 +380,10 @@ def _allocation(container: ContainerReport) -> str:
         part.uuid if part.index is None else part.index for part in container.parts if not part.lost
     ]
     cards = [name_cards(kept)] * bool(kept) + [name_lost_cards(lost)] * bool(lost)
+    split, each = container.split, "each of " * (container.split > 1)
     return (
-        f"{container.name}: {_amounts(container.cores, container.blocks)} of "
-        f"{' and '.join(cards)}, {evidence_text(container)}"
+        f"{container.name}: {_amounts(container.cores // split, container.blocks // split)} of "
+        f"{each}{' and '.join(cards)}, {evidence_text(container)}"
     )
 
 
@@ -429,15 +431,17 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> I
     block = min(sizes) if len(sizes) == 1 else 0
     for container in facts.info.demand.containers:
         request, limit = container.demand, facts.info.wishes.core_limit
-        memory = f" and {format_count(request.memory, 'block')}" if request.memory else ""
-        if request.memory and block:
-            memory += f" ({request.memory * block / 2**30:g} GiB)"
+        blocks = request.memory // request.split
+        memory = f" and {format_count(blocks, 'block')}" if blocks else ""
+        if blocks and block:
+            memory += f" ({blocks * block / 2**30:g} GiB)"
         if not request.is_share:
             cards = format_count(request.cards, "whole card")
             yield f"{container.name}: {cards}{memory or ', no memory limit'}"
             continue
-        text = f"{container.name}: {format_count(request.cores, 'core')}{memory} of one card"
-        if limit is not None and limit > request.cores:
+        cores, cards = request.cores_per_card, of_each(request.split) or " of one card"
+        text = f"{container.name}: {format_count(cores, 'core')}{memory}{cards}"
+        if limit is not None and limit > cores:
             text += f", up to {limit} while others do not use theirs (vcuda-core-limit)"
         yield text
     yield "A container can use more than this unless your admin has enabled enforcement."

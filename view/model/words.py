@@ -104,6 +104,11 @@ def evidence_text(container: ContainerReport) -> str:
     return f"{source}, {evidence}" if container.evidence else source
 
 
+def of_each(split: int) -> str:
+    """Return what follows the amounts of a share of several cards; empty for one card."""
+    return f" of each of {split} cards" if split > 1 else ""
+
+
 def name_cards(indices: Sequence[object]) -> str:
     """Format one or several cards: ``card 0``, ``cards 0, 1``."""
     return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"

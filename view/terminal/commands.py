@@ -80,8 +80,9 @@ def cli(context: CommandContext, *, every: bool | None) -> None:
       kubectl gpu                         shows pending pods of all namespaces
       kubectl gpu explain NAMESPACE/POD   shows why one is pending, and what would help
 
-    Units: 100 cores are one card; a container that requests less gets a share of one card. Memory
-    is counted in blocks of 256 MiB, unless your admin has set another size.
+    Units: 100 cores are one card; a container that requests less gets a share of one card. The
+    annotation gpu-cards-CONTAINER divides a share over several. Memory is counted in blocks of 256
+    MiB, unless your admin has set another size.
     """  # noqa: D301 -- click prints the lines after its mark unchanged
     _nodes(context, (), every=bool(every))
 

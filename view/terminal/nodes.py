@@ -28,8 +28,8 @@ from view.terminal.layout import (
     table,
 )
 from view.terminal.words import (
+    amounts_of,
     holder_of,
-    request_of,
     requests_of,
     short_model,
 )
@@ -113,7 +113,7 @@ def _free(node: NodeReport, *, wide: bool) -> Cell:
     if node.whole_cards:
         parts.append(format_count(node.whole_cards, "whole card"))
     if share is not None:
-        parts.append(f"largest share: {request_of(share.cores, share.blocks)}")
+        parts.append(f"largest share: {amounts_of(share.cores, share.blocks)}")
     free = "; ".join(parts) or "none"
     if wide and node.memory_block:
         held, total = (each * node.memory_block / _GIB for each in (node.blocks_held, node.blocks))

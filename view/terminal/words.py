@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from view.model.reports import ContainerReport, Freshness, Gap, Holder, Part, Stage
-from view.model.words import EVIDENCE, describe_gaps
+from view.model.words import EVIDENCE, describe_gaps, of_each
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, TextLine, cell, line
 
 STAGE_STYLES = {
@@ -39,10 +39,16 @@ def short_model(model: str) -> str:
 
 def requests_of(containers: Iterable[ContainerReport]) -> str:
     """Format the request of each container: cores and memory blocks."""
-    return ", ".join(request_of(each.cores, each.blocks) for each in containers)
+    return ", ".join(map(request_of, containers))
 
 
-def request_of(cores: int, blocks: int) -> str:
+def request_of(container: ContainerReport) -> str:
+    """Format a request: ``40 cores + 16 blocks``, for several cards what it has of each."""
+    split = container.split
+    return amounts_of(container.cores // split, container.blocks // split) + of_each(split)
+
+
+def amounts_of(cores: int, blocks: int) -> str:
     """Format cores and memory blocks: ``40 cores + 16 blocks``."""
     text = format_count(cores, "core")
     return f"{text} + {format_count(blocks, 'block')}" if blocks else text

@@ -29,6 +29,7 @@ def prepare(environment: Environment) -> None:
     environment.globals |= {
         "age": age,
         "amount": figures.amount,
+        "request_of": pages.request_of,
         "requests_of": pages.requests_of,
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,

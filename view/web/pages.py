@@ -10,10 +10,12 @@ from view.model.explanation import NodeFit, PodExplanation
 from view.model.pod_report import PodGroup
 from view.model.reports import (
     CardReport,
+    ContainerReport,
     Holder,
     NodeReport,
     PodReport,
 )
+from view.model.words import of_each
 from view.web.card_map import divide
 from view.web.editions import Edition
 from view.web.figures import Total, memory
@@ -107,10 +109,21 @@ class Blocks:
 
 def requests_of(pod: PodReport, size: int = 0) -> str:
     """Format the request of a pod; *size* is the bytes of a block, 0 if unknown."""
+    if len(pod.containers) == 1:
+        return request_of(pod.containers[0], size)
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
-    text = format_count(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")
-    return f"{text} in {len(pod.containers)} containers" if len(pod.containers) > 1 else text
+    return f"{_amounts(cores, blocks, size)} in {len(pod.containers)} containers"
+
+
+def request_of(container: ContainerReport, size: int = 0) -> str:
+    """Format the request of a container; *size* is the bytes of a block, 0 if unknown."""
+    split = container.split
+    return _amounts(container.cores // split, container.blocks // split, size) + of_each(split)
+
+
+def _amounts(cores: int, blocks: int, size: int) -> str:
+    return format_count(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")
 
 
 def blocks_text(blocks: int, size: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
+from contract.demand import ContainerDemand, PodDemand
 from contract.names import Names
 from contract.requests import USUAL_BLOCK, walk_containers
 from contract.resource import Resource
@@ -60,7 +60,8 @@ def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str
     in_mib = ceil(blocks * _MIB / USUAL_BLOCK)
     if container.demand.is_share and 0 < largest_card < blocks:
         hint = f": {blocks} MiB are {in_mib} of 256 MiB" if blocks * _MIB >= USUAL_BLOCK else ""
-        yield f"{blocks} memory blocks, but the largest known card has {largest_card}{hint}"
+        each = _of_each(container)
+        yield f"{blocks} memory blocks{each}, but the largest known card has {largest_card}{hint}"
     elif not largest_card and blocks > _LARGEST_CARD:
         size = f"{blocks * USUAL_BLOCK // _GIB} GiB on one card"
         yield f"{blocks} memory blocks of 256 MiB are {size}: {blocks} MiB are {in_mib}"
@@ -73,11 +74,16 @@ def _about_core_limit(
     if wishes.core_limit is None:
         return
     for container in demand.containers:
-        cores = container.demand.cores
-        if wishes.core_limit < cores < CORES_PER_CARD:
-            name = short(container.name)
-            limit = wishes.core_limit  # so there are several cores
-            yield f"container {name}: {cores} cores, but vcuda-core-limit allows only {limit}"
+        cores = container.demand.cores_per_card
+        if container.demand.is_share and wishes.core_limit < cores:
+            have = f"{cores} cores{_of_each(container)}"  # several: a limit is 1 at least
+            text = f"{have}, but vcuda-core-limit allows only {wishes.core_limit}"
+            yield f"container {short(container.name)}: {text}"
+
+
+def _of_each(container: ContainerDemand) -> str:
+    cards = container.demand.split
+    return f" of each of {cards} cards" if cards > 1 else ""
 
 
 def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:

@@ -6,11 +6,17 @@ Both are C structures in the byte order of the host. The library's sources defin
 ``enable``
     0 switches off all limits, that of memory included. It is 0 for whole cards.
 ``gpu_memory``
-    The memory that the library reports to programs, and the limit of their usage.
+    The memory that the library reports to programs for each card, and the limit of their usage.
 ``utilization``
     Percent of a card. More than 100 overflows the library's arithmetic (from 300 on, with the
     132 multiprocessors of an H100) and may stop the program. So it is 100 for several whole cards,
     too.
+
+    A share of several cards has the same part of each, so ``gpu_memory`` and ``utilization`` are
+    its part of one. But the library measures only the container's first card (NVML's index 0), for
+    both limits. So a program can use more of the other cards: their memory without limit, except
+    that no single allocation may exceed the part, less what is used of the first card; and their
+    cores while the first card is idle.
 ``hard_limit``, ``limit``
     1 and 0 limit a share to ``utilization``. 0 and a percentage allow it more while the rest of the
     card is idle; that is for shares, since whole cards have no limit.
@@ -148,15 +154,15 @@ def config_of(
         EnforcementError: the bus id or the driver version cannot be read.
     """
     cores, memory = entitlement.cores, entitlement.memory
-    whole = cores.slots >= CORES_PER_CARD
+    whole = cores.is_whole
     soft = None if whole else entitlement.core_limit
-    blocks = memory.slots if memory is not None else 0
+    blocks = memory.most_per_card if memory is not None else 0
     return VcudaConfig(
         pod_uid=entitlement.uid,
         container_name=entitlement.ref.container,
         bus_id=legacy_bus_id(bus_id),
         memory=blocks * block,
-        utilization=min(cores.slots, CORES_PER_CARD),
+        utilization=cores.most_per_card,
         hard_limit=soft is None,
         limit=0 if soft is None else min(CORES_PER_CARD, soft),
         driver=_driver(driver_version),

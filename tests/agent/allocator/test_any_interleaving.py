@@ -23,7 +23,9 @@ from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import Container, Pod, asks, make_pod
 
 _names = st.sampled_from(["a", "b", "c"])
-_demands = st.sampled_from([(10, 2), (10, 2), (20, 4), (60, 10), (100, 0)])
+_demands = st.sampled_from(
+    [(10, 2, 1), (10, 2, 1), (20, 4, 1), (60, 10, 1), (100, 0, 1), (20, 4, 2), (100, 4, 2)]
+)
 _before = st.lists(st.tuples(st.sampled_from([INIT, SIDECAR]), _demands), max_size=2)
 _mains = st.lists(st.tuples(st.just(MAIN), _demands), min_size=1, max_size=2)
 _orders = st.sampled_from([CORE_FIRST, MEMORY_FIRST])
@@ -119,7 +121,7 @@ class Admissions(RuleBasedStateMachine):
         if self.node.api.named("default", name):
             return
         containers = [
-            asks(counts[0], counts[1], f"c{index}", kind)
+            asks(*counts[:2], f"c{index}", kind, split=counts[2])
             for index, (kind, counts) in enumerate(before + mains)
         ]
         pod = make_pod(name, *containers)

@@ -123,6 +123,33 @@ def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, me
     assert (about.memory, about.core_limit) == (None, None)
 
 
+def test_the_limits_of_a_share_of_two_cards_are_those_of_each(enforcer: FakeEnforcer) -> None:
+    node = Node(2, enforcer=enforcer)
+    node.start(node.admit(make_pod("p", asks(100, 8, split=2), core_limit="80")))
+    ((_, about),) = enforcer.started
+    assert about is not None
+    assert about.memory is not None
+    assert [each.slots for each in about.cores.by_card] == [50, 50]
+    assert [each.slots for each in about.memory.by_card] == [4, 4]
+    assert about.core_limit == 80
+
+
+def test_memory_reserved_on_two_cards_is_limited_by_an_agent_that_cannot_read_the_pod(
+    enforcer: FakeEnforcer,
+) -> None:
+    """Agent and API ended between two calls: 100 cores may be halves, or a whole card."""
+    node = Node(2, enforcer=enforcer)
+    pod = node.begin(make_pod("p", asks(100, 8, split=2)), MEMORY_FIRST)
+    node.call()
+    node.api.away = True
+    node.restart_agent()
+    for _ in ("memory", "cores, preferred", "cores"):
+        node.call()
+    assert [len(node.cards(pod)), *(grant.resource for _, _, grant in enforcer.made)] == [
+        *(2, MEMORY, CORE)
+    ]
+
+
 def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share(
     enforcer: FakeEnforcer,
 ) -> None:

@@ -7,6 +7,7 @@ from agent.allocator.grants import (
     CardGrant,
     Grant,
     check_free,
+    check_parts,
     check_request,
     check_together,
     translate,
@@ -37,6 +38,8 @@ def _grant(resource: Resource, *cards: int) -> Grant:
         (CORE, [0, 99]),
         (CORE, [100]),
         (CORE, [100, 0, 100]),
+        (CORE, [50, 50]),
+        (CORE, [20, 0, 20, 20]),
         (MEMORY, [1]),
         (MEMORY, [3, 2]),
     ],
@@ -54,6 +57,11 @@ def test_the_order_of_the_cards_is_that_of_the_tickets() -> None:
 
 TWO_CARDS = _grant(CORE, 100, 100)
 REQUEST = partial(check_request, Demand(50, 4))
+SHARE, HALVES, WHOLE = (
+    partial(check_parts, each) for each in (Demand(50, 4), Demand(100, 8, 2), Demand(100, 8))
+)
+UNKNOWN = partial(check_parts, None)
+EVEN = "cores must be whole cards or the same part of each, but they are not"
 
 
 @pytest.mark.parametrize(
@@ -61,17 +69,15 @@ REQUEST = partial(check_request, Demand(50, 4))
     [
         (translate, (CORE, []), "no cores were named"),
         (translate, (CORE, _tickets(1) * 2), "cores are named twice"),
+        (UNKNOWN, (_grant(CORE, 30, 20),), f"50 {EVEN}: 30 on GPU-0, 20 on GPU-1"),
+        (UNKNOWN, (_grant(CORE, 100, 50),), f"150 {EVEN}: 100 on GPU-0, 50 on GPU-1"),
         (
-            *(translate, (CORE, _tickets(30, 20))),
+            *(SHARE, (_grant(CORE, 30, 20),)),
             "a share of 50 cores is split over cards: 30 on GPU-0, 20 on GPU-1",
         ),
         (
-            *(translate, (CORE, _tickets(99, 1))),
+            *(WHOLE, (_grant(CORE, 99, 1),)),
             "100 cores must be whole cards, but they are not: 99 on GPU-0, 1 on GPU-1",
-        ),
-        (
-            *(translate, (CORE, _tickets(100, 50))),
-            "150 cores must be whole cards, but they are not: 100 on GPU-0, 50 on GPU-1",
         ),
         (
             *(check_together, ([TWO_CARDS, _grant(MEMORY, 0, 1, 1, 1)],)),
@@ -79,6 +85,32 @@ REQUEST = partial(check_request, Demand(50, 4))
         ),
         (REQUEST, (_grant(CORE, 40),), "40 cores, but the container requests 50"),
         (REQUEST, (_grant(MEMORY, 5),), "5 memory blocks, but the container requests 4"),
+        (
+            *(SHARE, (_grant(MEMORY, 3, 1),)),
+            "a share of 4 memory blocks is split over cards: 3 on GPU-0, 1 on GPU-1",
+        ),
+        (
+            *(HALVES, (_grant(CORE, 100),)),
+            "a share of 100 cores must be 50 on each of 2 cards, but is not: 100 on GPU-0",
+        ),
+        (
+            *(HALVES, (_grant(CORE, 60, 40),)),
+            (
+                "a share of 100 cores must be 50 on each of 2 cards, but is not: 60 on GPU-0, "
+                "40 on GPU-1"
+            ),
+        ),
+        (
+            *(HALVES, (_grant(MEMORY, 5, 3),)),
+            (
+                "a share of 8 memory blocks must be 4 on each of 2 cards, but is not: 5 on GPU-0, "
+                "3 on GPU-1"
+            ),
+        ),
+        (
+            *(WHOLE, (_grant(CORE, 50, 50),)),
+            "100 cores must be whole cards, but they are not: 50 on GPU-0, 50 on GPU-1",
+        ),
         (
             *(check_free, (CORE, [*map(str, _tickets(5))])),
             "5 cores are held by another container: GPU-0::0, GPU-0::1, GPU-0::2",
@@ -91,3 +123,14 @@ def test_contradictory_settings_are_refused_with_a_reason(
     with pytest.raises(GrantError) as caught:
         check(*given)
     assert str(caught.value) == message
+
+
+def test_parts_as_requested_pass() -> None:
+    for check, grants in (
+        (SHARE, [_grant(CORE, 50), _grant(MEMORY, 4)]),
+        (HALVES, [_grant(CORE, 50, 0, 50), _grant(MEMORY, 4, 0, 4)]),
+        (WHOLE, [_grant(CORE, 0, 100), _grant(MEMORY, 5, 3)]),
+        (UNKNOWN, [_grant(CORE, 100), _grant(CORE, 50, 50), _grant(MEMORY, 5, 3)]),
+    ):
+        for each in grants:
+            check(each)

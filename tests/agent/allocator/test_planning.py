@@ -4,12 +4,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.slots import per_card
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
+from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.scoring import Policy
 from tests.adversary.oracle import Task, fits
@@ -175,16 +176,17 @@ def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
 
 # --- whatever pods come -----------------------------------------------------------------
 
-_demands = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6)) | st.tuples(
-    st.sampled_from([100, 200]), st.integers(0, 7)
-)
+_shares = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6))
+_demands = _shares | st.tuples(st.sampled_from([100, 200]), st.integers(0, 7))
+_divided = st.tuples(_demands, st.just(1)) | st.tuples(_shares, st.sampled_from([2, 3]))
 _kinds = st.sampled_from([INIT, SIDECAR, MAIN])
 _containers = st.lists(st.tuples(_kinds, _demands), min_size=1, max_size=3)
+_mixed = st.lists(st.tuples(_kinds, _divided), min_size=1, max_size=3)
 _orders = st.sampled_from([CORE_FIRST, MEMORY_FIRST])
 
 
 @settings(patient, max_examples=share(30))
-@given(st.lists(st.tuples(_containers, _orders), max_size=8), st.sampled_from(Policy))
+@given(st.lists(st.tuples(_mixed, _orders), max_size=8), st.sampled_from(Policy))
 def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_served_to_its_end(
     pods: list[tuple[list[Any], tuple[Resource, ...]]], policy: Policy
 ) -> None:
@@ -193,8 +195,8 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
     cards = [card.uuid for card in node.table.inventory.cards]
     for number, (containers, order) in enumerate(pods):
         named = [
-            asks(cores, memory, f"c{index}", SIDECAR if kind is INIT else kind)
-            for index, (kind, (cores, memory)) in enumerate(containers)
+            _asks(f"c{index}", SIDECAR if kind is INIT else kind, *demand)
+            for index, (kind, demand) in enumerate(containers)
         ]
         named.sort(key=lambda each: each.kind is MAIN)
         left = {each: node.table.count(each, node.kubelet.free(each)) for each in Resource}
@@ -212,6 +214,32 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
             memory = node.table.read(MEMORY, node.held(pod, asked.name).get(MEMORY, ()))
             shares = filter(None, asked.demand.per_card(MEMORY))
             assert sorted(per_card(memory).values()) == sorted(shares)
+            assert asked.is_divided(CORE, node.held(pod, asked.name)[CORE])
+
+
+def _asks(name: str, kind: ContainerKind, demand: tuple[int, int], split: int) -> Container:
+    """Return a container that requests so much of each of *split* cards."""
+    cores, memory = demand
+    return asks(cores * split, memory * split, name, kind, split=split)
+
+
+@settings(patient, max_examples=share(60))
+@given(_mixed, _orders)
+def test_what_is_left_on_several_cards_spoils_no_pod_that_the_rules_permit(
+    containers: list[Any], order: tuple[Resource, ...]
+) -> None:
+    """Nine empty cards are enough for three containers; the kubelet chooses what is reused (K7)."""
+    named = [_asks(f"c{at}", kind, *demand) for at, (kind, demand) in enumerate(containers)]
+    named.sort(key=lambda each: each.kind is MAIN)
+    pod = make_pod("p", *named)
+    assume(not pod.invalid)
+    node = Node(9, blocks=30)
+    node.admit(pod, order)
+    for asked in named:
+        held = node.held(pod, asked.name)
+        assert {*held} == {each for each in Resource if asked.count(each)}
+        assert all(asked.is_divided(*each) for each in held.items())
+        node.start(pod, asked.name)
 
 
 @settings(patient, max_examples=share(50))

@@ -242,17 +242,52 @@ def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_th
 @pytest.mark.parametrize(
     ("cores", "memory", "demand"),
     [
-        (50, 4, Demand(50, 4)),
-        (50, 0, Demand(50, 1)),
-        (200, 0, Demand(200, 0)),
-        (0, 4, Demand(1, 4)),
+        ([50], [4], Demand(50, 4)),
+        ([50], [], Demand(50, 1)),
+        ([100, 100], [], Demand(200, 0)),
+        ([], [4], Demand(1, 4)),
+        ([50, 50], [], Demand(100, 2, 2)),
+        ([50, 50], [4, 4], Demand(100, 8, 2)),
+        ([], [4, 4], Demand(2, 8, 2)),
+        ([], [4, 3], Demand(200, 7)),
     ],
 )
-def test_what_is_not_known_of_a_share_is_assumed_to_be_one_unit(
-    cores: int, memory: int, demand: Demand
+def test_what_is_not_known_of_a_share_is_assumed_to_be_one_unit_of_each_card(
+    cores: list[int], memory: list[int], demand: Demand
 ) -> None:
-    held = {CORE: range(cores), MEMORY: range(memory)}
-    assert assumed_container("c0", held).demand == demand
+    core_ids, memory_ids = _ids(*cores), _ids(*memory)
+    held = {CORE: core_ids} if cores else {}
+    request = TargetRequest(MEMORY, len(memory_ids), named=memory_ids)
+    assert assumed_container("c0", held, request).demand == demand
+
+
+def _ids(*cards: int) -> frozenset[str]:
+    return frozenset(
+        f"GPU-{card}::{number}" for card, count in enumerate(cards) for number in range(count)
+    )
+
+
+def test_cards_of_one_resource_tell_a_divided_share_from_whole_cards_in_a_call_for_the_other() -> (
+    None
+):
+    """Of a pod that only the kubelet knows, a preferred call has only a size."""
+    divided = record_of(_nameless("static", c0={MEMORY: _ids(2, 2)}))
+    whole = record_of(_nameless("static", c0=None))
+    demands = [
+        _resolve(record, NEW, TargetRequest(CORE, 100)).container.demand
+        for record in (divided, whole)
+    ]
+    assert demands == [Demand(100, 4, 2), Demand(100, 0)]
+
+
+def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_cards() -> None:
+    divided = _nameless("static", c0={CORE: _ids(50, 50)}, c1={CORE: _ids(10)})
+    whole = _nameless("static", c0={CORE: _ids(100)}, c1={CORE: _ids(10)})
+    targets = [
+        _resolve(record_of(each), NEW, TargetRequest(MEMORY, 4)).container.name
+        for each in (divided, whole)
+    ]
+    assert targets == ["c0", "c1"]
 
 
 # --- nobody ---------------------------------------------------------------------------------

@@ -111,6 +111,23 @@ def test_the_response_for_cores_of_a_share_limits_compute(node: HamiHost) -> Non
     assert whole == ContainerEdits(mounts=(node.shared_mount(WHOLE_IDS),))
 
 
+def test_a_share_of_several_cards_is_limited_to_its_part_of_each(node: HamiHost) -> None:
+    halves = Grant(CORE, (CardGrant("GPU-0", 60), CardGrant("GPU-1", 60)))
+    both = ids("GPU-0", range(60)) | ids("GPU-1", range(60))
+    cores = node.hami.prepare_allocation(CLAIM, both, halves)
+    assert cores.envs["CUDA_DEVICE_SM_LIMIT"] == "60"
+    assert node.shared_mount(both) in cores.mounts
+    envs = node.hami.prepare_allocation(CLAIM, frozenset(), memory(4, 4)).envs
+    assert {key: text for key, text in envs.items() if "MEMORY_LIMIT" in key} == {
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
+        "CUDA_DEVICE_MEMORY_LIMIT_1": "1024m",
+        "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
+    }
+    node.library.unlink()
+    with pytest.raises(EnforcementError, match="the node has no libvgpu"):
+        node.hami.prepare_start(both, entitled(ids=both, cores=halves))
+
+
 def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: HamiHost) -> None:
     envs = node.hami.prepare_allocation(CLAIM, frozenset(), memory(3, 2)).envs
     assert envs == {

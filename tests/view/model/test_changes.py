@@ -133,6 +133,84 @@ def test_an_admin_sees_the_changes_that_free_capacity(
     assert texts(fit(nodes, held, asked), "admin") == [expected]
 
 
+HALVES = {NAMES.gpu_cards_of("c0"): "2"}
+THIRDS = {NAMES.gpu_cards_of("c0"): "3"}
+ONE_HALF = "request 50 cores instead of 100, 4 memory blocks instead of 8 and 1 card instead of 2"
+
+
+@pytest.mark.parametrize(
+    ("cards", "held", "asked", "divided", "expected"),
+    [
+        (2, [on(0, (60, 4))], (100, 8), HALVES, ["request 80 cores instead of 100", ONE_HALF]),
+        (
+            2,
+            [on(0, (10, 30))],
+            (100, 8),
+            HALVES,
+            [ONE_HALF, "request 4 memory blocks instead of 8"],
+        ),
+        (
+            2,
+            [on(0, (60, 30))],
+            (100, 8),
+            HALVES,
+            [ONE_HALF],
+        ),
+        (
+            2,
+            [on(0, (60, 30)), on(1, (60, 30))],
+            (100, 8),
+            HALVES,
+            ["request 80 cores instead of 100 and 4 memory blocks instead of 8"],
+        ),
+        (
+            3,
+            [on(0, (60, 4)), on(1, (60, 4)), on(2, (60, 4))],
+            (90, 12),
+            HALVES,
+            [
+                "request 80 cores instead of 90",
+                "request 3 cards instead of 2",
+            ],
+        ),
+        (  # more than any card has: MiB, of each card
+            2,
+            [],
+            (100, 4096),
+            HALVES,
+            ["request 16 memory blocks (4096 MiB) instead of 4096"],
+        ),
+        (
+            2,
+            [],
+            (90, 12),
+            THIRDS,
+            [
+                "request 2 cards instead of 3",
+                (
+                    "request 60 cores instead of 90, 8 memory blocks instead of 12 and 2 cards "
+                    "instead of 3"
+                ),
+            ],
+        ),
+    ],
+)
+def test_an_author_of_a_divided_share_sees_less_of_it_and_other_numbers_of_cards(
+    cards: int,
+    held: list[Json],
+    asked: tuple[int, int],
+    divided: dict[str, str],
+    expected: list[str],
+) -> None:
+    found = fit([make_node("n1", cards)], held, asked, annotations=divided)
+    assert texts(found) == expected
+
+
+def test_another_number_of_cards_names_the_annotation_to_write() -> None:
+    found = fit([make_node("n1", 2)], [], (90, 12), annotations=THIRDS)
+    assert found.changes[0].manifest == 'metadata.annotations["tencent.com/gpu-cards-c0"]: "2"'
+
+
 def test_a_smaller_request_names_the_fields_to_write() -> None:
     found = fit([make_node("n1", 2)], [on(0, (60, 4))], (200, 9))
     assert found.changes[0].manifest == (
@@ -209,26 +287,45 @@ def test_without_a_fitting_change_that_is_shown_with_the_largest_free_share(
     assert (explanation.changes, explanation.no_change) == ((), message)
 
 
-_LESS = re.compile(r"request (?:(\d+) cores? instead of \d+)?(?: and )?(?:(\d+) memory)?")
+_LESS = re.compile(
+    r"request (?:(\d+) cores? instead of \d+)?(?:, | and )?(?:(\d+) memory blocks? instead of \d+)?"
+    r"(?: and )?(?:(\d+) cards? instead of \d+)?$"
+)
 
 
 @patient
 @given(
     st.lists(st.tuples(st.integers(1, 99), st.integers(1, 15)), min_size=1, max_size=3),
     st.tuples(st.integers(1, 100), st.integers(1, 20)),
+    st.integers(1, 3),
 )
 def test_what_is_offered_fits_and_one_more_of_it_does_not(
-    held: list[tuple[int, int]], asked: tuple[int, int]
+    held: list[tuple[int, int]], of_each: tuple[int, int], split: int
 ) -> None:
+    """One more of each card, for a share of several."""
     node = make_node("n1", len(held), blocks=16)
     state = state_of([node], [on(card, limit) for card, limit in enumerate(held)])
-    for change in state.fit(make_pod("new", asked))[0].changes:
+    if of_each[0] == 100:
+        split = 1
+    asked = of_each[0] * split, of_each[1] * split, split
+
+    def find(cores: int, blocks: int, cards: int) -> FitReport:
+        divided = {NAMES.gpu_cards_of("c0"): str(cards)} if cards > 1 else {}
+        (found,) = state.fit(make_pod("new", (cores, blocks), annotations=divided))
+        assert not found.errors
+        return found
+
+    for change in find(*asked).changes:
         found = _LESS.match(change.text)
         if change.kind != "reduce-request" or found is None:
             continue
-        cores, blocks = (int(got or old) for got, old in zip(found.groups(), asked, strict=True))
-        assert state.fit(make_pod("less", (cores, blocks)))[0].fits
-        if found[1] and not found[2] and cores < 99:
-            assert not state.fit(make_pod("more", (cores + 1, blocks)))[0].fits
+        cores, blocks, cards = (
+            int(got or old) for got, old in zip(found.groups(), asked, strict=True)
+        )
+        assert find(cores, blocks, cards).fits
+        if found[3]:
+            continue
+        if found[1] and not found[2] and cores < 99 * split:
+            assert not find(cores + split, blocks, cards).fits
         if found[2] and not found[1]:
-            assert not state.fit(make_pod("more", (cores, blocks + 1)))[0].fits
+            assert not find(cores, blocks + split, cards).fits

@@ -62,6 +62,7 @@ def _ended(phase: str, **status: Any) -> Json:
     return {**pod, "status": {"phase": phase, "containerStatuses": statuses, **status}}
 
 
+HALVES = {NAMES.gpu_cards_of("c0"): "2"}
 HELD = record(c0=(("GPU-n1-0",), 100, 0))
 
 
@@ -92,6 +93,15 @@ HELD = record(c0=(("GPU-n1-0",), 100, 0))
             "not yet",
             (
                 "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others "
+                "do not use theirs (vcuda-core-limit)"
+            ),
+        ),
+        (
+            make_pod("a", (60, 8), node="n1", annotations={**HALVES, NAMES.core_limit: "40"}),
+            "is bound to n1 and is not running yet",
+            "not yet",
+            (
+                "c0: 30 cores and 4 blocks (1 GiB) of each of 2 cards, up to 40 while others "
                 "do not use theirs (vcuda-core-limit)"
             ),
         ),
@@ -406,6 +416,50 @@ def test_fit_warns_of_what_nobody_reads_as_the_webhook_does() -> None:
     assert found.warnings == (
         "write tencent.com/gpu-policy in spec.template.metadata.annotations, not in metadata",
     )
+
+
+def test_a_share_of_several_cards_shows_what_it_has_of_each() -> None:
+    cards = record(c0=(("GPU-n1-0", "GPU-n1-1"), 100, 8))
+    pod = make_pod("a", (100, 8), node="n1", phase="Running", annotations={**HALVES, **cards})
+    found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
+    assert found.steps[3].text.startswith("c0: 50 cores and 4 blocks of each of cards 0, 1, ")
+    (container,) = found.pod.containers
+    assert (container.cores, container.blocks, container.split) == (100, 8, 2)
+    assert [(part.cores, part.blocks) for part in container.parts] == [(50, 4), (50, 4)]
+    assert [(card.cores_free, card.blocks_free) for card in found.cards] == [(50, 28), (50, 28)]
+
+
+def test_a_manifest_with_a_share_of_several_cards_fits_on_different_ones() -> None:
+    state = state_of([make_node("n1", 2)], [scenes.running("a", (50, 4), "n1", 0)])
+    (found,) = state.fit(make_pod("new", (100, 8), annotations=HALVES))
+    assert found.fits
+    assert found.nodes[0].placement == (("c0", (0, 1)),)
+    (found,) = state.fit(make_pod("new", (102, 8), annotations=HALVES))
+    assert [card.why_not for card in found.nodes[0].cards] == ["50 cores free, 51 needed", ""]
+    twice = [make_pod(name, (100, 8), annotations=HALVES) for name in "bc"]
+    assert [each.fits for each in state.fit(*twice)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        (
+            NAMES.gpu_cards_of("c0"),
+            2,
+            "value: 2: must be a whole number from 1 to 16, in quotes",
+        ),
+        (NAMES.gpu_cards_of("c0"), "17", "must be a whole number from 1 to 16"),
+        (NAMES.gpu_cards_of("c1"), "2", 'the pod has no container "c1" that requests GPUs'),
+    ],
+)
+def test_fit_denies_what_cannot_be_divided_as_the_webhook_does(
+    key: str, value: object, text: str
+) -> None:
+    pod = make_pod("a", (100, 8))
+    pod["metadata"]["annotations"] = {key: value}
+    (found,) = state_of([make_node("n1", 2)], []).fit(pod)
+    assert found.result == "would be denied"
+    assert text in found.errors[0]
 
 
 def test_fit_denies_a_misspelt_resource_as_the_webhook_does() -> None:

@@ -153,6 +153,16 @@ def test_pods_have_a_row_for_each_container() -> None:
     assert drawn(show_pods([], NOW, namespace=None)) == ["No pods that request GPUs found."]
 
 
+def test_a_share_of_several_cards_shows_what_it_requests_of_each() -> None:
+    pod = make_pod("a", (100, 8), (20, 2), annotations={NAMES.gpu_cards_of("c0"): "2"})
+    state = state_of([], [pod])
+    row = drawn(show_pods(state.report().pods, NOW, namespace="default"))[1]
+    assert "50 cores + 4 blocks of each of 2 cards" in row
+    (found,) = state.fit(pod)
+    requests = "Requests 50 cores + 4 blocks of each of 2 cards, 20 cores + 2 blocks"
+    assert requests in drawn(show_fits([found]))
+
+
 def test_use_is_shown_beside_what_is_held() -> None:
     assert drawn(show_usage(USES, CARDS)) == [
         "NODE   CARD   MODEL   CORES USED              CORES HELD   MEMORY USED   MEMORY HELD",

@@ -70,4 +70,7 @@ def test_what_a_pod_asks_for_is_written_in_its_authors_units() -> None:
     found = [pages.requests_of(each) for each in state.report().pods]
     assert found == ["50 cores, 8 blocks", "250 cores, 8 blocks in 2 containers", "100 cores"]
     assert pages.requests_of(state.report().pods[0], 256 << 20) == "50 cores, 8 blocks (2 GiB)"
+    halves = make_pod("halves", (100, 16), annotations={NAMES.gpu_cards_of("c0"): "2"})
+    state.put_pod(halves)
+    assert pages.requests_of(state.report().pods[0]) == "50 cores, 8 blocks of each of 2 cards"
     assert pages.Blocks(()).size("n1") == 0, "no node says how large a block is"

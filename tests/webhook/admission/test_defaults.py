@@ -82,6 +82,41 @@ def test_shares_without_memory_get_their_part_of_the_largest_card_wherever_they_
     assert decide(after, PROPORTIONAL).warnings == ()  # a reinvocation has nothing more to fill in
 
 
+def test_a_share_of_several_cards_gets_its_part_of_each(pod: Json) -> None:
+    pod["metadata"]["annotations"] = {
+        NAMES.gpu_cards_of("halves"): "2",
+        NAMES.gpu_cards_of("slivers"): "3",
+        NAMES.gpu_cards_of("knows"): "2",
+    }
+    pod["spec"]["containers"] = [
+        _asking("halves", limits={CORE: "100"}),
+        _asking("slivers", limits={CORE: "3"}),
+        _asking("knows", limits={CORE: "198", MEMORY: "2"}),
+    ]
+    verdict = decide(pod, PROPORTIONAL)
+    assert verdict.warnings == (
+        (
+            "container halves: no memory: gets 48 blocks of each of 2 cards, 50% of the largest "
+            "card (97)"
+        ),
+        (
+            "container slivers: no memory: gets 1 block of each of 3 cards, 1% of the largest card "
+            "(97)"
+        ),
+    )
+    after = applied(pod, verdict)
+    blocks = [each["resources"]["limits"][MEMORY] for each in after["spec"]["containers"]]
+    assert blocks == ["96", "3", "2"]
+    assert decide(after, PROPORTIONAL).warnings == ()
+
+
+def test_a_share_that_is_divided_wrongly_gets_none(pod: Json) -> None:
+    pod["metadata"]["annotations"] = {NAMES.gpu_cards_of("main"): "2"}
+    pod["spec"]["containers"] = [_asking("main", limits={CORE: "101"})]
+    verdict = decide(pod, PROPORTIONAL)
+    assert (verdict.rules, verdict.warnings) == (("split-uneven",), ())
+
+
 @pytest.mark.parametrize("default", DefaultMemory)
 def test_whole_cards_are_given_no_more_memory_than_they_have(
     pod: Json, default: DefaultMemory

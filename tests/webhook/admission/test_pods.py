@@ -207,7 +207,8 @@ def test_a_request_that_can_never_be_served_is_denied_in_these_words(pod: Json) 
     assert [str(error) for error in verdict.errors] == [
         (
             f'{LIMITS}[{CORE}]: Invalid value: "150": more than one card must be a multiple of 100 '
-            "(100 is one whole card): request 100 or 200"
+            "(100 is one whole card): request 100 or 200, or annotate tencent.com/gpu-cards-main: "
+            '"2" for 75 of each of 2 cards'
         ),
         f'{LIMITS}[{MEMORY}]: Invalid value: "x": must be a whole number such as "50"',
     ]
@@ -245,7 +246,11 @@ def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
 
 
 def test_annotations_of_others_are_dropped_and_ours_are_overwritten(pod: Json) -> None:
-    kept = {"tencent.com/gpu-cards": "a node's, not a pod's", "other.com/gpu-assigned": "true"}
+    kept = {
+        "tencent.com/gpu-cards-main": "1",
+        "tencent.com/gpu-cordoned": "a node's",
+        "other.com/gpu-assigned": "true",
+    }
     ours = {"admission-order", "gpu-assigned", "predicate-time"}
     theirs = {"bind-order", "gpu-allocation", "predicate-gpu-idx-0", "predicate-node"}
     fates = {each: "overwritten" if each in ours else "dropped" for each in sorted(ours | theirs)}

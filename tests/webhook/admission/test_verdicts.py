@@ -71,6 +71,10 @@ def test_memory_that_no_card_has_may_be_meant_as_mib(
     cores: int, memory: int, largest: int, line: str
 ) -> None:
     assert _advise(Demand(cores, memory), largest_card=largest) == [f"container main: {line}"]
+    assert _advise(Demand(100, 2 * 97, 2), largest_card=96) == [
+        "container main: 97 memory blocks of each of 2 cards, but the largest known card has 96"
+    ]
+    assert _advise(Demand(100, 2 * 96, 2), largest_card=96) == []
     assert _advise(Demand(800, 8 * 1024)) == [], "1024 blocks are 256 GiB, and some cards have them"
 
 
@@ -88,3 +92,11 @@ def test_a_limit_below_the_request_of_a_share_is_warned_of(
     cores: int, limit: str, lines: list[str]
 ) -> None:
     assert _advise(Demand(cores, 4), annotations={NAMES.core_limit: limit}) == lines
+
+
+def test_a_limit_is_compared_with_the_cores_of_each_card() -> None:
+    halves = Demand(100, 4, 2)
+    assert _advise(halves, annotations={NAMES.core_limit: "50"}) == []
+    assert _advise(halves, annotations={NAMES.core_limit: "49"}) == [
+        "container main: 50 cores of each of 2 cards, but vcuda-core-limit allows only 49"
+    ]

@@ -29,7 +29,8 @@ KINDS = [
 ]
 WRONG = (
     'Invalid value: "150": more than one card must be a multiple of 100 '
-    "(100 is one whole card): request 100 or 200"
+    "(100 is one whole card): request 100 or 200, or annotate tencent.com/gpu-cards-main: "
+    '"2" for 75 of each of 2 cards'
 )
 
 
@@ -104,11 +105,16 @@ def test_a_wish_outside_of_the_template_has_a_warning_with_where_to_write_it(
     target = ReviewedResource(group, "v1", plural, kind, "")
     new = _workload(path, _template(core="100"))
     new["metadata"] |= {
-        "annotations": {"tencent.com/use-gpu-type": "h100", "tencent.com/gpu-assigned": "false"},
+        "annotations": {
+            "tencent.com/use-gpu-type": "h100",
+            "tencent.com/gpu-assigned": "false",
+            "tencent.com/gpu-cards-main": "2",
+        },
         "labels": {"hami.io/gpu-scheduler-policy": "spread", "app": "x"},
     }
     where = f"in {path}.metadata.annotations, not in metadata"
-    expected = [f"write tencent.com/use-gpu-type {where}", f"write tencent.com/gpu-policy {where}"]
+    rights = ("use-gpu-type", "gpu-cards-main", "gpu-policy")
+    expected = [f"write tencent.com/{right} {where}" for right in rights]
     if kind == "CronJob":
         annotations = {"tencent.com/use-gpu-uuid": "GPU-1"}
         new["spec"]["jobTemplate"]["metadata"] = {"annotations": annotations}

@@ -133,6 +133,10 @@ def test_processes_are_listed_once_and_ascending() -> None:
 
 
 SHARE, BLOCKS = (CardGrant("GPU-0", 30),), (CardGrant("GPU-0", 3),)
+HALVES, BLOCKS_OF_TWO = (
+    tuple(CardGrant(f"GPU-{card}", count) for card in range(2)) for count in (30, 3)
+)
+SIXTY = tuple(CardGrant(f"GPU-{card}", 60) for card in range(2))
 EIGHT = tuple(CardGrant(f"GPU-{n}", 100) for n in range(8))
 UNLIMITED = replace(CONFIG, memory=0, utilization=100, enable=False)
 SOFT = replace(CONFIG, hard_limit=False)
@@ -144,6 +148,9 @@ SOFT = replace(CONFIG, hard_limit=False)
         pytest.param(SHARE, BLOCKS, None, CONFIG, id="a share"),
         pytest.param(SHARE, BLOCKS, 80, replace(SOFT, limit=80), id="a share with idle cores"),
         pytest.param(SHARE, BLOCKS, 250, replace(SOFT, limit=100), id="a card at most"),
+        pytest.param(HALVES, BLOCKS_OF_TWO, None, CONFIG, id="a share of two cards: one's part"),
+        pytest.param(HALVES, BLOCKS_OF_TWO, 80, replace(SOFT, limit=80), id="the same, idle cores"),
+        pytest.param(SIXTY, BLOCKS, None, replace(CONFIG, utilization=60), id="120 cores of two"),
         # As gpu-manager has it; the file is there all the same, for the library exits without.
         pytest.param(EIGHT[:1], (), None, UNLIMITED, id="a whole card"),
         pytest.param(EIGHT[:2], (), 50, UNLIMITED, id="two whole cards with a core limit"),

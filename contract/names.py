@@ -112,7 +112,7 @@ class Names:
 
     @cached_property
     def gpu_link(self) -> str:
-        """Pod annotation, by its author: what must connect several whole cards, nvlink or numa."""
+        """Pod annotation, by its author: what must connect several cards, nvlink or numa."""
         return f"{self.domain}/gpu-link"
 
     @cached_property

@@ -5,7 +5,7 @@ them or as the node's label ``gpu-model`` does.
 ``use-gpu-uuid``, ``nouse-gpu-uuid``: cards. Lists are comma-separated; empty entries are ignored.
 ``gpu-policy``: which card a share prefers.
 ``gpu-node-policy``: which node the scheduler extender prefers.
-``gpu-link``: what must connect several whole cards of a container.
+``gpu-link``: what must connect several cards of a container, whole or shared.
 ``vcuda-core-limit``: cores that a share may use in all while other cores of its card are idle.
 """
 
@@ -46,7 +46,7 @@ class Wishes:
         core_limit: hundredths of a card, 1 to 100, that a share may use in all while other cores
             are idle; ``None`` limits it to the cores that it requests.
         node_policy: which node the scheduler prefers, one of :data:`POLICIES`.
-        link: what must connect several whole cards, one of :data:`LINKS`.
+        link: what must connect several cards of a container, one of :data:`LINKS`.
     """
 
     use_types: tuple[str, ...] = ()

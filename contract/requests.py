@@ -307,7 +307,11 @@ class _Split(NamedTuple):
     text: object
 
     def read(self, demand: Demand) -> tuple[int, FieldError | None]:
-        """Return the number of cards; 1 and the error if it breaks a rule."""
+        """Return the number of cards, and the error if it breaks a rule.
+
+        The number is 1 if it cannot be read, or if whole cards were meant. If it only does not
+        divide the request, it is returned, so that nobody places the whole request on one card.
+        """
         cards = int(self.text) if isinstance(self.text, str) and _SPLIT.match(self.text) else 0
         if not 1 <= cards <= MOST_CARDS:
             quoted = "" if isinstance(self.text, str) else ", in quotes"
@@ -325,7 +329,7 @@ class _Split(NamedTuple):
             count = count_of(demand, resource)
             if count % cards:
                 below, above = count - count % cards, count - count % cards + cards
-                return 1, self._error(
+                return cards, self._error(
                     f"{resource.format_count(count)} cannot be divided evenly over {cards} cards: "
                     f"request {f'{below} or ' if below else ''}{above}",
                     "split-uneven",

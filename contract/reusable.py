@@ -53,7 +53,8 @@ def serve_on_cards(
 ) -> list[ReceivedDevices]:
     """Give a container devices of several cards.
 
-    Reusable devices are used first, even if a card then provides more than its part.
+    Reusable devices are used first: on each card up to its part, and the others even if a card
+    then provides more. If some are not needed, the kubelet may choose worse ones.
 
     Args:
         kind: the container's.
@@ -61,11 +62,16 @@ def serve_on_cards(
         reusable: the reusable devices of each card.
     """
     reused, fresh, _ = serve(kind, sum(amounts), sum(reusable))
+    within_parts = min(reused, sum(map(min, amounts, reusable)))
+    surplus = reused - within_parts
     served = []
     for amount, card_reusable in zip(amounts, reusable, strict=True):
-        card_reused = min(card_reusable, reused)
+        card_within = min(amount, card_reusable, within_parts)
+        card_surplus = min(card_reusable - card_within, surplus)
+        card_reused = card_within + card_surplus
         card_fresh = min(max(amount - card_reused, 0), fresh)
-        reused, fresh = reused - card_reused, fresh - card_fresh
+        within_parts, surplus = within_parts - card_within, surplus - card_surplus
+        fresh -= card_fresh
         served.append(_served(kind, card_reused, card_fresh, card_reusable))
     return served
 

@@ -5,7 +5,7 @@ them or as the node's label ``gpu-model`` does.
 ``use-gpu-uuid``, ``nouse-gpu-uuid``: cards. Lists are comma-separated; empty entries are ignored.
 ``gpu-policy``: which card a share prefers.
 ``gpu-node-policy``: which node the scheduler extender prefers.
-``gpu-link``: what must connect several cards of a container.
+``gpu-link``: what must connect several cards of a container, whole or shared.
 ``vcuda-core-limit``: cores that a share may use in all while other cores of its card are idle.
 """
 

@@ -78,10 +78,14 @@ def need_of(demand: Demand) -> CardNeed:
     uneven = demand.cores % demand.split or demand.memory % demand.split
     whole = not demand.is_share
     if not demand.cards or uneven or (whole and demand.cores % CORES_PER_CARD):
-        raise NoPlacement(  # a pod created while no webhook could deny it
-            f"{_format(demand)} fit no card: a share of one card is 1 to 99 cores, whole cards are "
-            f"a multiple of {CORES_PER_CARD}"
+        rule = (
+            "they cannot be divided evenly"
+            if uneven
+            else "a share of one card is 1 to 99 cores, whole cards are a multiple of "
+            f"{CORES_PER_CARD}"
         )
+        # A pod created while no webhook could deny it.
+        raise NoPlacement(f"{_format(demand)} fit no card: {rule}")
     # A card may get one block more than another: Demand.per_card gives it to the first.
     per_card = Amounts(demand.cores_per_card, demand.most_per_card(Resource.MEMORY))
     return CardNeed(demand, per_card)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from operator import methodcaller
 from sys import intern
 from typing import Any, NamedTuple, TypeAlias
 
@@ -165,7 +164,7 @@ def _read_demand(obj: Mapping[str, Any], names: Names) -> _Demand:
     core, memory, name = names.core, names.memory, container.get("name")
     counts = limits.get(core), limits.get(memory), requests.get(core), requests.get(memory)
     annotations = obj["metadata"].get("annotations") or _NOTHING
-    divided = any(map(methodcaller("startswith", names.gpu_cards_prefix), annotations))
+    divided = names.gpu_cards_prefix in "\n".join(annotations)  # faster than one by one
     if type(name) is str and not divided and _PLAIN.issuperset(map(type, counts)):
         return _demand_of(name, counts, names)
     return read_pod_demand(obj, names)
@@ -283,7 +282,7 @@ class PodClass(NamedTuple):
         needs: the need of each container, in the same order.
         wishes: the author's wishes.
         problem: why no node can ever serve the pod; empty if a node may.
-        shares: number of containers that share a card.
+        shares: number of cards that containers share, each counted for itself.
         most_cards: the need of the container with the most cards.
         peak: the most that the whole pod holds at one time.
     """
@@ -318,7 +317,7 @@ def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
         needs,
         wishes,
         "",
-        sum(need.demand.is_share for need in needs),
+        sum(need.demand.cards for need in needs if need.demand.is_share),
         max(needs, key=lambda need: need.demand.cards),
         Amounts(*(most_at_once(demand, each) for each in RESOURCES)),
     )

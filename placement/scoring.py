@@ -126,8 +126,10 @@ def best_set(  # noqa: PLR0913 -- all criteria of the comparison
     cost = [size[1] for size in cards.sizes]
     if is_share:
         ranked = rank_for_share(need, fitting, cards, free, policy=policy, own=own)
+        whole = whole_cards(cards, free) if policy is Policy.BINPACK else frozenset()
         for rank, position in enumerate(ranked):
-            cost[position] = rank
+            # A whole card costs more than all cards that are shared already.
+            cost[position] = rank + len(fitting) ** 2 * (position in whole)
     return cards.links.best(
         need.demand.cards,
         fitting,

@@ -9,7 +9,7 @@ next container also finds a good set.
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 from contract.inventory import Inventory
 
@@ -50,6 +50,10 @@ class Links:
                 if is_linked:
                     self._linked_pairs[kind] |= {(one, other), (other, one)}
 
+    def __len__(self) -> int:
+        """Return the number of cards."""
+        return len(self._scores)
+
     def score(self, one: int, other: int) -> int:
         """Return the score of a pair."""
         return self._scores[one][other]
@@ -69,16 +73,37 @@ class Links:
             cards: their positions.
             link: one of :data:`contract.wishes.LINKS`; empty demands nothing.
         """
-        if not link or len(cards) < 2:
-            return True
-        linked, unreached = self._linked_pairs[link], set(cards[1:])
-        reached = [cards[0]]
-        while reached and unreached:
-            card = reached.pop()
-            neighbours = {each for each in unreached if (card, each) in linked}
-            unreached -= neighbours
-            reached += neighbours
-        return not unreached
+        return not link or len(cards) < 2 or len(self.connected(cards, link)) == 1
+
+    def connected(self, cards: Sequence[int], link: str) -> list[list[int]]:
+        """Divide cards into the largest sets that fulfil the wish *link*, each in their order."""
+        if not link:
+            return [[*cards]]
+        linked, left, found = self._linked_pairs[link], [*cards], list[list[int]]()
+        while left:
+            reached = {left[0]}
+            to_visit = [left[0]]
+            while to_visit:
+                card = to_visit.pop()
+                neighbours = [
+                    each for each in left if (card, each) in linked and each not in reached
+                ]
+                reached.update(neighbours)
+                to_visit += neighbours
+            found.append([card for card in left if card in reached])
+            left = [card for card in left if card not in reached]
+        return found
+
+    def alike(self, link: str) -> Sequence[int]:
+        """Return a class of each card: cards of one class are connected to the same others.
+
+        If they are exchanged for each other, sets of cards still fulfil the wish *link* as before.
+        """
+        return _alike(self, link)
+
+    def is_linked(self, one: int, other: int, link: str) -> bool:
+        """Return whether two cards are connected directly as the wish *link* demands."""
+        return (one, other) in self._linked_pairs[link]
 
     def lost_score(self, card: int, free: AbstractSet[int]) -> int:
         """Return the sum of the scores that the cards in *free* lose if *card* is taken."""
@@ -114,6 +139,23 @@ class Links:
         return _best(self, size, tuple(cards), frozenset(free), frozenset(must), tuple(cost), link)
 
 
+@lru_cache(maxsize=1024)  # few nodes differ in their links
+def _alike(links: Links, link: str) -> Sequence[int]:
+    classes: list[int] = []
+    for card in range(len(links)):
+        for other in {*classes}:
+            if all(
+                links.is_linked(card, each, link) == links.is_linked(other, each, link)
+                for each in range(len(links))
+                if each not in {card, other}
+            ):
+                classes.append(other)
+                break
+        else:
+            classes.append(card)
+    return classes
+
+
 @lru_cache(maxsize=16384)  # many nodes have the same cards free
 def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
     links: Links,
@@ -128,14 +170,21 @@ def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
     if size == 1:
         candidates = [index for index, each in enumerate(cards) if not must or each in must]
         return (cards[min(candidates, key=lambda index: prices[index])],)
+    found = links.connected(cards, link)
+    connected = [part for part in found if len(part) >= size and must <= {*part}]
+    index_of = {each: index for index, each in enumerate(cards)}
     search = _CardSearch(
         size,
         [[links.score(one, other) for other in cards] for one in cards],
         prices,
-        frozenset(index for index, each in enumerate(cards) if each in must),
-        lambda chosen: links.fulfils([cards[index] for index in chosen], link),
+        frozenset([index_of[each] for each in must]),
+        # Any other set fulfils the wish as little as these.
+        (lambda chosen: links.fulfils([cards[index] for index in chosen], link))
+        if connected
+        else (lambda _: False),
     )
-    return tuple(cards[index] for index in search.best())
+    parts = [[index_of[each] for each in part] for part in connected or [[*cards]]]
+    return tuple(cards[index] for index in search.best(parts))
 
 
 class _CardSearch:
@@ -154,47 +203,50 @@ class _CardSearch:
         self._prices = prices
         self._must = sorted(must)
         self._fulfils = fulfils
-        self._others = [index for index in range(len(scores)) if index not in must]
 
-    def best(self) -> tuple[int, ...]:
-        """Return the best of all sets or, if they are too many, the best greedily grown set."""
-        missing = self._size - len(self._must)
-        groups = self._interchangeable_groups()
-        sets = list(islice(choices(groups, missing), _MOST_SETS + 1))
-        if len(sets) > _MOST_SETS:
-            sets = [self._grow(first) for first in self._others]
-        else:
-            sets = [[*self._must, *more] for more in sets]
+    def best(self, parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """Return the best set whose cards are all of one part."""
+        sets = chain.from_iterable(map(self._sets, parts))
         return min((self._rank(each), tuple(sorted(each))) for each in sets)[1]
 
-    def _interchangeable_groups(self) -> list[list[int]]:
-        """Group interchangeable cards: equal cost, and equal links to every other card.
+    def _sets(self, part: Sequence[int]) -> list[list[int]]:
+        """Return all sets of a part or, if they are too many, greedily grown ones."""
+        others = [index for index in part if index not in self._must]
+        groups = self._interchangeable_groups(others)
+        sets = list(islice(choices(groups, self._size - len(self._must)), _MOST_SETS + 1))
+        if len(sets) > _MOST_SETS:
+            return [self._grow(first, others) for first in others]
+        return [[*self._must, *more] for more in sets]
+
+    def _interchangeable_groups(self, cards: Sequence[int]) -> list[list[int]]:
+        """Group cards with equal links to every other card, the cheapest of each group first.
 
         Only sets with the first cards of each group are compared: one set instead of thousands if
         all cards of a node are alike, and at most 85 with four switches of four cards each.
         """
         groups: list[list[int]] = []
-        for each in self._others:
+        compared = [*self._must, *cards]
+        for each in sorted(cards, key=lambda each: (self._prices[each], each)):
             for group in groups:
-                if self._interchangeable(group[0], each):
+                if self._interchangeable(group[0], each, compared):
                     group.append(each)
                     break
             else:
                 groups.append([each])
         return groups
 
-    def _interchangeable(self, one: int, other: int) -> bool:
-        return self._prices[one] == self._prices[other] and all(
+    def _interchangeable(self, one: int, other: int, compared: Sequence[int]) -> bool:
+        return all(
             self._scores[one][each] == self._scores[other][each]
-            for each in range(len(self._scores))
+            for each in compared
             if each not in (one, other)
         )
 
-    def _grow(self, first: int) -> list[int]:
+    def _grow(self, first: int, cards: Sequence[int]) -> list[int]:
         """Grow a set from one card, by the best next card each time."""
         chosen = [*self._must, first]
         while len(chosen) < self._size:
-            others = (each for each in self._others if each not in chosen)
+            others = (each for each in cards if each not in chosen)
             chosen.append(min(others, key=lambda each: self._rank([*chosen, each])))
         return chosen
 

@@ -1,9 +1,9 @@
 """The score of a node for a pod that fits there: 0 to 10. Pure.
 
-It is the mean of up to two parts. The first is how full the node would be, by the resource of which
-less would remain: fuller is better with ``binpack``, emptier with ``spread``. The second is, for
-a pod with several whole cards, how well they would be connected; for shares with ``binpack``, how
-many of them would get a card that is already shared, so that whole cards stay whole.
+It is the mean of up to three parts. The first is how full the node would be, by the resource of
+which less would remain: fuller is better with ``binpack``, emptier with ``spread``. The second is,
+for a container with several cards, how well they would be connected. The third is, for shares with
+``binpack``, how many of their cards are already shared, so that whole cards stay whole.
 """
 
 from functools import lru_cache
@@ -39,7 +39,7 @@ def score(pod_class: PodClass, snapshot: NodeSnapshot, fit: Fit, policy: Policy)
     if largest is not None and largest.demand.cards > 1:
         cards = snapshot.node.card_set_for(pod_class.wishes)
         parts.append(_connection(largest, cards, snapshot.free, pod_class.wishes.link))
-    elif policy is Policy.BINPACK and pod_class.shares:
+    if policy is Policy.BINPACK and pod_class.shares:
         parts.append(1 - min(fit.newly_shared / pod_class.shares, 1))
     return min(max(int(HIGHEST * sum(parts) / len(parts) + 0.5), 0), HIGHEST)
 

@@ -20,6 +20,7 @@ from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import search, steps_of
 from placement.errors import NoPlacement
 from placement.pods import MOST_REMEMBERED, PodClass
+from placement.scoring import Policy
 from placement.search import ContainerStep, Rows
 
 _MOST_TRIES = 2000
@@ -74,7 +75,7 @@ def _decide(pod_class: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedula
             pod_class, cards, free
         )  # a search might give up before it finds this
     try:
-        plan = search(_steps(pod_class), cards, free, None, _MOST_TRIES)
+        plan = search(_steps(pod_class), cards, free, _policy(pod_class), _MOST_TRIES)
     except NoPlacement:
         return _not_enough_free(pod_class, cards, free)
     newly_shared = 0
@@ -83,6 +84,12 @@ def _decide(pod_class: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedula
         shared = {card for step, part in steps if step.need.demand.is_share for card in part.cards}
         newly_shared = sum([free[position].cores == CORES_PER_CARD for position in shared])
     return Fit(newly_shared)
+
+
+def _policy(pod_class: PodClass) -> Policy | None:
+    """Return how cards are chosen: ``None`` is faster, but ignores the links of shared cards."""
+    divided = any(need.demand.split > 1 for need in pod_class.needs)
+    return Policy.BINPACK if divided else None
 
 
 def _is_enough(wanted: Amounts, cards: CardSet, free: Rows) -> bool:
@@ -125,19 +132,23 @@ def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
     most, available = max([need.demand.cards for need in pod_class.needs]), len(cards.usable)
     short = next(
         (
-            format_count(need.per_card[column], unit)
+            (format_count(need.per_card[column], unit), need.demand.cards if found else 0)
             for need in pod_class.needs
             for column, unit in enumerate(_UNITS)
-            if sum([size[column] >= need.per_card[column] for size in sizes]) < need.demand.cards
+            if (found := sum([size[column] >= need.per_card[column] for size in sizes]))
+            < need.demand.cards
         ),
-        "",
+        None,
     )
     if not sizes:
         reason = _all_excluded(cards, wishes)
     elif len(sizes) < most:
         reason = f"fewer than {most} {kinds}"
     elif short:
-        reason = f"no {kind} has {short}"
+        amount, wanted = short
+        reason = (
+            f"fewer than {wanted} {kinds} have {amount}" if wanted else f"no {kind} has {amount}"
+        )
     elif available < most:
         fit = _lacking(cards)
         reason = f"fewer than {most} {fit} {kinds}" if available else f"no {fit} {kind}"
@@ -161,10 +172,11 @@ def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unsched
     for need in pod_class.needs:
         if len(cards.fitting(free, need.per_card)) < need.demand.cards:
             return Unschedulable(_too_full(need, kind, kinds), unresolvable=False)
-    most = max([need.demand.cards for need in pod_class.needs])
     reason = f"no {kind} is left for one of {len(pod_class.needs)} containers"
-    if wishes.link and most > 1:
-        reason = f"no {most} {kinds} {LINK_PHRASES[wishes.link]} are free"
+    largest = max(pod_class.needs, key=lambda need: need.demand.cards)
+    if wishes.link and largest.demand.cards > 1:
+        are_free = f"have {_amounts(largest)} free" if largest.demand.is_share else "are free"
+        reason = f"no {largest.demand.cards} {kinds} {LINK_PHRASES[wishes.link]} {are_free}"
     return Unschedulable(reason, unresolvable=False)
 
 
@@ -189,8 +201,13 @@ def _all_excluded(cards: CardSet, wishes: Wishes) -> str:
 
 
 def _too_full(need: CardNeed, kind: str, kinds: str) -> str:
-    pairs = zip(need.per_card, _UNITS, strict=True)
-    wanted = " and ".join(format_count(count, unit) for count, unit in pairs if count)
+    wanted = _amounts(need)
     if need.demand.cards == 1:
         return f"no {kind} has {wanted} free"
     return f"fewer than {need.demand.cards} {kinds} have {wanted} free"
+
+
+def _amounts(need: CardNeed) -> str:
+    """Return what a container needs of each card, as text."""
+    pairs = zip(need.per_card, _UNITS, strict=True)
+    return " and ".join(format_count(count, unit) for count, unit in pairs if count)

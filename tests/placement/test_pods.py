@@ -334,6 +334,10 @@ def test_a_pod_class_has_the_whole_pods_demand() -> None:
     assert found.shares == 2
     assert found.most_cards is not None
     assert found.most_cards.demand.cards == 3
+    divided = a_pod("b", (30, 4), (60, 8), split={"c1": 4}).pod_class
+    assert divided != a_pod("b", (30, 4), (60, 8)).pod_class
+    assert divided.shares == 5
+    assert divided.peak == (90, 12)
 
 
 def test_an_init_container_runs_beside_the_sidecars_that_stand_before_it() -> None:
@@ -353,6 +357,9 @@ def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:
     assert a_pod("a", (150, 4)).pod_class.problem == (
         "150 cores and 4 memory blocks fit no card: a share of one card is 1 to 99 cores, whole "
         "cards are a multiple of 100"
+    )
+    assert a_pod("a", (60, 8), split={"c0": 3}).pod_class.problem == (
+        "60 cores and 8 memory blocks over 3 cards fit no card: they cannot be divided evenly"
     )
     assert a_pod("a", (60, 4), (60, 4), inits=[(100, 0)]).pod_class.problem == (
         "container c1: the kubelet would first reuse 40 cores of init containers before it, but "

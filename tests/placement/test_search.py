@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,15 +13,17 @@ from contract.demand import (
     Demand,
 )
 from contract.inventory import Amounts, Inventory, Link
+from contract.resource import Resource
 from contract.reusable import NO_ROOM, SPLIT, find_leftover_conflicts
+from contract.wishes import LINKS as LINKS_WISHED
 from placement.capacity import CardSet, need_of
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
-from placement.scoring import Policy
+from placement.scoring import Policy, rank_for_share
 from placement.search import ContainerPlan, ContainerStep, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
-from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card
 from tests.examples import share
 
 LINKS = Links(Inventory(tuple(map(card, range(16)))))
@@ -49,10 +52,14 @@ def room(
 
 
 def pod(*containers: tuple[Any, ...], **first: Any) -> list[ContainerStep]:
-    """Containers ``c0`` ... by cores, memory and kind; *first* is what is special of the first."""
+    """Containers ``c0`` ... by cores, memory, kind and number of cards over which they are divided.
+
+    *first* is what is special of the first.
+    """
     steps = []
-    for index, (cores, memory, *kind) in enumerate(containers):
-        asked = container(f"c{index}", cores, memory, kind=kind[0] if kind else MAIN, index=index)
+    for index, (cores, memory, *more) in enumerate(containers):
+        kind = more[0] if more else MAIN
+        asked = ContainerDemand(f"c{index}", kind, index, Demand(cores, memory, *more[1:]))
         steps.append(ContainerStep(asked, need_of(asked.demand)))
     return [replace(steps[0], **first), *steps[1:]]
 
@@ -62,7 +69,7 @@ def plan(
     rooms: Sequence[Room],
     *,
     links: Links = LINKS,
-    policy: Policy = Policy.BINPACK,
+    policy: Policy | None = Policy.BINPACK,
     size: int = 10,
     **given: Any,
 ) -> tuple[ContainerPlan, ...] | None:
@@ -139,6 +146,60 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
     assert "gpu-link" not in refusal([strict], rooms[:1], links=links)
     share = replace(pod((50, 2))[0], link="nvlink")
     assert planned([share], rooms[:1], links=links) == {"c0": [0]}
+
+
+@pytest.mark.parametrize("asked", [(200, 2), (120, 2, MAIN, 2)])
+@pytest.mark.parametrize("policy", [*Policy, None])
+def test_strict_links_of_several_containers_are_tried_in_all_ways(
+    asked: tuple[Any, ...], policy: Policy | None
+) -> None:
+    """The best pair is in the middle of a chain, and would leave two cards without a link."""
+    ways = {(0, 1): "NV1", (1, 2): "NV2", (2, 3): "NV1"}
+    links = Links(Inventory(tuple(map(card, range(4))), tuple(map(Link, ways, ways.values()))))
+    steps = [replace(step, link="nvlink") for step in pod(asked, asked)]
+    rooms = [room(each) for each in range(4)]
+    found = planned(steps, rooms, links=links, policy=policy)
+    assert sorted(found.values()) == [[0, 1], [2, 3]]
+
+
+def test_a_share_of_several_cards_gets_the_best_connected_ones() -> None:
+    """Also if these are whole, and other cards would be shared already."""
+    ways = {(0, 1): "PIX", (2, 3): "NV4"}
+    links = Links(Inventory(tuple(map(card, range(4))), tuple(map(Link, ways, ways.values()))))
+    rooms = [room(0, 60), room(1, 60), room(2), room(3)]
+    for policy in Policy:
+        found = planned(pod((100, 2, MAIN, 2)), rooms, links=links, policy=policy)
+        assert found == {"c0": [2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [(Policy.BINPACK, [1, 3]), (Policy.SPREAD, [0, 4]), (None, [1, 3])]
+)
+def test_of_equally_connected_cards_it_gets_those_that_shares_of_one_card_would(
+    policy: Policy | None, expected: list[int]
+) -> None:
+    rooms = [room(0), room(1, 60), room(2, 20), room(3, 70), room(4, 100)]
+    for order in (rooms, rooms[::-1]):
+        assert planned(pod((100, 2, MAIN, 2)), order, policy=policy) == {"c0": expected}
+
+
+def test_with_binpack_it_keeps_cards_whole_even_if_the_shared_ones_are_less_full() -> None:
+    """Two pairs on a switch each; of one of them a card is whole, and the other is the fullest."""
+    ways = {(0, 1): "PIX", (2, 3): "PIX"}
+    links = Links(Inventory(tuple(map(card, range(4))), tuple(map(Link, ways, ways.values()))))
+    rooms = [room(0, 50), room(1), room(2, 80), room(3, 90)]
+    assert planned(pod((100, 2, MAIN, 2)), rooms, links=links) == {"c0": [2, 3]}
+
+
+def test_a_share_of_several_cards_has_equal_parts_of_different_cards() -> None:
+    assert plan(pod((60, 6, INIT, 2), (80, 6, MAIN, 2)), [room(0), room(1, 40, 3)]) == (
+        ContainerPlan((0, 1), (Amounts(30, 3), Amounts(30, 3))),
+        ContainerPlan((0, 1), (Amounts(10, 0), Amounts(10, 0))),
+    )
+    assert refusal(pod((80, 4, MAIN, 2)), [room(0), room(1, 39)]) == (
+        "no card fits 80 cores and 4 memory blocks over 2 cards: 2 cards needed, 1 found; "
+        "GPU-0: fits; GPU-1: 39 of 40 cores free"
+    )
 
 
 def test_a_plan_counts_newly_taken_slots() -> None:
@@ -345,10 +406,18 @@ _demands = st.one_of(
     st.tuples(st.sampled_from([100, 200]), st.integers(0, 8)),
 )
 _containers = st.lists(
-    st.builds(lambda counts, kind: (*counts, kind), _demands, st.sampled_from(ContainerKind)),
+    st.builds(
+        lambda counts, kind, split: (
+            (counts[0] * split, counts[1] * split, kind, split)
+            if counts[0] < 100
+            else (*counts, kind)
+        ),
+        *(_demands, st.sampled_from(ContainerKind), st.sampled_from([1, 1, 2, 3])),
+    ),
     min_size=1,
     max_size=4,
 )
+_kinds = st.sampled_from(ContainerKind)
 _rooms = st.lists(
     st.tuples(st.sampled_from([0, 30, 50, 60, 100]), st.integers(0, 8), st.booleans()),
     min_size=1,
@@ -369,33 +438,90 @@ def _check(
         assert free.covers(held)
 
 
-@settings(max_examples=share(150))
-@given(_containers, _rooms, st.sampled_from(Policy))
-def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
-    containers: list[tuple[Any, ...]],
-    capacities: list[tuple[int, int, bool]],
-    policy: Policy,
-) -> None:
-    steps = pod(*containers)
-    given_rooms = [
-        room(index, cores, memory, unhealthy="lost" if unhealthy else "")
-        for index, (cores, memory, unhealthy) in enumerate(capacities)
+@st.composite
+def _searches(draw: st.DrawFn) -> tuple[list[ContainerStep], list[Room], Links]:
+    """Draw a pod with divided shares, and cards of all kinds, in the middle of its admission."""
+    shares = st.builds(
+        lambda each, blocks, split: (each * split, blocks * split, split),
+        *(st.sampled_from([10, 30, 50, 60]), st.integers(1, 4), st.integers(1, 4)),
+    )
+    whole = st.tuples(st.sampled_from([100, 200]), st.integers(0, 8), st.just(1))
+    drawn = draw(st.lists(st.tuples(shares | shares | whole, _kinds), min_size=1, max_size=3))
+    count = draw(st.integers(1, 5))
+    amounts = st.tuples(st.sampled_from([0, 30, 50, 60, 100]), st.integers(0, 8))
+    left = st.sampled_from([(0, 0)] * 4 + [(10, 1), (30, 0), (50, 4)])
+    words = st.sampled_from([""] * 4 + ["lost"])
+    rooms = [
+        room(at, *draw(amounts), left=draw(left), unhealthy=draw(words), excluded=draw(words))
+        for at in range(count)
     ]
-    asked = [step.container for step in steps]
-    healthy = [each for each in given_rooms if not each.unhealthy]
-    free = {
-        f"GPU-{each.number}": {CORE: each.free.cores, MEMORY: each.free.memory} for each in healthy
-    }
-    left = {uuid: {CORE: 0, MEMORY: 0} for uuid in free}
+    ways = st.sampled_from(["SYS", "NODE", "PIX", "NV1"])
+    pairs = [Link(pair, draw(ways)) for pair in combinations(range(count), 2)]
+    numa = st.sampled_from([0, 1, None])
+    links = Links(
+        Inventory(tuple(replace(card(at), numa=draw(numa)) for at in range(count)), tuple(pairs))
+    )
+    link = draw(st.sampled_from(["", *LINKS_WISHED]))
+    steps = [
+        replace(step, link=link)
+        for step in pod(*((cores, memory, kind, split) for (cores, memory, split), kind in drawn))
+    ]
+    size = steps[0].need.demand.cards
+    named = (
+        draw(st.sets(st.integers(0, count), min_size=size, max_size=size)) if size <= count else ()
+    )
+    special = draw(st.sampled_from(["", "", "chosen", "strict", "fixed"])) if named else ""
+    if special in {"chosen", "strict"}:
+        chosen = tuple(f"GPU-{at}" for at in named)
+        steps[0] = replace(steps[0], chosen=chosen, strict=special == "strict")
+    elif special == "fixed" and max(named) < count and steps[0].need.demand.memory:
+        need = steps[0].need
+        need = need._replace(per_card=need.per_card._replace(cores=0))
+        fixed = tuple(sorted(named))
+        steps[0] = replace(steps[0], need=need, lacking=frozenset({MEMORY}), fixed=fixed)
+    return steps, rooms, links
+
+
+@settings(max_examples=share(200))
+@given(_searches(), st.sampled_from(Policy) | st.none())
+def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
+    drawn: tuple[list[ContainerStep], list[Room], Links], policy: Policy | None
+) -> None:
+    steps, rooms, links = drawn
+    number = {f"GPU-{each.number}": each.number for each in rooms}
+
+    def may_have(asked: ContainerDemand, cards: tuple[str, ...]) -> bool:
+        step = steps[asked.index]
+        at = [number[each] for each in cards]
+        usable = not any(rooms[each].unhealthy or rooms[each].excluded for each in at)
+        strict = not step.strict or {*step.chosen} == {*cards}
+        fixed = not step.fixed or {*step.fixed} == {*at}
+        return usable and strict and fixed and links.fulfils(at, step.link)
+
+    free, left = (
+        {
+            uuid: dict(zip(Resource, getattr(rooms[at], what), strict=True))
+            for uuid, at in number.items()
+        }
+        for what in ("free", "left")
+    )
+    possible = can_be_placed(
+        [step.container for step in steps],
+        free,
+        left,
+        may_have=may_have,
+        held={step.container.name: CORE for step in steps if step.fixed},
+    )
     try:
-        found = plan(steps, given_rooms, policy=policy, most_tries=10**6)
+        found = plan(steps, rooms, links=links, policy=policy, most_tries=10**6)
     except NoPlacement:
-        assert not can_be_placed(asked, free, left)
+        assert not possible
         return
     assert found is not None
-    assert can_be_placed(asked, free, left)
-    _check(found, asked, given_rooms)
-    assert not any(given_rooms[at].unhealthy for each in found for at in each.cards)
+    assert possible
+    _check(found, [step.container for step in steps], rooms)
+    for step, part in zip(steps, found, strict=True):
+        assert may_have(step.container, tuple(f"GPU-{at}" for at in part.cards))
 
 
 @given(_demands, _rooms, st.sampled_from(Policy))
@@ -434,6 +560,61 @@ def test_a_pod_does_not_fit_empty_cards_if_and_only_if_the_webhook_denies_it(
     else:
         assert found is not None
         assert not rules
+
+
+@given(st.data(), st.sampled_from(Policy))
+def test_a_share_of_several_cards_gets_the_best_set_of_all(
+    data: st.DataObject, policy: Policy
+) -> None:
+    """By links; then binpack begins few whole cards; then the cards that shares of one would."""
+    ways = st.sampled_from(["SYS", "PIX", "NV1"])
+    pairs = [Link(pair, data.draw(ways)) for pair in combinations(range(6), 2)]
+    links = Links(Inventory(tuple(map(card, range(6))), tuple(pairs)))
+    free = st.tuples(st.sampled_from([20, 50, 80, 100]), st.integers(2, 10))
+    rooms = [room(at, *data.draw(free)) for at in range(6)]
+    (step,) = pod((30 * (size := data.draw(st.integers(2, 4))), 2 * size, MAIN, size))
+    sizes = [Amounts(100, 10)] * 6
+    cards = CardSet([f"GPU-{at}" for at in range(6)], sizes, links, [""] * 6, [""] * 6)
+    amounts = [each.free for each in rooms]
+    ranked = rank_for_share(
+        step.need, cards.fitting(amounts, step.need.per_card), cards, amounts, policy=policy
+    )
+    assume(len(ranked) >= size)
+
+    def rank(chosen: tuple[int, ...]) -> tuple[float, ...]:
+        worst, total = links.quality(chosen)
+        begun = sum(amounts[at].cores == 100 for at in chosen) * (policy is Policy.BINPACK)
+        return -worst, -total, begun, sum(map(ranked.index, chosen))
+
+    best = min(combinations(sorted(ranked), size), key=lambda chosen: (rank(chosen), chosen))
+    assert planned([step], rooms, links=links, policy=policy) == {"c0": list(best)}
+
+
+_SIXTEEN = [room(at, cores=61 + at, memory=10 + at) for at in range(16)]
+"""Cards of which no two are alike: there are 12,870 ways to take eight."""
+
+
+@pytest.mark.parametrize("link", ["", "numa"])
+@pytest.mark.parametrize("policy", [*Policy, None])
+def test_eight_of_sixteen_cards_are_found_with_few_tries(link: str, policy: Policy | None) -> None:
+    numa = [replace(card(at), numa=at % 2) for at in range(16)]
+    pairs = [Link(pair, "PIX") for pair in combinations(range(16), 2) if sum(pair) % 3]
+    links = Links(Inventory(tuple(numa), tuple(pairs)))
+    asked = [(60 * 8, 16, MAIN, 8), (30 * 8, 8, MAIN, 8), (30 * 8, 8, MAIN, 8)]
+    steps = [replace(step, link=link) for step in pod(*asked)]
+    found = plan(steps[:2], _SIXTEEN, links=links, policy=policy, size=30, most_tries=2)
+    assert found is not None
+    both = plan(steps[1:], _SIXTEEN, links=links, policy=policy, size=30, most_tries=2)
+    assert both is not None
+    assert plan(steps, _SIXTEEN, links=links, policy=policy, size=30, most_tries=20) is not None
+
+
+def test_a_search_for_links_is_given_up_after_too_many_sets_without_them() -> None:
+    """Each set of a chain of cards is connected only if it has no gap."""
+    chain = [Link((at, at + 1), "NV1") for at in range(15)]
+    links = Links(Inventory(tuple(map(card, range(16))), tuple(chain)))
+    steps = [replace(step, link="nvlink") for step in pod(*[(60 * 8, 8, MAIN, 8)] * 3)]
+    assert plan(steps, _SIXTEEN, links=links, size=30, most_tries=20) is None
 
 
 def test_a_search_on_sixteen_cards_tries_few_of_many_combinations() -> None:

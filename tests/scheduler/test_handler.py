@@ -99,6 +99,39 @@ def test_a_pod_is_filtered_prioritized_and_bound(stage: Stage) -> None:
     assert stage.count('request_duration_seconds_count{verb="filter"}') == 1
 
 
+def test_halves_of_two_cards_go_where_two_cards_have_room(stage: Stage) -> None:
+    """Counted in totals, all but n1 and n6 have 120 cores and 16 blocks."""
+    for name, cards in (("n2", 2), ("n3", 2), ("n4", 4), ("n5", 2)):
+        stage.state.put_node(make_node(name, cards))
+    stage.state.put_node(make_node("n6", 2, blocks=[32, 4]))
+    taken = {"n2": ["0"], "n3": ["0", "1"], "n4": ["0", "1", "2"]}
+    for node, indices in taken.items():
+        for card in indices:
+            held = (30, 4) if node == "n3" else (60, 4)
+            stage.state.put_pod(make_pod(f"{node}-{card}", held, node=node, annotations=hint(card)))
+    pods = [make_pod(name, (120, 16), split={"c0": 2}) for name in ("a", "b")]
+    args = {"Pod": pods[0], "NodeNames": [f"n{number}" for number in range(1, 7)]}
+    found = stage.post("filter", args)
+    assert found["NodeNames"] == ["n3", "n5"]
+    full = "gpu-turnstile: fewer than 2 cards have 60 cores and 8 blocks free"
+    assert found["FailedNodes"] == {"n2": full, "n4": full}
+    assert found["FailedAndUnresolvableNodes"] == {
+        "n1": "gpu-turnstile: fewer than 2 cards",
+        "n6": "gpu-turnstile: fewer than 2 cards have 8 blocks",
+    }
+    assert stage.post("prioritize", {**args, "NodeNames": ["n3", "n5"]}) == [
+        {"Host": "n3", "Score": 6},
+        {"Host": "n5", "Score": 2},
+    ]
+    for pod, node in zip(pods, ("n3", "n3"), strict=True):
+        name = pod["metadata"]["name"]
+        stage.api.pods[name] = pod
+        binding = {"PodName": name, "PodNamespace": "default", "PodUID": f"u-{name}", "Node": node}
+        error = "gpu-turnstile: node n3: fewer than 2 cards have 60 cores and 8 blocks free"
+        assert stage.post("bind", binding) == {"Error": "" if name == "a" else error}
+    assert pods[0]["metadata"]["annotations"].items() >= hint("0,1").items()
+
+
 def test_whole_nodes_are_returned_whole(stage: Stage) -> None:
     nodes = {"metadata": {}, "items": [make_node("n1", 1), make_node("n7", 1, unhealthy=[0])]}
     args = {"Pod": POD, "Nodes": nodes, "NodeNames": None}

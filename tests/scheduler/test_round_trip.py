@@ -5,7 +5,7 @@ allocator, with a kubelet's bookkeeping; what the agent records is read by the e
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hypothesis import example, given, settings
@@ -47,7 +47,7 @@ class Cluster:
     def bind(self, name: str, pod: "Limits") -> bool:
         """Have the extender bind a pod; tell whether it did."""
         obj = self.api.pods[name] = make_pod(
-            name, *pod.mains, inits=pod.inits, sidecars=pod.sidecars
+            name, *pod.mains, inits=pod.inits, sidecars=pod.sidecars, split=pod.split
         )
         self.state.put_pod(obj)
         try:
@@ -94,6 +94,7 @@ class Limits(NamedTuple):
     mains: Sequence[tuple[int, int]]
     inits: Sequence[tuple[int, int]] = ()
     sidecars: Sequence[tuple[int, int]] = ()
+    split: Mapping[str, int] = {}
 
 
 _limit = st.sampled_from([(10, 1), (30, 4), (60, 4), (100, 9), (200, 8), (50, 16)])
@@ -104,6 +105,24 @@ _pods = st.builds(
     st.lists(_limit, min_size=1, max_size=2),
     st.lists(_on_one_card, max_size=1),
     st.lists(_limit, max_size=1),
+    st.just({}),
+)
+
+
+def _divided(pod: Limits, cards: int, *, first: bool, init: bool) -> Limits:
+    """Divide a container's share, and that of an init container before it, over several cards."""
+    (cores, blocks), *others = pod.mains
+    if cores >= 100:
+        return pod
+    total, name = (cores * cards, min(blocks, 8) * cards), "c0" if first else f"c{len(others)}"
+    mains = [total, *others] if first else [*others, total]
+    if init and first:
+        return Limits(mains, [(10 * cards, cards)], split={name: cards, "i0": cards})
+    return pod._replace(mains=mains, split={name: cards})
+
+
+_divided_pods = st.builds(
+    _divided, _pods, st.integers(2, CARDS), first=st.booleans(), init=st.booleans()
 )
 _SIDECAR_BEFORE = [Limits([(60, 4)]), Limits([(30, 4)], sidecars=[(30, 4)]), Limits([(60, 4)])]
 
@@ -111,7 +130,11 @@ _SIDECAR_BEFORE = [Limits([(60, 4)]), Limits([(30, 4)], sidecars=[(30, 4)]), Lim
 @settings(deadline=None, max_examples=share(100))
 @example(_SIDECAR_BEFORE, Policy.BINPACK, [1, 2, 0])
 @example([Limits([(200, 8)], inits=[(100, 9)])], Policy.BINPACK, [0])
-@given(st.lists(_pods, min_size=1, max_size=6), st.sampled_from(Policy), st.permutations(range(6)))
+@given(
+    st.lists(_pods | _divided_pods, min_size=1, max_size=6),
+    st.sampled_from(Policy),
+    st.permutations(range(6)),
+)
 def test_the_cards_that_were_chosen_are_the_cards_that_containers_get(
     pods: list[Limits], policy: Policy, order: list[int]
 ) -> None:

@@ -55,6 +55,24 @@ def test_only_the_cards_that_fit_count_for_a_sets_connection() -> None:
     assert scored(pod, node, (100, 32), (90, 32), (100, 32)) == 4
 
 
+def test_a_share_of_several_cards_goes_where_these_are_connected_and_begun() -> None:
+    node = a_node("n1", 3, links={(0, 1): "NV4", (0, 2): "SYS", (1, 2): "SYS"})
+    pod = a_pod("a", (60, 4), split={"c0": 2})
+    begun = [(60, 32), (60, 32), (100, 32)]  # (47 of 100 held, best links, no card begun) / 3
+    assert scored(pod, node, *begun) == 8
+    assert scored(pod, node, (100, 32), (60, 32), (60, 32)) == 7  # one card begun
+    assert scored(pod, node, (60, 32), (20, 32), (60, 32)) == 6  # no link between those with room
+    assert scored(pod, node, *begun, policy=SPREAD) == 8  # fullness and links alone
+
+
+def test_of_a_pod_with_whole_cards_and_a_share_both_count() -> None:
+    """Links, and whether the share begins a card."""
+    node = a_node("n1", 3, links={(0, 1): "NV4", (0, 2): "SYS", (1, 2): "SYS"})
+    pod = a_pod("a", (200, 4), (30, 4))
+    assert scored(pod, node, (100, 32), (100, 32), (60, 32)) == 10  # (90 of 100, 1, 1) / 3
+    assert scored(pod, node, (100, 32), (100, 32), (100, 32)) == 6  # (77 of 100, 1, 0) / 3
+
+
 def test_unhealthy_cards_have_no_free_capacity() -> None:
     node = a_node("n1", 2, unhealthy=[1])
     assert scored(a_pod("a", (50, 4)), node, (50, 32), (100, 32)) == 10
@@ -63,12 +81,13 @@ def test_unhealthy_cards_have_no_free_capacity() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 32)), min_size=2, max_size=2),
     st.sampled_from([(10, 1), (50, 8), (100, 4), (200, 8)]),
+    st.sampled_from([{}, {"c0": 2}]),
     st.sampled_from(Policy),
 )
 def test_scores_are_within_what_kube_scheduler_takes(
-    free: list[tuple[int, int]], limit: tuple[int, int], policy: Policy
+    free: list[tuple[int, int]], limit: tuple[int, int], split: dict[str, int], policy: Policy
 ) -> None:
-    node, pod = a_node("n1", 2), a_pod("a", limit)
+    node, pod = a_node("n1", 2), a_pod("a", limit, split=split if limit[0] < 200 else {})
     view = NodeSnapshot(node, free)
     fit = check(pod.pod_class, view)
     if isinstance(fit, Fit):

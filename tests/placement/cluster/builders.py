@@ -68,6 +68,7 @@ def make_pod(
     *limits: tuple[int, int],
     inits: Sequence[tuple[int, int]] = (),
     sidecars: Sequence[tuple[int, int]] = (),
+    split: Mapping[str, int] | None = None,
     node: str = "",
     annotations: Mapping[str, str] | None = None,
     phase: str = "Pending",
@@ -76,6 +77,7 @@ def make_pod(
 ) -> Json:
     """A pod with containers ``c<i>``, init containers ``i<i>`` and sidecars ``s<i>``.
 
+    *split* has the numbers of cards over which the shares of containers are divided.
     Its UID is ``u-<name>`` unless told; without one it is what a simulated API server takes.
     """
     early = [
@@ -90,7 +92,12 @@ def make_pod(
         spec["initContainers"] = early
     if node:
         spec["nodeName"] = node
-    metadata: Json = {"name": name, "namespace": namespace, "annotations": dict(annotations or {})}
+    divided = {NAMES.gpu_cards_of(each): str(cards) for each, cards in (split or {}).items()}
+    metadata: Json = {
+        "name": name,
+        "namespace": namespace,
+        "annotations": {**divided, **(annotations or {})},
+    }
     if uid != "":
         metadata["uid"] = uid or f"u-{name}"
     return {

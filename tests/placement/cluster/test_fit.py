@@ -43,6 +43,14 @@ ALL = [(100, 32), (100, 32)]
             *(a_pod("a", (60, 4), (60, 4), (30, 4)), [(80, 32), (60, 32)]),
             "no card is left for one of 3 containers",
         ),
+        (
+            *(a_pod("a", (100, 20), split={"c0": 2}), [(90, 32), (49, 32)]),
+            "fewer than 2 cards have 50 cores and 10 blocks free",
+        ),
+        (
+            *(a_pod("a", (100, 20), (60, 2), split={"c0": 2}), [(100, 32), (50, 32)]),
+            "no card is left for one of 2 containers",
+        ),
     ],
 )
 def test_slots_held_by_other_plugins_are_shown_as_not_free(
@@ -57,6 +65,8 @@ def test_slots_held_by_other_plugins_are_shown_as_not_free(
     [
         (a_pod("a", (60, 40)), "no card has 40 blocks"),
         (a_pod("a", (300, 4)), "fewer than 3 cards"),
+        (a_pod("a", (90, 6), split={"c0": 3}), "fewer than 3 cards"),
+        (a_pod("a", (80, 80), split={"c0": 2}), "no card has 40 blocks"),
         (a_pod("a", (150, 4)), "150 cores and 4 memory blocks fit no"),
     ],
 )
@@ -67,6 +77,15 @@ def test_requests_that_the_node_can_never_serve_are_distinguished(
     assert isinstance(found, Unschedulable)
     assert found.unresolvable
     assert found.reason.startswith(reason)
+
+
+def test_a_node_on_which_some_cards_are_too_small_has_fewer_not_none() -> None:
+    """Of whole cards, and of shares of several."""
+    snapshot = NodeSnapshot(a_node("n1", 2, blocks=[32, 16]), [(100, 32), (100, 16)])
+    for pod in (a_pod("a", (200, 40)), a_pod("a", (100, 40), split={"c0": 2})):
+        assert check(pod.pod_class, snapshot) == Unschedulable(
+            "fewer than 2 cards have 20 blocks", unresolvable=True
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,6 +120,12 @@ def test_cards_that_must_hold_together_are_asked_for_as_a_set() -> None:
         check(pair.pod_class, NodeSnapshot(node, [(50, 32), (50, 32), (100, 32), (100, 32)]))
         == Fit()
     )
+    halves = a_pod("c", (120, 4), split={"c0": 2}, annotations=wish(gpu_link="nvlink"))
+    assert check(halves.pod_class, split) == Unschedulable(
+        "no 2 cards connected by NVLink have 60 cores and 2 blocks free", unresolvable=False
+    )
+    smaller = a_pod("c", (100, 4), split={"c0": 2}, annotations=wish(gpu_link="nvlink"))
+    assert isinstance(check(smaller.pod_class, split), Fit)
     one = a_pod("c", (100, 4), annotations=wish(gpu_link="nvlink"))
     assert check(one.pod_class, split) == Fit()
 
@@ -115,10 +140,12 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
     node = a_node("n1", 5, links={pair: data.draw(ways) for pair in combinations(range(5), 2)})
     free = [(data.draw(st.sampled_from([40, 100])), 32) for _ in node.cards]
     size, link = data.draw(st.integers(2, 4)), data.draw(st.sampled_from(LINKS))
-    pod = a_pod("a", (100 * size, 4), annotations=wish(gpu_link=link))
-    whole = [at for at, (cores, _) in enumerate(free) if cores == 100]
+    each = data.draw(st.sampled_from([100, 60, 40]))
+    split = {} if each == 100 else {"c0": size}
+    pod = a_pod("a", (each * size, 4 * size), split=split, annotations=wish(gpu_link=link))
+    fitting = [at for at, (cores, _) in enumerate(free) if cores >= each]
     links, view = node.card_set.links, NodeSnapshot(node, free)
-    possible = any(links.fulfils(each, link) for each in combinations(whole, size))
+    possible = any(links.fulfils(each, link) for each in combinations(fitting, size))
     assert isinstance(check(pod.pod_class, view), Fit) == possible
     try:
         planned = plan_pod(pod, node, view.free, Policy.BINPACK)
@@ -150,6 +177,17 @@ def test_a_fit_counts_newly_shared_cards() -> None:
     assert check(pod.pod_class, NodeSnapshot(node, [(100, 32), (20, 32)])) == Fit(1)
     two = a_pod("b", (60, 4), (60, 4))
     assert check(two.pod_class, NodeSnapshot(node, [(100, 32), (60, 32)])) == Fit(1)
+    halves = a_pod("c", (60, 4), split={"c0": 2})
+    assert check(halves.pod_class, NodeSnapshot(node, [(100, 32), (60, 32)])) == Fit(1)
+    assert check(halves.pod_class, NodeSnapshot(node, [(100, 32), (100, 32)])) == Fit(2)
+
+
+def test_of_a_share_of_several_cards_those_count_that_it_would_get() -> None:
+    """Links come first, so it begins two whole cards although two shared ones have room."""
+    node = a_node("n1", 4, links={(0, 1): "SYS", (2, 3): "NV4"})
+    free = [(60, 32), (60, 32), (100, 32), (100, 32)]
+    halves = a_pod("c", (100, 4), split={"c0": 2})
+    assert check(halves.pod_class, NodeSnapshot(node, free)) == Fit(2)
 
 
 @pytest.mark.parametrize("inits", [[], [(1, 1)]])
@@ -185,18 +223,27 @@ _free = st.lists(
 )
 _limits = st.lists(_limit, min_size=1, max_size=3)
 _few = st.lists(_limit, max_size=1)
+_splits = st.dictionaries(st.sampled_from(["c0", "c1", "i0", "s0"]), st.integers(2, 4), max_size=2)
 
 
 @patient
-@given(_limits, _few, _few, _free)
+@given(_limits, _few, _few, _splits, _free)
 def test_a_pod_that_fits_has_a_placement_and_another_has_none(
     limits: list[tuple[int, int]],
     inits: list[tuple[int, int]],
     sidecars: list[tuple[int, int]],
+    splits: dict[str, int],
     free: list[tuple[int, int]],
 ) -> None:
     """Against a plan of all containers by the agent's own search, and against every combination."""
-    pod = a_pod("a", *limits, inits=inits, sidecars=sidecars)
+    split = {}
+    for letter, listed in (("c", limits), ("i", inits), ("s", sidecars)):
+        for at, (cores, blocks) in enumerate(listed):
+            cards = splits.get(f"{letter}{at}")
+            if cards and cores < 100:
+                listed[at] = cores * cards, blocks * cards
+                split[f"{letter}{at}"] = cards
+    pod = a_pod("a", *limits, inits=inits, sidecars=sidecars, split=split)
     node = a_node("n1", len(free), blocks=16)
     view = NodeSnapshot(node, free)
     fits = isinstance(check(pod.pod_class, view), Fit)

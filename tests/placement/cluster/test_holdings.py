@@ -9,10 +9,12 @@ from placement.cluster.holdings import (
     ContainerCards,
     NodeSnapshot,
     Provenance,
+    held_by_container,
     held_by_pod,
     known_cards,
     simulate,
 )
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from tests.placement.cluster.builders import a_node, a_pod, hint, record
 
@@ -91,6 +93,43 @@ def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
     assert simulate(a_pod("a", (60, 4)), node, free, Policy.BINPACK)[1] == {0: (60, 4)}
     two = simulate(a_pod("b", (200, 4)), node, free, Policy.BINPACK)[1]
     assert two == {0: (100, 2), 1: (100, 2)}
+
+
+def test_a_share_of_several_cards_counts_in_equal_parts() -> None:
+    node = a_node("n1", 3)
+    free = [Amounts(100, 32), Amounts(70, 32), Amounts(60, 32)]
+
+    def pod(annotations: dict[str, str]) -> PodInfo:
+        return a_pod("a", (100, 8), split={"c0": 2}, annotations=annotations)
+
+    for annotations, source in (
+        (record(c0=([ONE, TWO], 100, 8)), Provenance.RECORDED),
+        (hint("0,1"), Provenance.CHOSEN),
+    ):
+        known = known_cards(pod(annotations), node)
+        assert known == {"c0": ContainerCards((0, 1), source)}
+        assert held_by_pod(pod({}).demand, known) == {0: (50, 4), 1: (50, 4)}
+    assert known_cards(pod(hint("0")), node) is None, "half of what it requests"
+    assert known_cards(pod(record(c0=([ONE], 100, 8))), node) is None
+    half = known_cards(pod(record(c0=([ONE, "X"], 100, 8))), node)
+    assert half is not None
+    assert held_by_pod(pod({}).demand, half) == {0: (50, 4)}, "the other is lost"
+    assert simulate(pod({}), node, free, Policy.BINPACK)[1] == {1: (50, 4), 2: (50, 4)}
+    assert simulate(pod({}), node, free, Policy.SPREAD)[1] == {0: (50, 4), 1: (50, 4)}
+    full = [Amounts(40, 32), Amounts(100, 32), Amounts(20, 32)]
+    assert simulate(pod({}), node, full, Policy.BINPACK)[1] == {0: (50, 4), 1: (50, 4)}
+
+
+def test_a_share_reuses_equal_parts_of_what_init_containers_left() -> None:
+    pod = a_pod("a", (60, 8), inits=[(100, 8)], split={"c0": 2, "i0": 2})
+    both = {"i0": on(0, 1), "c0": on(0, 1)}
+    assert held_by_container(pod.demand, both) == {
+        ("i0", 0): (20, 0),
+        ("i0", 1): (20, 0),
+        ("c0", 0): (30, 4),
+        ("c0", 1): (30, 4),
+    }
+    assert held_by_pod(pod.demand, both) == {0: (50, 4), 1: (50, 4)}
 
 
 def test_a_pod_that_asks_for_millions_of_cards_costs_no_more_than_another() -> None:

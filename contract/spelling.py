@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -121,8 +122,7 @@ def intended_wish(key: str, names: Names) -> str:
     plain = _plain(last)
     meant = WISHES.get(key) or _PLAIN_WISHES.get(plain)
     if meant is None and domain.lower() == names.domain:
-        (close,) = get_close_matches(plain, _PLAIN_OWN, 1, _CLOSE) or ("",)
-        meant = _PLAIN_OWN.get(close)
+        meant = _PLAIN_OWN.get(_close_to(plain))
     return f"{names.domain}/{meant}" if meant else ""
 
 
@@ -222,6 +222,12 @@ def keys_of(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
 
 def _plain(last: str) -> str:
     return last.lower().replace("-", "").replace("_", "").removesuffix("s")
+
+
+@lru_cache(maxsize=1024)
+def _close_to(plain: str) -> str:
+    """Return the most similar name of a wish; every GPU pod has some of our other names."""
+    return next(iter(get_close_matches(plain, _PLAIN_OWN, 1, _CLOSE)), "")
 
 
 def _last(name: str) -> str:

@@ -11,6 +11,6 @@ on disk. Why there is one: docs/decisions/0001-device-plugin-proxy.md.
                   registers    passes on    follows       decides     dials
 
 Only code that any device plugin needs belongs here. From this project it imports the generated
-stubs, the log format and the server of probes, all in ``common``. I/O: unix sockets and their
-folders, HTTP for probes and metrics.
+stubs, the resources that the kubelet knows, the log format and the server of probes, all in
+``common``. I/O: unix sockets and their folders, HTTP for probes and metrics.
 """

@@ -14,9 +14,9 @@ import os
 import time
 from pathlib import Path
 
+from common.known_resources import known_resources
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.calls import ProxiedCalls
-from proxy.checkpoint import known_resources
 from proxy.errors import RpcFailed
 from proxy.folder import Identity, has_no_listener
 from proxy.plugin import SERVICE

@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
+from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
 from proxy.errors import Code, RpcFailed
 from proxy.roster import Roster, unhealthy
 
@@ -13,9 +14,6 @@ log = logging.getLogger(__name__)
 
 MOST_PLUGINS = 16
 """Most registrations of one resource that are followed at a time."""
-
-HIDDEN_SECONDS = 5.0
-"""Longest time for which a resource is hidden: the checkpoint may be unreadable."""
 
 _TEST_CALL_SECONDS = 1.0
 _AGAIN_SECONDS = 0.5
@@ -249,10 +247,7 @@ class ProxiedResource:
         self.notify()
 
     def _reveal_late(self) -> None:
-        log.warning(
-            "devices shown although the kubelet may not know the plugin's other resources",
-            extra={"resource": self.name, "seconds": HIDDEN_SECONDS},
-        )
+        log.warning(SHOWN_LATE, extra={"resource": self.name, "seconds": HIDDEN_SECONDS})
         self.reveal()
 
     async def list_and_watch(self) -> AsyncIterator[bytes]:

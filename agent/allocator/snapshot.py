@@ -412,7 +412,11 @@ class _SnapshotBuilder:
         if kubelet_id.uid in history.freed:
             return True
         if self.listed is None:
-            return kubelet_id in history.ended or (info is not None and info.terminal)
+            # A pod that lacks devices after its admission was rejected, and runs nowhere.
+            rejected = kubelet_id in self.context.finished and (
+                SnapshotPod(kubelet_id, kubelet_id.uid, info, None, held).lacks
+            )
+            return rejected or kubelet_id in history.ended or (info is not None and info.terminal)
         if kubelet_id.uid in history.listed:
             return True
         if self.known.has_ended(info) if info is not None else self.context.synced:

@@ -15,7 +15,7 @@ next state. The clock is an argument; nothing here waits or does I/O.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 # The driver's error numbers, by NVIDIA's Xid catalog, "Xid Errors":
@@ -184,10 +184,10 @@ class CardHealth:
 
     @property
     def reason(self) -> str:
-        """Why the card is unhealthy: ``Xid 79 (GPU has fallen off the bus) at 12:00:01``."""
+        """Why the card is unhealthy, and since when: ``Xid 79 at 2026-11-21T12:00:01Z``."""
         if self.fault is None or self.since is None:
             return ""
-        return f"{self.fault.text} at {self.since:%H:%M:%S}"
+        return f"{self.fault.text} at {self.since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
     @property
     def is_event_only(self) -> bool:

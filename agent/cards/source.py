@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +12,7 @@ from agent.cards.health import CardFault, FaultKind, Probe
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.errors import SettingsError, Unavailable
+from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class FileSource:
         self._identity = self._identify()
         self.problem = ""
         """Why the edited file is not used; may be read from any thread."""
-        self.inventory = self._discovered = load_inventory(path)
+        self.inventory = self._discovered = self._served = load_inventory(path)
 
     def open(self) -> AbstractContextManager["FileSource"]:
         """Start a session."""
@@ -82,6 +84,9 @@ class FileSource:
                 self.problem = str(error)
                 more = {"reason": self.problem}
                 log.warning("cards file not used, the last one applies", extra=more)
+            else:
+                if late := _changed_beside_health(self._served, self.inventory):
+                    log.warning("edited cards count after a restart", extra={"cards": late})
         return self.inventory != self._discovered
 
     def _identify(self) -> tuple[int, ...]:
@@ -111,6 +116,16 @@ class FileSource:
         if card is None:
             return CardFault(FaultKind.LOST, "no longer in the cards file")
         return CardFault(FaultKind.ERROR, card.unhealthy) if card.unhealthy else Probe()
+
+
+def _changed_beside_health(served: Inventory, edited: Inventory) -> list[str]:
+    """Return the UUIDs of served cards of which another field than the health was edited."""
+    return [
+        card.uuid
+        for card in edited.cards
+        if (before := served.card(card.uuid)) is not None
+        and replace(card, unhealthy=before.unhealthy) != before
+    ]
 
 
 def open_source(cards: Path | None) -> CardSource:

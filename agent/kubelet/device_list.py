@@ -32,16 +32,10 @@ class HealthFeed:
         with self._changed:
             self._changed.notify_all()
 
-    def wait_for_change(
-        self, shown: frozenset[str], *, until: Callable[[], bool]
-    ) -> frozenset[str] | None:
-        """Wait until the unhealthy cards differ from *shown*, and return them.
-
-        Return ``None`` as soon as *until* returns true.
-        """
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until *condition* holds; it is checked after every ``wake``."""
         with self._changed:
-            self._changed.wait_for(lambda: until() or self.unhealthy() != shown)
-            return None if until() else self.unhealthy()
+            self._changed.wait_for(condition)
 
 
 def devices(

@@ -10,13 +10,16 @@ itself, until it finds the next proxy. The kubelet replaces a plugin by a newer 
 (K26), so only the end of the proxy itself is noticed, for some hundredths of a second.
 When the agent hands back to the next proxy, the end of its own streams makes the kubelet drop the
 proxy, which registers again (K18). It holds a call meanwhile, so that the kubelet admits no pod.
+
+Where the agent registers with the kubelet itself, it hides its resources until the kubelet knows
+all of them, as the proxy does (``common/known_resources.py``).
 """
 
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import grpc
@@ -25,6 +28,7 @@ from agent.host.stale_sockets import refuses
 from agent.kubelet.kubelet_instance import DirectoryWatch, identity
 from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
+from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE, known_resources
 from common.kubelet_api import CHECKPOINT_FILE, RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
@@ -225,20 +229,25 @@ class Registrar:
         return False
 
     def _register_all(self, target: Path, kubelet: _Kubelet) -> None:
-        """Register every resource, and wait until the kubelet has called ``ListAndWatch``.
+        """Register every resource, and wait until the kubelet has all lists.
 
         Raises:
             OSError: the kubelet has been replaced, or has dropped us already.
             grpc.RpcError: it refused, or did not respond in time.
         """
         served = self._served
-        stands_in = target == self._kubelet_socket and self._has_proxy
+        direct = not self._has_proxy or target == self._kubelet_socket
+        stands_in = direct and self._has_proxy
+        hidden = direct and not self._all_known()
+        self._set_hidden(hidden=hidden)
         streams = [(each.service, each.service.streams) for each in served.values()]
         self._register(target, kubelet)
         deadline = time.monotonic() + _STREAM_SECONDS
         for service, before in streams:
             if not service.wait_streamed(before, deadline - time.monotonic()):
                 raise OSError("the kubelet does not call ListAndWatch")
+        if hidden:
+            self._show_when_known([service for service, _ in streams])
         self._registered_with = kubelet
         if not all(service.streaming for service, _ in streams):
             self._registered_with = None  # a stream ended meanwhile: no further callback would come
@@ -251,6 +260,24 @@ class Registrar:
             self._on_proxy_end()
         self._stands_in = stands_in
         log.info("registered", extra={"resources": list(served)})
+
+    def _all_known(self) -> bool:
+        """Return whether the kubelet knows all resources: none is passed over (K11)."""
+        return self._services.keys() <= known_resources(self._checkpoint.parent)
+
+    def _show_when_known(self, services: Sequence[DevicePluginService]) -> None:
+        """Wait until the kubelet knows all resources, or a stream ends; then show the devices."""
+        self._wait(
+            lambda: self._all_known() or not all(each.streaming for each in services),
+            HIDDEN_SECONDS,
+        )
+        if all(each.streaming for each in services) and not self._all_known():
+            log.warning(SHOWN_LATE, extra={"seconds": HIDDEN_SECONDS})
+        self._set_hidden(hidden=False)
+
+    def _set_hidden(self, *, hidden: bool) -> None:
+        for each in self._served.values():
+            each.service.set_hidden(hidden=hidden)
 
     def _hand_back(self, target: Path, kubelet: _Kubelet) -> None:
         """Register with the next proxy, and end the streams to the kubelet.

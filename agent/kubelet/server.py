@@ -83,6 +83,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         """How many streams have begun."""
         self._open: set[int] = set()
         self._oldest = 0  # the oldest stream that may stay open
+        self._hidden = False
         self._pass = threading.Event()
         self._pass.set()
         self.held = 0
@@ -115,6 +116,17 @@ class DevicePluginService(rpc.DevicePluginServicer):
             self._pass.wait()
             with self._changed:
                 self.held -= 1
+
+    def set_hidden(self, *, hidden: bool) -> None:
+        """List every device as Unhealthy, or again by the health of its card."""
+        self._hidden = hidden
+        self._health_feed.wake()
+
+    def _unhealthy(self) -> frozenset[str]:
+        """Return the UUIDs of the cards to be listed as unhealthy."""
+        if self._hidden:
+            return frozenset(card.uuid for card in self._table.inventory.cards)
+        return self._health_feed.unhealthy()
 
     def end_older(self) -> None:
         """End all streams but the newest."""
@@ -159,10 +171,13 @@ class DevicePluginService(rpc.DevicePluginServicer):
         if not context.add_callback(ended):
             ended()
             return  # the call has already ended
-        unhealthy: frozenset[str] | None = self._health_feed.unhealthy()
-        while unhealthy is not None:
-            yield self._list(unhealthy)
-            unhealthy = self._health_feed.wait_for_change(unhealthy, until=is_over)
+        while not is_over():
+            shown = self._unhealthy()
+            yield self._list(shown)
+            self._wait_for_change(shown, is_over)
+
+    def _wait_for_change(self, shown: frozenset[str], is_over: Callable[[], bool]) -> None:
+        self._health_feed.wait_for(lambda: is_over() or self._unhealthy() != shown)
 
     def _list(self, unhealthy: frozenset[str]) -> api.ListAndWatchResponse:
         """Make the list, or return the last one if it is the same: pods fail until it is sent."""

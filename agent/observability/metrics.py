@@ -1,12 +1,14 @@
 """The agent's Prometheus metrics. The only importer of ``prometheus_client`` here."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from agent.observability.series import Series, card_series
+from contract.resource import Resource
 
 _NAMESPACE = "gpu_turnstile_agent"
 
@@ -76,6 +78,9 @@ class Metrics:
         self.refusals = counter(
             "refusals", "Calls of the kubelet that were refused.", ["call", "resource"]
         )
+        for call, resource in product(("prefer", "allocate", "prestart"), Resource):
+            # Prometheus' increase() sees nothing of a series that begins with its first storm.
+            self.refusals.labels(call, resource.value)
         self.corrections = counter(
             "corrections", "Guesses that the kubelet's checkpoint or List contradicted."
         )

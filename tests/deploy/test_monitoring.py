@@ -66,6 +66,18 @@ def test_every_metric_that_is_asked_for_is_exported_and_what_only_grows_is_a_rat
             assert re.search(rf"(rate|increase)\({name}", expression)
 
 
+def test_counters_of_alerts_exist_before_their_first_event() -> None:
+    """``increase`` sees nothing of a series that begins after 137 refusals within a scrape."""
+    rendered = (AgentMetrics().render(), WebhookMetrics().render(), SchedulerMetrics().render())
+    there = {line.split("{")[0].split()[0] for text in rendered for line in _samples(text)}
+    alerts = " ".join(each["expr"] for each in RULES["spec"]["groups"][0]["rules"])
+    assert set(re.findall(r"increase\((gpu_turnstile_\w+)", alerts)) <= there
+
+
+def _samples(text: bytes) -> list[str]:
+    return [line for line in text.decode().splitlines() if not line.startswith("#")]
+
+
 def test_tables_show_all_rows_of_one_moment() -> None:
     """Else Grafana shows the points of one series, and a list from which to choose others."""
     targets = [

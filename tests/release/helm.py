@@ -73,7 +73,7 @@ def values_for(taken: set[str]) -> dict[str, Any]:
     scheduling = "extender" if "scheduler-extender" in taken else "stock"
     return {
         "enforcement": next((each for each in ("vcuda", "hami-core") if each in taken), "none"),
-        "inject": next((each for each in INJECTIONS if each in taken), "devices"),
+        "inject": next((each for each in INJECTIONS if each in taken), "nodes"),
         "scheduling": "own" if "scheduler-own" in taken else scheduling,
         "components": {each: each in taken for each in components(DEPLOY) if each not in CHOSEN},
         "proxyImage": {"repository": "ghcr.io/gpu-turnstile/gpu-turnstile-proxy"},

@@ -151,8 +151,9 @@ def test_values_reach_the_pods(chart: Path) -> None:
 
 @pytest.mark.parametrize("mode", Injection)
 def test_every_injection_of_the_agent_can_be_chosen(mode: Injection, chart: Path) -> None:
-    given = {} if mode is Injection.NODES else {"inject": mode.value}
-    (agent,) = containers(pod_specs(render(chart, given))["DaemonSet/gpu-turnstile-agent"])
+    (agent,) = containers(
+        pod_specs(render(chart, {"inject": mode.value}))["DaemonSet/gpu-turnstile-agent"]
+    )
     assert environment(agent).get("GPU_TURNSTILE_INJECT", "nodes") == mode.value
 
 
@@ -169,6 +170,7 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
         ({"enforcment": "vcuda"}, r"dditional propert\w+ '?enforcment'? (is )?not allowed"),
         ({"components": {"veiw": True}}, r"components.*dditional propert\w+ '?veiw"),
         ({"namespaces": {"system": "default"}}, r"namespaces.system"),
+        ({"inject": "devices"}, r"inject.*nodes"),
         (
             {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},
             r"agent\.env\.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",

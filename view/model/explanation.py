@@ -78,6 +78,9 @@ class PodExplanation:
     steps: Annotated[tuple[ProgressStep, ...], "in order of time."]
     limits: Annotated[tuple[str, ...], "what its containers may use, and the units, in sentences."]
     errors: Annotated[tuple[str, ...], "errors in the request itself, as the webhook words them."]
+    warnings: Annotated[
+        tuple[str, ...], "annotations and labels that nobody reads, as the webhook words it."
+    ]
     nodes: Annotated[
         tuple[NodeFit, ...],
         "candidate cards: of its own node, or of all nodes while it is pending.",

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from contract.demand import ContainerDemand
 from contract.errors import InvalidStamp
 from contract.names import Names
+from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp
 from placement.pods import PodInfo, read_gpu_pod
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
@@ -36,6 +37,9 @@ class PodFacts:
     owner_uid: Annotated[str, "UID of its controller."]
     unscheduled: Annotated[
         tuple[str, str], "reason and message of the condition ``PodScheduled`` if it is false."
+    ]
+    warnings: Annotated[
+        tuple[str, ...], "what to write instead of annotations and labels that nobody reads."
     ]
 
     @property
@@ -78,7 +82,8 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         misplaced=_misplaced(info, phase, status),
         events=(),
     )
-    return PodFacts(info, report, owner_uid, _unscheduled(status))
+    warnings = tuple(map(clamp, advise_wishes(obj, names)))
+    return PodFacts(info, report, owner_uid, _unscheduled(status), warnings)
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:

@@ -268,6 +268,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
+        warnings=facts.warnings,
         nodes=tuple(node_fits),
         changes=advice.changes,
         no_change=advice.nothing,

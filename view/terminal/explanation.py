@@ -55,6 +55,7 @@ def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool =
     if explanation.deleted:
         page.insert(0, line(f"Deleted at {explanation.deleted}. Last known state:", f"bold {BAD}"))
     page += [line(f"Invalid request: {each}", BAD, indent=2) for each in explanation.errors]
+    page += [line(f"Warning: {each}", WARN) for each in explanation.warnings]
     if explanation.changes:
         page += [line(""), line("Ways to make it fit, smallest change first", BOLD)]
         page += show_changes(explanation.changes, most=None if wide else _MOST_CHANGES)

@@ -208,6 +208,8 @@ HAS_ALL, GUEST_HAS_B = listed("p", c0=ALL_B), listed("q", c0={CORE: B})
         "no List: that it was listed says nothing": (None, FILE, {"listed": {"u-p"}}, BOTH),
         "no List: it may run on, and be offered (K15)": (None, FILE, UNKNOWN_OFFERED, BOTH),
         "no List, and it had ended while there was one": (None, FILE, {"ended": {ME}}, {}),
+        "no List, and rejected while it lacked something": (None, INIT_ONLY, {"passed": {ME}}, {}),
+        "no List, passed, and it has all it asks for": (None, ALL, {"passed": {ME}}, BOTH),
         "an old List keeps it though it has ended (K8)": (
             [UNSEEN],
             INIT_ONLY,

@@ -250,8 +250,8 @@ def test_an_edited_cards_file_is_followed(scene: Scene, tmp_path: Path) -> None:
         assert watch.known.wait(20)
         write(f"{lines[0]}, health: too hot", lines[2])
         eventually(lambda: watch.withheld_cards() == {"GPU-0", "GPU-1"}, "both are unhealthy")
-        assert watch.unhealthy("GPU-0") == "too hot at 12:00:00"
-        assert watch.unhealthy("GPU-1") == "no longer in the cards file at 12:00:00"
+        assert watch.unhealthy("GPU-0") == "too hot at 2026-11-21T12:00:00Z"
+        assert watch.unhealthy("GPU-1") == "no longer in the cards file at 2026-11-21T12:00:00Z"
         eventually(lambda: watch.status.latecomers == ("GPU-2",), "it waits for a restart")
         write(*lines[:2])
         eventually(lambda: watch.status.latecomers == (), "the file is read")
@@ -363,7 +363,10 @@ def test_a_card_that_one_agent_did_not_find_is_still_unhealthy_for_the_next(
         pass
     with_faults.driver.found = TWO
     with with_faults.watching() as watch:
-        assert watch.unhealthy("GPU-1") == "Xid 79 (GPU has fallen off the bus) at 12:00:01"
+        assert (
+            watch.unhealthy("GPU-1")
+            == "Xid 79 (GPU has fallen off the bus) at 2026-11-21T12:00:01Z"
+        )
 
 
 def test_what_cannot_be_read_is_logged_and_means_nothing(
@@ -400,7 +403,7 @@ def test_no_card_is_healthy_without_a_working_session(
 ) -> None:
     scene.driver.failing |= dict.fromkeys(("wait", where), Unavailable("NVML: Uninitialized"))
     eventually(lambda: watch.unhealthy("GPU-0") and watch.unhealthy("GPU-1"), "no card is")
-    assert watch.status.health["GPU-0"].reason == "NVML: Uninitialized at 12:00:00"
+    assert watch.status.health["GPU-0"].reason == "NVML: Uninitialized at 2026-11-21T12:00:00Z"
     assert watch.inventory == TWO.inventory
     scene.driver.failing.clear()
     eventually(lambda: watch.status.problem == "", "it works again")

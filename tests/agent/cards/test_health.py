@@ -49,27 +49,30 @@ def health_after(*happenings: tuple[float, Happening], rules: Rules = RULES) -> 
 
 ASKS = Probe(uncorrectable=0, action="a reset of the card")
 REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
-    "what and when": ([(1, FELL_OFF)], "Xid 79 (GPU has fallen off the bus) at 12:00:01"),
-    "an Xid without a name": ([(0, xid_fault(999))], "Xid 999 at 12:00:00"),
+    "what and when": (
+        [(1, FELL_OFF)],
+        "Xid 79 (GPU has fallen off the bus) at 2026-11-21T12:00:01Z",
+    ),
+    "an Xid without a name": ([(0, xid_fault(999))], "Xid 999 at 2026-11-21T12:00:00Z"),
     "the first until a graver one": (
         [(1, LOST), (2, FELL_OFF), (3, LOST), (4, xid_fault(119))],
-        "Xid 79 (GPU has fallen off the bus) at 12:00:02",
+        "Xid 79 (GPU has fallen off the bus) at 2026-11-21T12:00:02Z",
     ),
     "the first before a lesser one": (
         [(1, FELL_OFF), (2, UNREADABLE)],
-        "Xid 79 (GPU has fallen off the bus) at 12:00:01",
+        "Xid 79 (GPU has fallen off the bus) at 2026-11-21T12:00:01Z",
     ),
     "a driver that asks for more": (
         [(0, CONTAINED), (400, ASKS)],
-        "the driver asks for a reset of the card at 12:06:40",
+        "the driver asks for a reset of the card at 2026-11-21T12:06:40Z",
     ),
     "rows that an agent that starts late finds": (
         [(5, Probe(uncorrectable=0, action="", defect="memory rows could not be remapped"))],
-        "memory rows could not be remapped at 12:00:05",
+        "memory rows could not be remapped at 2026-11-21T12:00:05Z",
     ),
     "errors before an agent that starts late": (
         [(5, Probe(uncorrectable=2)), (6, Probe(uncorrectable=2))],
-        "2 uncorrectable ECC errors since the driver was loaded at 12:00:05",
+        "2 uncorrectable ECC errors since the driver was loaded at 2026-11-21T12:00:05Z",
     ),
     "such errors of which the driver says that they take no reset": (
         [(5, Probe(uncorrectable=2, action=""))],
@@ -77,7 +80,7 @@ REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
     ),
     "new uncorrectable errors": (
         [(0, Probe(uncorrectable=1, action="")), (1, Probe(uncorrectable=3))],
-        "3 uncorrectable ECC errors, before 1 at 12:00:01",
+        "3 uncorrectable ECC errors, before 1 at 2026-11-21T12:00:01Z",
     ),
 }
 

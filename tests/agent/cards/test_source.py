@@ -46,6 +46,20 @@ def test_a_cards_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert caplog.messages == ["cards file not used, the last one applies"] * 2
 
 
+def test_an_edit_that_counts_only_after_a_restart_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "cards.yaml", ONE, OTHER)
+    source = FileSource(path)
+    write(path, f"{ONE}, health: too hot", f"{OTHER}, model: A30", "uuid: GPU-2, index: 2")
+    check(source, stale=True)
+    (line,) = caplog.records
+    assert (line.getMessage(), vars(line)["cards"]) == (
+        "edited cards count after a restart",
+        ["GPU-1"],
+    )
+
+
 def check(source: FileSource, *, stale: bool) -> None:
     assert source.stale is stale
 

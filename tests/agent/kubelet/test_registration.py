@@ -10,6 +10,7 @@ import pytest
 
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
+from common.known_resources import SHOWN_LATE
 from contract.resource import Resource
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
@@ -234,3 +235,50 @@ def test_a_kubelet_that_goes_while_the_sockets_are_made_is_waited_for(site: Site
     assert not site.registrar.registered
     site.kubelet.start()
     site.wait()
+
+
+# --- a kubelet that knows one resource only (K11) ------------------------------------------------
+
+
+def _healthy(site: Site) -> dict[str, int]:
+    return site.kubelet.capacity()[1]
+
+
+def test_devices_are_unhealthy_until_the_kubelet_knows_all_resources(site: Site) -> None:
+    known = threading.Event()
+    site.at["devices"] = lambda name: name != NAMES.memory or known.wait(DEADLINE_S)
+    site.begin()
+    eventually(lambda: NAMES.core in site.kubelet.capacity()[0], "it knows the cores")
+    assert _healthy(site) == {NAMES.core: 0}
+    known.set()
+    eventually(lambda: _healthy(site) == {NAMES.core: 100, NAMES.memory: 32}, "both are healthy")
+
+
+def test_a_kubelet_whose_checkpoint_has_all_resources_gets_each_list_once(site: Site) -> None:
+    def lists() -> list[tuple[str, int | None]]:
+        return [
+            (each.resource, each.available)
+            for each in site.kubelet.trace.events
+            if each.event == "devices"
+        ]
+
+    site.begin()
+    site.wait(1)
+    eventually(lambda: all(_healthy(site).values()), "both are healthy")
+    before = len(lists())
+    site.kubelet.restart()
+    site.wait(2)
+    eventually(lambda: all(_healthy(site).values()), "both are healthy")
+    assert sorted(lists()[before:]) == [(NAMES.core, 100), (NAMES.memory, 32)]
+
+
+def test_devices_are_shown_after_a_while_if_the_kubelet_never_knows_all(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.kubelet.registration.HIDDEN_SECONDS", 0.1)
+    ended = threading.Event()
+    site.at["devices"] = lambda name: name != NAMES.memory or ended.wait(DEADLINE_S)
+    site.begin()
+    eventually(lambda: _healthy(site) == {NAMES.core: 100}, "the cores are healthy")
+    ended.set()
+    assert SHOWN_LATE in {each.getMessage() for each in caplog.records}

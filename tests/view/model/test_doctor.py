@@ -394,6 +394,21 @@ def test_each_problem_is_the_only_finding(expected: str, changed: dict[str, obje
     assert wrong(**changed) == [expected]
 
 
+def test_a_page_to_read_comes_with_a_command_where_there_is_one() -> None:
+    pages = {
+        each.run
+        for changed in TROUBLES.values()
+        for each in findings(**changed)
+        if each.run.startswith("docs/")
+    }
+    assert pages == {
+        "docs/install.md#2-choose-scheduler-device-injection-and-enforcement",
+        "docs/install.md#what-you-need",
+        "docs/options.md#what-hami-core-needs-on-a-node",
+        "docs/upgrade.md#from-020",
+    }
+
+
 @pytest.mark.parametrize("component", ["certs", "scheduler-extender", "scheduler-own", "view"])
 def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> None:
     """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""

@@ -114,6 +114,16 @@ def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
 
 
+def test_a_pods_unread_wishes_are_named_with_what_to_write() -> None:
+    annotations = {"tencent.com/use-gputype": "A30", NAMES.predicate_time: "1"}
+    pod = make_pod("a", (30, 4), annotations=annotations)
+    pod["metadata"]["labels"] = {NAMES.gpu_policy: "pack", "app": "a"}
+    assert explanation_of(state_of([make_node("n1", 2)], [pod]), "a").warnings == (
+        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
+        "write tencent.com/gpu-policy in metadata.annotations, not in labels",
+    )
+
+
 _EPOCH = "1970-01-01T00:00:00Z"
 _TIMES = {"startedAt": "2025-11-22T08:00:00Z", "finishedAt": "2025-11-22T09:00:00Z"}
 _LOST = "ContainerStatusUnknown"

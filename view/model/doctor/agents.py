@@ -17,11 +17,11 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.doctor.nodes import FindingsByText
+from view.model.doctor.nodes import AGENT_LOGS, PODS_ON_NODE, FindingsByText
 
 _FAILING, _INFO = "gpu_turnstile_agent_requests_failing", "gpu_turnstile_agent_info"
-_PAGE = "docs/operate.md#the-agent-lacks-a-permission"
-_UNREACHABLE = "docs/operate.md#the-api-server-is-unreachable"
+_PAGE = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
+_UNREACHABLE = f"{PODS_ON_NODE}  # docs/operate.md#the-api-server-is-unreachable"
 _SILENT = "its agent is of a version that does not report this"
 _CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset gpu-turnstile-agent"
@@ -29,7 +29,7 @@ _PODS_OF_NODE = (
     "kubectl -n gpu-turnstile-node describe pods --selector "
     "app.kubernetes.io/name=gpu-turnstile-agent"
 )
-_DISK_FULL = "docs/operate.md#the-disk-is-full-or-read-only"
+_DISK_FULL = "kubectl describe node {}  # docs/operate.md#the-disk-is-full-or-read-only"
 _FOLDERS = {
     "state-dir": (Level.ERROR, "new GPU pods may be refused"),
     "plugin-dir": (Level.WARNING, "unhealthy cards and the current pod are not saved"),

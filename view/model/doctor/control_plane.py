@@ -185,7 +185,9 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
     if unreached:
         pods = f"{format_count(len(unreached), 'pod')} pending"
         text = f"a scheduler's requests to it fail ({pods}): {unreached[0]}"
-        yield error(text, "docs/operate.md#the-scheduler-extender-is-down")
+        yield error(
+            text, f"{_PODS.format(EXTENDER)}  # docs/operate.md#the-scheduler-extender-is-down"
+        )
         return
     if not installed(facts, EXTENDER):
         return
@@ -203,7 +205,7 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
             text += "no GPU pod was created since, or its scheduler cannot reach it"
         else:
             text += "GPU pods are scheduled by counts per node"
-        yield warning(text, "docs/scheduler.md")
+        yield warning(text, f"{_LOGS.format(EXTENDER)}  # docs/scheduler.md")
 
 
 def check_leftovers(facts: Facts) -> Iterator[Finding]:

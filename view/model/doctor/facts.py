@@ -57,7 +57,8 @@ class Finding:
     text: Annotated[str, "a sentence."]
     run: Annotated[
         str,
-        "the next command to run or page to read; empty if nothing is to be done.",
+        "the next command to run, perhaps with a page to read as its comment, or only the page; "
+        "empty if nothing is to be done.",
     ] = ""
     nodes: Annotated[
         tuple[str, ...], "nodes that it is about, sorted; empty if it is about no node."

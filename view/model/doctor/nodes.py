@@ -33,14 +33,23 @@ from view.model.nodes import NodeFacts
 from view.model.words import name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
-_POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
+PODS_ON_NODE = (
+    "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
+)
+AGENT_LOGS = (
+    "kubectl -n gpu-turnstile-node logs --selector app.kubernetes.io/name=gpu-turnstile-agent "
+    "--prefix --tail 50"
+)
 _AGAIN = "kubectl gpu doctor --node {}"
 _RECORDED_AFTER = timedelta(minutes=1)
 _STATUS_UPDATED_AFTER = timedelta(minutes=1)
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
-_UNHEALTHY = "docs/operate.md#a-card-is-unhealthy"
-_NOTHING_OFFERED = "docs/operate.md#the-node-offers-nothing"
+_ALL_PODS = (
+    "kubectl get pods --all-namespaces --field-selector spec.nodeName={}  # docs/gpu-operator.md"
+)
+_UNHEALTHY = "kubectl gpu nodes {}  # docs/operate.md#a-card-is-unhealthy"
+_NOTHING_OFFERED = f"{PODS_ON_NODE}  # docs/operate.md#the-node-offers-nothing"
 _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
 """With one of these problems the cards of a node are unknown."""
 
@@ -108,10 +117,12 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         counted.append(warning(text, _DAEMONSET.format(component)))
     for each in pods:
         if nodes is not None and each.node and each.node not in nodes:
-            found.add(Level.WARNING, each.node, "its pod is on a node that does not exist", _POD)
+            found.add(
+                Level.WARNING, each.node, "its pod is on a node that does not exist", PODS_ON_NODE
+            )
         elif each.node and each.node not in ready:
             text = f"not ready: {each.why or 'no reason given'}"
-            found.add(Level.ERROR, each.node, text, _POD if each.bound else _UNBOUND)
+            found.add(Level.ERROR, each.node, text, PODS_ON_NODE if each.bound else _UNBOUND)
     _compare_images(pods, found)
     yield from counted
     fine = f"ready on {len(ready)} of {daemonset.wanted} selected nodes"
@@ -144,17 +155,19 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
             if isinstance(samples, UnreadSource):
                 found.add(Level.UNKNOWN, node, f"{prefix}{samples.why}")
     unregistered = _nodes_with_zero(facts.agents, f"{_AGENT}registered")
-    found.add(Level.ERROR, unregistered, "the agent is not registered with the kubelet", _POD)
-    text = "PodResources List cannot be read: containers are identified by order"
-    page = "docs/operate.md#list-cannot-be-read"
-    found.add(Level.WARNING, _nodes_with_zero(facts.agents, f"{_AGENT}list_readable"), text, page)
-    text = "the kubelet's checkpoint cannot be read: containers start unverified"
-    page = "docs/operate.md#the-kubelets-checkpoint-cannot-be-read"
     found.add(
-        Level.WARNING, _nodes_with_zero(facts.agents, f"{_AGENT}checkpoint_readable"), text, page
+        Level.ERROR, unregistered, "the agent is not registered with the kubelet", PODS_ON_NODE
+    )
+    text = "PodResources List cannot be read: containers are identified by order"
+    run = f"{AGENT_LOGS}  # docs/operate.md#list-cannot-be-read"
+    found.add(Level.WARNING, _nodes_with_zero(facts.agents, f"{_AGENT}list_readable"), text, run)
+    text = "the kubelet's checkpoint cannot be read: containers start unverified"
+    run = f"{AGENT_LOGS}  # docs/operate.md#the-kubelets-checkpoint-cannot-be-read"
+    found.add(
+        Level.WARNING, _nodes_with_zero(facts.agents, f"{_AGENT}checkpoint_readable"), text, run
     )
     text = "its proxy reports all devices as unhealthy to the kubelet: no agent is running"
-    found.add(Level.ERROR, _nodes_with(facts.proxies, f"{_PROXY}given_up"), text, _POD)
+    found.add(Level.ERROR, _nodes_with(facts.proxies, f"{_PROXY}given_up"), text, PODS_ON_NODE)
     yield from found.findings("agents are registered; List and checkpoint can be read")
 
 
@@ -168,7 +181,7 @@ def check_other_plugins(facts: Facts) -> Iterator[Finding]:
             text = (
                 f"{name} is offered too: one card may be allocated to two pods that do not share it"
             )
-            found.add(Level.ERROR, node.node.name, text, "docs/gpu-operator.md")
+            found.add(Level.ERROR, node.node.name, text, _ALL_PODS)
     yield from found.findings(f"no GPU node offers {NVIDIA[0]} as well")
 
 
@@ -203,7 +216,8 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     )
     text = "the edited cards file cannot be used, the one before applies"
     edited = _nodes_with(facts.agents, f"{_AGENT}cards_file_problem")
-    found.add(Level.WARNING, edited, text, "docs/reference.md#cards-files")
+    run = f"{AGENT_LOGS}  # docs/operate.md#the-cards-file-is-not-used"
+    found.add(Level.WARNING, edited, text, run)
     cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
     text = f"{count} cards, all healthy"
     yield from found.findings(f"{text}; {cordoned} cordoned" if cordoned else text)
@@ -217,7 +231,7 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
         programs = _programs_on(facts, node, AGENT, PROXY)
         if problem is Problem.NO_INVENTORY and any(each.component == AGENT for each in programs):
             text = "the agent has not written its inventory of cards"
-            found.add(Level.ERROR, name, text, _POD)
+            found.add(Level.ERROR, name, text, PODS_ON_NODE)
         if problem in _NOT_KNOWN:
             continue
         pairs = zip(node.node.cards, node.node.sizes, strict=True)
@@ -247,7 +261,8 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
     found, compared = FindingsByText(), 0
     late = _nodes_with(facts.agents, f"{_AGENT}patches_pending")
     text = "allocations are not written to the pods yet"
-    found.add(Level.WARNING, late, text, "docs/operate.md#the-api-server-is-unreachable")
+    run = f"{AGENT_LOGS}  # docs/operate.md#the-api-server-is-unreachable"
+    found.add(Level.WARNING, late, text, run)
     nodes = () if isinstance(facts.nodes, UnreadSource) else facts.nodes
     existing = {
         each.node.name: {card.uuid for card in each.node.cards}
@@ -279,7 +294,8 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
                 found.add(Level.ERROR, each.node, f"{text}gpu-allocation", explain)
     for node, containers in unrecorded.items():
         text = f"running without a recorded card: {name_some(sorted(containers))}"
-        found.add(Level.ERROR, node, text, "docs/operate.md#the-agent-lacks-a-permission")
+        run = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
+        found.add(Level.ERROR, node, text, run)
     count = format_count(compared, "container")
     yield from found.findings(f"compared {count}: all match their annotation")
 

@@ -14,6 +14,7 @@ from view.model.doctor.facts import (
     ok,
     require,
 )
+from view.model.doctor.nodes import PODS_ON_NODE
 from view.model.pods import refusal_text
 from view.model.siblings import repeated
 from view.model.words import duration
@@ -25,7 +26,8 @@ _WITHOUT_PLUGIN = ("no healthy devices present", "client connection is closing")
 _BEFORE_START, _AFTER_START = timedelta(minutes=1), timedelta(seconds=30)
 """How long before and after the start of a proxy the end of the one before it fails pods."""
 
-_AGAIN = "docs/operate.md#a-deployment-is-refused-again-and-again"
+_EXPLAIN = "kubectl gpu explain -n {} {}"
+_AGAIN = f"{_EXPLAIN}  # docs/operate.md#a-deployment-is-refused-again-and-again"
 _OUTAGES = "docs/operate.md#restarts-and-outages"
 
 
@@ -60,7 +62,7 @@ def _report_loop(facts: Facts, refused: Sequence[RefusedPod]) -> Iterator[Findin
     if not often:
         return
     kind, _, name = last.pod.owner.partition("/")
-    text, run = refusal_text(last.pod.message) or last.pod.reason, "kubectl gpu explain -n {} {}"
+    text, run = refusal_text(last.pod.message) or last.pod.reason, _EXPLAIN
     if last.pod.misplaced:
         text, run = f"{last.pod.scheduler} does not see cards", _AGAIN
     text = f"{kind} {last.pod.namespace}/{name}: {often}, last {_ago(facts, last)}: {text}"
@@ -80,7 +82,8 @@ def _report_outage(facts: Facts, node: str, refused: Sequence[RefusedPod]) -> Fi
     start = starts.get(node)
     if start and any(-_BEFORE_START <= each.at - start <= _AFTER_START for each in refused):
         text += f": its proxy ended, the next one started at {start:%H:%M:%S} UTC"
-    return Finding("", Level.WARNING, text, _OUTAGES, (node,) if node else ())
+    run = f"{PODS_ON_NODE.format(node)}  # {_OUTAGES}" if node else _OUTAGES
+    return Finding("", Level.WARNING, text, run, (node,) if node else ())
 
 
 def _ago(facts: Facts, refused: RefusedPod) -> str:

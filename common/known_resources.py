@@ -1,13 +1,21 @@
 """Which resources the kubelet knows: the names in its checkpoint (K27, docs/kubelet-facts.md).
 
 A kubelet silently skips a resource that it does not know, and gives a container the others alone
-(K11). It reads the checkpoint when it starts, and writes it after each list of devices (K28).
+(K11). It reads the checkpoint when it starts, and writes it after each list of devices (K28). So a
+plugin of several resources hides them, by devices that are Unhealthy, until the checkpoint names
+all: the proxy does, and the agent where it registers with the kubelet directly.
 """
 
 import json
 from pathlib import Path
 
 from common.kubelet_api import CHECKPOINT_FILE
+
+HIDDEN_SECONDS = 5.0
+"""Longest time for which a resource is hidden: the checkpoint may be unreadable."""
+
+SHOWN_LATE = "devices shown although the kubelet may not know the plugin's other resources"
+"""Log message after that time."""
 
 
 def known_resources(folder: Path) -> frozenset[str]:

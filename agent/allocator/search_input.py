@@ -18,7 +18,7 @@ from contract.demand import ContainerDemand, PodDemand
 from contract.inventory import Amounts
 from contract.resource import Resource, count_of
 from contract.wishes import NO_WISHES, Wishes
-from placement.capacity import CardSet, need_of, shortfall
+from placement.capacity import CardSet, is_for_shares, need_of, shortfall
 from placement.pods import PodId
 from placement.scoring import Policy
 from placement.search import ContainerStep, Plan, bound_cards
@@ -132,6 +132,7 @@ class SearchInput:
             links,
             [withheld(card.uuid) for card in cards],
             [wishes.excludes(model=card.model, uuid=card.uuid) for card in cards],
+            frozenset([at for at, card in enumerate(cards) if is_for_shares(card, wishes)]),
         )
         # The slots that the kubelet offers, except those that another container holds (K15).
         taken = snapshot.taken(request.ref, request.resource, request.available)

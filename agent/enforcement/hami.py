@@ -43,6 +43,11 @@ Not adopted from HAMi:
 - ``CUDA_TASK_PRIORITY``, ``CUDA_OVERSUBSCRIBE``, ``/overrideEnv``: nothing here needs the first
   two, and the file is read only after the limits are fixed.
 
+On MIG instances the library limits memory only. It throttles by the use of processes, which NVML
+does not return there (``get_used_gpu_utilization`` in its
+``src/multiprocess/multiprocess_utilization_watcher.c``): the percentage would have no effect, so it
+is not set. HAMi itself does not load the library on instances.
+
 A soft limit (``vcuda-core-limit``) has no counterpart in HAMi-core: a share is limited to its own
 cores. As with HAMi, variables in the pod override these. A program that is linked statically, or to
 musl, runs without the library. Limits apply to the numbers that CUDA assigns: a program that hides
@@ -69,7 +74,7 @@ from agent.enforcement.hami_library import LIBRARY, HamiLibrary
 from agent.errors import EnforcementError
 from agent.host import directories
 from contract.demand import CORES_PER_CARD
-from contract.inventory import Card
+from contract.inventory import Card, is_instance_uuid
 from contract.resource import Resource
 from placement.pods import PodId
 
@@ -118,6 +123,8 @@ class HamiCore:
         shared = ContainerEdits(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
         if grant.slots >= CORES_PER_CARD:
             return shared  # whole cards
+        if any(map(is_instance_uuid, grant.cards)):
+            return shared.merged_with(self._loaded())
         limits = {
             "CUDA_DEVICE_SM_LIMIT": str(grant.slots),
             "GPU_CORE_UTILIZATION_POLICY": "FORCE",

@@ -335,11 +335,12 @@ def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_n
     """A kubelet may choose other devices than those that the agent prefers."""
     table = DeviceTable(Inventory((card(uuid="MIG-0"),)), BLOCK)
     cores = [f"MIG-0::{number}" for number in range(100)]
-    for wish, vetoed in (({}, True), ({"use_gpu_uuid": "MIG-0"}, False)):
+    wishes: list[dict[str, Any]] = [{}, {"use_gpu_uuid": "MIG-0"}]
+    for wish in wishes:
         node = Node(table=table)
         pod = make_pod("a", asks(100, 1), **wish)
         _has(node, pod, cores, ["MIG-0::0"])
-        if vetoed:
+        if not wish:
             with pytest.raises(GrantError, match="MIG-0, a MIG instance that they do not name"):
                 _start_by_the_file(node, pod)
         else:

@@ -1,6 +1,8 @@
 """MIG instances: a share may get one, any other container only if its author names it."""
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -121,6 +123,27 @@ def test_a_share_leaves_whole_cards_whole() -> None:
     assert check(pod_of((10, 1)).pod_class, NodeSnapshot(node, node.sizes)) == Fit(0)
     full = [Amounts(100, 158), Amounts(0, 0)]
     assert check(pod_of((10, 1)).pod_class, NodeSnapshot(node, full)) == Fit(1)
+
+
+def test_an_init_container_does_not_bind_whole_cards_to_an_instance() -> None:
+    """K7: the kubelet hands its devices to the container after it."""
+    node = node_of(inventory(A100, SMALL))
+    pod = a_pod("p", (100, 0), inits=[(10, 1)])
+    plan = plan_pod(pod, node, node.sizes, Policy.BINPACK)
+    assert plan is not None
+    assert {name: part.cards for name, part in plan.items()} == {"i0": (0,), "c0": (0,)}
+
+
+def test_readers_before_mig_instances_read_the_inventory() -> None:
+    """They take exactly these fields of a card, and refuse the inventory with any other."""
+    found = replace(inventory(SMALL).cards[0], capabilities=("/dev/nvidia-caps/nvidia-cap66",))
+    (card,) = json.loads(
+        encode_inventory(PublishedInventory(BLOCK, (found,), (), (found.size(BLOCK),)))
+    )["cards"]
+    assert list(card) == [
+        *("uuid", "index", "model", "memory", "numa", "health", "reason"),
+        *("freeCores", "freeBlocks"),
+    ]
 
 
 def test_the_refusal_names_the_rule() -> None:

@@ -27,22 +27,31 @@ class Demand:
     """The demand of one container: a count for each resource, in the order of :class:`Resource`.
 
     Attributes:
-        cores: hundredths of a card: 1 to 99 are a share of one card, more is whole cards.
-        memory: memory blocks; 0 if the container requests none.
+        cores: hundredths of a card, of all its cards together: fewer than 100 for each of *split*
+            cards are a share, more is whole cards.
+        memory: memory blocks, of all its cards together; 0 if the container requests none.
+        split: number of different cards over which a share is divided evenly (the annotation
+            ``gpu-cards-<container>``).
     """
 
     cores: int
     memory: int
+    split: int = 1
 
     @property
     def is_share(self) -> bool:
-        """Whether the container requests a share of one card, not whole cards."""
-        return 0 < self.cores < CORES_PER_CARD
+        """Whether the container requests shares of cards, not whole cards."""
+        return 0 < self.cores < CORES_PER_CARD * self.split
 
     @property
     def cards(self) -> int:
         """The number of cards that the container sees."""
-        return 1 if self.is_share else self.cores // CORES_PER_CARD
+        return self.split if self.is_share else self.cores // CORES_PER_CARD
+
+    @property
+    def cores_per_card(self) -> int:
+        """The cores that it has of each card."""
+        return self.cores // self.split if self.is_share else CORES_PER_CARD
 
     def most_per_card(self, resource: Resource) -> int:
         """Return the largest count that any one card provides."""

@@ -157,6 +157,11 @@ class Names:
         return f"{self.domain}/gpu-cards"
 
     @cached_property
+    def gpu_cards_prefix(self) -> str:
+        """Prefix of the pod annotations, by its author: over how many cards a share is divided."""
+        return f"{self.gpu_cards}-"
+
+    @cached_property
     def gpu_model(self) -> str:
         """Node label: the model of its cards, or ``mixed``."""
         return f"{self.domain}/gpu-model"
@@ -164,6 +169,14 @@ class Names:
     def of(self, resource: Resource) -> str:
         """Return the name of a resource."""
         return f"{self.domain}/vcuda-{resource}"
+
+    def gpu_cards_of(self, container: str) -> str:
+        """Return the annotation with the number of cards over which a container's share is divided.
+
+        Args:
+            container: its name; Kubernetes allows the annotation for up to 53 characters.
+        """
+        return f"{self.gpu_cards_prefix}{container}"
 
     def predicate_gpu_idx(self, ordinal: int | str) -> str:
         """Return the annotation with the card indices of one container.

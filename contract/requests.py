@@ -6,11 +6,13 @@ when it allocates devices. A limit of 0 counts as absent: the kubelet makes no c
 charts write it for a container without a GPU.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, islice
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.demand import (
     CORES_PER_CARD,
@@ -25,6 +27,7 @@ from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.resource import Resource, count_of
 from contract.reusable import find_leftover_conflicts
+from contract.text import format_count
 
 _MOST_BLOCKS = 2**24
 """More memory than any container gets: 16 TiB in blocks of 1 MiB, the smallest possible."""
@@ -33,8 +36,12 @@ USUAL_BLOCK = 2**28
 """Bytes of a memory block: gpu-manager's, and the agent's unless ``--memory-block`` is set."""
 
 _GIB = 2**30
-_MOST_CARDS = 16
-"""Cards of the largest nodes: so few cores of a share may have been meant as cards."""
+MOST_CARDS = 16
+"""Cards of the largest nodes: a share is divided over so many at most, and so few cores of a share
+may have been meant as cards."""
+
+_MOST_ANNOTATIONS = 32
+"""Most errors in annotations of one pod: a hostile one may have thousands."""
 
 
 # dict comes first: it is the usual case, and isinstance of an abstract class is slow.
@@ -52,14 +59,15 @@ def asks_for_gpus(spec: object, names: Names) -> bool:
 
 
 def read_pod_demand(
-    spec: object, names: Names, *, path: str = "spec"
+    pod: Mapping[str, Any], names: Names, *, path: str = ""
 ) -> tuple[PodDemand, tuple[FieldError, ...]]:
     """Read all requests that can be read and find all errors, without raising.
 
     Args:
-        spec: a pod spec as decoded JSON, possibly hostile.
-        names: the resource names to read.
-        path: path of the spec in its object, for the paths of errors.
+        pod: a pod or a pod template as decoded JSON, possibly hostile: its limits, and the
+            annotations ``gpu-cards-<container>``.
+        names: the names to read.
+        path: prefix of ``metadata`` and ``spec`` in the paths of errors.
 
     Returns:
         The requests whose counts can be read, also those that break a rule (such as 150 cores),
@@ -67,16 +75,23 @@ def read_pod_demand(
     """
     found: list[ContainerDemand] = []
     errors: dict[str, list[FieldError]] = {}  # by container, in their order
-    for field, index, container in walk_containers(spec):
+    splits, used = _find_splits(pod, names), set[str]()
+    for field, index, container in walk_containers(pod.get("spec")):
         if not _requests_gpus(container, names):
             continue
-        where = f"{path}.{field}[{index}].resources"
-        demand, errors[where] = _read_container(container, names, where)
+        where, name = f"{path}spec.{field}[{index}].resources", _name(container)
+        key = names.gpu_cards_of(name)
+        split = _Split(f"{path}metadata.annotations[{key}]", splits.get(key))
+        used.add(key)
+        demand, errors[where] = _read_container(container, names, where, split)
         if any(count_of(demand, each) for each in Resource):
-            found.append(ContainerDemand(_name(container), _kind(field, container), index, demand))
+            found.append(ContainerDemand(name, _kind(field, container), index, demand))
+    unused = splits.keys() - used
+    if unused and found:
+        errors["metadata"] = list(_find_unused_splits(unused, splits, found, names, path))
     for conflicting, (rule, detail) in find_leftover_conflicts(found):
         field = "containers" if conflicting.kind is ContainerKind.MAIN else "initContainers"
-        where = f"{path}.{field}[{conflicting.index}].resources"
+        where = f"{path}spec.{field}[{conflicting.index}].resources"
         limit, value = f"{where}.limits[{names.core}]", str(conflicting.demand.cores)
         errors[where].append(FieldError(limit, FieldFault.INVALID, detail, rule, value))
     return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
@@ -137,7 +152,7 @@ def _name(container: Mapping[str, Any]) -> str:
 
 
 def _read_container(
-    container: Mapping[str, Any], names: Names, path: str
+    container: Mapping[str, Any], names: Names, path: str, split: "_Split"
 ) -> tuple[Demand, list[FieldError]]:
     limits, requests = listings_of(container)
     counts: list[int] = []
@@ -148,10 +163,14 @@ def _read_container(
         errors += wrong
         if count is None:
             readable = False
-        elif resource is Resource.CORE:
+        elif resource is Resource.CORE and split.text is None:
             errors += _check_cores(count, limits, names, path)
         counts.append(max(count or 0, 0))
     demand = Demand(*counts)
+    if readable and split.text is not None:
+        cards, error = split.read(demand)
+        demand = replace(demand, split=cards)
+        errors += [error] if error else []
     if readable:  # otherwise the unreadable count has its own error
         errors += _check_together(demand, names, path)
     return demand, errors
@@ -261,6 +280,87 @@ def _check_cores(
         )
 
 
+class _Split(NamedTuple):
+    """An annotation that divides a share over several cards.
+
+    Attributes:
+        path: the annotation's.
+        text: its value; ``None`` if the pod does not have it.
+    """
+
+    path: str
+    text: object
+
+    def read(self, demand: Demand) -> tuple[int, FieldError | None]:
+        """Return the number of cards; 1 and the error if it breaks a rule.
+
+        An empty value counts as absent: charts write it if their user sets none.
+        """
+        if self.text == "":
+            return 1, None
+        cards = int(self.text) if isinstance(self.text, str) and _SPLIT.match(self.text) else 0
+        if not 1 <= cards <= MOST_CARDS:
+            return 1, self._error(f"must be a whole number from 1 to {MOST_CARDS}", "not-a-split")
+        if demand.cores >= cards * CORES_PER_CARD:
+            each = demand.cores // cards
+            return 1, self._error(
+                f"divides a share, which has 1 to {CORES_PER_CARD - 1} cores of each card, but "
+                f"{demand.cores} cores over {format_count(cards, 'card')} are {each} of each: "
+                f"request fewer cores, or leave this out for whole cards",
+                "split-of-whole-cards",
+            )
+        for resource in Resource:
+            count = count_of(demand, resource)
+            if count % cards:
+                below, above = count - count % cards, count - count % cards + cards
+                return 1, self._error(
+                    f"{resource.format_count(count)} cannot be divided evenly over {cards} cards: "
+                    f"request {f'{below} or ' if below else ''}{above}",
+                    "split-uneven",
+                )
+        return cards, None
+
+    def _error(self, detail: str, rule: str) -> FieldError:
+        return FieldError(self.path, FieldFault.INVALID, detail, rule, quote(self.text))
+
+
+_SPLIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
+
+
+def _find_splits(pod: Mapping[str, Any], names: Names) -> dict[str, object]:
+    """Return the annotations that divide shares, by name."""
+    metadata = pod.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, _MAPPINGS) else None
+    if not isinstance(annotations, _MAPPINGS):
+        return {}
+    prefix = names.gpu_cards_prefix
+    return {
+        key: value
+        for key, value in annotations.items()
+        if isinstance(key, str) and key.startswith(prefix)
+    }
+
+
+def _find_unused_splits(
+    unused: Iterable[str],
+    splits: Mapping[str, object],
+    found: Sequence[ContainerDemand],
+    names: Names,
+    path: str,
+) -> Iterator[FieldError]:
+    """Yield an error for each annotation that names no container with a request."""
+    with_gpus = ", ".join(quote(each.name) for each in found[:_MOST_ANNOTATIONS])
+    for key in islice(sorted(unused), _MOST_ANNOTATIONS):
+        name = key.removeprefix(names.gpu_cards_prefix)
+        yield FieldError(
+            f"{path}metadata.annotations[{key}]",
+            FieldFault.INVALID,
+            f"the pod has no container {quote(name)} that requests GPUs, only {with_gpus}",
+            "split-without-container",
+            quote(splits[key]),
+        )
+
+
 def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldError]:
     """Check the two counts of one container against each other."""
     core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
@@ -269,7 +369,7 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
             f"a share of a card needs memory: request at least 1 memory block beside "
             f"{demand.cores} of {CORES_PER_CARD} cores"
         )
-        if demand.cores <= _MOST_CARDS:
+        if demand.cores <= MOST_CARDS and demand.split == 1:
             cards = "1 whole card" if demand.cores == 1 else f"{demand.cores} whole cards"
             detail += f"; if you mean {cards}, write {demand.cores * CORES_PER_CARD} cores"
         yield FieldError(memory_path, FieldFault.REQUIRED, detail, "share-without-memory")

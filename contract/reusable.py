@@ -10,6 +10,9 @@ containers can never be served.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import mul
 from typing import NamedTuple, TypeVar
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
@@ -115,9 +118,9 @@ def held_on_cards(
 
 
 def amounts_per_card(demand: Demand, resource: Resource, cards: int) -> tuple[int, ...]:
-    """Return what a container has on each of its *cards* cards; all cores of whole cards."""
+    """Return what a container has of each of its *cards* cards; all cores of whole cards."""
     if resource is Resource.CORE:
-        return (demand.cores if demand.is_share else CORES_PER_CARD,) * cards
+        return (demand.cores_per_card,) * cards
     amounts = demand.per_card(resource, cards)
     return amounts + (0,) * (cards - len(amounts))
 
@@ -138,17 +141,34 @@ def reusable_ids(held: Iterable[tuple[bool, AbstractSet[str]]]) -> frozenset[str
 
 SPLIT, NO_ROOM = "split-over-cards", "no-room-on-card"
 
+_MOST_CARDS = 64
+"""Most cards of a container whose conflicts are looked for: no node has so many."""
+
 
 class LeftoverConflict(NamedTuple):
     """Why a container cannot be served after the init containers before it.
 
     Attributes:
-        rule: ``SPLIT``, or ``NO_ROOM``.
+        rule: ``SPLIT`` if the kubelet might choose well among the reusable devices, by luck;
+            ``NO_ROOM`` if no choice is good.
         detail: the rule and what to do instead, one line.
     """
 
     rule: str
     detail: str
+
+
+@dataclass(slots=True)
+class _UsedCard:
+    """A card, empty at first, that containers of the pod use.
+
+    Attributes:
+        reusable: cores and memory that later containers can reuse.
+        held: cores that sidecars and containers keep.
+    """
+
+    reusable: list[int] = field(default_factory=lambda: [0] * len(RESOURCES))
+    held: int = 0
 
 
 def find_leftover_conflicts(
@@ -157,42 +177,114 @@ def find_leftover_conflicts(
     """Yield the containers that no node can serve, because of the init containers before them.
 
     This assumes a node on which all cards are empty. A container that reuses devices is bound to
-    their card; any other may get an empty card. Memory is not compared with a card's size, which
+    their cards; its other cards may be empty ones. Memory is not compared with a card's size, which
     is unknown at creation.
     """
-    cores = memory = 0  # reusable: of one card, or of several whole cards
-    held = 0  # cores that non-init containers hold on the card of the reusable devices
-    apart = False  # whether the reusable cores are on another card than the memory (and *held*)
-    for container in containers:
-        kind, asked = container.kind, container.demand
-        of_cores, of_memory = serve(kind, asked.cores, cores), serve(kind, asked.memory, memory)
-        bound = of_memory.reused or (of_cores.reused and not apart)
-        free = 0 if apart else CORES_PER_CARD - held
-        conflict = None
-        if cores > CORES_PER_CARD and 0 < of_cores.reused < cores:
-            conflict = LeftoverConflict(SPLIT, _split(cores))
-        elif bound and free < min(asked.cores, CORES_PER_CARD):
-            reusable_cores = cores if of_cores.reused and not apart else 0
-            detail = _no_room(reusable_cores, memory if of_memory.reused else 0, free)
-            conflict = LeftoverConflict(NO_ROOM, detail)
+    listed = tuple(containers)
+    if not any(each.kind is ContainerKind.INIT for each in listed[:-1]):
+        return
+    if any(each.demand.cards > _MOST_CARDS for each in listed):
+        return
+    used: list[_UsedCard] = []  # cards with something reusable
+    for container in listed:
+        demand = container.demand
+        wanted = [count_of(demand, each) > 0 for each in RESOURCES]
+        bound = [card for card in used if any(map(mul, wanted, card.reusable))]
+        conflict = _find_conflict(demand, bound) if bound else None
         if conflict:
             yield container, conflict
-        if kind is ContainerKind.INIT:
-            if not cores and not of_memory.reused:
-                apart = memory > 0
-        elif bound and not conflict:
-            held += min(asked.cores, CORES_PER_CARD)
-        cores, memory = of_cores.reusable, of_memory.reusable
-        if kind is not ContainerKind.INIT:
-            apart = apart and cores > 0
-            if not cores and not memory:
-                held = 0
+            return  # what later containers can reuse is unknown
+        empty = [_UsedCard() for _ in range(demand.cards - len(bound))]
+        used += empty
+        _serve_all(container, [*bound, *empty])
+        used = [card for card in used if any(card.reusable)]
+
+
+def _serve_all(container: ContainerDemand, cards: Sequence[_UsedCard]) -> None:
+    """Give a container its devices of its cards, the reusable ones first."""
+    demand, is_init = container.demand, container.kind is ContainerKind.INIT
+    for column, resource in enumerate(RESOURCES):
+        amounts = amounts_per_card(demand, resource, len(cards))
+        before = [card.reusable[column] for card in cards]
+        for card, each in zip(cards, serve_on_cards(container.kind, amounts, before), strict=True):
+            card.reusable[column] = each.reusable
+    for card in cards:
+        card.held += 0 if is_init else demand.cores_per_card
+
+
+def _find_conflict(demand: Demand, bound: Sequence[_UsedCard]) -> LeftoverConflict | None:
+    """Return why a container cannot have the cards to which reusable devices bind it."""
+    cores, memory = (_Reuse(demand, each, column, bound) for column, each in enumerate(RESOURCES))
+    usual = not demand.split > 1 and all(each.most in (0, each.total) for each in (cores, memory))
+    if cores.is_partial:
+        whole = CORES_PER_CARD in cores.amounts and demand.split == 1
+        text = _split(cores.total) if whole else _over_cards(cores, memory)
+        return LeftoverConflict(SPLIT, text)
+    rooms = [CORES_PER_CARD - card.held for card in bound]
+    free = max(rooms) if memory.is_partial else min(rooms)
+    if free < min(demand.cores, demand.cores_per_card):
+        text = _no_room(cores.total if cores.cards else 0, memory.total, free)
+        return LeftoverConflict(NO_ROOM, text)
+    certain = {*cores.cards, *(() if memory.is_partial else memory.cards)}
+    if (
+        len(certain) > demand.cards
+        or cores.is_uneven
+        or (memory.is_uneven and not memory.is_partial)
+    ):
+        apart = usual and not set(cores.cards) & set(memory.cards)
+        text = _no_room(0, memory.total, 0) if apart else _over_cards(cores, memory)
+        return LeftoverConflict(NO_ROOM, text)
+    if len(bound) > demand.cards or memory.is_uneven:
+        return LeftoverConflict(SPLIT, _over_cards(cores, memory))
+    return None
+
+
+class _Reuse:
+    """What a container reuses of one resource.
+
+    Attributes:
+        resource: the resource.
+        amounts: what it can reuse of each of the cards to which it is bound.
+        cards: positions of those with any.
+        total: the sum of the amounts.
+        most: the largest of them.
+        is_partial: whether it reuses only some, and they are on several cards: the kubelet chooses.
+        is_uneven: whether a card would provide more than its part of a divided share.
+    """
+
+    def __init__(
+        self, demand: Demand, resource: Resource, column: int, bound: Sequence[_UsedCard]
+    ) -> None:
+        count = count_of(demand, resource)
+        self.resource = resource
+        self.amounts = [card.reusable[column] if count else 0 for card in bound]
+        self.cards = [position for position, each in enumerate(self.amounts) if each]
+        self.total, self.most = sum(self.amounts), max(self.amounts)
+        self.is_partial = count < self.total and len(self.cards) > 1
+        self.is_uneven = demand.split > 1 and self.most > count // demand.split
 
 
 def _split(reusable: int) -> str:
     return (
         f"the kubelet would reuse some of the {reusable} cores of init containers before it, from "
         f"several cards: request {reusable} or more here, or at most {CORES_PER_CARD} in those"
+    )
+
+
+def _over_cards(*reuses: _Reuse) -> str:
+    reusable, each = (
+        " and ".join(
+            reuse.resource.format_count(count)
+            for reuse, count in zip(reuses, counts, strict=True)
+            if count
+        )
+        for counts in ([reuse.total for reuse in reuses], [reuse.most for reuse in reuses])
+    )
+    cards = len({*chain.from_iterable(reuse.cards for reuse in reuses)})
+    return (
+        f"the kubelet would first reuse {reusable} of init containers before it, from "
+        f"{format_count(cards, 'card')}: request at least {each} of each of so many cards or more "
+        "here, or so few in those that none remain for this container"
     )
 
 

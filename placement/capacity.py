@@ -113,13 +113,15 @@ def need_of(demand: Demand) -> CardNeed:
     Raises:
         NoPlacement: the webhook denies such a request.
     """
-    if not demand.cards or (not demand.is_share and demand.cores % CORES_PER_CARD):
+    uneven = demand.cores % demand.split or demand.memory % demand.split
+    whole = not demand.is_share
+    if not demand.cards or uneven or (whole and demand.cores % CORES_PER_CARD):
         raise NoPlacement(  # a pod created while no webhook could deny it
             f"{_format(demand)} fit no card: a share of one card is 1 to 99 cores, whole cards are "
             f"a multiple of {CORES_PER_CARD}"
         )
     # A card may get one block more than another: Demand.per_card gives it to the first.
-    per_card = Amounts(min(demand.cores, CORES_PER_CARD), demand.most_per_card(Resource.MEMORY))
+    per_card = Amounts(demand.cores_per_card, demand.most_per_card(Resource.MEMORY))
     return CardNeed(demand, per_card)
 
 
@@ -167,7 +169,7 @@ def shortfall(  # noqa: PLR0913 -- all conditions on a card, by keyword
         reason = _NOT_NAMED
     elif fixed and position not in fixed:
         reason = "the container's other resource is on another card"
-    elif must and need.demand.is_share and position not in must:
+    elif need.demand.is_share and len(must) >= need.demand.cards and position not in must:
         reason = "the kubelet reuses devices of another card"
     elif free.cores < wanted.cores:
         return Shortfall(f"of {wanted.cores} cores free", free.cores)
@@ -225,7 +227,8 @@ _FITS = Shortfall("fits")
 def _format(demand: Demand) -> str:
     """Format a request; its memory only if it requests some."""
     memory = f" and {format_count(demand.memory, 'memory block')}" if demand.memory else ""
-    return f"{format_count(demand.cores, 'core')}{memory}"
+    over = f" over {demand.split} cards" if demand.split > 1 else ""
+    return f"{format_count(demand.cores, 'core')}{memory}{over}"
 
 
 def _group_text(cards: Sequence[tuple[str, Shortfall]]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from operator import methodcaller
 from sys import intern
 from typing import Any, NamedTuple, TypeAlias
 
@@ -136,35 +137,38 @@ class PodInfo:
 
 def read_gpu_pod(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
     """Read a pod object; ``None`` if it requests no GPU, like most pods."""
-    demand, errors = _read_demand(obj.get("spec") or _NOTHING, names)
+    demand, errors = _read_demand(obj, names)
     return _read(obj, names, demand, errors) if demand else None
 
 
 def read_pod(obj: Mapping[str, Any], names: Names) -> PodInfo:
     """Read a pod object, also of a pod that requests no GPU."""
-    return _read(obj, names, *_read_demand(obj.get("spec") or _NOTHING, names))
+    return _read(obj, names, *_read_demand(obj, names))
 
 
 _Demand: TypeAlias = tuple[PodDemand, tuple[FieldError, ...]]
 
 
-def _read_demand(spec: Mapping[str, Any], names: Names) -> _Demand:
+def _read_demand(obj: Mapping[str, Any], names: Names) -> _Demand:
     """Read a pod's request; those of pods with one container, the usual case, are cached."""
+    spec = obj.get("spec") or _NOTHING
     listed = spec.get("containers")
     if not isinstance(listed, list) or len(listed) != 1 or spec.get("initContainers"):
-        return read_pod_demand(spec, names)
+        return read_pod_demand(obj, names)
     container = listed[0]
     resources = container.get("resources") if isinstance(container, dict) else None
     if not isinstance(resources, dict):
-        return read_pod_demand(spec, names)
+        return read_pod_demand(obj, names)
     limits, requests = resources.get("limits") or _NOTHING, resources.get("requests") or _NOTHING
     if not isinstance(limits, dict) or not isinstance(requests, dict):
-        return read_pod_demand(spec, names)
+        return read_pod_demand(obj, names)
     core, memory, name = names.core, names.memory, container.get("name")
     counts = limits.get(core), limits.get(memory), requests.get(core), requests.get(memory)
-    if type(name) is str and _PLAIN.issuperset(map(type, counts)):
+    annotations = obj["metadata"].get("annotations") or _NOTHING
+    divided = any(map(methodcaller("startswith", names.gpu_cards_prefix), annotations))
+    if type(name) is str and not divided and _PLAIN.issuperset(map(type, counts)):
         return _demand_of(name, counts, names)
-    return read_pod_demand(spec, names)
+    return read_pod_demand(obj, names)
 
 
 @lru_cache(maxsize=4096)
@@ -175,7 +179,7 @@ def _demand_of(name: str, counts: tuple[str | None, ...], names: Names) -> _Dema
         for pair in (counts[:2], counts[2:])
     )
     container = {"name": name, "resources": {"limits": limits, "requests": requests}}
-    return read_pod_demand({"containers": [container]}, names)
+    return read_pod_demand({"spec": {"containers": [container]}}, names)
 
 
 def _read(

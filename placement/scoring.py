@@ -1,8 +1,9 @@
-"""Ranks the cards that fit: binpack or spread for shares, links for whole cards.
+"""Ranks the cards that fit: binpack or spread for shares, links for several cards.
 
-A share gets the fullest card that fits (binpack, so that other cards stay whole) or the emptiest
-(spread), by both cores and memory. Whole cards are the best-connected set; a single whole card is
-the one whose loss matters least for the connections of the others.
+A share of one card gets the fullest card that fits (binpack, so that other cards stay whole) or
+the emptiest (spread), by both cores and memory. A share of several cards gets the best-connected
+ones, and among equals those that shares of one card would. Whole cards are the best-connected set;
+a single whole card is the one whose loss matters least for the connections of the others.
 """
 
 from collections.abc import Sequence
@@ -93,7 +94,7 @@ def rank_for_share(  # noqa: PLR0913 -- all criteria of the comparison
     )
 
 
-def best_whole(  # noqa: PLR0913 -- all criteria of the comparison
+def best_set(  # noqa: PLR0913 -- all criteria of the comparison
     need: CardNeed,
     fitting: Sequence[int],
     cards: CardSet,
@@ -101,9 +102,13 @@ def best_whole(  # noqa: PLR0913 -- all criteria of the comparison
     *,
     policy: Policy | None,
     must: AbstractSet[int] = frozenset(),
+    own: AbstractSet[int] = frozenset(),
     link: str = "",
 ) -> tuple[int, ...]:
-    """Choose whole cards: the best-connected set; among equal sets the one with the least memory.
+    """Choose several cards: the best-connected set.
+
+    Among equal sets it is the one with the least memory for whole cards, and for shares the one
+    whose cards a share of one card would prefer.
 
     Args:
         need: what the container needs.
@@ -112,19 +117,26 @@ def best_whole(  # noqa: PLR0913 -- all criteria of the comparison
         free: their free amounts.
         policy: ``None`` if any set will do: the one with the least free memory.
         must: positions of cards that must be in the set.
+        own: as of :func:`rank_for_share`.
         link: sets that fulfil this wish come before all others.
     """
+    is_share = need.demand.is_share
     if policy is None and not link:
         others = sorted(
             [position for position in fitting if position not in must],
-            key=lambda position: free[position][1],
+            key=free.__getitem__ if is_share else lambda position: free[position][1],
         )
         return tuple(sorted([*must, *others[: need.demand.cards - len(must)]]))
+    cost = [size[1] for size in cards.sizes]
+    if is_share:
+        ranked = rank_for_share(need, fitting, cards, free, policy=policy, own=own)
+        for rank, position in enumerate(ranked):
+            cost[position] = rank
     return cards.links.best(
         need.demand.cards,
         fitting,
-        free=whole_cards(cards, free),
+        free=frozenset() if is_share else whole_cards(cards, free),
         must=must,
-        cost=[size[1] for size in cards.sizes],
+        cost=cost,
         link=link,
     )

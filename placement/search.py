@@ -21,7 +21,7 @@ from contract.resource import RESOURCES, Resource, count_of
 from contract.reusable import serve_on_cards
 from placement.capacity import CardNeed, CardSet, explain
 from placement.errors import NoPlacement
-from placement.scoring import Policy, best_whole, rank_for_share
+from placement.scoring import Policy, best_set, rank_for_share
 from placement.topology import choices
 
 _MOST_CONTAINERS = 800
@@ -339,8 +339,8 @@ class _PodSearch:
             if step.strict:
                 return
         own = self._own_cards(available) if self._policy is Policy.SPREAD else _NONE
-        if not step.need.demand.is_share:
-            yield from self._whole_sets(available, fitting, needed, own)
+        if size > 1 or not step.need.demand.is_share:
+            yield from self._larger_sets(available, fitting, needed, own)
             return
         first, *others = rank_for_share(
             step.need, fitting, cards, available.rows, policy=self._policy, own=own
@@ -364,26 +364,30 @@ class _PodSearch:
             fixed, bound = (), tuple({*fixed, *bound})
         if fixed:
             fitting = [position for position in fitting if position in fixed]
-        if bound and demand.is_share:
+        if demand.is_share and len(bound) >= demand.cards:
             fitting = [position for position in fitting if position in bound]
         return fitting, {*fixed, *bound}
 
-    def _whole_sets(
+    def _larger_sets(
         self,
         available: _AvailableCards,
         fitting: Sequence[int],
         needed: AbstractSet[int],
         own: AbstractSet[int],
     ) -> Iterator[tuple[int, ...]]:
-        """Return sets of whole cards: the best-connected, then one of each equivalent others."""
+        """Return sets of several cards: the best-connected, then one of each equivalent others.
+
+        A single whole card is a set, too: its loss may cost the other cards links.
+        """
         step, cards = available.step, self._cards
-        best = best_whole(
+        best = best_set(
             step.need,
             fitting,
             cards,
             available.rows,
             policy=self._policy,
             must=needed,
+            own=own,
             link=step.link,
         )
         if not cards.links.fulfils(best, step.link):
@@ -458,6 +462,11 @@ def take_slots(
             row = rows[position]
             if row[column] < each.fresh and not offered:
                 return None
+            if (
+                demand.split > 1
+                and each.reused + each.fresh > count_of(demand, resource) // demand.split
+            ):
+                return None  # the card would provide more than its part
             part[column] = each.fresh
             row[column] = max(row[column] - each.fresh, 0)
             row[column + 2] = each.reusable

@@ -83,7 +83,7 @@ class SingleNodeDemo:
         """
         for each in pods:
             each["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
-        containers = sum(len(read_pod_demand(each["spec"], NAMES)[0].containers) for each in pods)
+        containers = sum(len(read_pod_demand(each, NAMES)[0].containers) for each in pods)
         self._report.heading(
             f"Burst: {len(pods)} pods, {containers} GPU containers, {clients} clients. "
             "How many calls were matched to the right container?"
@@ -162,7 +162,7 @@ class SingleNodeDemo:
         for each in pods:
             name = each["metadata"]["name"]
             annotated = decode_allocations(annotations(each).get(NAMES.gpu_allocation, "{}"))
-            for one in read_pod_demand(each["spec"], NAMES)[0].containers:
+            for one in read_pod_demand(each, NAMES)[0].containers:
                 key = each["metadata"]["uid"], one.name
                 by_card = per_card(held.get(key, {}))
                 slots_of = {self._index[card]: slots for card, slots in by_card.items()}
@@ -197,7 +197,7 @@ def _candidate(pod: Json) -> Candidate:
     bound = OrderStamp.decode(stamps.get(NAMES.bind_order, stamps[NAMES.admission_order])).time_ns
     # gpu-manager knows only the creation time of a pod: nothing stamps the time of the binding
     # for it, as our webhook does.
-    containers = read_pod_demand(pod["spec"], NAMES)[0].containers
+    containers = read_pod_demand(pod, NAMES)[0].containers
     name = f"{metadata['namespace']}/{metadata['name']}"
     return Candidate(name, metadata["uid"], bound, created, containers)
 

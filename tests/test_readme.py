@@ -56,7 +56,7 @@ _CARD, _SHARE = {NAMES.core: "100"}, {NAMES.core: "60", NAMES.memory: "1"}
 )
 def test_every_refusal_is_in_the_table(spec: dict[str, Any]) -> None:
     """An API server hands counts to the webhook as strings."""
-    _, errors = read_pod_demand(spec, NAMES)
+    _, errors = read_pod_demand({"spec": spec}, NAMES)
     assert errors
     for error in errors:
         _check_row(error)
@@ -118,7 +118,7 @@ def _messages() -> dict[str, str]:
 
 def test_the_pod_is_accepted() -> None:
     (block,) = _blocks(README, "kind: Pod")
-    demand, errors = read_pod_demand(yaml.safe_load(block)["spec"], NAMES)
+    demand, errors = read_pod_demand(yaml.safe_load(block), NAMES)
     assert not errors
     (main,) = demand.containers
     assert (main.demand.cores, main.demand.memory) == (50, 8)

@@ -81,7 +81,7 @@ def _decide(pod_class: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedula
     newly_shared = 0
     if plan:  # otherwise the search gave up, for which the agent would not refuse the pod
         steps = zip(_steps(pod_class), plan, strict=True)
-        shared = {part.cards[0] for step, part in steps if step.need.demand.is_share}
+        shared = {card for step, part in steps if step.need.demand.is_share for card in part.cards}
         newly_shared = len(shared & whole_cards(cards, free))
     return Fit(newly_shared)
 

@@ -425,7 +425,7 @@ class SimulatedNode:
             manifest = self.manifests.get(uid)
             if manifest is None:
                 continue
-            container = read_pod_demand(manifest["spec"], self._names)[0].of(name)
+            container = read_pod_demand(manifest, self._names)[0].of(name)
             if container is not None:
                 found.append(RunningContainer(uid, container, self.kubelet.received(uid, name)))
         return wrong_limits(found, block=BLOCK)

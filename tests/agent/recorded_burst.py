@@ -88,7 +88,7 @@ def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
         pod["uid"],
         pod["bind_ns"],
         pod["bind_ns"],
-        read_pod_demand(spec, names)[0].containers,
+        read_pod_demand({"spec": spec}, names)[0].containers,
     )
 
 

@@ -7,7 +7,7 @@ from contract.names import Names
 
 NAMES = """
 vcuda-core vcuda-memory vcuda-core-limit predicate-time predicate-node predicate-gpu-idx-
-admission-order bind-order gpu-assigned gpu-allocation gpu-cards gpu-cordoned gpu-model
+admission-order bind-order gpu-assigned gpu-allocation gpu-cards gpu-cards- gpu-cordoned gpu-model
 use-gpu-type nouse-gpu-type use-gpu-uuid nouse-gpu-uuid gpu-policy gpu-node-policy gpu-link
 """
 

@@ -103,7 +103,7 @@ def test_the_requests_policy_and_the_webhook_agree_about_every_pod(
 ) -> None:
     example = Creation("any", containers, init)
     (policy,) = (each for each in NEW_PODS if each["metadata"]["name"] == "gpu-turnstile-requests")
-    _, errors = read_pod_demand(example.pod()["spec"], NAMES)
+    _, errors = read_pod_demand(example.pod(), NAMES)
     webhook_errors = [error for error in errors if error.rule != NO_ROOM]  # the webhook's alone
     assert bool(denials(policy, example.request())) == bool(webhook_errors)
 
@@ -122,7 +122,7 @@ def test_nothing_is_refused_with_sidecars_that_the_webhook_allows(
     containers: list[tuple[str, str]], init: list[tuple[str, ...]]
 ) -> None:
     example = Creation("any", containers, init)
-    demand, errors = read_pod_demand(example.pod()["spec"], NAMES)
+    demand, errors = read_pod_demand(example.pod(), NAMES)
     assume(demand and not errors)
     assert [each for policy in NEW_PODS for each in denials(policy, example.request())] == []
 

@@ -107,6 +107,6 @@ def strangers(burst: list[Adverse], named: set[tuple[str, str]], names: Names) -
     asking = {
         (each.name, container.name)
         for each in burst
-        for container in read_pod_demand(each.manifest["spec"], names)[0].containers
+        for container in read_pod_demand(each.manifest, names)[0].containers
     }
     return {f"{pod} {container}" for pod, container in named - asking}

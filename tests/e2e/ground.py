@@ -174,7 +174,7 @@ class Ground:
         )
 
     def _asking(self, pod: Json) -> tuple[ContainerDemand, ...]:
-        return read_pod_demand(pod["spec"], self.names)[0].containers
+        return read_pod_demand(pod, self.names)[0].containers
 
     def _unsettled(self, wanted: Sequence[str], found: dict[str, Json]) -> str:
         late = [n for n in wanted if n not in found or not self._is_settled(found[n])]

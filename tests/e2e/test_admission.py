@@ -52,7 +52,7 @@ def test_a_request_that_can_never_be_served_is_refused_with_a_reason(
     with pytest.raises(ApiError) as raised:
         admitting.cluster.create(pod)
 
-    _, errors = read_pod_demand(pod["spec"], admitting.names)
+    _, errors = read_pod_demand(pod, admitting.names)
     assert raised.value.code == 422
     assert raised.value.status["reason"] == "Invalid"
     assert raised.value.status["message"] == (

@@ -133,7 +133,7 @@ def _cards(text: str) -> dict[str, set[int]]:
 
 def _with_gpus(pod: Json) -> set[str]:
     """Return the names of a pod's containers that ask for GPUs."""
-    return {each.name for each in read_pod_demand(pod["spec"], Names())[0].containers}
+    return {each.name for each in read_pod_demand(pod, Names())[0].containers}
 
 
 def _indices(visible: tuple[str, ...] | None) -> set[int]:

@@ -149,7 +149,7 @@ class Pod:
     def invalid(self) -> bool:
         """Whether the webhook would deny it."""
         if self._invalid is None:
-            self._invalid = bool(read_pod_demand(self.manifest()["spec"], NAMES)[1])
+            self._invalid = bool(read_pod_demand(self.manifest(), NAMES)[1])
         return self._invalid
 
     def container(self, name: str) -> Container:

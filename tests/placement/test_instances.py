@@ -53,9 +53,12 @@ def node_of(found: Inventory) -> Node:
     return parse_node(bare_node("n1", text), NAMES)
 
 
-def pod_of(*limits: tuple[int, int], **wishes: str) -> PodInfo:
-    names = {key: f"{NAMES.domain}/{key.replace('_', '-')}" for key in wishes}
-    return a_pod("p", *limits, annotations={names[key]: text for key, text in wishes.items()})
+def pod_of(*limits: tuple[int, ...], **wishes: str) -> PodInfo:
+    """A pod; of each container cores, memory and, if it divides a share, the number of cards."""
+    annotations = {f"{NAMES.domain}/{key.replace('_', '-')}": text for key, text in wishes.items()}
+    for at, (_, _, *split) in enumerate(limits):
+        annotations |= {NAMES.gpu_cards_of(f"c{at}"): str(each) for each in split}
+    return a_pod("p", *[(cores, memory) for cores, memory, *_ in limits], annotations=annotations)
 
 
 def reason(pod: PodInfo, *models: str) -> str:
@@ -102,6 +105,17 @@ ONLY = "only MIG instances, which use-gpu-type or use-gpu-uuid must name for suc
         ),
         "several instances by their profile": (
             pod_of((200, 0), use_gpu_type="mig"),
+            [SMALL, SMALL],
+            "",
+        ),
+        "a share of two cards": (pod_of((100, 4, 2)), [SMALL, SMALL], ONLY),
+        "a share of two cards beside instances": (
+            pod_of((100, 4, 2)),
+            [A100, SMALL],
+            "fewer than 2 cards that are no MIG instances",
+        ),
+        "a share of two instances by their profile": (
+            pod_of((100, 4, 2), use_gpu_type="mig"),
             [SMALL, SMALL],
             "",
         ),
@@ -160,7 +174,12 @@ def test_the_refusal_names_the_rule() -> None:
 
 _models = st.lists(st.sampled_from([A100, H100, SMALL, HALF]), min_size=1, max_size=5)
 _limits = st.lists(
-    st.sampled_from([(10, 1), (50, 15), (60, 40), (99, 5), (100, 0), (100, 60), (200, 0)]),
+    st.sampled_from(
+        [
+            *((10, 1), (50, 15), (60, 40), (99, 5), (100, 0), (100, 60), (200, 0)),
+            *((100, 4, 2), (20, 60, 2)),
+        ]
+    ),
     min_size=1,
     max_size=3,
 )
@@ -175,25 +194,26 @@ def _named(card: Card, wishes: Wishes) -> bool:
     return by_type or card.uuid in wishes.use_uuids
 
 
-def _may(card: Card, cores: int, wishes: Wishes) -> bool:
+def _may(card: Card, wishes: Wishes, *, shares: bool) -> bool:
     if wishes.use_types and not any(each in card.model.lower() for each in wishes.use_types):
         return False
     if wishes.use_uuids and card.uuid not in wishes.use_uuids:
         return False
-    return cores < 100 or not card.uuid.startswith("MIG") or _named(card, wishes)
+    return shares or not card.uuid.startswith("MIG") or _named(card, wishes)
 
 
 def _can_be_placed(
-    limits: Sequence[tuple[int, int]], cards: Sequence[Card], free: list[Amounts], wishes: Wishes
+    limits: Sequence[tuple[int, ...]], cards: Sequence[Card], free: list[Amounts], wishes: Wishes
 ) -> bool:
     """Try every card for every container."""
     if not limits:
         return True
-    (cores, memory), *rest = limits
-    count = max(cores // 100, 1)
-    each = Amounts(min(cores, 100), -(-memory // count))
+    (cores, memory, *split), *rest = limits
+    count = split[0] if split else max(cores // 100, 1)
+    each = Amounts(min(cores // count, 100), -(-memory // count))
+    shares = cores < 100 and not split
     for chosen in combinations(range(len(cards)), count):
-        if all(_may(cards[at], cores, wishes) and free[at].covers(each) for at in chosen):
+        if all(_may(cards[at], wishes, shares=shares) and free[at].covers(each) for at in chosen):
             after = [row.minus(each) if at in chosen else row for at, row in enumerate(free)]
             if _can_be_placed(rest, cards, after, wishes):
                 return True
@@ -204,7 +224,7 @@ def _can_be_placed(
 @given(_models, _limits, _types, _uuids, st.sampled_from(Policy))
 def test_a_pod_fits_if_and_only_if_there_is_an_allowed_card_for_every_container(
     models: list[str],
-    limits: list[tuple[int, int]],
+    limits: list[tuple[int, ...]],
     types: list[str],
     uuids: list[str],
     policy: Policy,
@@ -223,9 +243,10 @@ def test_a_pod_fits_if_and_only_if_there_is_an_allowed_card_for_every_container(
         return
     assert plan is not None
     assert expected
-    for container in pod.demand.containers:
+    for container, (cores, _, *split) in zip(pod.demand.containers, limits, strict=True):
         chosen = [cards[at] for at in plan[container.name].cards]
-        assert all(_may(each, container.demand.cores, pod.wishes) for each in chosen)
+        shares = cores < 100 and not split
+        assert all(_may(each, pod.wishes, shares=shares) for each in chosen)
 
 
 # --- the agent ------------------------------------------------------------------------

@@ -293,7 +293,7 @@ _SPEC = st.fixed_dictionaries(
 @given(_SPEC)
 def test_a_pod_asks_for_what_the_contract_reads(spec: Json) -> None:
     """Most pods are read by a short way: it must not be seen."""
-    demand, errors = read_pod_demand(spec, NAMES)
+    demand, errors = read_pod_demand({"spec": spec}, NAMES)
     found = read_gpu_pod({"metadata": {"name": "a", "uid": "u"}, "spec": spec}, NAMES)
     read = (found.demand, found.errors) if found is not None else None
     assert read == ((demand, tuple(map(str, errors))) if demand else None)

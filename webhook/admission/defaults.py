@@ -53,7 +53,7 @@ def adjust_memory(
     """
     if not options.largest_card:
         return AdjustedPod(pod)
-    demand, errors = read_pod_demand(pod.get("spec"), names)
+    demand, errors = read_pod_demand(pod, names)
     denied = any(each.rule != "share-without-memory" for each in errors)
     spec: Any = pod.get("spec")
     lists: dict[str, list[Any]] = {}
@@ -90,9 +90,11 @@ def _adjusted_blocks(
         proportional = options.default_memory is DefaultMemory.PROPORTIONAL
         if not proportional or _names_memory(resources, names):
             return None
-        blocks = max(1, demand.cores * largest // CORES_PER_CARD)
-        count = format_count(blocks, "block")
-        return blocks, f"no memory: gets {count}, {demand.cores}% of the largest card ({largest})"
+        each = max(1, demand.cores_per_card * largest // CORES_PER_CARD)
+        blocks, several = each * demand.cards, f" of each of {demand.cards} cards"
+        gets = format_count(each, "block") + several * (demand.cards > 1)
+        part = f"{demand.cores_per_card}% of the largest card ({largest})"
+        return blocks, f"no memory: gets {gets}, {part}"
     if not demand.cores or demand.most_per_card(Resource.MEMORY) <= largest:
         return None
     blocks = demand.cards * largest

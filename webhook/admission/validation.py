@@ -46,7 +46,7 @@ def read_pod(
         The result; ``None`` if the pod requests no GPU, nor anything that was meant as one.
         ``nvidia.com/gpu`` alone is no reason to warn: another plugin may serve it.
     """
-    demand, errors = read_pod_demand(pod.get("spec"), names, path=f"{path}spec")
+    demand, errors = read_pod_demand(pod, names, path=path)
     found = find_misnamed(pod, names, path=path)
     misspelt = tuple(each.error for each in found if each.error)
     asks = bool(demand or errors)

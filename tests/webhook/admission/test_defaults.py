@@ -140,8 +140,8 @@ def test_whatever_the_pod_only_missing_memory_and_too_much_of_it_is_changed(
     adjusted = adjust_memory(pod, names=NAMES, options=options)
     assert pod == before
     assert applied(copy.deepcopy(pod), Decision(patch=adjusted.patch)) == adjusted.pod
-    demand, errors = read_pod_demand(pod.get("spec"), NAMES)
-    after, left = read_pod_demand(adjusted.pod.get("spec"), NAMES)
+    demand, errors = read_pod_demand(pod, NAMES)
+    after, left = read_pod_demand(adjusted.pod, NAMES)
     assert [each for each in errors if each.rule != "share-without-memory"] == list(left)
     for old, new in zip(demand.containers, after.containers, strict=True):
         assert (old.name, old.kind, old.index) == (new.name, new.kind, new.index)
@@ -162,7 +162,7 @@ def test_shares_of_one_card_together_fit_the_largest(cores: list[int], largest: 
     containers = [_asking(f"c{n}", limits={CORE: each}) for n, each in enumerate(together)]
     pod: Json = {"spec": {"containers": containers}}
     options = AdmissionOptions(largest, DefaultMemory.PROPORTIONAL)
-    demand, _ = read_pod_demand(adjust_memory(pod, names=NAMES, options=options).pod["spec"], NAMES)
+    demand, _ = read_pod_demand(adjust_memory(pod, names=NAMES, options=options).pod, NAMES)
     assert sum(each.demand.memory for each in demand.containers) <= max(largest, len(together))
 
 

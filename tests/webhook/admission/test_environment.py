@@ -20,7 +20,7 @@ def container(name: str = "main", *variables: str, limits: Any = LIMITS) -> dict
 
 
 def about(spec: Any) -> list[str]:
-    demand, _ = read_pod_demand(spec, NAMES)
+    demand, _ = read_pod_demand({"spec": spec}, NAMES)
     return list(about_environment(spec, demand))
 
 
@@ -96,4 +96,4 @@ def test_hostile_specs_do_no_harm(env: list[Any], more: Any) -> None:
     spec = {"containers": [{**container("m" * 200), "env": env}, more], "initContainers": more}
     for line in about(spec):
         assert bounded([line])[0] == line  # nothing is cut
-    assert list(about_environment(more, read_pod_demand(spec, NAMES)[0])) is not None
+    assert list(about_environment(more, read_pod_demand({"spec": spec}, NAMES)[0])) is not None

@@ -32,7 +32,9 @@ from tests.placement.cluster.builders import BLOCK, NAMES, a_pod, bare_node
 
 A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
 SMALL, HALF = f"{A100} MIG 1g.5gb", f"{A100} MIG 3g.20gb"
-PROFILE = {SMALL: 19, HALF: 79, A100: 158, H100: 318}
+LITTLE = "NVIDIA A2"
+"""A card with as much memory as an instance."""
+PROFILE = {SMALL: 19, LITTLE: 19, HALF: 79, A100: 158, H100: 318}
 
 
 def inventory(*models: str) -> Inventory:
@@ -139,6 +141,14 @@ def test_a_share_leaves_whole_cards_whole() -> None:
     assert check(pod_of((10, 1)).pod_class, NodeSnapshot(node, full)) == Fit(1)
 
 
+@pytest.mark.parametrize("policy", Policy)
+def test_an_instance_and_a_card_of_one_size_are_not_interchangeable(policy: Policy) -> None:
+    node = node_of(inventory(LITTLE, SMALL))
+    plan = plan_pod(pod_of((10, 1), (100, 0)), node, node.sizes, policy)
+    assert plan is not None
+    assert {name: part.cards for name, part in plan.items()} == {"c0": (1,), "c1": (0,)}
+
+
 def test_an_init_container_does_not_bind_whole_cards_to_an_instance() -> None:
     """K7: the kubelet hands its devices to the container after it."""
     node = node_of(inventory(A100, SMALL))
@@ -172,7 +182,7 @@ def test_the_refusal_names_the_rule() -> None:
 
 # --- any node, any pod ----------------------------------------------------------------
 
-_models = st.lists(st.sampled_from([A100, H100, SMALL, HALF]), min_size=1, max_size=5)
+_models = st.lists(st.sampled_from([A100, H100, LITTLE, SMALL, HALF]), min_size=1, max_size=5)
 _limits = st.lists(
     st.sampled_from(
         [

@@ -4,6 +4,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from agent.cards.source import discover, none_served
 from agent.cards.topology_text import describe
 from agent.errors import SettingsError
 from agent.host.process import limit_arenas, raise_limit
-from agent.settings import Settings, parse_cards
+from agent.settings import MigMode, Settings, parse_cards
 from common.commandline import flag, options_of, read_by
 from common.logs import configure
 from contract.errors import ContractError
@@ -63,7 +64,7 @@ class _OneLineGroup(click.Group):
 @click.pass_context
 def main(context: click.Context, /, *, log_level: str, **flags: Any) -> None:
     """Serve this node's GPUs to its kubelet, and find the container that each call is for."""
-    context.obj = flags["cards"]
+    context.obj = partial(discover, mig=flags["mig"] is MigMode.SHARES), flags["cards"]
     if context.invoked_subcommand is not None:
         return
     if flags["node_name"] is None:
@@ -100,10 +101,12 @@ def cards_group() -> None:
 def dump(context: click.Context, output: Path | None) -> None:
     """Write this node's cards as a cards file.
 
-    The cards are those of NVML, or of FILE in: python -m agent --cards FILE cards dump.
+    The cards are those of NVML, or of FILE in: python -m agent --cards FILE cards dump. With
+    --mig shares before the command, MIG instances are cards.
     """
+    read, cards = context.obj
     with _one_line():
-        found = discover(context.obj)
+        found = read(cards)
         if not found.inventory.cards:
             raise SettingsError(f"cards: {none_served(found)}")
         text = dump_discovery(found)
@@ -133,10 +136,11 @@ def show(context: click.Context, cards: Path | None) -> None:
 
     The matrix is like that of nvidia-smi topo -m.
     """
+    read, outer = context.obj
     if context.get_parameter_source("cards") is click.core.ParameterSource.DEFAULT:
-        cards = context.obj  # python -m agent --cards FILE cards show
+        cards = outer  # python -m agent --cards FILE cards show
     with _one_line():
-        click.echo(describe(discover(cards)), nl=False)
+        click.echo(describe(read(cards)), nl=False)
 
 
 if __name__ == "__main__":

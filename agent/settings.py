@@ -60,6 +60,15 @@ class EnforcementMode(StrEnum):
     """HAMi-core's libvgpu.so."""
 
 
+class MigMode(StrEnum):
+    """What is done with the MIG instances of cards."""
+
+    OFF = "off"
+    """A card in MIG mode is left out."""
+    SHARES = "shares"
+    """Each instance that an admin has made is served as a small card."""
+
+
 class MetricsNames(StrEnum):
     """The names under which the gauges of containers are served."""
 
@@ -175,6 +184,11 @@ class Settings:
         parse=parse_cards,
         metavar="nvml|FILE",
         help="Read the node's cards from the driver (nvml), or from a YAML file that lists them.",
+    )
+    mig: MigMode = choice(
+        MigMode.OFF,
+        help="Leave cards in MIG mode out, or serve each of their instances as a small card, for "
+        "shares. Used with --cards nvml.",
     )
     recovery_quiet: float = setting(
         default="5m",
@@ -330,7 +344,17 @@ class Settings:
             self._check_vcuda()
 
     def _check_vcuda(self) -> None:
-        """Refuse vcuda if containers would not find its library: no share would be enforced."""
+        """Refuse vcuda if containers would not find its library: no share would be enforced.
+
+        In a MIG instance it would stop programs: NVML returns no use of processes there, and the
+        library waits for it (``utilization_watcher`` in its ``src/hijack_call.c``).
+        """
+        if self.mig is MigMode.SHARES:
+            raise SettingsError(
+                f"mig: Invalid value: {quote(self.mig)}: must be used with --enforcement "
+                f"{EnforcementMode.NONE} or {EnforcementMode.HAMI_CORE}, found "
+                f"{self.enforcement}: its library would stop programs on MIG instances"
+            )
         if self.inject is not Injection.NODES:
             raise SettingsError(
                 f"enforcement: Invalid value: {quote(self.enforcement)}: must be used with "

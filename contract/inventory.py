@@ -64,6 +64,15 @@ def is_card_uuid(text: str) -> bool:
     return _UUID.match(text) is not None
 
 
+def is_instance_uuid(uuid: str) -> bool:
+    """Return whether a UUID is that of a MIG instance.
+
+    NVML's UUIDs of instances begin with ``MIG-``, those of cards with ``GPU-``. The inventory needs
+    no other sign, which a reader before 0.3.0 would refuse.
+    """
+    return uuid.startswith("MIG-")
+
+
 def withheld(fault: str, *, cordoned: bool) -> str:
     """Return why new containers do not get a card: ``unhealthy (Xid 79)``, or ``cordoned``."""
     return f"unhealthy ({fault})" if fault else REASON * cordoned
@@ -71,12 +80,14 @@ def withheld(fault: str, *, cordoned: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One card.
+    """One card, or one MIG instance of a card.
 
     Attributes:
         uuid: its UUID as NVML gives it.
-        index: its index in NVML's order, unique on the node.
-        model: the product name.
+        index: its index in NVML's order, unique on the node; of a MIG instance 1000 for each card
+            up to its own, and the ID of its GPU instance: 1007 is instance 7 of card 0.
+        model: the product name; of a MIG instance with its profile, such as
+            ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``.
         memory: memory for containers, bytes.
         numa: NUMA node, ``None`` when unknown.
         unhealthy: why it is unhealthy, so that no new container gets it; empty if it is healthy.
@@ -85,6 +96,8 @@ class Card:
         minor: the number of its device node; set only on the card's own node.
         bus_id: PCI bus id, empty if unknown; set only on the card's own node.
         device: path of its device node on the host; set only on the card's own node.
+        capabilities: paths of the further device nodes of a MIG instance, which give access to it;
+            set only on the card's own node.
     """
 
     uuid: str
@@ -98,6 +111,17 @@ class Card:
     minor: int = field(default=0, kw_only=True)
     bus_id: str = field(default="", kw_only=True)
     device: str = field(default="", kw_only=True)
+    capabilities: tuple[str, ...] = field(default=(), kw_only=True)
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is a MIG instance."""
+        return is_instance_uuid(self.uuid)
+
+    @property
+    def device_nodes(self) -> tuple[str, ...]:
+        """Paths of all its device nodes on the host; set only on the card's own node."""
+        return self.device, *self.capabilities
 
     @property
     def withheld(self) -> str:
@@ -143,9 +167,12 @@ class Inventory:
         return tuple(position for position, card in enumerate(self.cards) if card.uuid in wanted)
 
     def unlinked(self) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of card indices, ascending, whose link is unknown."""
+        """Return the pairs of card indices, ascending, whose link is unknown.
+
+        MIG instances have no links.
+        """
         known = {link.cards for link in self.links}
-        pairs = combinations((card.index for card in self.cards), 2)
+        pairs = combinations((card.index for card in self.cards if not card.is_instance), 2)
         return tuple(pair for pair in pairs if pair not in known)
 
 

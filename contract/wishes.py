@@ -77,6 +77,15 @@ class Wishes:
             return "nouse-gpu-type"
         return ""
 
+    def names_instance(self, *, model: str, uuid: str) -> bool:
+        """Return whether the author wants this MIG instance: by its UUID or its profile.
+
+        A type that is in the name of its card, too, such as ``a100``, does not name the profile.
+        """
+        card = model.partition(" MIG ")[0]
+        profiles = tuple(each for each in self.use_types if not _names_any((each,), card))
+        return uuid in self.use_uuids or _names_any(profiles, model)
+
 
 NO_WISHES = Wishes()
 

@@ -1,19 +1,39 @@
 """Whether a container fits on a card and, if not, the reason as text."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, Demand
-from contract.inventory import Amounts
+from contract.inventory import Amounts, Card
 from contract.resource import Resource
 from contract.text import format_count
+from contract.wishes import Wishes
 from placement.errors import NoPlacement
 from placement.topology import Links
 
 LINK_PHRASES = {"nvlink": "connected by NVLink", "numa": "on one NUMA node"}
 """What ``gpu-link`` demands of several cards, as text for messages, by the wish's value."""
+
+_NOT_NAMED = "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid names it"
+
+
+def is_for_shares(card: Card, wishes: Wishes) -> bool:
+    """Return whether a card is a MIG instance that its pod's author does not name.
+
+    It is much less than a whole card, so that nobody gets it instead of one without wanting it.
+    """
+    return card.is_instance and not wishes.names_instance(model=card.model, uuid=card.uuid)
+
+
+def may_share(demand: Demand) -> bool:
+    """Return whether a container may get MIG instances that its author does not name.
+
+    It may with a share of one card: a CUDA program sees only one instance.
+    """
+    return demand.is_share and demand.cards == 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +49,8 @@ class CardSet:
         withheld: why each card gets no new container: such as ``unhealthy (Xid 79)``, or
             ``cordoned``; empty if it may.
         excluded: the wish of the pod's author that excludes each card; empty if none does.
+        for_shares: positions of the MIG instances that the author does not name
+            (:func:`is_for_shares`).
     """
 
     names: Sequence[str]
@@ -36,6 +58,7 @@ class CardSet:
     links: Links
     withheld: Sequence[str]
     excluded: Sequence[str]
+    for_shares: AbstractSet[int] = frozenset()
 
     @cached_property
     def usable(self) -> tuple[int, ...]:
@@ -47,12 +70,27 @@ class CardSet:
         """The cards that new containers may get."""
         return tuple(position for position, reason in enumerate(self.withheld) if not reason)
 
-    def fitting(self, free: Sequence[Amounts], wanted: Amounts) -> list[int]:
-        """Return the usable cards that have at least *wanted* free."""
-        cores, memory = wanted
+    def refuses(self, position: int, demand: Demand) -> bool:
+        """Return whether a card is a MIG instance that is not for such a container."""
+        return position in self.for_shares and not may_share(demand)
+
+    def eligible(self, demand: Demand) -> list[int]:
+        """Return the cards that are for such a container, and that no wish excludes."""
         return [
             position
-            for position in self.usable
+            for position, wish in enumerate(self.excluded)
+            if not wish and not self.refuses(position, demand)
+        ]
+
+    def fitting(self, free: Sequence[Amounts], need: "CardNeed") -> list[int]:
+        """Return the usable cards that have enough free, and are for such a container."""
+        cores, memory = need.per_card
+        usable: Sequence[int] = self.usable
+        if self.for_shares and not may_share(need.demand):
+            usable = [position for position in usable if position not in self.for_shares]
+        return [
+            position
+            for position in usable
             if free[position][0] >= cores and free[position][1] >= memory
         ]
 
@@ -131,6 +169,8 @@ def shortfall(  # noqa: PLR0913 -- all conditions on a card, by keyword
         reason = cards.withheld[position]
     elif cards.excluded[position]:
         reason = f"excluded by {cards.excluded[position]}"
+    elif cards.refuses(position, need.demand):
+        reason = _NOT_NAMED
     elif fixed and position not in fixed:
         reason = "the container's other resource is on another card"
     elif need.demand.is_share and len(must) >= need.demand.cards and position not in must:

@@ -23,9 +23,13 @@ class Policy(StrEnum):
 
 
 def whole_cards(cards: CardSet, free: Sequence[Amounts]) -> frozenset[int]:
-    """Return the available cards of which no core is held."""
+    """Return the available cards of which no core is held, without MIG instances for shares."""
     return frozenset(
-        [position for position in cards.available if free[position][0] >= CORES_PER_CARD]
+        [
+            position
+            for position in cards.available
+            if free[position][0] >= CORES_PER_CARD and position not in cards.for_shares
+        ]
     )
 
 

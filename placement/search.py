@@ -296,8 +296,8 @@ class _PodSearch:
 
     def _state_key(self, free: Rows, reusable: Rows) -> object:
         """Return a key that is equal for states that make no difference to any container."""
-        usable, named = self._cards.usable, self._named
-        if not reusable and not named and not self._alike:
+        usable, named, instances = self._cards.usable, self._named, self._cards.for_shares
+        if not reusable and not named and not instances and not self._alike:
             return tuple(sorted([free[position] for position in usable]))
         rows = zip(free, reusable or [NOTHING] * len(free), strict=True)
         return tuple(
@@ -305,6 +305,7 @@ class _PodSearch:
                 (
                     *pair,
                     position in usable,
+                    position in instances,
                     position if position in named else -1,
                     self._alike[position] if self._alike else -1,
                 )
@@ -379,8 +380,8 @@ class _PodSearch:
     def _fitting(self, available: _AvailableCards) -> tuple[list[int], AbstractSet[int]]:
         """Return the cards that fit, and the cards that the container must have."""
         step, _, _, rows, bound = available
-        fixed, (demand, per_card) = step.fixed, step.need
-        fitting = self._cards.fitting(rows, per_card)
+        fixed, demand = step.fixed, step.need.demand
+        fitting = self._cards.fitting(rows, step.need)
         if not fixed and not bound:
             return fitting, _NONE
         if self._guaranteed and demand.split > 1:
@@ -444,6 +445,7 @@ class _PodSearch:
             *available.free[position],
             *_row_at(available.reusable, position),
             position in own,
+            position in self._cards.for_shares,
             position if position in self._named else -1,
             self._alike[position] if self._alike else -1,
         )

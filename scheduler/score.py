@@ -52,7 +52,7 @@ def _fullness(pod_class: PodClass, snapshot: NodeSnapshot) -> float:
 
 def _connection(need: CardNeed, cards: CardSet, free: Rows, link: str) -> float:
     """Return how well the best set of cards would be connected, 0 to 1."""
-    fitting = tuple(cards.fitting(free, need.per_card))
+    fitting = tuple(cards.fitting(free, need))
     return _quality(cards, need.demand.cards, fitting, link)
 
 

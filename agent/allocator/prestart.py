@@ -26,6 +26,7 @@ from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
+from placement.capacity import is_for_shares, may_share
 from placement.pods import PodId, PodInfo
 from placement.topology import Links
 
@@ -171,7 +172,7 @@ class PreStartCall:
             state.prove(proof.uid, name, resource)
             self.publisher.publish(info)
         if info is not None and by_annotations:
-            self._check_wishes(resource, ids, info)
+            self._check_wishes(resource, ids, info, name)
 
     def _check_complete(self, proof: _Proof, container: ContainerDemand) -> None:
         """Veto a container for which the kubelet has skipped a resource (fact K11).
@@ -209,7 +210,9 @@ class PreStartCall:
                 break
         return slots
 
-    def _check_wishes(self, resource: Resource, ids: frozenset[str], info: PodInfo) -> None:
+    def _check_wishes(
+        self, resource: Resource, ids: frozenset[str], info: PodInfo, name: str
+    ) -> None:
         """Veto a container whose cards contradict the wishes of its pod's author.
 
         The wishes were not known when the cards were chosen: neither watch nor API had shown the
@@ -219,15 +222,20 @@ class PreStartCall:
             GrantError: they contradict; the message names the cards and the annotations.
         """
         ruled_out = []
+        container = info.demand.of(name)
+        shares = container is None or may_share(container.demand)
         cards, link = translate(resource, self.table.read(resource, ids)).cards, info.wishes.link
         inventory = self.table.inventory
         if not Links(inventory).fulfils(inventory.positions(cards), link):
             ruled_out.append(f"{', '.join(cards)} by gpu-link ({link})")
         for card in cards:
             found = self.table.inventory.card(card)
-            key = info.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
-            if key:
+            if found is None:
+                continue
+            if key := info.wishes.excludes(model=found.model, uuid=found.uuid):
                 ruled_out.append(f"{card} by {key}")
+            elif is_for_shares(found, info.wishes) and not shares:
+                ruled_out.append(f"{card}, a MIG instance that they do not name")
         if ruled_out:
             raise GrantError(
                 f"cards that the pod's annotations rule out: {', '.join(ruled_out)}; the pod was "

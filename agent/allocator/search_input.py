@@ -19,7 +19,7 @@ from contract.inventory import Amounts
 from contract.resource import Resource, count_of
 from contract.text import format_count
 from contract.wishes import NO_WISHES, Wishes
-from placement.capacity import CardSet, need_of, shortfall
+from placement.capacity import CardSet, is_for_shares, need_of, shortfall
 from placement.errors import NoPlacement
 from placement.pods import PodId
 from placement.scoring import Policy
@@ -134,6 +134,7 @@ class SearchInput:
             links,
             [withheld(card.uuid) for card in cards],
             [wishes.excludes(model=card.model, uuid=card.uuid) for card in cards],
+            frozenset([at for at, card in enumerate(cards) if is_for_shares(card, wishes)]),
         )
         # The slots that the kubelet offers, except those that another container holds (K15).
         taken = snapshot.taken(request.ref, request.resource, request.available)

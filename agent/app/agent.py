@@ -52,7 +52,7 @@ from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
-from agent.settings import EnforcementMode, Settings
+from agent.settings import EnforcementMode, MigMode, Settings
 from agent.usage.holdings import Holdings, count_holdings
 from common.listener import shown_address
 from common.status import StatusServer, probe
@@ -107,7 +107,7 @@ class Agent:
             SettingsError: a setting cannot be used.
         """
         self._settings = settings
-        self._source = source or open_source(settings.cards)
+        self._source = source or open_source(settings.cards, mig=settings.mig is MigMode.SHARES)
         self._metrics = Metrics()
         if isinstance(file := self._source, FileSource):  # report an unusable file at once
             _open_table(reserve_memory(file.inventory, settings.reserved_memory), settings)
@@ -161,6 +161,7 @@ class Agent:
             names=settings.names,
             on_cordon=self._cordon,
             on_others=updates.others_changed,
+            mig=settings.mig is MigMode.SHARES,
         )
         self._gauges = CardGauges(
             settings,

@@ -282,17 +282,18 @@ class CardWatch:
         self._notify()
         self.known.set()
 
-    def _apply_event(self, uuid: str, fault: CardFault) -> None:
-        """Log an event of the driver, notify the listener, and update the card's health."""
+    def _apply_event(self, uuids: tuple[str, ...], fault: CardFault) -> None:
+        """Log an event of the driver, notify the listener, and update the cards' health."""
         counts = self._rules.counts(fault)
-        log.log(
-            logging.WARNING if counts else logging.INFO,
-            "card event" if counts else "card event caused by an application",
-            extra={"card": uuid, "fault": fault.text},
-        )
-        self._listener.event_seen(self._cards[uuid], fault, counts=counts)
-        before = self._status.health[uuid]
-        self._set_health(uuid, after_fault(before, fault, self._now(), self._rules))
+        for uuid in uuids:
+            log.log(
+                logging.WARNING if counts else logging.INFO,
+                "card event" if counts else "card event caused by an application",
+                extra={"card": uuid, "fault": fault.text},
+            )
+            self._listener.event_seen(self._cards[uuid], fault, counts=counts)
+            before = self._status.health[uuid]
+            self._set_health(uuid, after_fault(before, fault, self._now(), self._rules))
         self._store.save(self._status.health)
 
     def _apply_failure(self, error: Unavailable) -> None:

@@ -14,7 +14,10 @@ from contract.inventory import HEALTHY, Card, Inventory, Link, is_card_uuid
 from contract.quantity import parse_quantity
 
 _LINK = re.compile(r"(?:NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS)\Z", re.ASCII)
-_CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "device", "health"}
+_CARD_FIELDS = {
+    *("uuid", "index", "minor", "model", "memory", "numa", "busId", "device", "capabilities"),
+    "health",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class Discovery:
         inventory: the cards that can be served.
         driver: the driver's version; empty for a cards file.
         faults: the cards that could not be read.
-        skipped: the cards that work but are not served: those in MIG mode.
+        skipped: the cards that work but are not served: those in MIG mode, and MIG instances that
+            cannot be served as cards.
     """
 
     inventory: Inventory
@@ -105,6 +109,8 @@ def _write_card(card: Card) -> dict[str, Any]:
         entry["busId"] = card.bus_id
     if card.device != _device(card.minor):
         entry["device"] = card.device
+    if card.capabilities:
+        entry["capabilities"] = list(card.capabilities)
     if card.unhealthy:
         entry["health"] = card.unhealthy
     return entry
@@ -112,10 +118,12 @@ def _write_card(card: Card) -> dict[str, Any]:
 
 def check_distinct(cards: Sequence[Card]) -> None:
     """Refuse cards of a node with the same UUID, index or minor number."""
-    # Cards with a device path of their own may share a minor.
+    # Cards with a device path of their own may share a minor, and so do MIG instances of one card.
     default = all(card.device == _device(card.minor) for card in cards)
+    instances = {card.minor: card for card in cards if card.is_instance}
+    minors = [*[card for card in cards if not card.is_instance], *instances.values()]
     for field in ("uuid", "index", "minor") if default else ("uuid", "index"):
-        values = [getattr(card, field) for card in cards]
+        values = [getattr(card, field) for card in (minors if field == "minor" else cards)]
         for value in values:
             if values.count(value) > 1:
                 raise SettingsError(f"cards: {field}: Duplicate value: {quote(value)}")
@@ -168,6 +176,7 @@ def parse_card(entry: object, path: str) -> Card:
         numa=_whole(entry, "numa", path) if entry.get("numa") is not None else None,
         bus_id=_text(entry, "busId", path, default=""),
         device=_text(entry, "device", path, default=_device(minor)),
+        capabilities=_texts(entry, "capabilities", path),
         unhealthy="" if health == HEALTHY else health,
     )
 
@@ -186,6 +195,13 @@ def _text(entry: Mapping[str, Any], field: str, path: str, *, default: str) -> s
     if not isinstance(value, str):
         raise SettingsError(f"{path}.{field}: Invalid value: {quote(value)}: must be text")
     return value
+
+
+def _texts(entry: Mapping[str, Any], field: str, path: str) -> tuple[str, ...]:
+    value = entry.get(field, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise SettingsError(f"{path}.{field}: must be a list of texts")
+    return tuple(value)
 
 
 def _is_one(index: object, known: set[int]) -> bool:

@@ -1,12 +1,10 @@
-"""The GPU driver, through NVML: cards, links, probes, events.
-
-Only this module and :mod:`agent.cards.nvml_use` import ``pynvml``.
-"""
+"""The GPU driver, through NVML: cards, links, probes, events."""
 
 import ctypes
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,24 +19,28 @@ from agent.cards.inventory import (
     parse_card,
     without_memory,
 )
-from agent.cards.pci import SYSFS, is_switch, numa_node
-from agent.errors import DriverUnloaded, SettingsError, Unavailable
-from contract.inventory import Card, Inventory, Link
-
-# NVML as a whole does not work: the same call for another card would fail, too.
-SESSION_ERRORS = frozenset(
-    {
-        pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    }
+from agent.cards.nvml_calls import (
+    SESSION_ERRORS,
+    bus_id_of,
+    in_mig_mode,
+    memory_of,
+    or_none,
+    query,
+    supported,
+    translated,
 )
-_HINTS: Mapping[int, str] = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: ": libnvidia-ml.so.1 cannot be loaded",
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: " The driver was replaced: restart the agent",
-}
-_CARD_ERRORS = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+from agent.cards.nvml_instances import (
+    PROC,
+    MigInstance,
+    capability_nodes,
+    list_instances,
+    memory_of_instance,
+    read_capabilities,
+)
+from agent.cards.pci import SYSFS, is_switch, numa_node
+from agent.errors import SettingsError, Unavailable
+from contract.inventory import Card, Inventory, Link, is_instance_uuid
+
 _CARD_FAULTS: Mapping[int, FaultKind] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: FaultKind.LOST,
     pynvml.NVML_ERROR_NOT_FOUND: FaultKind.LOST,
@@ -65,14 +67,21 @@ _ACTIONS: Mapping[int, str] = {
     7: "a reboot of the system",
 }
 _EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+_WHOLE_CARD = 0xFFFFFFFF
+"""Instead of an instance's ID, in an event of the whole card."""
+
+_NO_INSTANCE = "in MIG mode, and the agent sees no instance of it"
+_SHARED_MEMORY = "a compute instance that shares the memory of its GPU instance with others"
 _NUMA_WORDS = 16  # of 64 nodes each
 
 
 class NvmlSource:
-    """Opens sessions with the driver."""
+    """Opens sessions with the driver; with *mig* they serve the MIG instances of cards."""
 
-    def __init__(self, sysfs: Path = SYSFS) -> None:
+    def __init__(self, sysfs: Path = SYSFS, *, proc: Path = PROC, mig: bool = False) -> None:
         self._sysfs = sysfs
+        self._proc = proc
+        self._mig = mig
 
     @contextmanager
     def open(self) -> Iterator["NvmlSession"]:
@@ -83,7 +92,7 @@ class NvmlSource:
         """
         with translated():
             pynvml.nvmlInit()
-        session = NvmlSession(self._sysfs)
+        session = NvmlSession(self._sysfs, self._proc, mig=self._mig)
         try:
             yield session
         finally:
@@ -96,12 +105,14 @@ class NvmlSession:
     Every method except ``close`` raises ``Unavailable`` if NVML itself does not work.
     """
 
-    stale = False
-
-    def __init__(self, sysfs: Path) -> None:
+    def __init__(self, sysfs: Path, proc: Path, *, mig: bool) -> None:
         self._sysfs = sysfs
+        self._proc = proc
+        self._mig = mig
         self._events: Any = None
-        self._watched: dict[int, str] = {}
+        self._watched: dict[int, list[_Watched]] = {}
+        self.stale = False
+        """Whether the MIG instances of a card have changed."""
 
     def close(self) -> None:
         """End the session."""
@@ -115,47 +126,67 @@ class NvmlSession:
 
     def discover(self) -> Discovery:
         """Read every card; one that cannot be read is listed as a fault."""
-        cards: list[Card] = []
-        handles: dict[int, Any] = {}
-        faults: list[UnservedCard] = []
-        skipped: list[UnservedCard] = []
+        found, handles = _Findings(), dict[int, Any]()
         with translated():
-            driver = _or_none(pynvml.nvmlSystemGetDriverVersion) or ""
+            driver = or_none(pynvml.nvmlSystemGetDriverVersion) or ""
             for index in range(pynvml.nvmlDeviceGetCount()):
-                uuid = None
-                try:
+                instances: list[MigInstance] = []
+                with found.reading(index) as card:
                     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                    uuid = _supported(pynvml.nvmlDeviceGetUUID, handle)
-                    if in_mig_mode(handle):
-                        skipped.append(
-                            UnservedCard(index, uuid, "in MIG mode, which is not served")
-                        )
-                        continue
-                    card = self._card(index, uuid, handle)
-                    check_distinct([*cards, card])
-                except pynvml.NVMLError as error:
-                    if error.value in SESSION_ERRORS:
-                        raise
-                    faults.append(UnservedCard(index, uuid, f"NVML: {error}"))
-                except (SettingsError, UnicodeDecodeError) as error:
-                    faults.append(UnservedCard(index, uuid, str(error)))
-                else:
-                    cards.append(card)
-                    handles[index] = handle
+                    card.uuid = supported(pynvml.nvmlDeviceGetUUID, handle)
+                    if not in_mig_mode(handle):
+                        found.add(self._card(index, card.uuid, handle))
+                        handles[index] = handle
+                    elif not self._mig:
+                        found.skip(card, "in MIG mode, which is not served")
+                    else:
+                        instances = list_instances(handle)
+                        if not instances:
+                            found.skip(card, _NO_INSTANCE)
+                if instances:
+                    self._read_instances(index, handle, instances, found)
+            cards = [card for card in found.cards if card.index in handles]
             links = self._links(cards, handles)
-        return Discovery(Inventory(tuple(cards), links), driver, tuple(faults), tuple(skipped))
+        in_order = tuple(sorted(found.cards, key=lambda card: card.index))
+        return Discovery(
+            Inventory(in_order, links), driver, tuple(found.faults), tuple(found.skipped)
+        )
 
-    def _card(self, index: int, uuid: str | None, handle: Any) -> Card:
+    def _read_instances(
+        self, index: int, card: Any, instances: list[MigInstance], found: "_Findings"
+    ) -> None:
+        """Read the MIG instances of a card."""
+        capabilities = read_capabilities(self._proc)
+        for each in instances:
+            with found.reading(index) as instance:
+                instance.uuid = supported(pynvml.nvmlDeviceGetUUID, each.handle)
+                if each.gpu is None or each.compute is None:
+                    raise SettingsError("NVML does not report the IDs of this MIG instance")
+                if [other.gpu for other in instances].count(each.gpu) > 1:
+                    found.skip(instance, _SHARED_MEMORY)
+                    continue
+                read = self._card(each.index_on(index), instance.uuid, each.handle, parent=card)
+                nodes = capability_nodes(capabilities, read.minor, each)
+                found.add(replace(read, capabilities=tuple(nodes)))
+
+    def _card(
+        self, index: int, uuid: str | None, handle: Any, *, parent: Any | None = None
+    ) -> Card:
         """Read one card; its values must follow the rules of a cards file.
+
+        *parent* is the card of a MIG instance, whose place it has.
 
         Raises:
             SettingsError: a value breaks a rule, or the card does not support a call that is
                 needed, such as one with unified memory, or in WSL.
         """
-        pci = _supported(pynvml.nvmlDeviceGetPciInfo, handle)
-        bus_id = "" if pci is None else _bus_id(pci)
-        minor = _supported(pynvml.nvmlDeviceGetMinorNumber, handle)
-        memory = _supported(_memory, handle)
+        place, memory_in = handle, memory_of
+        if parent is not None:
+            place, memory_in = parent, memory_of_instance
+        pci = supported(pynvml.nvmlDeviceGetPciInfo, place)
+        bus_id = "" if pci is None else bus_id_of(pci)
+        minor = supported(pynvml.nvmlDeviceGetMinorNumber, place)
+        memory = supported(memory_in, handle)
         needed = {("UUID", "uuid"): uuid, ("minor number", "device"): minor}
         needed["memory", "memory"] = memory
         missing = [names for names, value in needed.items() if value is None]
@@ -166,14 +197,14 @@ class NvmlSession:
                 "(docs/reference.md#cards-files)"
             )
         total, reserved = memory
-        model = _supported(pynvml.nvmlDeviceGetName, handle)
+        model = supported(pynvml.nvmlDeviceGetName, handle)
         card = parse_card(
             {
                 "uuid": uuid,
                 "index": index,
                 "minor": minor,
                 "memory": total,
-                "numa": self._numa(bus_id, handle),
+                "numa": self._numa(bus_id, place),
                 "busId": bus_id,
             }
             | ({} if model is None else {"model": model}),
@@ -190,7 +221,7 @@ class NvmlSession:
         node = numa_node(bus_id, self._sysfs)
         if node is not None:
             return node
-        words = _or_none(
+        words = or_none(
             pynvml.nvmlDeviceGetMemoryAffinity,
             handle,
             _NUMA_WORDS,
@@ -208,7 +239,7 @@ class NvmlSession:
             # Links to NVSwitches reach every other card that has such links.
             lanes = max(ends_of_one.direct[other.bus_id], ends_of_other.direct[one.bus_id])
             lanes += min(ends_of_one.switched, ends_of_other.switched)
-            level = _or_none(
+            level = or_none(
                 pynvml.nvmlDeviceGetTopologyCommonAncestor,
                 handles[one.index],
                 handles[other.index],
@@ -225,16 +256,16 @@ class NvmlSession:
         direct: Counter[str] = Counter()
         switched = 0
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            if not _or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link):
+            if not or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link):
                 continue
-            kind = _or_none(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+            kind = or_none(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
             if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched += 1
                 continue
-            remote = _or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+            remote = or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
             if remote is None:
                 continue
-            bus_id = _bus_id(remote)
+            bus_id = bus_id_of(remote)
             # Drivers before R460 do not report the type of the remote device.
             if kind is None and is_switch(bus_id, self._sysfs):
                 switched += 1
@@ -262,13 +293,17 @@ class NvmlSession:
             self._events = events
             for uuid in uuids:
                 try:
-                    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-                    types = _EVENTS & pynvml.nvmlDeviceGetSupportedEventTypes(handle)
-                    if types:
-                        pynvml.nvmlDeviceRegisterEvents(handle, types, events)
-                        self._watched[_address(handle)] = uuid
-                    else:
+                    handle, instance = _card_of(uuid)
+                    types = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+                    if not types & _EVENTS:
                         failures[uuid] = "it has neither Xid nor ECC events"
+                        continue
+                    watched = self._watched.get(_address(handle), [])
+                    if not watched:
+                        wanted = _EVENTS | (pynvml.nvmlEventMigConfigChange if self._mig else 0)
+                        pynvml.nvmlDeviceRegisterEvents(handle, types & wanted, events)
+                        self._watched[_address(handle)] = watched
+                    watched.append(_Watched(uuid, instance))
                 except pynvml.NVMLError as error:
                     if error.value in SESSION_ERRORS:
                         raise
@@ -278,8 +313,10 @@ class NvmlSession:
                 pynvml.nvmlEventSetFree(events)
         return failures
 
-    def wait(self, seconds: float) -> tuple[str, CardFault] | None:
-        """Wait for an event; return the card's UUID and the fault, or ``None``.
+    def wait(self, seconds: float) -> tuple[tuple[str, ...], CardFault] | None:
+        """Wait for an event; return the UUIDs of the cards, and the fault, or ``None``.
+
+        An event of a card in MIG mode is one of all its instances, unless it names one.
 
         Raises:
             Unavailable: waiting failed, or the event belongs to no known card; the session should
@@ -292,28 +329,97 @@ class NvmlSession:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
                     return None
                 raise
-        uuid = self._watched.get(_address(data.device))
-        if uuid is None:
+        watched = self._watched.get(_address(data.device))
+        if watched is None:
             raise Unavailable("NVML: an event of an unknown card")
+        if data.eventType == pynvml.nvmlEventMigConfigChange:
+            self.stale = True
+            return None
+        fault = CardFault(FaultKind.ECC, "double-bit ECC error")
         if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
-            return uuid, xid_fault(int(data.eventData))
-        return uuid, CardFault(FaultKind.ECC, "double-bit ECC error")
+            fault = xid_fault(int(data.eventData))
+        named = data.gpuInstanceId
+        uuids = [
+            uuid
+            for uuid, instance in watched
+            if instance is None or named in {instance, _WHOLE_CARD}
+        ]
+        return tuple(uuids), fault
 
     def probe(self, uuid: str) -> Probe | CardFault:
         """Probe a card; return the result, or the fault because of which there is none."""
         with translated():
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-                pynvml.nvmlDeviceGetMemoryInfo(handle)
-                if in_mig_mode(handle):
+                if not is_instance_uuid(uuid) and in_mig_mode(handle):
                     return CardFault(FaultKind.MIG, "in MIG mode, which is not served")
+                pynvml.nvmlDeviceGetMemoryInfo(handle)
+                if is_instance_uuid(uuid):
+                    handle = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
                 return _probe(handle)
             except pynvml.NVMLError as error:
                 if error.value in SESSION_ERRORS:
                     raise
                 if error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
                     return Probe()  # the card has responded, and can report nothing more
+                if error.value == pynvml.NVML_ERROR_NOT_FOUND and is_instance_uuid(uuid):
+                    return CardFault(FaultKind.LOST, "this MIG instance does not exist any more")
                 return CardFault(_CARD_FAULTS.get(error.value, FaultKind.ERROR), f"NVML: {error}")
+
+
+@dataclass(slots=True)
+class _ReadCard:
+    """The card or MIG instance that is being read; *index* is that of the card."""
+
+    index: int
+    uuid: str | None = None
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What a discovery has found so far."""
+
+    cards: list[Card] = field(default_factory=list)
+    faults: list[UnservedCard] = field(default_factory=list)
+    skipped: list[UnservedCard] = field(default_factory=list)
+
+    @contextmanager
+    def reading(self, index: int) -> Iterator[_ReadCard]:
+        """Read a card; if that fails, it is a fault, unless NVML itself does not work."""
+        card = _ReadCard(index)
+        try:
+            yield card
+        except pynvml.NVMLError as error:
+            if error.value in SESSION_ERRORS:
+                raise
+            self.faults.append(UnservedCard(index, card.uuid, f"NVML: {error}"))
+        except (SettingsError, UnicodeDecodeError) as error:
+            self.faults.append(UnservedCard(index, card.uuid, str(error)))
+
+    def add(self, card: Card) -> None:
+        """Add a card that can be served; raise ``SettingsError`` if another one is like it."""
+        check_distinct([*self.cards, card])
+        self.cards.append(card)
+
+    def skip(self, card: _ReadCard, reason: str) -> None:
+        """Leave a card out that works."""
+        self.skipped.append(UnservedCard(card.index, card.uuid, reason))
+
+
+class _Watched(NamedTuple):
+    """A card whose events are awaited; *instance* is the ID of its GPU instance, if it is one."""
+
+    uuid: str
+    instance: int | None
+
+
+def _card_of(uuid: str) -> tuple[Any, int | None]:
+    """Find the handle of a card; of a MIG instance that of its card, and the GPU instance's ID."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    if not is_instance_uuid(uuid):
+        return handle, None
+    card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+    return card, pynvml.nvmlDeviceGetGpuInstanceId(handle)
 
 
 class _NvlinkEnds(NamedTuple):
@@ -329,13 +435,13 @@ class _NvlinkEnds(NamedTuple):
 
 
 def _probe(handle: Any) -> Probe:
-    rows = _query(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and newer
+    rows = query(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and newer
     if rows is None:
-        pending, failed = bool(_query(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)), 0
+        pending, failed = bool(query(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)), 0
     else:
         _, _, pending, failed = rows
     return Probe(
-        uncorrectable=_query(
+        uncorrectable=query(
             pynvml.nvmlDeviceGetTotalEccErrors,
             handle,
             pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -348,79 +454,13 @@ def _probe(handle: Any) -> Probe:
 
 
 def _action(handle: Any) -> str | None:
-    values = _query(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])
+    values = query(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     action = values[0].value.uiVal
     return _ACTIONS.get(action, f"recovery action {action}")
 
 
-def in_mig_mode(handle: Any) -> bool:
-    """Return whether a card is partitioned by MIG."""
-    modes = _query(pynvml.nvmlDeviceGetMigMode, handle)
-    return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-
-
-def _query(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML for an optional value; return ``None`` if card or driver do not have it.
-
-    For a card that is lost or needs a reset it still raises.
-    """
-    return _or_none(call, *arguments, fatal=SESSION_ERRORS | _CARD_ERRORS)
-
-
-def _supported(call: Callable[[Any], Any], handle: Any) -> Any:
-    """Call NVML; return ``None`` if the card does not support the call."""
-    try:
-        return call(handle)
-    except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
-            raise
-        return None
-
-
-def _memory(handle: Any) -> tuple[int, int]:
-    """Return a card's memory, and how much of it driver and firmware keep, in bytes.
-
-    With ECC the total is already without the parity bits. Drivers before R510 do not report what
-    they keep.
-    """
-    try:
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError as error:
-        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-            raise
-        return pynvml.nvmlDeviceGetMemoryInfo(handle).total, 0
-    return memory.total, memory.reserved
-
-
-def _or_none(
-    call: Callable[..., Any], *arguments: Any, fatal: Collection[int] = SESSION_ERRORS
-) -> Any:
-    """Call NVML; return ``None`` for any error that is not *fatal*."""
-    try:
-        return call(*arguments)
-    except pynvml.NVMLError as error:
-        if error.value in fatal:
-            raise
-        return None
-
-
-def _bus_id(pci: Any) -> str:
-    """Format a PCI address as the kernel does; NVML writes the domain with eight digits."""
-    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
-
-
 def _address(handle: Any) -> int:
     """Return the identity of a handle: a pointer that stays the same during a session."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Translate NVML's exceptions."""
-    try:
-        yield
-    except pynvml.NVMLError as error:
-        kind = DriverUnloaded if error.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED else Unavailable
-        raise kind(f"NVML: {error}{_HINTS.get(error.value, '')}") from error

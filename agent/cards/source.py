@@ -34,8 +34,8 @@ class CardSession(Protocol):
     def watch(self, uuids: Collection[str], /) -> dict[str, str]:
         """Subscribe to events; return the reasons of failures, by UUID."""
 
-    def wait(self, seconds: float, /) -> tuple[str, CardFault] | None:
-        """Wait for an event; return the card's UUID and the fault, or ``None``."""
+    def wait(self, seconds: float, /) -> tuple[tuple[str, ...], CardFault] | None:
+        """Wait for an event; return the UUIDs of the cards, and the fault, or ``None``."""
 
     def probe(self, uuid: str, /) -> Probe | CardFault:
         """Probe a card."""
@@ -106,7 +106,7 @@ class FileSource:
         """Subscribe to nothing: a file has no events."""
         return {}
 
-    def wait(self, _seconds: float, /) -> tuple[str, CardFault] | None:
+    def wait(self, _seconds: float, /) -> tuple[tuple[str, ...], CardFault] | None:
         """Return no event."""
         return None
 
@@ -128,23 +128,23 @@ def _changed_beside_health(served: Inventory, edited: Inventory) -> list[str]:
     ]
 
 
-def open_source(cards: Path | None) -> CardSource:
-    """Return the source for a cards file, or NVML for ``None``.
+def open_source(cards: Path | None, *, mig: bool = False) -> CardSource:
+    """Return the source for a cards file, or NVML for ``None``; *mig* serves MIG instances.
 
     Raises:
         SettingsError: the cards file cannot be used.
     """
-    return NvmlSource() if cards is None else FileSource(cards)
+    return NvmlSource(mig=mig) if cards is None else FileSource(cards)
 
 
-def discover(cards: Path | None) -> Discovery:
+def discover(cards: Path | None, *, mig: bool = False) -> Discovery:
     """Discover the cards once.
 
     Raises:
         SettingsError: the cards file cannot be used, or NVML does not work.
     """
     try:
-        with open_source(cards).open() as session:
+        with open_source(cards, mig=mig).open() as session:
             return session.discover()
     except Unavailable as error:
         raise SettingsError(f"cards: {error} (--cards FILE reads a file instead)") from error

@@ -8,6 +8,9 @@ from contract.inventory import Card, Inventory
 UNKNOWN = "?"
 """Shown if the link of two cards is not known."""
 
+NONE = "-"
+"""Shown for a MIG instance, which has no links."""
+
 _LEGEND = (
     ("X", "the card itself"),
     ("NV#", "# NVLinks, straight or through NVSwitches"),
@@ -16,6 +19,7 @@ _LEGEND = (
     ("PHB", "a PCIe host bridge"),
     ("NODE", "several host bridges of one NUMA node"),
     ("SYS", "the link between sockets"),
+    (NONE, "none, of a MIG instance"),
     (UNKNOWN, "not known"),
 )
 
@@ -51,6 +55,8 @@ def link_matrix(inventory: Inventory) -> str:
     def cell(row: Card, column: Card) -> str:
         if row.index == column.index:
             return "X"
+        if row.is_instance or column.is_instance:
+            return NONE
         pair = (min(row.index, column.index), max(row.index, column.index))
         return kinds.get(pair, UNKNOWN)
 
@@ -69,6 +75,7 @@ def _legend(inventory: Inventory) -> str:
     shown = {link.cards: link.kind for link in inventory.links}.values()
     used = {"NV#" if kind.startswith("NV") else kind for kind in shown}
     used |= {"X"} | ({UNKNOWN} if inventory.unlinked() else set())
+    used |= {NONE} if any(card.is_instance for card in inventory.cards) else set()
     return _table([[f"  {word}", f"= {text}"] for word, text in _LEGEND if word in used])
 
 
@@ -80,7 +87,7 @@ def _row(card: Card) -> list[str]:
         f"{card.memory // (1 << 20)} MiB",
         card.bus_id or UNKNOWN,
         _numa(card),
-        card.device,
+        " ".join(card.device_nodes),
     ]
 
 

@@ -44,6 +44,11 @@ Not adopted from HAMi:
 - ``CUDA_TASK_PRIORITY``, ``CUDA_OVERSUBSCRIBE``, ``/overrideEnv``: nothing here needs the first
   two, and the file is read only after the limits are fixed.
 
+On MIG instances the library limits memory only. It throttles by the use of processes, which NVML
+does not return there (``get_used_gpu_utilization`` in its
+``src/multiprocess/multiprocess_utilization_watcher.c``): the percentage would have no effect, so it
+is not set. HAMi itself does not load the library on instances.
+
 A soft limit (``vcuda-core-limit``) has no counterpart in HAMi-core: a share is limited to its own
 cores. As with HAMi, variables in the pod override these. A program that is linked statically, or to
 musl, runs without the library. Limits apply to the numbers that CUDA assigns: a program that hides
@@ -70,7 +75,7 @@ from agent.enforcement.container_disk import translated
 from agent.enforcement.hami_library import LIBRARY, HamiLibrary
 from agent.errors import EnforcementError
 from agent.host import directories
-from contract.inventory import Card
+from contract.inventory import Card, is_instance_uuid
 from contract.resource import Resource
 from placement.pods import PodId
 
@@ -119,6 +124,8 @@ class HamiCore:
         shared = ContainerEdits(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
         if grant.is_whole:
             return shared
+        if any(map(is_instance_uuid, grant.cards)):
+            return shared.merged_with(self._loaded())
         limits = {
             "CUDA_DEVICE_SM_LIMIT": str(grant.most_per_card),
             "GPU_CORE_UTILIZATION_POLICY": "FORCE",

@@ -61,10 +61,13 @@ def spec_document(
     runtime rejects a spec that is newer than itself.
     """
     devices = [
-        {"name": card.uuid, "containerEdits": {"deviceNodes": [_node(card.device, locate)]}}
+        {
+            "name": card.uuid,
+            "containerEdits": {"deviceNodes": [_node(path, locate) for path in card.device_nodes]},
+        }
         for card in inventory.cards
     ]
-    nodes = (*(card.device for card in inventory.cards), *common.devices)
+    nodes = (*(path for card in inventory.cards for path in card.device_nodes), *common.devices)
     newer = any(card.uuid[0].isdigit() for card in inventory.cards)  # 0.5.0 allows such names,
     newer = newer or any(locate(path) != path for path in nodes)  # and has hostPath
     return {
@@ -169,8 +172,9 @@ def names_on_host(
     """Map every card's UUID to its full name in the host's specs; ``None`` if they do not match.
 
     They match if each card has a name, all by UUID or all by index, and each name has its card's
-    device node and no other card's. A spec that was made before a card was removed or swapped can
-    have another card under the same index, and a container would get the wrong card.
+    device nodes and no other card's. A spec that was made before a card was removed or swapped can
+    have another card under the same index, and a container would get the wrong card. MIG instances
+    match by UUID only: NVIDIA's index of one (``0:1``) may change.
 
     A device in a later directory of *specs* replaces that of an earlier one; two devices with one
     name in the same directory are ignored.
@@ -200,7 +204,6 @@ def names_on_host(
 
 def _is_exactly(card: Card, nodes: Iterable[str], inventory: Inventory) -> bool:
     """Return whether these nodes are those of *card* only; a driver's root may precede a path."""
-    found = {
-        each.device for each in inventory.cards for node in nodes if node.endswith(each.device)
-    }
-    return found == {card.device}
+    known = {path for each in inventory.cards for path in each.device_nodes}
+    found = {path for path in known for node in nodes if node.endswith(path)}
+    return found == {*card.device_nodes}

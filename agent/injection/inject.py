@@ -110,7 +110,8 @@ def inject(  # noqa: PLR0913 -- the parts of one response
         )
     nodes: list[str] = []
     if mode is not Injection.ENVVAR_ONLY:
-        nodes = [card.device for card in inventory.cards if card.uuid in grant.cards]
+        for card in inventory.cards:
+            nodes += card.device_nodes if card.uuid in grant.cards else ()
         nodes += control_devices
     edits = ContainerEdits(
         {VISIBLE_DEVICES: ",".join(grant.cards)}, tuple(dict.fromkeys([*nodes, *extra_devices]))

@@ -13,7 +13,7 @@ from agent.kubernetes_api.client import Gone, Json, Rejected
 from common.backoff import spread
 from contract.cordon import read_cordon
 from contract.names import Names
-from contract.other_systems import NVIDIA
+from contract.other_systems import MIG_PREFIX, NVIDIA
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class NodeApi(Protocol):
 class NodeReader:
     """Reads the cordoned cards, and the devices of other plugins, and reports changes."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         api: NodeApi,
@@ -39,12 +39,14 @@ class NodeReader:
         names: Names,
         on_cordon: Callable[[frozenset[str]], None],
         on_others: Callable[[Mapping[str, int]], None],
+        mig: bool = False,
     ) -> None:
         """Prepare; nothing is read before :meth:`run`.
 
         *on_cordon* is called with the UUIDs of the cordoned cards, *on_others* with the number of
-        allocatable devices of other plugins, by resource.
+        allocatable devices of other plugins, by resource: with *mig* of MIG instances, too.
         """
+        self._mig = mig
         self._api = api
         self._node = node
         self._names = names
@@ -77,13 +79,14 @@ class NodeReader:
             log.info("cordoned cards", extra={"cards": sorted(found)})
             self._known = found
             self._on_cordon(found)
-        others = _offered((obj.get("status") or {}).get("allocatable") or {})
+        others = _offered((obj.get("status") or {}).get("allocatable") or {}, mig=self._mig)
         if others != self._others:
             self._others = others
             self._on_others(others)
 
 
-def _offered(allocatable: Mapping[str, str]) -> dict[str, int]:
-    """Return the number of allocatable whole cards under another plugin's resource names."""
-    counts = {name: allocatable.get(name, "0") for name in NVIDIA}
+def _offered(allocatable: Mapping[str, str], *, mig: bool) -> dict[str, int]:
+    """Return the number of allocatable cards under another plugin's resource names."""
+    names = [name for name in allocatable if mig and name.startswith(MIG_PREFIX)]
+    counts = {name: allocatable.get(name, "0") for name in (*NVIDIA, *names)}
     return {name: int(each) for name, each in counts.items() if each.isdecimal() and int(each)}

@@ -11,16 +11,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from contract.cordon import REASON
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from contract.demand import ContainerDemand, ContainerKind
 from contract.inventory import Amounts
 from contract.text import format_count
 from contract.wishes import Wishes
-from placement.capacity import LINK_PHRASES, CardNeed, CardSet
+from placement.capacity import LINK_PHRASES, CardNeed, CardSet, may_share
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import search, steps_of
 from placement.errors import NoPlacement
 from placement.pods import MOST_REMEMBERED, PodClass
-from placement.scoring import Policy
+from placement.scoring import Policy, whole_cards
 from placement.search import ContainerStep, Rows
 
 _MOST_TRIES = 2000
@@ -82,7 +82,7 @@ def _decide(pod_class: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedula
     if plan:  # otherwise the search gave up, for which the agent would not refuse the pod
         steps = zip(_steps(pod_class), plan, strict=True)
         shared = {card for step, part in steps if step.need.demand.is_share for card in part.cards}
-        newly_shared = sum([free[position].cores == CORES_PER_CARD for position in shared])
+        newly_shared = len(shared & whole_cards(cards, free))
     return Fit(newly_shared)
 
 
@@ -128,22 +128,33 @@ def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
     """Return why a pod does not fit even if all cards are free; ``None`` if it does fit then."""
     wishes = pod_class.wishes
     kind, kinds = _card_nouns(wishes)
-    sizes = [size for size, why in zip(cards.sizes, cards.excluded, strict=True) if not why]
-    most, available = max([need.demand.cards for need in pod_class.needs]), len(cards.usable)
+    hardest = max(pod_class.needs, key=lambda need: (need.demand.cards, not may_share(need.demand)))
+    most, eligible = hardest.demand.cards, cards.eligible(hardest.demand)
+    available = sum([not cards.withheld[position] for position in eligible])
     short = next(
         (
             (format_count(need.per_card[column], unit), need.demand.cards if found else 0)
             for need in pod_class.needs
             for column, unit in enumerate(_UNITS)
-            if (found := sum([size[column] >= need.per_card[column] for size in sizes]))
+            if (
+                found := sum(
+                    [
+                        cards.sizes[position][column] >= need.per_card[column]
+                        for position in cards.eligible(need.demand)
+                    ]
+                )
+            )
             < need.demand.cards
         ),
         None,
     )
-    if not sizes:
+    if all(cards.excluded):
         reason = _all_excluded(cards, wishes)
-    elif len(sizes) < most:
-        reason = f"fewer than {most} {kinds}"
+    elif not eligible:
+        reason = _INSTANCES
+    elif len(eligible) < most:
+        instances = cards.for_shares and not may_share(hardest.demand)
+        reason = f"fewer than {most} {kinds}{' that are no MIG instances' * bool(instances)}"
     elif short:
         amount, wanted = short
         reason = (
@@ -170,7 +181,7 @@ def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unsched
     wishes = pod_class.wishes
     kind, kinds = _card_nouns(wishes)
     for need in pod_class.needs:
-        if len(cards.fitting(free, need.per_card)) < need.demand.cards:
+        if len(cards.fitting(free, need)) < need.demand.cards:
             return Unschedulable(_too_full(need, kind, kinds), unresolvable=False)
     reason = f"no {kind} is left for one of {len(pod_class.needs)} containers"
     largest = max(pod_class.needs, key=lambda need: need.demand.cards)
@@ -181,6 +192,7 @@ def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unsched
 
 
 _UNITS = ("core", "block")
+_INSTANCES = "only MIG instances, which use-gpu-type or use-gpu-uuid must name for such a request"
 
 
 def _card_nouns(wishes: Wishes) -> tuple[str, str]:

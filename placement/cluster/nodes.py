@@ -14,8 +14,8 @@ from contract.errors import ContractError
 from contract.inventory import Amounts, Card, Inventory, Link, decode_inventory
 from contract.names import Names
 from contract.quantity import parse_quantity
-from contract.wishes import Wishes
-from placement.capacity import CardSet
+from contract.wishes import NO_WISHES, Wishes
+from placement.capacity import CardSet, is_for_shares
 from placement.topology import Links
 
 _KIND = re.compile(r"NV[1-9][0-9]{0,3}|PIX|PXB|PHB|NODE|SYS", re.ASCII)
@@ -72,12 +72,11 @@ class Node:
 
 @lru_cache(maxsize=65536)
 def _wished(node: Node, wishes: Wishes) -> CardSet:
-    excluded = tuple(wishes.excludes(model=card.model, uuid=card.uuid) for card in node.cards)
-    return _card_set(node.cards, node.sizes, node.card_set.links, excluded)
+    return _card_set(node.cards, node.sizes, node.card_set.links, wishes)
 
 
 def _card_set(
-    cards: tuple[Card, ...], sizes: Sequence[Amounts], links: Links, excluded: Sequence[str] = ()
+    cards: tuple[Card, ...], sizes: Sequence[Amounts], links: Links, wishes: Wishes = NO_WISHES
 ) -> CardSet:
     return _shared_card_set(
         tuple(card.index for card in cards),
@@ -85,19 +84,21 @@ def _card_set(
         links,
         # Without the fault, so that nodes with different faults share one object.
         tuple("unhealthy" if card.unhealthy else card.withheld for card in cards),
-        tuple(excluded) or ("",) * len(cards),
+        tuple([wishes.excludes(model=card.model, uuid=card.uuid) for card in cards]),
+        frozenset([at for at, card in enumerate(cards) if is_for_shares(card, wishes)]),
     )
 
 
 @lru_cache(maxsize=16384)
-def _shared_card_set(
+def _shared_card_set(  # noqa: PLR0913, PLR0917 -- the fields of one value
     indices: tuple[int, ...],
     sizes: tuple[Amounts, ...],
     links: Links,
     withheld: tuple[str, ...],
     excluded: tuple[str, ...],
+    for_shares: frozenset[int],
 ) -> CardSet:
-    return CardSet(tuple(map(str, indices)), sizes, links, withheld, excluded)
+    return CardSet(tuple(map(str, indices)), sizes, links, withheld, excluded, for_shares)
 
 
 def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None) -> Node:

@@ -13,11 +13,15 @@ _KINDS = st.sampled_from(["PIX", "PXB", "PHB", "NODE", "SYS"]) | st.integers(0, 
 _PLAIN = string.ascii_letters + string.digits
 _ENDS = st.text(_PLAIN, min_size=1, max_size=1)
 # Not from_regex: drawing character by character takes ten times as long.
-_UUIDS = _ENDS | st.builds(
-    lambda first, middle, last: first + middle + last,
-    _ENDS,
-    st.text(_PLAIN + "-._", max_size=54),
-    _ENDS,
+_UUIDS = (
+    _ENDS
+    | st.builds("MIG-{}".format, _ENDS)
+    | st.builds(
+        lambda first, middle, last: first + middle + last,
+        _ENDS,
+        st.text(_PLAIN + "-._", max_size=54),
+        _ENDS,
+    )
 )
 _NUMBERS = st.integers(0, 2**31 - 1)
 
@@ -40,6 +44,7 @@ def inventories(draw: st.DrawFn, *, most: int = 5) -> Inventory:
             numa=draw(st.none() | _NUMBERS),
             bus_id=draw(st.text()),
             device=draw(st.just(f"/dev/nvidia{minor}") | st.text()),
+            capabilities=tuple(draw(st.lists(st.text(), max_size=2))),
         )
         for index, uuid, minor in zip(sorted(indices), uuids, minors, strict=True)
     )

@@ -17,7 +17,7 @@ import pytest
 
 SOURCE = Path(__file__).parent / "nvml_stub" / "nvml_stub.c"
 LIBRARY = "libnvidia-ml.so.1"
-XID, ECC = 8, 2
+XID, ECC, MIG_CHANGE = 8, 2, 0x100
 """Types of events."""
 GIB = 1 << 30
 _copies = itertools.count()
@@ -132,10 +132,22 @@ class NvmlScript:
         """Remove all failures."""
         self.forget(*(key for key in self._facts if key.startswith("fail ")))
 
-    def event(self, card: int, kind: int = XID, data: int = 79) -> None:
-        """Add an event of a card; -1 is an unknown card."""
+    def event(
+        self, card: int, kind: int = XID, data: int = 79, instance: int | None = None
+    ) -> None:
+        """Add an event of a card, or of one of its GPU instances; -1 is an unknown card."""
         self._events += 1
-        self.set(f"event {self._events}", f"{card} {kind} {data}")
+        named = "" if instance is None else f" {instance}"
+        self.set(f"event {self._events}", f"{card} {kind} {data}{named}")
+
+    def mig(self, card: int, *gpu_instances: int, profile: str = "1g.5gb", memory: int = 5) -> None:
+        """Make MIG instances of a card, with these GPU instance IDs; *memory* is in GiB."""
+        self.card(card, mig=1, instances=7, events=XID | ECC | MIG_CHANGE)
+        for at, each in enumerate(gpu_instances):
+            self._facts[f"instance {card} {at}"] = f"{each} 0 {instance_uuid(card, each)}"
+            model = self._facts[f"card {card} name"]
+            name = f"{model} MIG {profile}"
+            self.card(instance_at(card, at), name=name, memory=memory * GIB)
 
     def process(
         self, card: int, pid: int, memory: int = 0, cores: int | None = None, *, draws: bool = False
@@ -151,6 +163,30 @@ class NvmlScript:
         for link in links:
             self._facts[f"nvlink {card} {link}"] = f"{state} {end}"
         self._write()
+
+
+def instance_at(card: int, at: int) -> int:
+    """The number of a MIG instance where the script's facts have that of a card."""
+    return 100 + 10 * card + at
+
+
+def instance_uuid(card: int, gpu_instance: int) -> str:
+    """The UUID of a MIG instance."""
+    return f"MIG-{card:08x}-{gpu_instance:04x}-5fc8-a9d5-83d7f2c4fe0f"
+
+
+def mig_minors(proc: Path, *instances: tuple[int, int]) -> None:
+    """Write the driver's list of capabilities, for instances by minor of the card and ID."""
+    lines = ["config 1", "monitor 2"]
+    for minor, gpu in instances:
+        first = 3 + 135 * minor + 9 * gpu
+        lines += [
+            f"gpu{minor}/gi{gpu}/access {first}",
+            f"gpu{minor}/gi{gpu}/ci0/access {first + 1}",
+        ]
+    path = proc / "driver/nvidia-caps/mig-minors"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
 
 
 def uuid(index: int) -> str:

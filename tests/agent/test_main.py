@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from agent.__main__ import main
 from agent.app.agent import Agent
 from agent.cards.cards_file import load_inventory
+from agent.cards.nvml import NvmlSource
 from agent.cards.source import discover
 from agent.errors import SettingsError
 from agent.settings import Settings
@@ -24,7 +26,7 @@ from simulator.api.server import ApiServer
 from simulator.kubelet.node import Kubelet
 from tests.agent.a_kubelet import make_kubelet, registered
 from tests.agent.fakes import DEADLINE_S, eventually, write_cards
-from tests.agent.nvml_node import NvmlScript, build, unload, uuid
+from tests.agent.nvml_node import NvmlScript, build, instance_uuid, mig_minors, unload, uuid
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +76,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 30
+    assert len(flags) == 31
     for flag in flags:
         assert re.search(rf"{flag} .*?\[env var: {variable_of(flag)}[;,\]]", text), flag
 
@@ -175,6 +177,20 @@ def test_a_dump_warns_of_what_is_left_out(node: NvmlScript) -> None:
     assert result.exit_code == 0
     assert result.stderr == "warning: card 0 is left out: in MIG mode, which is not served\n"
     assert f"# left out: card 0 ({uuid(0)}): in MIG mode, which is not served\n" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["dump", "show"])
+def test_mig_instances_are_listed_on_demand(
+    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    node.mig(0, 7)
+    mig_minors(tmp_path, (0, 7))
+    source = partial(NvmlSource, proc=tmp_path)
+    monkeypatch.setattr("agent.cards.source.NvmlSource", source)
+    result = CliRunner().invoke(main, ["--mig", "shares", "cards", command])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert instance_uuid(0, 7) in result.stdout
+    assert "/dev/nvidia-caps/nvidia-cap66" in result.stdout
 
 
 def test_a_dump_that_has_no_card_or_no_file_is_refused(node: NvmlScript, tmp_path: Path) -> None:

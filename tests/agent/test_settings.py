@@ -10,6 +10,7 @@ from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import (
     EnforcementMode,
+    MigMode,
     parse_driver_dir,
     parse_ignored_xids,
     parse_memory_block,
@@ -93,6 +94,13 @@ _WITH = 'enforcement: Invalid value: "vcuda": must be used with --'
                 'driver-dir: Invalid value: "/usr/local/other": must be /usr/local/nvidia in the '
                 "container with --enforcement vcuda: vcuda-controller's library looks for its "
                 "client there"
+            ),
+        ),
+        (
+            {"mig": MigMode.SHARES},
+            (
+                'mig: Invalid value: "shares": must be used with --enforcement none or hami-core, '
+                "found vcuda: its library would stop programs on MIG instances"
             ),
         ),
     ],

@@ -577,7 +577,7 @@ def test_a_share_of_several_cards_gets_the_best_set_of_all(
     cards = CardSet([f"GPU-{at}" for at in range(6)], sizes, links, [""] * 6, [""] * 6)
     amounts = [each.free for each in rooms]
     ranked = rank_for_share(
-        step.need, cards.fitting(amounts, step.need.per_card), cards, amounts, policy=policy
+        step.need, cards.fitting(amounts, step.need), cards, amounts, policy=policy
     )
     assume(len(ranked) >= size)
 

@@ -1,5 +1,6 @@
 """What of a node's cards a container finds, by the way they are injected."""
 
+import json
 import os
 from pathlib import Path
 
@@ -55,6 +56,26 @@ def test_whole_cards_come_by_index_with_what_every_container_gets(make_node: Mak
         own = [node.devices[int(each.removeprefix("GPU-"))] for each in found]
         assert sorted(found_in_dev(inside)) == sorted([*own, *extra])
         assert all(opens(inside, path) for path in extra)
+
+
+def test_a_mig_instance_brings_its_cards_node_and_its_own_capabilities(
+    runtime: Containerd, tmp_path: Path
+) -> None:
+    cards = tmp_path / "cards.yaml"
+    with card_devices(5) as (card, *capabilities):
+        own = [capabilities[:2], capabilities[2:]]
+        entry = {"minor": 0, "device": card, "memory": "8Gi"}
+        instances = [
+            {"uuid": f"MIG-{at}", "index": 1000 + at, "capabilities": nodes, **entry}
+            for at, nodes in enumerate(own)
+        ]
+        cards.write_text(json.dumps({"cards": instances}))
+        with GpuNode(runtime, [card, card], cards=cards) as node:
+            for at, name in enumerate(("a", "b")):
+                inside = node.run(name, 60, 4)
+                assert inside.env()[VISIBLE] == f"MIG-{at}"
+                assert sorted(found_in_dev(inside)) == sorted([card, *own[at]])
+                assert all(opens(inside, path) for path in (card, *own[at]))
 
 
 def test_the_image_asks_for_all_cards_and_the_environment_brings_its_own(

@@ -19,6 +19,7 @@ from contract.resource import Resource
 from contract.reusable import find_leftover_conflicts
 from contract.text import format_count
 from contract.wishes import NO_WISHES
+from placement.capacity import may_share
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
@@ -79,8 +80,10 @@ def find_advice(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Advic
 def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     """Return what a pod requests that no node has at all, and the most there is; else empty."""
     demands = [each.demand for each in pod.demand.containers]
-    cards = max(each.cards for each in demands)
-    most = max(len(each.snapshot.node.cards) for each in nodes)
+    demand = max(demands, key=lambda each: (each.cards, not may_share(each)))
+    sets = [each.snapshot.node.card_set_for(pod.wishes) for each in nodes]
+    cards = demand.cards
+    most = max(len(each.names) - len(each.for_shares) * (not may_share(demand)) for each in sets)
     if cards > most:
         return f"no node has {format_count(cards, 'card')}; the largest has {most}"
     blocks = max(each.most_per_card(Resource.MEMORY) for each in demands)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from contract.demand import CORES_PER_CARD
+from contract.inventory import is_instance_uuid
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
@@ -54,7 +55,9 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
         largest_share=max(
             shares, key=lambda each: (each.cores, each.blocks, -each.card), default=None
         ),
-        whole_cards=sum(card.cores_free == CORES_PER_CARD for card in usable),
+        whole_cards=sum(
+            card.cores_free == CORES_PER_CARD and not is_instance_uuid(card.uuid) for card in usable
+        ),
         pods=len(occupancy.held),
         pool=next((facts.labels[each] for each in pool_labels if each in facts.labels), ""),
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
-from contract.other_systems import NVIDIA
+from contract.other_systems import MIG_PREFIX, NVIDIA
 from contract.quantity import parse_quantity
 from placement.cluster.nodes import Node, Problem, parse_node
 from view.model.words import clamp
@@ -36,7 +36,9 @@ class NodeFacts:
     unreadable: Annotated[
         str, "why the inventory cannot be read; empty if it can be read or is missing."
     ]
-    offered: Annotated[Mapping[str, int], "allocatable amounts of our resources and of NVIDIA's."]
+    offered: Annotated[
+        Mapping[str, int], "allocatable amounts of our resources, and of NVIDIA's for such cards."
+    ]
     labels: Annotated[Mapping[str, str], "of the node."]
     cordoned: Annotated[bool, "whether it is unschedulable."]
     for_gpus: Annotated[bool, "whether it has GPUs or should have some."]
@@ -51,6 +53,8 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     allocatable = (obj.get("status") or {}).get("allocatable") or {}
     free = {card.uuid: row for card, row in zip(inventory.cards, inventory.free, strict=True)}
     pairs = zip(node.cards, node.sizes, strict=True)
+    mig = any(card.is_instance for card in node.cards)
+    others = [name for name in allocatable if mig and name.startswith(MIG_PREFIX)]
     capped = tuple(Amounts(*map(min, free[card.uuid], size)) for card, size in pairs)
     return NodeFacts(
         node,
@@ -58,7 +62,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
         _inventory_error(text) if node.problem is Problem.UNREADABLE else "",
         {
             name: int(parse_quantity(allocatable[name]) or 0)
-            for name in (names.core, names.memory, *NVIDIA)
+            for name in (names.core, names.memory, *NVIDIA, *others)
             if name in allocatable
         },
         obj["metadata"].get("labels") or {},

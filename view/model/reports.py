@@ -112,7 +112,7 @@ class NodeReport:
     blocks_held: Annotated[int, "of these, held."]
     blocks_free: Annotated[int, "of these, free."]
     largest_share: Annotated[LargestFit | None, "``None`` if no share fits."]
-    whole_cards: Annotated[int, "number of cards of which no core is held."]
+    whole_cards: Annotated[int, "number of cards of which no core is held, without MIG instances."]
     pods: Annotated[int, "number of pods that hold something."]
     pool: Annotated[
         str, "its node pool, from its labels; empty if it has none of these labels."

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from agent.allocator.slots import DeviceTable
 from agent.errors import GrantError
 from contract.allocation import Allocation, Evidence
+from contract.inventory import Inventory
 from contract.resource import Resource
-from tests.agent.builders import CORE, MEMORY
+from tests.agent.builders import BLOCK, CORE, MEMORY, card
 from tests.in_memory.node import Node
 from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
 
@@ -327,3 +329,21 @@ def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish
     node.watch.deliver()
     node.start(pod)
     assert node.decision_log.refs("prestart") == ["a/main"] * 4
+
+
+def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_named() -> None:
+    """A kubelet may choose other devices than those that the agent prefers."""
+    table = DeviceTable(Inventory((card(uuid="MIG-0"),)), BLOCK)
+    cores = [f"MIG-0::{number}" for number in range(100)]
+    wishes: list[dict[str, Any]] = [{}, {"use_gpu_uuid": "MIG-0"}]
+    for wish in wishes:
+        node = Node(table=table)
+        pod = make_pod("a", asks(100, 1), **wish)
+        _has(node, pod, cores, ["MIG-0::0"])
+        if not wish:
+            with pytest.raises(GrantError, match="MIG-0, a MIG instance that they do not name"):
+                _start_by_the_file(node, pod)
+        else:
+            _start_by_the_file(node, pod)
+    node = Node(table=table)
+    _start_by_the_file(node, _has(node, make_pod("a", asks(30, 1)), cores[:30], ["MIG-0::0"]))

@@ -87,13 +87,14 @@ class Driver:
         self._step("watch")
         return self.unwatched
 
-    def wait(self, seconds: float, /) -> tuple[str, CardFault] | None:
+    def wait(self, seconds: float, /) -> tuple[tuple[str, ...], CardFault] | None:
         self.waits += 1
         self._step("wait")
         try:
-            return self.events.get(timeout=seconds)
+            uuid, fault = self.events.get(timeout=seconds)
         except queue.Empty:
             return None
+        return (uuid,), fault
 
     def probe(self, uuid: str, /) -> Probe | CardFault:
         self._step("probe")
@@ -466,7 +467,7 @@ def test_failures_are_tried_again_ever_more_slowly(scene: Scene) -> None:
 
 def test_after_a_good_session_the_first_try_comes_soon(scene: Scene) -> None:
     class Flaky(Driver):
-        def wait(self, seconds: float, /) -> tuple[str, CardFault] | None:
+        def wait(self, seconds: float, /) -> tuple[tuple[str, ...], CardFault] | None:
             scene.clock.at += 61
             raise Unavailable("NVML: GPU is lost")
 

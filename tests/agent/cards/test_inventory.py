@@ -72,10 +72,35 @@ def test_what_may_be_missing_or_shared() -> None:
     assert parse_inventory(two).links == (Link((0, 1), "SYS"), Link((0, 1), "NV4"))
 
 
+def _instances(*minors: int) -> Json:
+    """Instances, each of the card with this minor number."""
+    caps = ["/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
+    return {
+        "cards": [
+            {"uuid": f"MIG-{at}", "index": 1000 + at, "minor": minor, "memory": "5Gi"}
+            | {"capabilities": caps}
+            for at, minor in enumerate(minors)
+        ]
+    }
+
+
+def test_mig_instances_of_one_card_have_its_minor_number() -> None:
+    first, second = parse_inventory(_instances(0, 0)).cards
+    assert first.device_nodes == (
+        "/dev/nvidia0",
+        "/dev/nvidia-caps/nvidia-cap66",
+        "/dev/nvidia-caps/nvidia-cap67",
+    )
+    assert (first.is_instance, second.device) == (True, "/dev/nvidia0")
+
+
 _WHOLE = "must be a whole number, 0 or more"
 _BYTES = "must be a number of bytes such as 24Gi"
 _UUID = "must be a card UUID of at most 56 letters, digits, '-', '.' and '_'"
-_KNOWN = "unknown field, known are busId, device, health, index, memory, minor, model, numa, uuid"
+_KNOWN = (
+    "unknown field, known are busId, capabilities, device, health, index, memory, minor, model, "
+    "numa, uuid"
+)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +129,16 @@ _KNOWN = "unknown field, known are busId, device, health, index, memory, minor, 
         (_document(memory=-5), f"cards[1].memory: Invalid value: -5: {_BYTES}"),
         (_document(model=4), "cards[1].model: Invalid value: 4: must be text"),
         (_document(busId=None), "cards[1].busId: Invalid value: null: must be text"),
+        (_document(capabilities="/dev/null"), "cards[1].capabilities: must be a list of texts"),
+        (_document(capabilities=[1]), "cards[1].capabilities: must be a list of texts"),
         (_document(device=[]), "cards[1].device: Invalid value: a list: must be text"),
         (_document(uuid="GPU-b"), 'cards: uuid: Duplicate value: "GPU-b"'),
         (_document(index=1), "cards: index: Duplicate value: 1"),
         (_document(minor=7), "cards: minor: Duplicate value: 7"),
+        (  # its memory would be offered twice
+            {"cards": [*DOCUMENT["cards"], *_instances(0)["cards"]]},
+            "cards: minor: Duplicate value: 0",
+        ),
         (_linked("NV12"), "links: must be a list"),
         (_linked([["NV12"]]), "links[0]: must be a mapping with the keys cards and kind"),
         (

@@ -324,9 +324,9 @@ def test_an_event_is_returned_with_its_card(session: NvmlSession, node: NvmlScri
     node.event(0, ECC, 0)  # which this card does not tell
     node.event(0, XID, 13)
     node.event(1, ECC, 0)
-    assert session.wait(5) == (uuid(1), xid_fault(79))
-    assert session.wait(5) == (uuid(0), xid_fault(13))
-    assert session.wait(5) == (uuid(1), CardFault(FaultKind.ECC, "double-bit ECC error"))
+    assert session.wait(5) == ((uuid(1),), xid_fault(79))
+    assert session.wait(5) == ((uuid(0),), xid_fault(13))
+    assert session.wait(5) == ((uuid(1),), CardFault(FaultKind.ECC, "double-bit ECC error"))
     assert session.wait(0.01) is None
     node.event(-1)
     with pytest.raises(Unavailable, match=r"\ANVML: an event of an unknown card\Z"):

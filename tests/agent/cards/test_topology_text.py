@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given, settings
 
 from agent.cards.inventory import Discovery, UnservedCard
@@ -67,3 +69,22 @@ def test_no_text_of_a_card_breaks_the_lines(inventory: Inventory) -> None:
     text = describe(Discovery(inventory))
     assert all(line.isprintable() for line in text.split("\n"))
     assert link_matrix(inventory).count("\n") == len(inventory.cards) + 1
+
+
+def test_mig_instances_have_all_their_nodes_and_no_links() -> None:
+    caps = "/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"
+    instance = replace(card(uuid="MIG-7"), index=1007, capabilities=caps)
+    assert describe(Discovery(Inventory((card(1), instance)))) == (
+        """\
+         uuid   model  memory    bus id  NUMA  device
+GPU1     GPU-1  Test   2560 MiB  ?       ?     /dev/nvidia1
+GPU1007  MIG-7  Test   2560 MiB  ?       ?     /dev/nvidia0 {caps[0]} {caps[1]}
+
+         GPU1  GPU1007  NUMA
+GPU1     X     -        ?
+GPU1007  -     X        ?
+
+  X  = the card itself
+  -  = none, of a MIG instance
+""".replace("{caps[0]}", caps[0]).replace("{caps[1]}", caps[1])
+    )

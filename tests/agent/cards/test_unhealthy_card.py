@@ -18,7 +18,7 @@ from agent.cards.discovery import Pace
 from agent.cards.nvml import NvmlSource
 from agent.injection.inject import Injection
 from agent.kubernetes_api.inventory import InventoryPace
-from agent.settings import Settings
+from agent.settings import MigMode, Settings
 from contract.inventory import Card, PublishedInventory, decode_inventory
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
@@ -26,7 +26,16 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from tests.agent.app.whole import PODS, page, running
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
-from tests.agent.nvml_node import NvmlScript, load, unload, uuid
+from tests.agent.nvml_node import (
+    GIB,
+    NvmlScript,
+    instance_at,
+    instance_uuid,
+    load,
+    mig_minors,
+    unload,
+    uuid,
+)
 
 NODE = "/api/v1/nodes/n1"
 QUIET = 0.5
@@ -53,11 +62,15 @@ class Stage:
     def node(self) -> Json:
         return self.admin.get(NODE)
 
-    def run(self, name: str, cores: int, memory: int) -> str:
+    def run(self, name: str, cores: int, memory: int, **wishes: str) -> str:
         """Create a pod of one container; gives its card once it runs."""
-        self.admin.create(PODS, make_manifest(name, (cores, memory)))
+        self.create(name, cores, memory, **wishes)
         eventually(lambda: self.phase(name) == "Running", f"{name} runs")
         return self.card(name)
+
+    def create(self, name: str, cores: int, memory: int, **wishes: str) -> None:
+        annotations = {getattr(NAMES, wish): text for wish, text in wishes.items()}
+        self.admin.create(PODS, make_manifest(name, (cores, memory), annotations=annotations))
 
     def phase(self, name: str) -> str:
         return str(self.admin.get(f"{PODS}/{name}").get("status", {}).get("phase", ""))
@@ -85,9 +98,9 @@ class Stage:
         found = self.inventory()
         return {card.index: free for card, free in zip(found.cards, found.free, strict=True)}
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self, kind: str = "Node") -> list[dict[str, Any]]:
         found = self.admin.get("/api/v1/namespaces/default/events")["items"]
-        return [each for each in found if each["involvedObject"]["kind"] == "Node"]
+        return [each for each in found if each["involvedObject"]["kind"] == kind]
 
     def page(self, path: str) -> tuple[int, str]:
         return page(self.agent, path)
@@ -131,8 +144,9 @@ def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubele
 
     @contextmanager
     def launched(**changes: Any) -> Iterator[Stage]:
-        source = NvmlSource(tmp_path / "sys")
         changed = replace(settings, **changes)
+        mig = changed.mig is MigMode.SHARES
+        source = NvmlSource(tmp_path / "sys", proc=tmp_path, mig=mig)
         with running(changed, source=source, pace=PACE, inventory_pace=WRITES) as agent:
             yield Stage(agent, admin, kubelet)
 
@@ -238,3 +252,50 @@ def test_an_unhealthy_card_is_not_served_again_by_the_next_agent(
         assert stage.shown()[1].unhealthy.startswith("1 uncorrectable ECC errors since the driver ")
         node.card(0, action=0)  # a driver that can say it asks for nothing
         eventually(lambda: stage.offered() == ("100", "200"), "it comes back")
+
+
+def test_mig_instances_are_served_to_shares_and_to_whom_names_them(
+    node: NvmlScript, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
+    first, second, later = (instance_uuid(0, gpu) for gpu in (7, 9, 3))
+    node.mig(0, 7, 9)
+    mig_minors(tmp_path, (0, 7), (0, 9), (0, 3))
+    with launch(mig=MigMode.SHARES) as stage:
+        eventually(lambda: stage.offered() == ("300", "300"), "instances and a card are offered")
+        eventually(lambda: sorted(stage.shown()) == [1, 1007, 1009], "the node shows them")
+        assert stage.shown()[1007].model == "NVIDIA A100-SXM4-80GB MIG 1g.5gb"
+        assert stage.run("share", 30, 8) == first
+        eventually(lambda: stage.free()[1007] == (70, 12), "its memory is the instance's")
+        assert stage.run("whole", 100, 8) == uuid(1)
+        stage.create("second", 100, 8)
+        eventually(lambda: stage.phase("second") == "Failed", "no instance is a whole card")
+        (refused,) = stage.events("Pod")
+        assert (
+            "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid"
+            in (refused["message"])
+        )
+        assert stage.run("named", 100, 8, use_gpu_type="mig") == second
+
+        node.event(0, data=94, instance=9)
+        eventually(lambda: stage.shown()[1009].unhealthy != "", "its own Xid counts")
+        assert stage.shown()[1007].unhealthy == ""
+        eventually(lambda: stage.shown()[1009].unhealthy == "", "it recovers")
+
+        node.forget("instance 0 0")  # an admin destroys one, and makes another
+        node.set("instance 0 2", f"3 0 {later}")
+        node.card(instance_at(0, 2), name="X MIG 2g.10gb", memory=10 * GIB)
+        eventually(lambda: stage.offered() == ("200", "300"), "the destroyed one is not offered")
+        gone = "this MIG instance does not exist any more"
+        eventually(lambda: stage.shown()[1007].unhealthy.startswith(gone), "the node shows why")
+        assert stage.phase("share") == "Running"
+        late = f"card {later} can be served once the agent is started again"
+        eventually(
+            lambda: late in {each["message"] for each in stage.events()}, "the new one is told"
+        )
+    with launch(mig=MigMode.SHARES) as stage:
+        eventually(lambda: sorted(stage.shown()) == [1, 1003, 1009], "the next agent serves it")
+        eventually(
+            lambda: "GPUMissing" in {each["reason"] for each in stage.events("Pod")},
+            "the pod on the destroyed one is told",
+        )

@@ -328,3 +328,14 @@ def test_a_disk_error_is_a_refusal_and_existing_files_stay(
     assert node.shared(SHARE_IDS).read_bytes() == b"limits"
     node.hami.prepare_start(SHARE_IDS, entitled())
     assert stat.S_IMODE(node.shared(SHARE_IDS).stat().st_mode) == 0o666
+
+
+def test_a_share_of_a_mig_instance_has_a_limit_of_memory_only(node: HamiHost) -> None:
+    """The library throttles by the use of processes, which NVML does not return there."""
+    ids = frozenset(f"MIG-0::{number}" for number in range(30))
+    edits = node.hami.prepare_allocation(CLAIM, ids, Grant(CORE, (CardGrant("MIG-0", 30),)))
+    assert edits.envs == {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache"}
+    assert edits.mounts == (node.shared_mount(ids), *node.loading)
+    held = Grant(MEMORY, (CardGrant("MIG-0", 3),))
+    envs = node.hami.prepare_allocation(CLAIM, frozenset(), held).envs
+    assert envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "768m"

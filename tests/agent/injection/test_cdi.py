@@ -16,6 +16,7 @@ from agent.allocator.grants import ContainerEdits, Mount
 from agent.cards.cards_file import decode_yaml
 from agent.errors import SettingsError
 from agent.injection.cdi import (
+    HOST_KIND,
     OWN_KIND,
     Spec,
     names_on_host,
@@ -116,7 +117,7 @@ def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(
     schema().validate(document)
     assert parse_spec(document) == Spec(
         OWN_KIND,
-        {each.uuid: frozenset({each.device}) for each in inventory.cards},
+        {each.uuid: frozenset(each.device_nodes) for each in inventory.cards},
         frozenset({"/dev/nvidiactl"}),
     )
     assert own_names(inventory) == {
@@ -164,6 +165,37 @@ def test_the_gpu_operators_spec_for_its_own_containers_is_none_for_ours() -> Non
         ["all"],
     )
     assert names_on_host(H100S, [[spec]]) is None
+
+
+_CAPS = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (6, 7, 66, 67)]
+INSTANCES = Inventory(
+    (
+        card(1),
+        replace(card(uuid="MIG-0"), index=1000, capabilities=tuple(_CAPS[:2])),
+        replace(card(uuid="MIG-7"), index=1007, capabilities=tuple(_CAPS[2:])),
+    )
+)
+
+
+def instances_spec(*names: str, swapped: bool = False) -> Spec:
+    """What nvidia-ctk writes of these cards, with names of the two instances."""
+    nodes = [frozenset({"/dev/nvidia0", *_CAPS[:2]}), frozenset({"/dev/nvidia0", *_CAPS[2:]})]
+    found = dict(zip(names, reversed(nodes) if swapped else nodes, strict=True))
+    whole = {name: frozenset({"/dev/nvidia1"}) for name in ("1", "GPU-1")}
+    return Spec(HOST_KIND, whole | found, frozenset({"/dev/nvidiactl"}))
+
+
+def test_mig_instances_are_named_by_uuid_in_the_hosts_spec_and_else_in_ours() -> None:
+    assert names_on_host(INSTANCES, [[instances_spec("MIG-0", "MIG-7")]]) == {
+        uuid: f"nvidia.com/gpu={uuid}" for uuid in ("GPU-1", "MIG-0", "MIG-7")
+    }
+    assert names_on_host(INSTANCES, [[instances_spec("0:0", "0:1")]]) is None
+    assert names_on_host(INSTANCES, [[instances_spec("MIG-0", "MIG-7", swapped=True)]]) is None
+    spec = spec_document(INSTANCES, COMMON)
+    assert [
+        [node["path"] for node in each["containerEdits"]["deviceNodes"]] for each in spec["devices"]
+    ] == [["/dev/nvidia1"], ["/dev/nvidia0", *_CAPS[:2]], ["/dev/nvidia0", *_CAPS[2:]]]
+    schema().validate(spec)
 
 
 def without(spec: Spec, *names: str) -> Spec:

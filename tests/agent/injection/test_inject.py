@@ -172,3 +172,20 @@ def test_a_path_that_is_no_directory_is_refused(text: str) -> None:
     assert str(refused.value).endswith(
         ": must be an absolute path without '.' and '..', such as /opt/nvidia"
     )
+
+
+def test_a_mig_instance_brings_its_cards_node_and_its_capabilities() -> None:
+    """The capabilities of the card's other instances stay away."""
+    caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (66, 67, 84, 85)]
+    seven, nine = (
+        replace(card(uuid=f"MIG-{gpu}"), index=1000 + gpu, capabilities=tuple(nodes))
+        for gpu, nodes in ((7, caps[:2]), (9, caps[2:]))
+    )
+    inventory = Inventory((card(1), seven, nine))
+    share = Grant(CORE, (CardGrant("MIG-9", 30),))
+    edits = inject(share, inventory, Injection.NODES, control_devices=["/dev/nvidiactl"])
+    assert edits == ContainerEdits(
+        {"NVIDIA_VISIBLE_DEVICES": "MIG-9"}, ("/dev/nvidia0", *caps[2:], "/dev/nvidiactl")
+    )
+    both = Grant(CORE, (CardGrant("MIG-7", 100), CardGrant("MIG-9", 100)))
+    assert inject(both, inventory, Injection.ENVVAR).devices == ("/dev/nvidia0", *caps)

@@ -60,21 +60,23 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
 
 
 @pytest.mark.parametrize(
-    ("allocatable", "others"),
+    ("allocatable", "mig", "others"),
     [
-        ({}, {}),
-        ({"cpu": "8", "nvidia.com/gpu": "0", NAMES.core: "800"}, {}),  # it is off again
-        ({"nvidia.com/mig-1g.10gb": "7"}, {}),  # cards in MIG mode are not ours
-        ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": 8}),
-        ({"nvidia.com/gpu": "many"}, {}),
+        ({}, False, {}),
+        ({"cpu": "8", "nvidia.com/gpu": "0", NAMES.core: "800"}, False, {}),  # it is off again
+        ({"nvidia.com/mig-1g.10gb": "7"}, False, {}),  # cards in MIG mode are not ours
+        ({"nvidia.com/mig-1g.10gb": "7"}, True, {"nvidia.com/mig-1g.10gb": 7}),
+        ({"nvidia.com/mig-1g.10gb": "0"}, True, {}),
+        ({"nvidia.com/gpu": "8"}, False, {"nvidia.com/gpu": 8}),
+        ({"nvidia.com/gpu": "many"}, False, {}),
     ],
 )
 def test_another_device_plugin_shows_in_what_the_node_offers(
-    allocatable: dict[str, str] | None, others: dict[str, int]
+    *, allocatable: dict[str, str] | None, mig: bool, others: dict[str, int]
 ) -> None:
     api, reported = NodeApi(), list[Mapping[str, int]]()
     reader = NodeReader(
-        api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=reported.append
+        api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=reported.append, mig=mig
     )
     api.found = {"metadata": {}, "status": {"allocatable": allocatable}}
     reader.read()

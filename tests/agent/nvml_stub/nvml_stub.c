@@ -16,11 +16,18 @@
  *   sample I PID PERCENT AGE                         (AGE: microseconds before now)
  *   nvlink I LINK active|inactive gpu|switch|unknown DOMAIN BUS DEVICE
  *   level I J LEVEL                                  (nvmlGpuTopologyLevel_t)
- *   fail FUNCTION I CODE                             (I: a card, or * for any)
- *   event NUMBER I TYPE DATA                         (told once, in order of NUMBER,
+ *   card I instances COUNT                           (most MIG instances: their indices)
+ *   instance I J GI CI UUID                          (MIG instance J of card I; a card's words
+ *                                                     for it: of card 100 + 10 * I + J)
+ *   fail FUNCTION I CODE                             (I: a card or instance, or * for any)
+ *   event NUMBER I TYPE DATA [GI]                    (told once, in order of NUMBER,
  *                                                     to programs that were there before)
  *
  * Samples are given whatever time they are asked from: drivers leave stale ones in their answers.
+ *
+ * What NVML does not support with a handle of an instance is not supported here either: PCI, minor
+ * number, utilization, events, health. Of a card in MIG mode neither memory nor processes are told,
+ * as to a program without privileges.
  *
  * Built with -DOLD_DRIVER it lacks what drivers before R460 lack.
  */
@@ -33,7 +40,8 @@ enum {
   SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6,
   INSUFFICIENT_SIZE = 7, TIMEOUT = 10, UNKNOWN = 999
 };
-enum { MAX_CARDS = 16, LINE = 512, MAX_PROCESSES = 1024 };
+enum { MAX_CARDS = 16, MAX_INSTANCES = 10, LINE = 512, MAX_PROCESSES = 1024 };
+enum { NO_PERMISSION = 4, FIRST_INSTANCE = 100 };
 
 typedef struct { int index; } Card;
 typedef Card *Device;
@@ -70,7 +78,7 @@ typedef struct {
   Value value;
 } FieldValue;
 
-static Card cards[MAX_CARDS];
+static Card cards[MAX_CARDS], instances[MAX_CARDS * MAX_INSTANCES];
 static int sessions;      /* nvmlInit calls without their nvmlShutdown */
 static int sets;          /* event sets that were not freed */
 static int last_event;
@@ -127,15 +135,41 @@ static int failure(const char *function, Device device) {
   return sessions ? SUCCESS : UNINITIALIZED;
 }
 
-static int is_card(Device device) {
-  return device >= cards && device < cards + MAX_CARDS;
+static int is_instance(Device device) {
+  return device >= instances && device < instances + MAX_CARDS * MAX_INSTANCES;
 }
 
-#define CHECK(device)                                  \
+static int is_card(Device device) {
+  return (device >= cards && device < cards + MAX_CARDS) || is_instance(device);
+}
+
+/* Find an instance: its IDs, and its UUID. */
+static int find_instance(Device device, unsigned *gpu, unsigned *compute, char *uuid) {
+  char key[LINE], rest[LINE];
+  int place = device->index - FIRST_INSTANCE;
+  snprintf(key, sizeof key, "instance %d %d", place / MAX_INSTANCES, place % MAX_INSTANCES);
+  return find(key, rest) && sscanf(rest, "%u %u %79s", gpu, compute, uuid) == 3;
+}
+
+#define CHECK_ANY(device)                              \
   do {                                                 \
     int code;                                          \
     if (!is_card(device)) return INVALID_ARGUMENT;     \
     if ((code = failure(__func__, device))) return code; \
+  } while (0)
+
+/* Of a function that knows no instances. */
+#define CHECK(device)                                  \
+  do {                                                 \
+    CHECK_ANY(device);                                 \
+    if (is_instance(device)) return NOT_SUPPORTED;     \
+  } while (0)
+
+/* Of a function that tells an unprivileged program nothing of a card in MIG mode. */
+#define CHECK_PART(device)                             \
+  do {                                                 \
+    CHECK_ANY(device);                                 \
+    if (in_mig_mode(device)) return NO_PERMISSION;     \
   } while (0)
 
 static int attribute(Device device, const char *name, char *rest) {
@@ -166,6 +200,11 @@ static int small(Device device, const char *name, unsigned *out) {
   return code;
 }
 
+static int in_mig_mode(Device device) {
+  unsigned mode = 0;
+  return !is_instance(device) && !small(device, "mig", &mode) && mode;
+}
+
 static unsigned count(void) {
   char rest[LINE];
   return find("cards", rest) ? (unsigned)atoi(rest) : 0;
@@ -187,6 +226,7 @@ int nvmlInitWithFlags(unsigned flags) {
   (void)flags;
   if (find("fail nvmlInitWithFlags *", rest)) return atoi(rest);
   for (int i = 0; i < MAX_CARDS; i++) cards[i].index = i;
+  for (int i = 0; i < MAX_CARDS * MAX_INSTANCES; i++) instances[i].index = FIRST_INSTANCE + i;
   if (!started) { /* the driver tells a program nothing of what was before it */
     char key[LINE];
     do snprintf(key, sizeof key, "event %d", ++last_event);
@@ -241,16 +281,29 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Device *out) {
       *out = &cards[i];
       return SUCCESS;
     }
+  for (int i = 0; i < MAX_CARDS * MAX_INSTANCES; i++) {
+    unsigned gpu, compute;
+    if (find_instance(&instances[i], &gpu, &compute, rest) && !strcmp(rest, uuid)) {
+      CHECK_ANY(&instances[i]);
+      *out = &instances[i];
+      return SUCCESS;
+    }
+  }
   return sessions ? NOT_FOUND : UNINITIALIZED;
 }
 
 int nvmlDeviceGetUUID(Device device, char *out, unsigned size) {
-  CHECK(device);
-  return text(device, "uuid", out, size);
+  char rest[LINE];
+  unsigned gpu, compute;
+  CHECK_ANY(device);
+  if (!is_instance(device)) return text(device, "uuid", out, size);
+  if (!find_instance(device, &gpu, &compute, rest)) return NOT_FOUND;
+  snprintf(out, size, "%s", rest);
+  return SUCCESS;
 }
 
 int nvmlDeviceGetName(Device device, char *out, unsigned size) {
-  CHECK(device);
+  CHECK_ANY(device);
   return text(device, "name", out, size);
 }
 
@@ -260,7 +313,7 @@ int nvmlDeviceGetMinorNumber(Device device, unsigned *out) {
 }
 
 int nvmlDeviceGetMemoryInfo(Device device, Memory *out) {
-  CHECK(device);
+  CHECK_PART(device);
   if (number(device, "used", &out->used)) out->used = 1 << 20;
   int code = number(device, "memory", &out->total);
   out->free = out->total - out->used;
@@ -269,7 +322,7 @@ int nvmlDeviceGetMemoryInfo(Device device, Memory *out) {
 
 #ifndef OLD_DRIVER
 int nvmlDeviceGetMemoryInfo_v2(Device device, Memory_v2 *out) {
-  CHECK(device);
+  CHECK_PART(device);
   if (out->version != (sizeof *out | 2 << 24)) return INVALID_ARGUMENT;
   if (number(device, "used", &out->used)) out->used = 1 << 20;
   if (number(device, "reserved", &out->reserved)) out->reserved = 0;
@@ -290,6 +343,46 @@ int nvmlDeviceGetMigMode(Device device, unsigned *current, unsigned *pending) {
   int code = small(device, "mig", current);
   *pending = *current;
   return code;
+}
+
+/* --- MIG instances --- */
+
+int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned *out) {
+  CHECK(device);
+  if (small(device, "instances", out)) *out = 0;
+  return SUCCESS;
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device *out) {
+  char rest[LINE];
+  unsigned gpu, compute;
+  CHECK(device);
+  if (index >= MAX_INSTANCES) return INVALID_ARGUMENT;
+  *out = &instances[device->index * MAX_INSTANCES + (int)index];
+  return find_instance(*out, &gpu, &compute, rest) ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device device, Device *out) {
+  CHECK_ANY(device);
+  if (!is_instance(device)) return INVALID_ARGUMENT;
+  *out = &cards[(device->index - FIRST_INSTANCE) / MAX_INSTANCES];
+  return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstanceId(Device device, unsigned *out) {
+  char rest[LINE];
+  unsigned compute;
+  CHECK_ANY(device);
+  if (!is_instance(device)) return NOT_SUPPORTED;
+  return find_instance(device, out, &compute, rest) ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlDeviceGetComputeInstanceId(Device device, unsigned *out) {
+  char rest[LINE];
+  unsigned gpu;
+  CHECK_ANY(device);
+  if (!is_instance(device)) return NOT_SUPPORTED;
+  return find_instance(device, &gpu, out, rest) ? SUCCESS : NOT_FOUND;
 }
 
 /* --- links --- */
@@ -415,7 +508,7 @@ static int processes(Device device, char kind, unsigned *size, ProcessInfo *out)
 }
 
 int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned *size, ProcessInfo *out) {
-  CHECK(device);
+  CHECK_PART(device);
   return processes(device, 'C', size, out);
 }
 
@@ -426,7 +519,7 @@ int nvmlDeviceGetGraphicsRunningProcesses_v2(Device device, unsigned *size, Proc
 
 #ifndef OLD_DRIVER
 int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *size, ProcessInfo *out) {
-  CHECK(device);
+  CHECK_PART(device);
   return processes(device, 'C', size, out);
 }
 
@@ -490,10 +583,11 @@ int nvmlEventSetWait_v2(EventSet set, EventData *out, unsigned milliseconds) {
     snprintf(key, sizeof key, "event %d", last_event + 1);
     if (find(key, rest) &&
         sscanf(rest, "%d %llu %llu", &index, &out->eventType, &out->eventData) == 3) {
+      out->gpuInstanceId = out->computeInstanceId = 0xffffffff;
+      sscanf(rest, "%*d %*u %*u %u", &out->gpuInstanceId);
       last_event++;
       if (index < 0 || (registered[index] & out->eventType)) {
         out->device = index < 0 ? NULL : &cards[index];
-        out->gpuInstanceId = out->computeInstanceId = 0xffffffff;
         return SUCCESS;
       }
     }

@@ -55,6 +55,7 @@ def node(
     inventory: object = "",
     unhealthy: Sequence[int] = (),
     nvidia: int = 0,
+    mig: bool = False,
     cordoned: str = "",
 ) -> NodeFacts:
     """A node of two cards with four blocks each, and what its status offers of them."""
@@ -66,6 +67,10 @@ def node(
         annotations[NAMES.gpu_cards] = inventory
     annotations[NAMES.gpu_cordoned] = cordoned
     offered = {NAMES.core: str(cores), NAMES.memory: str(blocks), "nvidia.com/gpu": str(nvidia)}
+    if mig:  # NVIDIA's plugin serves this MIG instance as well
+        cards = annotations[NAMES.gpu_cards]
+        annotations[NAMES.gpu_cards] = cards.replace(f"GPU-{name}-1", f"MIG-{name}-1")
+        offered["nvidia.com/mig-1g.5gb"] = "2"
     made["status"] = {"allocatable": {**offered, "cpu": "3900m"}}
     return read_node(made, NAMES)
 
@@ -275,6 +280,10 @@ TROUBLES: dict[str, dict[str, object]] = {
         "other-plugins error: nvidia.com/gpu is offered too: one card may be allocated to two pods "
         "that do not share it"
     ): {"nodes": [node(nvidia=2)]},
+    (
+        "other-plugins error: nvidia.com/mig-1g.5gb is offered too: one card may be allocated to "
+        "two pods that do not share it"
+    ): {"nodes": [node(mig=True)]},
     "cards warning: a card is in MIG mode and is not offered": {
         "agents": {"n1": [*agent(), MetricSample(f"{AGENT}cards", {"state": "mig"}, 1)]}
     },

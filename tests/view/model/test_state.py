@@ -432,3 +432,24 @@ def test_a_scheduler_is_named_only_if_it_is_the_cause(change: Json, named: str) 
 def test_pods_of_one_moment_are_not_refused_again_and_again() -> None:
     (group,) = group_pods(state_of([], scenes.storm(4, seconds=0)).report().pods)
     assert group.name == "Deployment default/web: 4 pods"
+
+
+def test_a_mig_instance_is_no_whole_card_and_the_explanation_says_who_gets_it() -> None:
+    a100 = "NVIDIA A100-SXM4-40GB"
+    node = make_node("n1", blocks=[158, 19], models=[a100, f"{a100} MIG 1g.5gb"])
+    annotations = node["metadata"]["annotations"]
+    annotations[NAMES.gpu_cards] = annotations[NAMES.gpu_cards].replace("GPU-n1-1", "MIG-n1-1")
+    pods = [
+        make_pod("holder", (50, 8), node="n1", annotations=record(c0=(["GPU-n1-0"], 50, 8))),
+        make_pod("whole", (100, 0)),
+        make_pod("named", (100, 0), annotations={NAMES.use_gpu_type: "1g.5gb"}),
+    ]
+    state = state_of([node], pods)
+    assert node_in(state.report(), "n1").whole_cards == 0
+    (fit,) = explanation_of(state, "whole").nodes
+    assert (fit.fits, fit.reason) == (False, "no card has 100 cores free")
+    assert [each.why_not for each in fit.cards] == [
+        "50 cores free, 100 needed",
+        "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid names it",
+    ]
+    assert explanation_of(state, "named").nodes[0].placement == (("c0", (1,)),)

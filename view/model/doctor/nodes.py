@@ -173,11 +173,11 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
 
 def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     """Find nodes on which another device plugin serves the same cards."""
-    core, found = Names(facts.domain).core, FindingsByText()
+    names, found = Names(facts.domain), FindingsByText()
     for node in require(facts.nodes):
-        if not node.offered.get(core) and not _programs_on(facts, node, AGENT):
+        if not node.offered.get(names.core) and not _programs_on(facts, node, AGENT):
             continue
-        for name in filter(node.offered.get, NVIDIA):
+        for name in sorted(filter(node.offered.get, node.offered.keys() - names.resources)):
             text = (
                 f"{name} is offered too: one card may be allocated to two pods that do not share it"
             )

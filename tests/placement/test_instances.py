@@ -1,0 +1,287 @@
+"""MIG instances: a share may get one, any other container only if its author names it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.allocator.interfaces import ContainerRef
+from agent.allocator.placer import Placer
+from agent.allocator.search_input import PlacementConstraints, PlacementRequest
+from agent.allocator.slots import DeviceTable
+from agent.errors import PlacementError
+from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
+from contract.resource import Resource
+from contract.wishes import NO_WISHES, Wishes
+from placement.cluster.fit import Fit, check
+from placement.cluster.holdings import NodeSnapshot
+from placement.cluster.nodes import Node, parse_node
+from placement.cluster.plan import plan_pod
+from placement.errors import NoPlacement
+from placement.pods import PodInfo
+from placement.scoring import Policy
+from placement.topology import Links
+from tests.agent.builders import cases, record_of
+from tests.examples import share
+from tests.placement.cluster.builders import BLOCK, NAMES, a_pod, bare_node
+
+A100, H100 = "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3"
+SMALL, HALF = f"{A100} MIG 1g.5gb", f"{A100} MIG 3g.20gb"
+LITTLE = "NVIDIA A2"
+"""A card with as much memory as an instance."""
+PROFILE = {SMALL: 19, LITTLE: 19, HALF: 79, A100: 158, H100: 318}
+
+
+def inventory(*models: str) -> Inventory:
+    """Cards of these models, and after them instances: ``MIG-<position>``."""
+    cards = []
+    for position, model in enumerate(models):
+        mig = " MIG " in model
+        uuid = f"{'MIG' if mig else 'GPU'}-{position}"
+        index = 1000 + position if mig else position
+        cards.append(Card(uuid, index, model, PROFILE[model] * BLOCK))
+    return Inventory(tuple(cards))
+
+
+def node_of(found: Inventory) -> Node:
+    """The node as extender and view read it."""
+    free = tuple(card.size(BLOCK) for card in found.cards)
+    text = encode_inventory(PublishedInventory(BLOCK, found.cards, (), free))
+    return parse_node(bare_node("n1", text), NAMES)
+
+
+def pod_of(*limits: tuple[int, ...], **wishes: str) -> PodInfo:
+    """A pod; of each container cores, memory and, if it divides a share, the number of cards."""
+    annotations = {f"{NAMES.domain}/{key.replace('_', '-')}": text for key, text in wishes.items()}
+    for at, (_, _, *split) in enumerate(limits):
+        annotations |= {NAMES.gpu_cards_of(f"c{at}"): str(each) for each in split}
+    return a_pod("p", *[(cores, memory) for cores, memory, *_ in limits], annotations=annotations)
+
+
+def reason(pod: PodInfo, *models: str) -> str:
+    """Why the pod does not fit on a node with these cards, all free; empty if it does."""
+    node = node_of(inventory(*models))
+    found = check(pod.pod_class, NodeSnapshot(node, node.sizes))
+    return "" if isinstance(found, Fit) else found.reason
+
+
+ONLY = "only MIG instances, which use-gpu-type or use-gpu-uuid must name for such a request"
+
+
+@cases(
+    "pod,models,expected",
+    {
+        "a share": (pod_of((50, 4)), [SMALL], ""),
+        "a share larger than its memory": (pod_of((50, 20)), [SMALL], "no card has 20 blocks"),
+        "a whole card": (pod_of((100, 0)), [SMALL, HALF], ONLY),
+        "a whole card beside instances": (pod_of((100, 0)), [A100, SMALL], ""),
+        "two whole cards, one is there": (
+            pod_of((200, 0)),
+            [A100, SMALL, SMALL],
+            "fewer than 2 cards that are no MIG instances",
+        ),
+        "the profile": (pod_of((100, 0), use_gpu_type="1g.5gb"), [SMALL], ""),
+        "MIG in any case": (pod_of((100, 0), use_gpu_type="mig"), [HALF], ""),
+        "the label's form": (pod_of((100, 0), use_gpu_type="40GB-MIG-3g"), [HALF], ""),
+        "another profile": (
+            pod_of((100, 0), use_gpu_type="2g.10gb"),
+            [SMALL],
+            "no card of type 2g.10gb",
+        ),
+        "the card's model": (pod_of((100, 0), use_gpu_type="a100"), [SMALL], ONLY),
+        "the card's model or the profile": (
+            pod_of((100, 0), use_gpu_type="a100,1g.5gb"),
+            [SMALL],
+            "",
+        ),
+        "a UUID": (pod_of((100, 0), use_gpu_uuid="MIG-0"), [SMALL], ""),
+        "another UUID": (
+            pod_of((100, 0), use_gpu_uuid="MIG-1"),
+            [SMALL],
+            "no card that use-gpu-uuid names",
+        ),
+        "several instances by their profile": (
+            pod_of((200, 0), use_gpu_type="mig"),
+            [SMALL, SMALL],
+            "",
+        ),
+        "a share of two cards": (pod_of((100, 4, 2)), [SMALL, SMALL], ONLY),
+        "a share of two cards beside instances": (
+            pod_of((100, 4, 2)),
+            [A100, SMALL],
+            "fewer than 2 cards that are no MIG instances",
+        ),
+        "a share of two instances by their profile": (
+            pod_of((100, 4, 2), use_gpu_type="mig"),
+            [SMALL, SMALL],
+            "",
+        ),
+        "a share and a whole card": (pod_of((10, 1), (100, 0)), [A100, SMALL], ""),
+        "two shares and a whole card": (pod_of((60, 1), (60, 1), (100, 0)), [A100, SMALL], "-"),
+    },
+)
+def test_who_gets_an_instance(pod: PodInfo, models: Sequence[str], expected: str) -> None:
+    found = reason(pod, *models)
+    assert found == expected if expected != "-" else found
+
+
+def test_a_share_leaves_whole_cards_whole() -> None:
+    """Nobody gets an instance as a whole card, so an empty one is better than an empty card."""
+    node = node_of(inventory(A100, SMALL))
+    plan = plan_pod(pod_of((10, 1)), node, node.sizes, Policy.BINPACK)
+    assert plan is not None
+    assert plan["c0"].cards == (1,)
+    assert check(pod_of((10, 1)).pod_class, NodeSnapshot(node, node.sizes)) == Fit(0)
+    full = [Amounts(100, 158), Amounts(0, 0)]
+    assert check(pod_of((10, 1)).pod_class, NodeSnapshot(node, full)) == Fit(1)
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_an_instance_and_a_card_of_one_size_are_not_interchangeable(policy: Policy) -> None:
+    node = node_of(inventory(LITTLE, SMALL))
+    plan = plan_pod(pod_of((10, 1), (100, 0)), node, node.sizes, policy)
+    assert plan is not None
+    assert {name: part.cards for name, part in plan.items()} == {"c0": (1,), "c1": (0,)}
+
+
+def test_an_init_container_does_not_bind_whole_cards_to_an_instance() -> None:
+    """K7: the kubelet hands its devices to the container after it."""
+    node = node_of(inventory(A100, SMALL))
+    pod = a_pod("p", (100, 0), inits=[(10, 1)])
+    plan = plan_pod(pod, node, node.sizes, Policy.BINPACK)
+    assert plan is not None
+    assert {name: part.cards for name, part in plan.items()} == {"i0": (0,), "c0": (0,)}
+
+
+def test_readers_before_mig_instances_read_the_inventory() -> None:
+    """They take exactly these fields of a card, and refuse the inventory with any other."""
+    found = replace(inventory(SMALL).cards[0], capabilities=("/dev/nvidia-caps/nvidia-cap66",))
+    (card,) = json.loads(
+        encode_inventory(PublishedInventory(BLOCK, (found,), (), (found.size(BLOCK),)))
+    )["cards"]
+    assert list(card) == [
+        *("uuid", "index", "model", "memory", "numa", "health", "reason"),
+        *("freeCores", "freeBlocks"),
+    ]
+
+
+def test_the_refusal_names_the_rule() -> None:
+    node = node_of(inventory(A100, SMALL))
+    with pytest.raises(NoPlacement) as caught:
+        plan_pod(pod_of((100, 0)), node, [Amounts(40, 9), Amounts(100, 19)], Policy.BINPACK)
+    assert str(caught.value) == (
+        "no card fits 100 cores: 0: 40 of 100 cores free; "
+        "1001: MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid names it"
+    )
+
+
+# --- any node, any pod ----------------------------------------------------------------
+
+_models = st.lists(st.sampled_from([A100, H100, LITTLE, SMALL, HALF]), min_size=1, max_size=5)
+_limits = st.lists(
+    st.sampled_from(
+        [
+            *((10, 1), (50, 15), (60, 40), (99, 5), (100, 0), (100, 60), (200, 0)),
+            *((100, 4, 2), (20, 60, 2)),
+        ]
+    ),
+    min_size=1,
+    max_size=3,
+)
+_types = st.lists(st.sampled_from(["a100", "mig", "1g.5gb", "3g.20gb", "h100"]), max_size=2)
+_uuids = st.lists(st.sampled_from([f"{kind}-{at}" for kind in ("MIG", "GPU") for at in range(5)]))
+
+
+def _named(card: Card, wishes: Wishes) -> bool:
+    """The rule in the words of the documents, without the code under test."""
+    profile = card.model.lower().rpartition(" ")[2]
+    by_type = any(each in {"mig", profile} for each in wishes.use_types)
+    return by_type or card.uuid in wishes.use_uuids
+
+
+def _may(card: Card, wishes: Wishes, *, shares: bool) -> bool:
+    if wishes.use_types and not any(each in card.model.lower() for each in wishes.use_types):
+        return False
+    if wishes.use_uuids and card.uuid not in wishes.use_uuids:
+        return False
+    return shares or not card.uuid.startswith("MIG") or _named(card, wishes)
+
+
+def _can_be_placed(
+    limits: Sequence[tuple[int, ...]], cards: Sequence[Card], free: list[Amounts], wishes: Wishes
+) -> bool:
+    """Try every card for every container."""
+    if not limits:
+        return True
+    (cores, memory, *split), *rest = limits
+    count = split[0] if split else max(cores // 100, 1)
+    each = Amounts(min(cores // count, 100), -(-memory // count))
+    shares = cores < 100 and not split
+    for chosen in combinations(range(len(cards)), count):
+        if all(_may(cards[at], wishes, shares=shares) and free[at].covers(each) for at in chosen):
+            after = [row.minus(each) if at in chosen else row for at, row in enumerate(free)]
+            if _can_be_placed(rest, cards, after, wishes):
+                return True
+    return False
+
+
+@settings(max_examples=share(200), deadline=None)
+@given(_models, _limits, _types, _uuids, st.sampled_from(Policy))
+def test_a_pod_fits_if_and_only_if_there_is_an_allowed_card_for_every_container(
+    models: list[str],
+    limits: list[tuple[int, ...]],
+    types: list[str],
+    uuids: list[str],
+    policy: Policy,
+) -> None:
+    found = inventory(*sorted(models, key=lambda each: " MIG " in each))
+    node = node_of(found)
+    wishes: dict[str, str] = {"use_gpu_type": ",".join(types)} if types else {}
+    pod = pod_of(*limits, **wishes, **({"use_gpu_uuid": ",".join(uuids)} if uuids else {}))
+    cards, free = found.cards, [card.size(BLOCK) for card in found.cards]
+    expected = _can_be_placed(limits, cards, free, pod.wishes)
+    assert isinstance(check(pod.pod_class, NodeSnapshot(node, free)), Fit) == expected
+    try:
+        plan = plan_pod(pod, node, free, policy)
+    except NoPlacement:
+        assert not expected
+        return
+    assert plan is not None
+    assert expected
+    for container, (cores, _, *split) in zip(pod.demand.containers, limits, strict=True):
+        chosen = [cards[at] for at in plan[container.name].cards]
+        shares = cores < 100 and not split
+        assert all(_may(each, pod.wishes, shares=shares) for each in chosen)
+
+
+# --- the agent ------------------------------------------------------------------------
+
+
+def _place(pod: PodInfo, table: DeviceTable, resource: Resource, wishes: Wishes) -> tuple[str, ...]:
+    (asked,) = pod.demand.containers
+    request = PlacementRequest(
+        ContainerRef(pod.id, asked.name),
+        asked,
+        pod.demand,
+        resource,
+        Policy.BINPACK,
+        frozenset(table.slots(resource)),
+        constraints=PlacementConstraints(wishes=wishes),
+    )
+    placer = Placer(table=table, links=Links(table.inventory), withheld=lambda _uuid: "")
+    return placer.place(request, record_of()).cards
+
+
+@pytest.mark.parametrize("resource", Resource)
+def test_the_agent_follows_the_same_rule(resource: Resource) -> None:
+    table = DeviceTable(inventory(SMALL, HALF), BLOCK)
+    whole: Any = pod_of((100, 4))
+    with pytest.raises(PlacementError, match="2 cards: MIG: for shares of one card"):
+        _place(whole, table, resource, NO_WISHES)
+    assert _place(whole, table, resource, Wishes(use_types=("3g.20gb",))) == ("MIG-1",)
+    assert _place(pod_of((50, 4)), table, resource, NO_WISHES) == ("MIG-0",)

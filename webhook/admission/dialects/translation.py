@@ -129,11 +129,12 @@ def _refuse_mixtures(
 def _find_ours(pod: Mapping[str, Any], names: Names) -> Iterator[tuple[str, str]]:
     """Yield path and value of each request and wish in our names; zeros and empty ones are none."""
     for field_name, index, container in walk_containers(pod.get("spec")):
-        for listing, counts in zip(("limits", "requests"), listings_of(container), strict=True):
-            for name in names.resources:
-                if name in counts and parse_quantity(counts[name]) != 0:
-                    where = f"spec.{field_name}[{index}].resources.{listing}[{name}]"
-                    yield where, quote(counts[name])
+        limits, requests = listings_of(container)
+        for name in names.resources:
+            listing = "limits" if name in limits else "requests"  # the API server copies limits
+            value = {**requests, **limits}.get(name, 0)
+            if parse_quantity(value) != 0:
+                yield f"spec.{field_name}[{index}].resources.{listing}[{name}]", quote(value)
     for key, value in annotations_of(pod).items():
         if value != "" and (key in names.wishes or key.startswith(names.gpu_cards_prefix)):
             yield f"metadata.annotations[{key}]", quote(value)

@@ -319,13 +319,17 @@ class Judge:
         stray = {card_of(each) for each in memory} - cards
         if call.pod.invalid:
             return
-        if not call.container.is_divided(call.resource, ids):
-            if advised:
-                self.find("split", f"{call}: {sorted(Counter(map(card_of, ids)).values())}")
-            else:
-                self.excused["its number of cards could not be known"] += 1
+        if advised:
+            self.parts(call, ids)
+        elif not call.container.is_divided(call.resource, ids):
+            self.excused["its number of cards could not be known"] += 1
         if cards and stray:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
+
+    def parts(self, call: Call, ids: Sequence[str]) -> None:
+        """Judge the number of cards of chosen device IDs, and the part of each."""
+        if not call.pod.invalid and not call.container.is_divided(call.resource, ids):
+            self.find("split", f"{call}: {sorted(Counter(map(card_of, ids)).values())}")
 
     def unproven(self, call: Call, decision: LoggedDecision, *, overtaken: bool) -> None:
         """Judge a start without proof although the checkpoint was readable."""

@@ -162,6 +162,8 @@ class World(Node):
         )
         devices = {frozenset(chosen)}
         read = judged.known or judged.reachable
+        if read and pod.uid not in self.confused:
+            self.judge.parts(judged, chosen)
         self._unread = self._unread - devices if read else self._unread | devices
         return chosen
 
@@ -174,7 +176,7 @@ class World(Node):
         self._run_judged(
             call,
             lambda: give(pod, container, resource, ids),
-            lambda: not held.intersection(ids),
+            lambda: not held.intersection(ids) and container.is_divided(resource, ids),
         )
         self.judge.twice(call, ids, held)
         devices = {frozenset(ids)}

@@ -7,6 +7,7 @@ import pytest
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.node_state import NodeState
 from agent.usage.holdings import CardTotals, HeldShare, Holdings, count_holdings
+from contract.demand import Demand
 from placement.pods import PodInfo
 from tests.agent.builders import (
     BLOCK,
@@ -66,6 +67,20 @@ def test_shares_and_whole_cards_are_counted_by_container_and_by_card() -> None:
     one, other = found.holders
     assert (one.runtime_uid, one.core_limit) == ("u-a", 60)
     assert (other.runtime_uid, other.core_limit) == ("u-b", None)
+
+
+def test_a_share_of_two_cards_is_counted_on_each_and_is_no_whole_card() -> None:
+    """Although it has 100 cores."""
+    halves = {
+        CORE: ids("GPU-0", range(50)) | ids("GPU-1", range(50)),
+        MEMORY: ids("GPU-0", range(4)) | ids("GPU-1", range(4)),
+    }
+    pod = view("a", replace(container("c0"), demand=Demand(100, 8, 2)))
+    found = _holdings((pod, {"c0": halves}))
+    assert _shares(found) == {
+        "a/c0": {"GPU-0": HeldShare(50, 4 * BLOCK), "GPU-1": HeldShare(50, 4 * BLOCK)}
+    }
+    assert set(found.cards.values()) == {CardTotals(50, 50, 4 * BLOCK, 6 * BLOCK)}
 
 
 def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:

@@ -145,11 +145,10 @@ def check_parts(demand: Demand | None, grant: Grant) -> None:
     else:
         part = count_of(demand, grant.resource) // demand.split
         right = [each.slots for each in grant.by_card] == [part] * demand.split
-        rule = f"a share of {grant.resource.format_count(grant.slots)} "
+        share = f"a share of {grant.resource.format_count(grant.slots)}"
+        rule = f"{share} must be {part} on each of {demand.split} cards, but is not"
         if demand.split == 1:
-            rule += "is split over cards"
-        else:
-            rule += f"must be {part} on each of {demand.split} cards, but is not"
+            rule = f"{share} is split over cards"
     if not right:
         raise GrantError(f"{rule}: {grant.by_card_text}")
 

@@ -137,6 +137,16 @@ def test_a_wish_in_the_template_by_a_wrong_name_or_as_a_label_has_a_warning() ->
     )
 
 
+@pytest.mark.parametrize("key", ["tencent.com/gpu-cards", "tencent.com/gpu-card-main"])
+def test_a_number_of_cards_by_a_wrong_name_or_as_a_label_has_a_warning(key: str) -> None:
+    template = _template(core="100")
+    template["metadata"] = {"annotations": {key: "2"}, "labels": {key: "2"}}
+    assert _validate(_review(_workload(TEMPLATE, template))).warnings == (
+        f"write tencent.com/gpu-cards-main: gpu-turnstile does not read {key}",
+        "write tencent.com/gpu-cards-main in spec.template.metadata.annotations, not in labels",
+    )
+
+
 @pytest.mark.parametrize("broken", [None, [], "x", {"template": None}, {"template": {"spec": 5}}])
 def test_what_has_no_template_is_left_to_the_api_server(broken: object) -> None:
     assert _validate(_review({"spec": broken})) == Decision()

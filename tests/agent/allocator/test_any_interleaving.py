@@ -121,7 +121,7 @@ class Admissions(RuleBasedStateMachine):
         if self.node.api.named("default", name):
             return
         containers = [
-            asks(*counts[:2], f"c{index}", kind, split=counts[2])
+            asks(counts[0], counts[1], f"c{index}", kind, split=counts[2])
             for index, (kind, counts) in enumerate(before + mains)
         ]
         pod = make_pod(name, *containers)

@@ -103,7 +103,7 @@ def test_namespaces_are_named_once(chart: Path) -> None:
     assert 'namespace="gpu-turnstile' not in text.replace("\\", "")
     for each in objects:
         for entry in each.get("webhooks", ()):
-            (excluded,) = entry["namespaceSelector"]["matchExpressions"]
+            excluded, *_ = entry["namespaceSelector"]["matchExpressions"]
             assert excluded["values"] == ["kube-system", "one", "two"]
 
 
@@ -149,6 +149,17 @@ def test_values_reach_the_pods(chart: Path) -> None:
     assert specs["Deployment/gpu-turnstile-certs"]["tolerations"] == [{"operator": "Exists"}]
 
 
+def test_accepted_systems_reach_the_webhook_and_its_condition(chart: Path) -> None:
+    objects = render(chart, {"dialects": {"accept": ["hami", "kai"]}})
+    (webhook,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-webhook"])
+    assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_ACCEPT"] == "hami,kai"
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        entries = find(objects, kind, "gpu-turnstile")["webhooks"]
+        (entry,) = (each for each in entries if each["name"] == "dialects.gpu-turnstile.io")
+        (condition,) = entry["matchConditions"]
+        assert condition["expression"].startswith("['hami,kai'].exists(accepted, ")
+
+
 @pytest.mark.parametrize("mode", Injection)
 def test_every_injection_of_the_agent_can_be_chosen(mode: Injection, chart: Path) -> None:
     given = {} if mode is Injection.NODES else {"inject": mode.value}
@@ -169,9 +180,15 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
         ({"enforcment": "vcuda"}, r"dditional propert\w+ '?enforcment'? (is )?not allowed"),
         ({"components": {"veiw": True}}, r"components.*dditional propert\w+ '?veiw"),
         ({"namespaces": {"system": "default"}}, r"namespaces.system"),
+        ({"dialects": {"accept": ["hamy"]}}, r"dialects.accept"),
+        ({"dialects": {"accept": ["hami"], "namespaces": "some"}}, r"dialects.namespaces"),
         (
             {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},
             r"agent\.env\.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",
+        ),
+        (
+            {"webhook": {"env": {"GPU_TURNSTILE_WEBHOOK_ACCEPT": "hami"}}},
+            r"webhook\.env\.GPU_TURNSTILE_WEBHOOK_ACCEPT: Forbidden: other values of the chart",
         ),
     ],
 )

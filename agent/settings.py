@@ -25,7 +25,7 @@ from common.commandline import choice, setting, switch
 from common.listener import EVERY_ADDRESS
 from contract.errors import quote
 from contract.names import DEFAULT_DOMAIN, Names
-from contract.quantity import parse_quantity
+from contract.quantity import BLOCK_SIZE_RULE, parse_block_size, parse_quantity
 from placement.scoring import Policy
 
 # A unix socket's path is at most 107 bytes (unix(7)).
@@ -76,13 +76,10 @@ def parse_cards(text: str) -> Path | None:
 
 def parse_memory_block(text: str) -> int:
     """Return the bytes of a memory block."""
-    size = parse_quantity(text)
-    if size is None or size <= 0 or size % (1 << 20):
-        raise SettingsError(
-            f"memory-block: Invalid value: {quote(text)}: must be a whole number of MiB "
-            "such as 256Mi"
-        )
-    return int(size)
+    size = parse_block_size(text)
+    if size is None:
+        raise SettingsError(f"memory-block: Invalid value: {quote(text)}: {BLOCK_SIZE_RULE}")
+    return size
 
 
 def parse_reserved_memory(text: str) -> int:

@@ -81,6 +81,11 @@ class Names:
         return f"{self.domain}/gpu-assigned"
 
     @cached_property
+    def translated_from(self) -> str:
+        """Pod annotation, by the webhook: what the author wrote for another system, JSON."""
+        return f"{self.domain}/translated-from"
+
+    @cached_property
     def gpu_allocation(self) -> str:
         """Pod annotation: the allocations, JSON (see :mod:`contract.allocation`)."""
         return f"{self.domain}/gpu-allocation"

@@ -61,6 +61,9 @@ WISHES: Final[Mapping[str, str]] = {
     "nvidia.com/nouse-gpuuuid": "nouse-gpu-uuid",
     "hami.io/gpu-scheduler-policy": "gpu-policy",
     "hami.io/node-scheduler-policy": "gpu-node-policy",
+    # Volcano, which reads HAMi's lists of types
+    "volcano.sh/vgpu-use-gpuuuid": "use-gpu-uuid",
+    "volcano.sh/vgpu-nouse-gpuuuid": "nouse-gpu-uuid",
     # vgpu-manager
     "nvidia.com/include-gpu-type": "use-gpu-type",
     "nvidia.com/exclude-gpu-type": "nouse-gpu-type",

@@ -16,6 +16,9 @@ _QUANTITY = re.compile(
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
+BLOCK_SIZE_RULE = "must be a whole number of MiB such as 256Mi"
+"""The rule of :func:`parse_block_size`, for messages."""
+
 # No sensible quantity is longer or has a larger exponent. Without these limits a hostile
 # "1e999999999" would cost time and memory.
 _LONGEST_TEXT = 64
@@ -40,6 +43,16 @@ def parse_quantity(value: object) -> Fraction | int | None:
         return int(text)
     match = _QUANTITY.match(text) if len(text) <= _LONGEST_TEXT else None
     return None if match is None else _scale(match)
+
+
+def parse_block_size(text: str) -> int | None:
+    """Read the size of a memory block, as agent and webhook have it as ``--memory-block``.
+
+    Returns:
+        Its bytes; ``None`` if the text breaks :data:`BLOCK_SIZE_RULE`.
+    """
+    size = parse_quantity(text)
+    return None if size is None or size <= 0 or size % (1 << 20) else int(size)
 
 
 def _scale(match: re.Match[str]) -> Fraction | None:

@@ -10,6 +10,8 @@ from common.commandline import choice, setting
 from common.serving.tls import Files
 from common.text import cut
 from contract.names import DEFAULT_DOMAIN, Names
+from contract.quantity import BLOCK_SIZE_RULE, parse_block_size
+from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
 
@@ -27,6 +29,22 @@ def _name_of(kind: str) -> Callable[[str], str]:
         return value
 
     return check
+
+
+def _parse_accept(text: str) -> frozenset[Dialect]:
+    words = [each for each in (entry.strip() for entry in text.split(",")) if each]
+    for each in words:
+        if each not in tuple(Dialect):
+            allowed = ", ".join(Dialect)
+            raise click.BadParameter(f"{cut(each, 80)!r} is not one of {allowed}")
+    return frozenset(map(Dialect, words))
+
+
+def _parse_memory_block(text: str) -> int:
+    size = parse_block_size(text)
+    if size is None:
+        raise click.BadParameter(f"{cut(text, 80)!r}: {BLOCK_SIZE_RULE}")
+    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +90,18 @@ class Settings:
         Privileged.WARN,
         help="Warn of GPU pods with a privileged container (it sees every card), or deny them.",
     )
+    accept: frozenset[Dialect] = setting(
+        default="",
+        parse=_parse_accept,
+        help="Translate pods written for these systems, comma-separated: "
+        + ", ".join(Dialect)
+        + ".",
+    )
+    memory_block: int = setting(
+        default="256Mi",
+        parse=_parse_memory_block,
+        help="Size of a memory block, to translate MiB; must be the agents' too.",
+    )
     drain_delay: float = setting(
         default=2.0,
         type=click.FloatRange(0, 15),
@@ -87,4 +117,6 @@ class Settings:
             self.scheduler_name,
             self.runtime_class,
             self.privileged,
+            self.accept,
+            self.memory_block,
         )

@@ -15,16 +15,23 @@ def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def changes_at_create(
-    given: Mapping[str, Any], names: Names, order_stamp: OrderStamp
+    given: Mapping[str, Any], names: Names, order_stamp: OrderStamp, *, reinvoked: bool = False
 ) -> dict[str, str | None]:
-    """Return the changes to a new GPU pod's annotations: values, or ``None`` to remove."""
+    """Return the changes to a new GPU pod's annotations: values, or ``None`` to remove.
+
+    Args:
+        given: the annotations.
+        names: resources and annotations.
+        order_stamp: the pod's.
+        reinvoked: keep what an earlier call for the same request has translated.
+    """
     changes: dict[str, str | None] = {
         names.predicate_time: str(order_stamp.time_ns),
         names.admission_order: order_stamp.encode(),
         names.gpu_assigned: "false",
     }
     for key in given:
-        if _is_written_later(key, names):
+        if _is_written_later(key, names) or (key == names.translated_from and not reinvoked):
             changes[key] = None
     return changes
 
@@ -60,11 +67,13 @@ def about_supplied(
         given: the annotations.
         names: resources and annotations.
         path: prefix of ``metadata`` in paths.
-        only_dropped: do not warn of annotations that will be overwritten.
+        only_dropped: an earlier call for the same request wrote stamps and ``translated-from``: do
+            not warn of these.
     """
     stamps = _stamps(names)
     for key in sorted(given):
-        if _is_written_later(key, names):
+        ours = key == names.translated_from and not only_dropped
+        if ours or _is_written_later(key, names):
             yield f"{path}metadata.annotations[{key}]: dropped, gpu-turnstile writes it"
         elif key in stamps and not only_dropped:
             yield f"{path}metadata.annotations[{key}]: overwritten, gpu-turnstile writes it"
@@ -78,9 +87,9 @@ def about_dropped(
     Args:
         changes: its result.
         names: resources and annotations.
-        stamped: do not warn of the stamps: an earlier call of ours wrote them.
+        stamped: do not warn of what an earlier call of ours wrote.
     """
-    skipped = _stamps(names) if stamped else ()
+    skipped = (*_stamps(names), names.translated_from) if stamped else ()
     for key in sorted(changes.keys() - skipped):
         yield f"metadata.annotations[{key}]: dropped, the pod requests no GPU"
 
@@ -90,7 +99,10 @@ def _stamps(names: Names) -> tuple[str, str, str]:
 
 
 def _only_on_gpu_pods(given: Mapping[str, Any], names: Names) -> list[str]:
-    ours = (names.gpu_assigned, names.gpu_allocation, names.admission_order)
+    ours = (
+        *(names.gpu_assigned, names.gpu_allocation, names.admission_order),
+        names.translated_from,
+    )
     return [key for key in given if key in ours or key.startswith(names.predicate_gpu_idx_prefix)]
 
 

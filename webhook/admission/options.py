@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from contract.requests import USUAL_BLOCK
+from webhook.admission.dialects.registry import Dialect
 from webhook.admission.privileged import Privileged
 
 
@@ -24,6 +26,8 @@ class AdmissionOptions:
         scheduler_name: scheduler for GPU pods that name none; empty to set none.
         runtime_class: RuntimeClass for GPU pods that name none; empty to set none.
         privileged: what to do with GPU pods that have a privileged container.
+        accept: other systems whose pods are translated.
+        memory_block: bytes of a memory block, to translate MiB.
     """
 
     largest_card: int = 0
@@ -31,6 +35,8 @@ class AdmissionOptions:
     scheduler_name: str = ""
     runtime_class: str = ""
     privileged: Privileged = Privileged.WARN
+    accept: frozenset[Dialect] = frozenset()
+    memory_block: int = USUAL_BLOCK
 
 
 DEFAULTS = AdmissionOptions()

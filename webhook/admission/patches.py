@@ -52,14 +52,20 @@ def patch_annotations(
     return (*removals, *writes)
 
 
-def set_value(steps: tuple[str | int, ...], value: str) -> Operation:
+def set_value(steps: tuple[str | int, ...], value: object) -> Operation:
     """Return the operation that adds a field, or replaces it ("add" does both).
 
     Args:
-        steps: path from the root to the field; all steps but the last must exist.
+        steps: path from the root to the field; all steps but the last must exist. ``-`` is the end
+            of a list.
         value: its new value.
     """
     return _operation("add", _pointer(steps), value)
+
+
+def remove_value(steps: tuple[str | int, ...]) -> Operation:
+    """Return the operation that removes a field, which must exist."""
+    return {"op": "remove", "path": _pointer(steps)}
 
 
 def encode_patch(operations: Sequence[Operation]) -> bytes:

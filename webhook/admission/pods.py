@@ -17,6 +17,7 @@ from webhook.admission.annotations import (
 )
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
+from webhook.admission.dialects.translation import translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, allow_unchecked
@@ -70,11 +71,15 @@ def decide_pod(
         All errors; without errors, the patch with the stamps and the fields that the pod left out.
         For a pod without GPUs, the patch that removes annotations of GPU pods, if it has any.
     """
-    adjusted = adjust_memory(pod, names=names, options=options)
+    translated = translate(pod, names=names, options=options)
+    if translated.errors:
+        return Decision(errors=translated.errors, warnings=bounded(translated.warnings))
+    adjusted = adjust_memory(translated.pod, names=names, options=options)
     found = read_pod(adjusted.pod, names, privileged=options.privileged)
     if found is None:
         return _drop_our_annotations(pod, names=names, stamp=stamp)
     demand, errors, warnings = found
+    warnings = (*translated.warnings, *warnings)
     if errors:
         return Decision(errors=errors, warnings=bounded(warnings))
     if not demand:
@@ -82,24 +87,30 @@ def decide_pod(
         return replace(dropped, warnings=bounded((*warnings, *dropped.warnings)))
     given = annotations_of(pod)
     order_stamp = stamp()
-    changes = changes_at_create(given, names, order_stamp)
     # After an earlier call of ours the stamps are not the author's: no warning of them.
     ours = _is_reinvocation(given, names, order_stamp)
+    changes = changes_at_create(given, names, order_stamp, reinvoked=ours)
     return Decision(
         patch=(
-            *patch_annotations(pod.get("metadata"), changes),
+            *patch_annotations(pod.get("metadata"), {**changes, **translated.changes}),
+            *translated.patch,
             *adjusted.patch,
-            *choose_scheduler(pod["spec"], options.scheduler_name),
+            *choose_scheduler(translated.pod["spec"], options.scheduler_name),
             *choose_runtime_class(pod["spec"], options.runtime_class),
         ),
         warnings=bounded(
             (
                 *warnings,
                 *adjusted.warnings,
-                *advise(demand, given, names=names, largest_card=options.largest_card),
+                *advise(
+                    demand,
+                    annotations_of(adjusted.pod),
+                    names=names,
+                    largest_card=options.largest_card,
+                ),
                 *about_environment(pod.get("spec"), demand),
                 *about_runtime_class(pod["spec"], options.runtime_class),
-                *advise_wishes(pod, names),
+                *advise_wishes(adjusted.pod, names),
                 *about_supplied(given, names, only_dropped=ours),
             )
         ),
@@ -126,8 +137,9 @@ def _is_reinvocation(given: Mapping[str, Any], names: Names, order_stamp: OrderS
     """Return whether the three annotations are from an earlier call for the same request.
 
     The API server calls again if another webhook changed the pod. Nothing marks the second call,
-    but consistent stamps that are only seconds old were hardly copied by hand. The result affects
-    only warnings: the stamps are overwritten either way.
+    but consistent stamps that are only seconds old were hardly copied by hand. The stamps are
+    overwritten either way. The result affects warnings, and ``translated-from``, which nothing
+    decides by.
     """
     time, order = given.get(names.predicate_time), given.get(names.admission_order)
     if given.get(names.gpu_assigned) != "false":

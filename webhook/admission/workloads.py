@@ -7,15 +7,17 @@ Event of one of its ReplicaSets.
 from collections.abc import Mapping
 from typing import Any
 
+from contract.demand import PodDemand
 from contract.errors import FieldError
 from contract.names import Names
 from contract.spelling import advise_places, advise_wishes
 from webhook.admission.annotations import about_supplied, annotations_of
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory
+from webhook.admission.dialects.translation import translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, allow_unchecked
-from webhook.admission.validation import read_pod
+from webhook.admission.validation import ReadPod, read_pod
 from webhook.admission.warnings import about_environment, about_runtime_class, advise
 
 _SPEC_TEMPLATE = ("spec", "template")
@@ -77,11 +79,14 @@ def decide_workload(
     """
     path = "".join(f"{each}." for each in steps)
     template = _template(new, steps)
-    adjusted = adjust_memory(template, names=names, options=options)
+    translated = translate(template, names=names, options=options, path=path)
+    adjusted = adjust_memory(translated.pod, names=names, options=options)
     found = read_pod(adjusted.pod, names, path=path, privileged=options.privileged)
-    if found is None:
+    if found is None and not translated.errors:
         return Decision()
-    demand, errors, read_warnings = found
+    demand, errors, read_warnings = found or ReadPod(PodDemand(), ())
+    errors = translated.errors or errors
+    read_warnings = (*translated.warnings, *read_warnings)
     if set(errors) - set(_errors(old, steps, names, path, options)):
         return Decision(errors=errors, warnings=bounded(read_warnings))
     warnings = (*(f"its pods are denied, as before: {each}" for each in errors), *read_warnings)
@@ -93,10 +98,16 @@ def decide_workload(
             (
                 *warnings,
                 *adjusted.warnings,
-                *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
+                *advise(
+                    demand,
+                    annotations_of(adjusted.pod),
+                    names=names,
+                    largest_card=options.largest_card,
+                    path=path,
+                ),
                 *about_environment(template.get("spec"), demand),
                 *about_runtime_class(template["spec"], options.runtime_class),
-                *advise_wishes(template, names, path=path),
+                *advise_wishes(adjusted.pod, names, path=path),
                 *advise_places(new, names, steps=steps),
                 *about_supplied(given, names, path=path),
             )
@@ -119,6 +130,6 @@ def _errors(
     path: str,
     options: AdmissionOptions,
 ) -> tuple[FieldError, ...]:
-    template = _template(old, steps)
-    found = read_pod(template, names, path=path, privileged=options.privileged)
-    return () if found is None else found.errors
+    translated = translate(_template(old, steps), names=names, options=options, path=path)
+    found = read_pod(translated.pod, names, path=path, privileged=options.privileged)
+    return translated.errors or (() if found is None else found.errors)

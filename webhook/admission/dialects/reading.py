@@ -60,6 +60,8 @@ class Reading:
             and keeps them with the original requests.
         errors: what cannot be kept and must be denied, with field, rule and value.
         warnings: what is not kept, one line each; never about what is kept.
+        schedulers: names of the other system's schedulers, which can place a pod only by its own
+            resources: the translation takes them out of ``schedulerName``.
     """
 
     containers: tuple[ContainerReading, ...] = ()
@@ -67,3 +69,4 @@ class Reading:
     annotations: tuple[str, ...] = ()
     errors: tuple[FieldError, ...] = ()
     warnings: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()

@@ -1,0 +1,99 @@
+"""Counts of another system's resources in a container's limits and requests."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contract.demand import LARGEST_COUNT
+from contract.errors import FieldError, FieldFault, quote
+from contract.quantity import parse_quantity
+from contract.requests import listings_of, walk_containers
+from webhook.admission.decision import short
+from webhook.admission.dialects.reading import Field
+
+
+@dataclass(frozen=True, slots=True)
+class CountedContainer:
+    """A container that names resources of another system.
+
+    Attributes:
+        field: list of the pod's spec that has it.
+        index: its index in that list.
+        name: as warnings show it.
+        path: path of its limits.
+        resources: the names that its limits or requests have.
+        counts: the count of each name that was looked for, 0 if it is absent; ``None`` if one
+            cannot be read.
+        errors: why not.
+    """
+
+    field: Field
+    index: int
+    name: str
+    path: str
+    resources: tuple[str, ...]
+    counts: Mapping[str, int] | None
+    errors: tuple[FieldError, ...]
+
+    def refuse(self, name: str, detail: str, rule: str) -> FieldError:
+        """Return the error of a count that can be read, but not be kept."""
+        value = quote(str((self.counts or {}).get(name)))
+        return FieldError(f"{self.path}[{name}]", FieldFault.INVALID, detail, rule, value)
+
+
+def count_containers(
+    pod: Mapping[str, Any], names: Sequence[str], *, path: str
+) -> Iterator[CountedContainer]:
+    """Walk the containers that name any of these resources, in the kubelet's order of admission.
+
+    The API server makes requests equal to limits (``ValidateResourceRequirements``), and demands
+    whole numbers. It does so after webhooks, and the translation removes both: so this looks, too.
+
+    Args:
+        pod: a pod or a template as decoded JSON, possibly hostile.
+        names: the resources.
+        path: prefix of ``spec`` in paths.
+    """
+    for field, index, container in walk_containers(pod.get("spec")):
+        limits, requests = listings_of(container)
+        present = tuple(each for each in names if each in limits or each in requests)
+        if not present:
+            continue
+        where = f"{path}spec.{field}[{index}].resources"
+        counts = dict.fromkeys(names, 0)
+        errors = []
+        for name in present:
+            read = _read_count(limits, requests, name, where)
+            if isinstance(read, FieldError):
+                errors.append(read)
+            else:
+                counts[name] = read
+        yield CountedContainer(
+            "containers" if field == "containers" else "initContainers",
+            index,
+            short(str(container.get("name"))),
+            f"{where}.limits",
+            present,
+            None if errors else counts,
+            tuple(errors),
+        )
+
+
+def _read_count(
+    limits: Mapping[str, Any], requests: Mapping[str, Any], name: str, path: str
+) -> int | FieldError:
+    listing = "limits" if name in limits else "requests"
+    value = limits[name] if name in limits else requests[name]
+    number = parse_quantity(value)
+    if number is None or number.denominator != 1 or not 0 <= number <= LARGEST_COUNT:
+        detail, rule = f"must be a whole number from 0 to {LARGEST_COUNT}", "not-a-count"
+        return FieldError(
+            f"{path}.{listing}[{name}]", FieldFault.INVALID, detail, rule, quote(value)
+        )
+    if name in requests and parse_quantity(requests[name]) != number:
+        detail = f"must be equal to limits ({quote(value)}): leave it out of requests"
+        found = quote(requests[name])
+        return FieldError(
+            f"{path}.requests[{name}]", FieldFault.INVALID, detail, "requests-differ", found
+        )
+    return int(number)

@@ -1,0 +1,54 @@
+"""NVIDIA's device plugin: ``nvidia.com/gpu`` counts whole cards.
+
+Its time-slicing and MPS offer each card several times, also as ``nvidia.com/gpu``: a count says
+nothing about memory or computing time then (``api/config/v1/replicas.go``). Here it is a card.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+from contract.errors import FieldError
+from contract.other_systems import MIG_PREFIX, NVIDIA
+from contract.requests import listings_of, walk_containers
+from webhook.admission.dialects.counts import CountedContainer, count_containers
+from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+
+_COUNT, _SHARED = NVIDIA
+_SLICES = (
+    "a card shared by time-slicing or MPS, whose part is unknown: write vcuda-core and "
+    "vcuda-memory for a share, or nvidia.com/gpu for a whole card"
+)
+_MIG = "an instance of a card in MIG mode: write vcuda-core and vcuda-memory for a share"
+
+
+def read_nvidia(pod: Mapping[str, Any], *, path: str) -> Reading | None:
+    """Read what a pod requests of NVIDIA's device plugin; ``None`` if nothing.
+
+    Args:
+        pod: a pod or a template as decoded JSON, possibly hostile.
+        path: prefix of ``metadata`` and ``spec`` in paths.
+    """
+    found = tuple(count_containers(pod, (*NVIDIA, *_find_instances(pod)), path=path))
+    if not found:
+        return None
+    containers = []
+    errors: list[FieldError] = []
+    for each in found:
+        errors += [*each.errors, *_refuse_parts(each)]
+        cards = each.counts[_COUNT] if each.counts else 0
+        request = CardRequest(cards) if cards else None
+        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    return Reading(tuple(containers), errors=tuple(errors))
+
+
+def _find_instances(pod: Mapping[str, Any]) -> list[str]:
+    listings = (listings_of(container) for *_, container in walk_containers(pod.get("spec")))
+    names = dict.fromkeys(chain.from_iterable(chain.from_iterable(listings)))
+    return [each for each in names if each.startswith(MIG_PREFIX)]
+
+
+def _refuse_parts(container: CountedContainer) -> Iterator[FieldError]:
+    for name, count in (container.counts or {}).items():
+        if count and name != _COUNT:
+            yield container.refuse(name, _SLICES if name == _SHARED else _MIG, "not-a-whole-card")

@@ -1,0 +1,56 @@
+"""The systems whose pods can be read, each with the function that does."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any, Final
+
+from webhook.admission.dialects.hami import read_hami
+from webhook.admission.dialects.nvidia import read_nvidia
+from webhook.admission.dialects.reading import Reading
+from webhook.admission.dialects.volcano import read_volcano
+
+
+class Dialect(StrEnum):
+    """A system whose pods the webhook may accept, by its name on the command line."""
+
+    HAMI = "hami"
+    VOLCANO = "volcano"
+    NVIDIA = "nvidia"
+
+    __hash__ = str.__hash__  # like equality
+
+
+_READERS: Final[Mapping[Dialect, Callable[..., Reading | None]]] = {
+    Dialect.HAMI: read_hami,
+    Dialect.VOLCANO: read_volcano,
+    Dialect.NVIDIA: read_nvidia,
+}
+
+
+def read_dialects(
+    pod: Mapping[str, Any], accepted: Collection[Dialect], *, path: str
+) -> dict[Dialect, Reading]:
+    """Return what a pod's author wrote for each of the accepted systems.
+
+    ``nvidia.com/gpu`` belongs to HAMi as well as to NVIDIA's device plugin. If both are accepted,
+    HAMi's reading counts: it knows the memory beside it.
+
+    Args:
+        pod: a pod or a template as decoded JSON, possibly hostile.
+        accepted: the systems to look for.
+        path: prefix of ``metadata`` and ``spec`` in paths.
+
+    Returns:
+        The readings that request something or have errors.
+    """
+    found = {}
+    for dialect, read in _READERS.items():
+        reading = read(pod, path=path) if dialect in accepted else None
+        if reading and (reading.errors or any(each.request for each in reading.containers)):
+            found[dialect] = reading
+    if Dialect.HAMI in found and (plain := found.pop(Dialect.NVIDIA, None)):
+        hami = found[Dialect.HAMI]
+        errors = tuple(dict.fromkeys((*hami.errors, *plain.errors)))
+        found[Dialect.HAMI] = replace(hami, errors=errors)
+    return found

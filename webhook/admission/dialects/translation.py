@@ -1,0 +1,333 @@
+"""What a pod of another system becomes here: our resources and wishes, as a patch. Pure.
+
+==============================  ===============================================================
+the other system's container    becomes
+==============================  ===============================================================
+all memory, or 100 cores        whole cards: 100 cores for each, no memory
+memory M and cores C            C cores and M of each card, which are totals here, and the number of
+                                cards in ``gpu-cards-<container>`` if there are several
+memory, no cores                1 core of each card. It may use idle ones, as in the other system:
+                                ``vcuda-core-limit`` of 100 for vcuda-controller, and for HAMi-core
+                                its own variable, which its own webhook would set as well
+all memory, fewer than 100      whole cards, with a warning: nobody else could have memory of them
+cores
+==============================  ===============================================================
+
+Memory is rounded up to whole blocks on each card. A percentage is of the largest card, rounded down
+as with ``--default-memory proportional``, so that two halves fit on it.
+
+A scheduler of the other system that can place pods only by that system's resources is taken out:
+it would leave the pod pending, or choose a node without looking at its cards.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from contract.demand import CORES_PER_CARD
+from contract.errors import FieldError, FieldFault, quote
+from contract.names import Names
+from contract.quantity import parse_quantity
+from contract.requests import listings_of, walk_containers
+from webhook.admission.annotations import annotations_of
+from webhook.admission.decision import Operation, short
+from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.registry import Dialect, read_dialects
+from webhook.admission.options import AdmissionOptions
+from webhook.admission.patches import remove_value, set_value
+
+_MIB = 2**20
+_LONGEST_NAME = 53
+"""An annotation's last part has at most 63 characters, of which ``gpu-cards-`` has ten."""
+
+_POLICY, _DISABLED = "GPU_CORE_UTILIZATION_POLICY", "DISABLE"
+"""HAMi-core's variable and the value that switches its limit of cores off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A pod, or a template, in our resources and wishes.
+
+    Attributes:
+        pod: the object as all further checks see it; the original one if nothing was translated.
+        changes: annotation to its new value, or to ``None`` to remove it.
+        patch: all other changes, as operations on the original object.
+        errors: reasons to deny it; then nothing was translated.
+        warnings: what it became, one line for each container, then what was not kept.
+    """
+
+    pod: Mapping[str, Any]
+    changes: Mapping[str, str | None] = field(default_factory=dict)
+    patch: tuple[Operation, ...] = ()
+    errors: tuple[FieldError, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Amounts:
+    """What a container gets.
+
+    Attributes:
+        cores: of all its cards together.
+        memory: blocks of all its cards together; 0 for whole cards.
+        split: number of cards over which a share is divided.
+        unlimited: whether it may use all cores that are idle.
+    """
+
+    cores: int
+    memory: int = 0
+    split: int = 1
+    unlimited: bool = False
+
+
+def translate(
+    pod: Mapping[str, Any], *, names: Names, options: AdmissionOptions, path: str = ""
+) -> Translation:
+    """Translate a pod that was written for one of the accepted systems.
+
+    Args:
+        pod: a pod or a template as decoded JSON, possibly hostile; it is not changed.
+        names: our resources and annotations.
+        options: the operator's: accepted systems, largest card, size of a memory block.
+        path: prefix of ``metadata`` and ``spec`` in paths.
+    """
+    readings = read_dialects(pod, options.accept, path=path) if options.accept else {}
+    if not readings:
+        return Translation(pod)
+    dialect, reading = next(iter(readings.items()))
+    errors = [*_refuse_mixtures(pod, readings, names, path), *reading.errors]
+    for each in reading.containers:
+        errors += _find_errors(pod, each, options, path)
+    if errors:
+        return Translation(pod, errors=tuple(errors), warnings=reading.warnings)
+    return _apply(pod, dialect, reading, names, options)
+
+
+def _refuse_mixtures(
+    pod: Mapping[str, Any], readings: Mapping[Dialect, Reading], names: Names, path: str
+) -> Iterator[FieldError]:
+    """Yield an error if requests or wishes are in the names of several systems."""
+    (dialect, reading), *others = readings.items()
+    beside = f"beside {_first_name(pod, reading, path)[0]} of {dialect}"
+    for other, also in others:
+        _, where, value = _first_name(pod, also, path)
+        detail = f"is of {other}, {beside}: write the names of one system"
+        yield FieldError(where, FieldFault.INVALID, detail, "mixed-systems", value)
+    given = annotations_of(pod)
+    ours = [
+        key
+        for key, value in given.items()
+        if value != "" and (key in names.wishes or key.startswith(names.gpu_cards_prefix))
+    ]
+    found = {f"metadata.annotations[{key}]": quote(given[key]) for key in sorted(ours)[:1]}
+    for field_name, index, container in walk_containers(pod.get("spec")):
+        for listing, counts in zip(("limits", "requests"), listings_of(container), strict=True):
+            for name in names.resources:
+                if name in counts and parse_quantity(counts[name]) != 0 and len(found) < 2:
+                    where = f"spec.{field_name}[{index}].resources.{listing}[{name}]"
+                    found[where] = quote(counts[name])
+    for where, value in found.items():
+        detail = f"{beside}: write the names of one system"
+        yield FieldError(f"{path}{where}", FieldFault.INVALID, detail, "mixed-systems", value)
+
+
+def _first_name(pod: Mapping[str, Any], reading: Reading, path: str) -> tuple[str, str, str]:
+    """Return the first resource or annotation of another system, its path and its value."""
+    for each in reading.containers:
+        container = pod["spec"][each.field][each.index]
+        for listing, counts in zip(("limits", "requests"), listings_of(container), strict=True):
+            for name in each.resources:
+                if name in counts:
+                    where = f"{path}spec.{each.field}[{each.index}].resources.{listing}[{name}]"
+                    return name, where, quote(counts[name])
+    for name in reading.annotations:
+        value = quote(annotations_of(pod).get(name))
+        return name, f"{path}metadata.annotations[{name}]", value
+    return "requests", f"{path}spec", '""'
+
+
+def _find_errors(
+    pod: Mapping[str, Any], reading: ContainerReading, options: AdmissionOptions, path: str
+) -> Iterator[FieldError]:
+    """Yield what keeps a container's request from being written in our names."""
+    request = reading.request
+    if request is None or _is_whole(request):
+        return
+    where = f"{path}spec.{reading.field}[{reading.index}]"
+    if request.memory is None and not options.largest_card:
+        yield FieldError(
+            f"{where}.resources",
+            FieldFault.INVALID,
+            "a percentage of a card's memory needs the webhook's --largest-card: write MiB",
+            "percentage-of-unknown",
+            f"{request.percent}%",
+        )
+    name = pod["spec"][reading.field][reading.index].get("name")
+    if request.cards > 1 and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):
+        yield FieldError(
+            f"{where}.name",
+            FieldFault.INVALID,
+            f"must have 1 to {_LONGEST_NAME} characters for parts of several cards, because an "
+            "annotation has this name",
+            "name-too-long",
+            quote(name),
+        )
+
+
+def _is_whole(request: CardRequest) -> bool:
+    all_memory = request.memory is None and request.percent in (None, 100)
+    return all_memory or request.cores == CORES_PER_CARD
+
+
+def _convert(request: CardRequest, options: AdmissionOptions) -> _Amounts:
+    cards, cores = request.cards, request.cores
+    if _is_whole(request):
+        return _Amounts(CORES_PER_CARD * cards)
+    if request.memory is not None:
+        blocks = -(-request.memory * _MIB // options.memory_block)
+    else:
+        blocks = max(1, (request.percent or 0) * options.largest_card // 100)
+    return _Amounts((cores or 1) * cards, blocks * cards, cards, unlimited=cores is None)
+
+
+def _apply(
+    pod: Mapping[str, Any],
+    dialect: Dialect,
+    reading: Reading,
+    names: Names,
+    options: AdmissionOptions,
+) -> Translation:
+    """Write a reading without errors in our names."""
+    spec = dict(pod["spec"])
+    for field_name in {each.field for each in reading.containers}:
+        spec[field_name] = list(spec[field_name])
+    changes: dict[str, str | None] = dict.fromkeys(reading.annotations)
+    wishes = dict(reading.wishes or {})
+    patch: list[Operation] = []
+    became, lost = [], list(reading.warnings)
+    for each in reading.containers:
+        container = spec[each.field][each.index]
+        steps = ("spec", each.field, each.index)
+        amounts = _convert(each.request, options) if each.request else None
+        changed, operations = _replace_counts(
+            container, each.resources, _write_counts(amounts, names), steps
+        )
+        if amounts and amounts.unlimited:
+            wishes.setdefault(_last(names.core_limit), str(CORES_PER_CARD))
+            changed, more = _switch_limit_off(changed, steps)
+            operations += more
+        spec[each.field][each.index] = changed
+        patch += operations
+        if each.request and amounts:
+            where = f"container {short(str(container.get('name')))}"
+            became.append(f"{where}: translated from {dialect}: {_describe(amounts)}")
+            if amounts.split > 1:
+                changes[names.gpu_cards_of(container["name"])] = str(amounts.split)
+            if _is_whole(each.request) and each.request.cores not in (None, CORES_PER_CARD):
+                cores = each.request.cores
+                lost.append(f"{where}: all memory of a card with {cores} cores is a whole card")
+    changes |= {f"{names.domain}/{wish}": value for wish, value in wishes.items()}
+    original = _keep_original(pod, dialect, reading)
+    if (scheduler := spec.get("schedulerName")) in reading.schedulers:
+        del spec["schedulerName"]
+        patch.append(remove_value(("spec", "schedulerName")))
+        original["schedulerName"] = scheduler
+        lost.append(f"schedulerName {scheduler} is left out: it knows only {dialect}'s resources")
+    changes[names.translated_from] = json.dumps(original, separators=(",", ":"))
+    return Translation(
+        {**pod, **_with_annotations(pod, changes), "spec": spec},
+        changes,
+        tuple(patch),
+        warnings=(*became, *lost),
+    )
+
+
+def _write_counts(amounts: _Amounts | None, names: Names) -> dict[str, str]:
+    if amounts is None:
+        return {}
+    memory = {names.memory: str(amounts.memory)} if amounts.memory else {}
+    return {names.core: str(amounts.cores), **memory}
+
+
+def _describe(amounts: _Amounts) -> str:
+    parts = [f"vcuda-core {amounts.cores}"]
+    parts += [f"vcuda-memory {amounts.memory}"] if amounts.memory else []
+    parts += [f"gpu-cards {amounts.split}"] if amounts.split > 1 else []
+    return ", ".join(parts)
+
+
+def _replace_counts(
+    container: Mapping[str, Any],
+    theirs: Sequence[str],
+    ours: Mapping[str, str],
+    steps: tuple[str | int, ...],
+) -> tuple[dict[str, Any], list[Operation]]:
+    """Return a container with our counts in limits, and in requests if it has any."""
+    given = container.get("resources")
+    if not isinstance(given, Mapping):
+        resources = {"limits": ours}
+        operation = set_value((*steps, "resources"), resources)
+        return {**container, "resources": resources}, [operation]
+    changed = dict(given)
+    operations: list[Operation] = []
+    for listing in ("limits", "requests"):
+        where, counts = (*steps, "resources", listing), given.get(listing)
+        if isinstance(counts, Mapping):
+            kept = {name: value for name, value in counts.items() if name not in theirs}
+            changed[listing] = {**kept, **ours}
+            operations += [remove_value((*where, each)) for each in theirs if each in counts]
+            operations += [set_value((*where, name), value) for name, value in ours.items()]
+        elif listing == "limits" and ours:
+            changed[listing] = ours
+            operations.append(set_value(where, ours))
+    return {**container, "resources": changed}, operations
+
+
+def _switch_limit_off(
+    container: dict[str, Any], steps: tuple[str | int, ...]
+) -> tuple[dict[str, Any], list[Operation]]:
+    """Return a container whose cores HAMi-core does not limit, unless its author chose a policy."""
+    env = container.get("env")
+    variable = {"name": _POLICY, "value": _DISABLED}
+    if not isinstance(env, list):
+        return {**container, "env": [variable]}, [set_value((*steps, "env"), [variable])]
+    if any(isinstance(each, Mapping) and each.get("name") == _POLICY for each in env):
+        return container, []
+    operation = set_value((*steps, "env", "-"), variable)
+    return {**container, "env": [*env, variable]}, [operation]
+
+
+def _keep_original(pod: Mapping[str, Any], dialect: Dialect, reading: Reading) -> dict[str, Any]:
+    """Return what the author wrote: resources by container, and annotations."""
+    resources: dict[str, Any] = {}
+    for each in reading.containers:
+        container = pod["spec"][each.field][each.index]
+        limits, requests = listings_of(container)
+        written = {**requests, **limits}
+        if found := {name: written[name] for name in each.resources if name in written}:
+            resources[str(container.get("name"))] = found
+    given = annotations_of(pod)
+    annotations = {key: given[key] for key in reading.annotations if key in given}
+    return {
+        "dialect": dialect,
+        **({"resources": resources} if resources else {}),
+        **({"annotations": annotations} if annotations else {}),
+    }
+
+
+def _with_annotations(
+    pod: Mapping[str, Any], changes: Mapping[str, str | None]
+) -> Mapping[str, Any]:
+    """Return the changed ``metadata``; nothing if it cannot have annotations, which is an error."""
+    metadata = pod.get("metadata")
+    given = metadata.get("annotations") if isinstance(metadata, dict) else None
+    if not isinstance(metadata, dict | None) or not isinstance(given, dict | None):
+        return {}
+    merged = {**(given or {}), **changes}
+    kept = {key: value for key, value in merged.items() if value is not None or key not in changes}
+    return {"metadata": {**(metadata or {}), "annotations": kept}}
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]

@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from simulator.api.selectors import labels_match, parse_label_selector
 from tests.deploy.cel import condition_holds
 from tests.deploy.kustomize import build_components
 from tests.deploy.manifests import DEPLOY, Json, containers, environment, find, pod_specs, read_yaml
 from tests.deploy.test_conditions import MISSPELT, PODS, STEPS, wrap
-from tests.examples import share
 from webhook.admission import dialects
 from webhook.admission.dialects.registry import Dialect, read_dialects
 
@@ -105,19 +102,6 @@ def test_exactly_the_names_that_are_read_reach_the_webhook(dialect: Dialect) -> 
     notes = {name: "1" for name in NAMES if name not in annotations}
     assert not _reaches(entry, _pod(zero | others, requests=zero, annotations=notes), dialect)
     assert resources or annotations
-
-
-_AMOUNTS = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["0", "1", "50"]), max_size=3)
-
-
-@settings(max_examples=share(20))
-@given(_AMOUNTS, _AMOUNTS, _AMOUNTS, st.sets(st.sampled_from(Dialect), min_size=1))
-def test_a_pod_that_is_translated_or_denied_reaches_the_webhook(
-    limits: Json, init: Json, annotations: Json, accepted: set[Dialect]
-) -> None:
-    pod = _pod(limits, init=init, annotations=annotations)
-    if read_dialects(pod, accepted, path=""):
-        assert _reaches(_entries(MUTATING)[ENTRY], pod, ",".join(accepted))
 
 
 def test_settings_name_all_systems_that_the_webhook_knows() -> None:

@@ -37,6 +37,8 @@ def _parse_accept(text: str) -> frozenset[Dialect]:
         if each not in tuple(Dialect):
             allowed = ", ".join(Dialect)
             raise click.BadParameter(f"{cut(each, 80)!r} is not one of {allowed}")
+    if {Dialect.GPUSHARE, Dialect.GPUSHARE_MIB} <= set(words):
+        raise click.BadParameter("gpushare counts GiB, gpushare-mib MiB: accept one of them")
     return frozenset(map(Dialect, words))
 
 

@@ -81,11 +81,10 @@ def decide_workload(
     template = _template(new, steps)
     translated = translate(template, names=names, options=options, path=path)
     adjusted = adjust_memory(translated.pod, names=names, options=options)
-    found = read_pod(adjusted.pod, names, path=path, privileged=options.privileged)
-    if found is None and not translated.errors:
+    found = _read(adjusted.pod, translated.errors, names, path, options)
+    if found is None:
         return Decision()
-    demand, errors, read_warnings = found or ReadPod(PodDemand(), ())
-    errors = translated.errors or errors
+    demand, errors, read_warnings = found
     read_warnings = (*translated.warnings, *read_warnings)
     if set(errors) - set(_errors(old, steps, names, path, options)):
         return Decision(errors=errors, warnings=bounded(read_warnings))
@@ -131,5 +130,18 @@ def _errors(
     options: AdmissionOptions,
 ) -> tuple[FieldError, ...]:
     translated = translate(_template(old, steps), names=names, options=options, path=path)
-    found = read_pod(translated.pod, names, path=path, privileged=options.privileged)
-    return translated.errors or (() if found is None else found.errors)
+    found = _read(translated.pod, translated.errors, names, path, options)
+    return () if found is None else found.errors
+
+
+def _read(
+    template: Mapping[str, Any],
+    errors: tuple[FieldError, ...],
+    names: Names,
+    path: str,
+    options: AdmissionOptions,
+) -> ReadPod | None:
+    """Read a translated template; one with *errors* is still in another system's names."""
+    if errors:
+        return ReadPod(PodDemand(), errors)
+    return read_pod(template, names, path=path, privileged=options.privileged)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from contract.errors import FieldError
@@ -19,14 +20,14 @@ class CardRequest:
             other system neither reserves nor limits cores.
         memory: MiB of *each* card; ``None`` if its author named none, so that the container has all
             memory of its cards.
-        percent: hundredths of each card's memory, 1 to 100, instead of *memory*; ``None`` if its
-            author wrote none.
+        percent: hundredths of each card's memory, more than 0 and at most 100, instead of
+            *memory*; ``None`` if its author wrote none.
     """
 
     cards: int
     cores: int | None = None
     memory: int | None = None
-    percent: int | None = None
+    percent: Fraction | int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,16 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
+from webhook.admission.dialects.elastic_gpu import read_elastic_gpu
+from webhook.admission.dialects.gpushare import read_gpushare
 from webhook.admission.dialects.hami import read_hami
+from webhook.admission.dialects.kai import read_kai
 from webhook.admission.dialects.nvidia import read_nvidia
 from webhook.admission.dialects.reading import Reading
+from webhook.admission.dialects.vgpu_manager import read_vgpu_manager
 from webhook.admission.dialects.volcano import read_volcano
 
 
@@ -16,6 +21,11 @@ class Dialect(StrEnum):
 
     HAMI = "hami"
     VOLCANO = "volcano"
+    VGPU_MANAGER = "vgpu-manager"
+    GPUSHARE = "gpushare"
+    GPUSHARE_MIB = "gpushare-mib"
+    ELASTIC_GPU = "elastic-gpu"
+    KAI = "kai"
     NVIDIA = "nvidia"
 
     __hash__ = str.__hash__  # like equality
@@ -24,6 +34,11 @@ class Dialect(StrEnum):
 _READERS: Final[Mapping[Dialect, Callable[..., Reading | None]]] = {
     Dialect.HAMI: read_hami,
     Dialect.VOLCANO: read_volcano,
+    Dialect.VGPU_MANAGER: read_vgpu_manager,
+    Dialect.GPUSHARE: read_gpushare,
+    Dialect.GPUSHARE_MIB: partial(read_gpushare, memory_unit=1),
+    Dialect.ELASTIC_GPU: read_elastic_gpu,
+    Dialect.KAI: read_kai,
     Dialect.NVIDIA: read_nvidia,
 }
 

@@ -23,6 +23,7 @@ it would leave the pod pending, or choose a node without looking at its cards.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from contract.demand import CORES_PER_CARD
@@ -40,6 +41,9 @@ from webhook.admission.patches import remove_value, set_value
 _MIB = 2**20
 _LONGEST_NAME = 53
 """An annotation's last part has at most 63 characters, of which ``gpu-cards-`` has ten."""
+
+_MOST_MIXED = 8
+"""Most errors of our own names beside another system's: a hostile pod may have thousands."""
 
 _POLICY, _DISABLED = "GPU_CORE_UTILIZATION_POLICY", "DISABLE"
 """HAMi-core's variable and the value that switches its limit of cores off."""
@@ -114,22 +118,22 @@ def _refuse_mixtures(
         _, where, value = _first_name(pod, also, path)
         detail = f"is of {other}, {beside}: write the names of one system"
         yield FieldError(where, FieldFault.INVALID, detail, "mixed-systems", value)
-    given = annotations_of(pod)
-    ours = [
-        key
-        for key, value in given.items()
-        if value != "" and (key in names.wishes or key.startswith(names.gpu_cards_prefix))
-    ]
-    found = {f"metadata.annotations[{key}]": quote(given[key]) for key in sorted(ours)[:1]}
+    for where, value in islice(_find_ours(pod, names), _MOST_MIXED):
+        detail = f"{beside}: write the names of one system"
+        yield FieldError(f"{path}{where}", FieldFault.INVALID, detail, "mixed-systems", value)
+
+
+def _find_ours(pod: Mapping[str, Any], names: Names) -> Iterator[tuple[str, str]]:
+    """Yield path and value of each request and wish in our names; zeros and empty ones are none."""
     for field_name, index, container in walk_containers(pod.get("spec")):
         for listing, counts in zip(("limits", "requests"), listings_of(container), strict=True):
             for name in names.resources:
-                if name in counts and parse_quantity(counts[name]) != 0 and len(found) < 2:
+                if name in counts and parse_quantity(counts[name]) != 0:
                     where = f"spec.{field_name}[{index}].resources.{listing}[{name}]"
-                    found[where] = quote(counts[name])
-    for where, value in found.items():
-        detail = f"{beside}: write the names of one system"
-        yield FieldError(f"{path}{where}", FieldFault.INVALID, detail, "mixed-systems", value)
+                    yield where, quote(counts[name])
+    for key, value in annotations_of(pod).items():
+        if value != "" and (key in names.wishes or key.startswith(names.gpu_cards_prefix)):
+            yield f"metadata.annotations[{key}]", quote(value)
 
 
 def _first_name(pod: Mapping[str, Any], reading: Reading, path: str) -> tuple[str, str, str]:
@@ -161,7 +165,7 @@ def _find_errors(
             FieldFault.INVALID,
             "a percentage of a card's memory needs the webhook's --largest-card: write MiB",
             "percentage-of-unknown",
-            f"{request.percent}%",
+            f"{float(request.percent or 0):g}%",
         )
     name = pod["spec"][reading.field][reading.index].get("name")
     if request.cards > 1 and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):
@@ -308,7 +312,11 @@ def _keep_original(pod: Mapping[str, Any], dialect: Dialect, reading: Reading) -
         if found := {name: written[name] for name in each.resources if name in written}:
             resources[str(container.get("name"))] = found
     given = annotations_of(pod)
-    annotations = {key: given[key] for key in reading.annotations if key in given}
+    annotations = {
+        key: given[key] if isinstance(given[key], str) else quote(given[key])
+        for key in reading.annotations
+        if key in given
+    }
     return {
         "dialect": dialect,
         **({"resources": resources} if resources else {}),

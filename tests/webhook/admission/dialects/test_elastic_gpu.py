@@ -1,0 +1,117 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.examples import any_json
+from tests.webhook.admission.dialects.reading_pods import (
+    check_any_reading,
+    errors_of,
+    pod_of,
+    read,
+    requests_of,
+)
+from webhook.admission.dialects.elastic_gpu import read_elastic_gpu
+from webhook.admission.dialects.reading import CardRequest
+
+CORES, MEMORY = "elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory"
+COM_CORES, COM_MEMORY = "elasticgpu.com/gpu-core", "elasticgpu.com/gpu-memory"
+LIMITS = "spec.containers[0].resources.limits"
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_"),
+    [
+        ({MEMORY: "256"}, CardRequest(1, memory=256)),  # README of elastic-gpu-scheduler, step 4
+        ({CORES: "200"}, CardRequest(2)),  # step 5
+        ({COM_CORES: "0", COM_MEMORY: "4"}, CardRequest(1, memory=4)),  # its scheduler_test.go
+        ({CORES: 20, MEMORY: 4096}, CardRequest(1, cores=20, memory=4096)),
+        ({CORES: 100}, CardRequest(1)),
+        ({CORES: 100, MEMORY: 4096}, CardRequest(1)),
+        ({CORES: 0, MEMORY: 0}, None),
+        ({COM_CORES: 0}, None),
+        ({CORES: 0, COM_CORES: 30, MEMORY: 512}, CardRequest(1, cores=30, memory=512)),
+    ],
+)
+def test_a_container_requests(limits: dict[str, Any], request_: CardRequest | None) -> None:
+    reading = read(read_elastic_gpu, pod_of(limits))
+    assert requests_of(reading) == [request_]
+    assert not reading.errors
+    assert not reading.warnings
+    assert set(reading.containers[0].resources) == set(limits)
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_", "warning"),
+    [
+        ({CORES: 150}, CardRequest(1), "gpu-core 150 counts as 100, as in elastic-gpu"),
+        (
+            {CORES: 30},
+            CardRequest(1, cores=30, percent=30),
+            "no gpu-memory: it gets 30% of a card's, elastic-gpu did not limit it",
+        ),
+    ],
+)
+def test_what_is_not_kept_is_warned_of(
+    limits: dict[str, Any], request_: CardRequest, warning: str
+) -> None:
+    reading = read(read_elastic_gpu, pod_of(limits))
+    assert requests_of(reading) == [request_]
+    assert reading.warnings == (f"container c0: {warning}",)
+
+
+def test_a_pod_without_its_names_is_none() -> None:
+    stamps = {"elasticgpu.io/assumed": "true"}
+    assert read_elastic_gpu(pod_of({"cpu": 1}, annotations=stamps), path="") is None
+
+
+def test_stamps_of_its_scheduler_are_removed() -> None:
+    stamps = {"elasticgpu.io/assumed": "true", "elasticgpu.io/container-c0": "1"}
+    pod = pod_of({MEMORY: 2}, annotations={**stamps, "team": "a"})
+    assert read(read_elastic_gpu, pod).annotations == tuple(stamps)
+
+
+def test_a_name_under_both_domains_is_refused() -> None:
+    reading = read(read_elastic_gpu, pod_of({CORES: 30, COM_CORES: 40}))
+    assert errors_of(reading) == (
+        f'{LIMITS}[elasticgpu.com/gpu-core]: Invalid value: "40": elasticgpu.io/gpu-core is there, '
+        "too: write one of them"
+    )
+    assert requests_of(reading) == [None]
+
+
+def test_a_claim_is_refused() -> None:
+    # README of elastic-gpu: the pod has no resources
+    pod = pod_of({}, annotations={"egpuc.elasticgpu.io/test1": "gpushare-egpuc-1"})
+    assert errors_of(read(read_elastic_gpu, pod)) == (
+        "metadata.annotations[egpuc.elasticgpu.io/test1]: Invalid value: "
+        '"gpushare-egpuc-1": an ElasticGPUClaim is not read: request its cores and memory in limits'
+    )
+
+
+def test_an_unreadable_count_is_refused() -> None:
+    assert errors_of(read(read_elastic_gpu, pod_of({CORES: "half"}))) == (
+        f'{LIMITS}[elasticgpu.io/gpu-core]: Invalid value: "half": must be a whole number from 0 '
+        "to 2147483647"
+    )
+
+
+@given(any_json("metadata", "annotations", "egpuc.elasticgpu.io/a", "spec", "containers", CORES))
+def test_no_pod_raises(content: Any) -> None:
+    check_any_reading(read_elastic_gpu, {"metadata": content, "spec": content})
+
+
+@given(st.lists(st.dictionaries(st.sampled_from([CORES, MEMORY, COM_CORES, "cpu"]), any_json())))
+def test_no_limits_raise(limits: list[dict[str, Any]]) -> None:
+    check_any_reading(read_elastic_gpu, pod_of(*limits))
+
+
+@given(st.integers(0, 1700), st.integers(0, 200_000))
+def test_never_more_cards_or_less_memory_than_elastic_gpu_gave(cores: int, memory: int) -> None:
+    request = requests_of(read(read_elastic_gpu, pod_of({CORES: cores, MEMORY: memory})))[0]
+    assert (request is None) == (cores == memory == 0)
+    if request is not None:
+        assert request.cards == max(cores // 100, 1)
+        assert request.memory in (None, memory)  # None: all of whole cards, or a percentage
+        assert (request.cores or 0) == (cores if cores < 100 else 0)

@@ -1,0 +1,319 @@
+"""What holds for pods of every other system; the numbers of each are in its own tests."""
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.other_systems import RESOURCES, WISHES
+from contract.requests import read_pod_demand
+from contract.resource import Resource
+from tests.examples import any_json
+from tests.webhook.admission.building import ANY, Json, applied, decide, review_of
+from tests.webhook.admission.dialects.translating import (
+    ACCEPT,
+    NAMES,
+    became,
+    errors_of,
+    pod_of,
+    translated,
+    warnings_of,
+)
+from webhook.admission.decision import Decision
+from webhook.admission.dialects.registry import Dialect
+from webhook.admission.dialects.translation import translate
+from webhook.admission.options import DEFAULTS, AdmissionOptions, DefaultMemory
+from webhook.admission.patches import patch_annotations
+from webhook.admission.privileged import Privileged
+from webhook.admission.reviews import ReviewedResource
+from webhook.admission.workloads import validate_workload
+
+GPU, MEM, PERCENT, CORES = (
+    f"nvidia.com/{each}" for each in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
+)
+FROM, CORE, MEMORY = NAMES.translated_from, NAMES.core, NAMES.memory
+LIMITS = "spec.containers[0].resources.limits"
+SHARES = {GPU: "2", MEM: "3000", CORES: "30"}
+
+
+def test_without_accept_nothing_changes() -> None:
+    pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100"})
+    decision = decide(pod, replace(ACCEPT, accept=frozenset()))
+    assert (decision.patch, decision.errors) == ((), ())
+    assert decision.warnings == (
+        f"write {CORE} (100 is one card): gpu-turnstile does not serve {GPU}, {CORES}",
+        f"write {MEMORY} (in blocks): gpu-turnstile does not serve {MEM}",
+    )
+    assert translate(pod, names=NAMES, options=DEFAULTS).pod is pod
+
+
+def test_the_translated_pod_says_what_it_was_and_is_stamped() -> None:
+    pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100", "example.com/a": "b"})
+    created = translated(pod)["metadata"]["annotations"]
+    assert json.loads(created.pop(FROM)) == {
+        "dialect": "hami",
+        "resources": {"c0": SHARES},
+        "annotations": {"nvidia.com/use-gputype": "a100"},
+    }
+    assert created == {
+        "example.com/a": "b",
+        "tencent.com/gpu-cards-c0": "2",
+        "tencent.com/use-gpu-type": "a100",
+        "tencent.com/predicate-time": created[NAMES.predicate_time],
+        "tencent.com/admission-order": created[NAMES.admission_order],
+        "tencent.com/gpu-assigned": "false",
+    }
+
+
+def test_all_containers_are_translated_where_they_are() -> None:
+    pod = pod_of(SHARES, {GPU: "0", MEM: "0"}, {"cpu": "1"})
+    pod["spec"]["initContainers"] = [
+        {"name": "i", "resources": {"limits": {GPU: "1"}}},
+        {"name": "side", "restartPolicy": "Always", "resources": {"requests": {GPU: 1, "cpu": 1}}},
+    ]
+    spec = translated(pod)["spec"]
+    assert [each["resources"] for each in spec["initContainers"]] == [
+        {"limits": {CORE: "100"}},
+        {"requests": {CORE: "100", "cpu": 1}, "limits": {CORE: "100"}},
+    ]
+    assert [each["resources"]["limits"] for each in spec["containers"]] == [
+        {CORE: "60", MEMORY: "24"},
+        {},
+        {"cpu": "1"},
+    ]
+
+
+def test_the_size_of_a_block_is_the_operators() -> None:
+    pod = pod_of({GPU: "2", MEM: "3000", CORES: "30"})
+    for block, blocks in ((1 << 20, 6000), (1 << 30, 6)):
+        options = replace(ACCEPT, memory_block=block)
+        assert became(pod, options) == [{"cores": 60, "blocks": blocks, "cards": 2}]
+
+
+def test_a_percentage_needs_the_largest_card_unless_it_is_all() -> None:
+    options = replace(ACCEPT, largest_card=0)
+    (error,) = errors_of(pod_of({GPU: "1", PERCENT: "50"}), options)
+    assert error == (
+        "spec.containers[0].resources: Invalid value: 50%: a percentage of a card's memory needs "
+        "the webhook's --largest-card: write MiB"
+    )
+    assert became(pod_of({GPU: "1", PERCENT: "100"}), options) == [{"cores": 100}]
+
+
+@pytest.mark.parametrize(
+    ("name", "refused"), [("a" * 53, False), ("a" * 54, True), ("", True), (None, True)]
+)
+def test_a_share_of_several_cards_needs_a_name_that_fits_an_annotation(
+    name: str | None, refused: bool
+) -> None:
+    pod = pod_of(SHARES)
+    pod["spec"]["containers"][0]["name"] = name
+    assert [each.rule for each in decide(pod, ACCEPT).errors] == ["name-too-long"] * refused
+    pod["spec"]["containers"][0]["resources"]["limits"] = {GPU: "2"}
+    assert errors_of(pod) == []
+
+
+POLICY, SPLIT = "tencent.com/gpu-policy", "tencent.com/gpu-cards-c0"
+VOLCANO = "volcano.sh/vgpu-number"
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "found"),
+    [
+        ({CORE: "50", MEMORY: "0"}, {}, f'{LIMITS}[{CORE}]: Invalid value: "50": '),
+        ({}, {POLICY: "spread"}, f'metadata.annotations[{POLICY}]: Invalid value: "spread": '),
+        ({}, {SPLIT: "2"}, f'metadata.annotations[{SPLIT}]: Invalid value: "2": '),
+        ({VOLCANO: "1"}, {}, f'{LIMITS}[{VOLCANO}]: Invalid value: "1": is of volcano, '),
+    ],
+)
+def test_names_of_two_systems_are_refused(
+    limits: Json, annotations: dict[str, str], found: str
+) -> None:
+    rule = f"beside {GPU} of hami: write the names of one system"
+    assert errors_of(pod_of(SHARES | limits, **annotations)) == [f"{found}{rule}"]
+
+
+def test_zeros_and_empty_wishes_of_ours_are_no_mixture() -> None:
+    pod = pod_of({**SHARES, CORE: "0"}, **{"tencent.com/gpu-policy": ""})
+    assert became(pod) == [{"cores": 60, "blocks": 24, "cards": 2}]
+    ours = pod_of({CORE: "50", MEMORY: "8", GPU: "0"})
+    assert became(ours) == [{"cores": 50, "blocks": 8, GPU: 0}]
+
+
+def test_our_own_checks_and_defaults_hold_for_what_it_became() -> None:
+    share = pod_of({GPU: "1", MEM: "30000", CORES: "30"}, **{"nvidia.com/use-gpuuuid": "A 100"})
+    share["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    options = replace(ACCEPT, privileged=Privileged.DENY)
+    assert [each.rule for each in decide(share, options).errors] == [
+        "wish-not-a-uuid",
+        "privileged",
+    ]
+    del share["metadata"]["annotations"]
+    assert warnings_of(share) == (
+        "container c0: privileged, it sees every card of its node",
+        "container c0: 118 memory blocks, but the largest known card has 96",
+    )
+    theirs = pod_of({GPU: "1"})
+    theirs["spec"] |= {"schedulerName": "hami-scheduler"}
+    options = replace(
+        ACCEPT,
+        scheduler_name="gpus",
+        runtime_class="nvidia",
+        default_memory=DefaultMemory.PROPORTIONAL,
+    )
+    spec = translated(theirs, options)["spec"]
+    assert (spec["schedulerName"], spec["runtimeClassName"]) == ("gpus", "nvidia")
+
+
+def test_a_second_call_for_the_same_request_keeps_what_the_first_translated() -> None:
+    pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100"})
+    pod["spec"]["schedulerName"] = "hami-scheduler"
+    once = translated(pod)
+    again = decide(once, ACCEPT)
+    assert (applied(once, again), again.warnings) == (once, ())
+
+
+def test_a_copy_of_a_translated_pod_is_a_pod_of_ours() -> None:
+    copied = translated(pod_of(SHARES))
+    copied["metadata"]["annotations"][NAMES.predicate_time] = "1"
+    decision = decide(copied, ACCEPT)
+    dropped = f"metadata.annotations[{FROM}]: dropped, gpu-turnstile writes it"
+    assert dropped in decision.warnings
+    assert FROM not in applied(copied, decision)["metadata"]["annotations"]
+    plain = {"metadata": copied["metadata"], "spec": {"containers": [{"name": "c0"}]}}
+    decision = decide(plain, DEFAULTS)
+    assert f"metadata.annotations[{FROM}]: dropped, the pod requests no GPU" in decision.warnings
+
+
+def test_a_forged_original_is_overwritten() -> None:
+    pod = pod_of(SHARES, **{FROM: "forged"})
+    decision = decide(pod, ACCEPT)
+    assert f"metadata.annotations[{FROM}]: dropped, gpu-turnstile writes it" in decision.warnings
+    kept = applied(pod, decision)["metadata"]["annotations"][FROM]
+    assert json.loads(kept)["resources"] == {"c0": SHARES}
+
+
+def _validate(new: Json, old: Json | None = None) -> Decision:
+    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
+    content, before = (each and {"spec": {"template": each}} for each in (new, old))
+    operation = "UPDATE" if old else "CREATE"
+    review = review_of(target, content, operation=operation, old_object=before)
+    return validate_workload(review, names=NAMES, options=ACCEPT)
+
+
+def test_a_template_is_checked_as_its_pods_will_be() -> None:
+    mixed = pod_of(SHARES | {CORE: "50"})
+    (error,) = _validate(mixed).errors
+    assert error.path == f"spec.template.{LIMITS}[{CORE}]"
+    assert _validate(pod_of(SHARES)) == Decision(
+        warnings=(
+            "container c0: translated from hami: vcuda-core 60, vcuda-memory 24, gpu-cards 2",
+        )
+    )
+    (warning,) = _validate(mixed, mixed).warnings  # nothing of names that are not served
+    assert warning.startswith(f"its pods are denied, as before: {error.path}")
+    assert _validate(pod_of({GPU: "1", MEM: "x"}), mixed).errors
+
+
+_VALUES = st.sampled_from([0, 1, 2, "3", "30", 100, "101", "3000", "5k", "1.5", "-1", "", "8Gi"])
+_NAMES = st.sampled_from(
+    [*sorted(RESOURCES), *NAMES.resources, "nvidia.com/priority", "nvidia.com/mig-1g.5gb", "cpu"]
+)
+_USUAL = st.sampled_from([GPU, MEM, CORES, PERCENT])
+_COUNTS = st.dictionaries(_USUAL | _USUAL | _NAMES, _VALUES | ANY, max_size=4)
+_ANNOTATIONS = st.dictionaries(
+    st.sampled_from(
+        [
+            *(*sorted(WISHES), *sorted(NAMES.wishes), FROM, "tencent.com/gpu-cards-a"),
+            *("nvidia.com/numa-bind", "nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode"),
+            *("gpu-fraction", "gpu-memory"),
+        ]
+    ),
+    st.sampled_from(["", "binpack", "true", "A100,V100", "GPU-1", "hami-core", "2", "0.5"]) | ANY,
+    max_size=3,
+)
+_CONTAINERS = st.fixed_dictionaries(
+    {
+        "name": st.sampled_from(["a", "b", "c" * 60]) | ANY,
+        "resources": st.fixed_dictionaries(
+            {}, optional={"limits": _COUNTS | ANY, "requests": _COUNTS | ANY}
+        )
+        | ANY,
+    },
+    optional={"env": st.just([{"name": "CUDA_DISABLE_CONTROL", "value": "1"}]) | ANY},
+)
+_LISTS = st.lists(_CONTAINERS | ANY, max_size=3)
+_PODS = st.fixed_dictionaries(
+    {"spec": st.fixed_dictionaries({"containers": _LISTS}, optional={"initContainers": _LISTS})},
+    optional={
+        "metadata": st.fixed_dictionaries({}, optional={"annotations": _ANNOTATIONS | ANY}) | ANY
+    },
+)
+_OPTIONS = st.builds(
+    AdmissionOptions,
+    largest_card=st.sampled_from([0, 96]),
+    scheduler_name=st.sampled_from(["", "gpus"]),
+    accept=st.frozensets(st.sampled_from(Dialect), min_size=1),
+    memory_block=st.sampled_from([1 << 20, 1 << 28]),
+)
+
+
+_ANYTHING = any_json("metadata", "spec", "annotations", "containers")
+
+
+@given(_PODS | st.dictionaries(st.sampled_from(["metadata", "spec"]), _ANYTHING), _OPTIONS)
+def test_whatever_a_pod_has_it_is_denied_or_valid_and_a_second_call_changes_nothing(
+    pod: dict[str, Any], options: AdmissionOptions
+) -> None:
+    before = copy.deepcopy(pod)
+    decision = decide(pod, options)
+    assert pod == before
+    if decision.errors:
+        assert not decision.patch
+        return
+    created = applied(pod, decision)
+    demand, errors = read_pod_demand(created, NAMES)
+    assert errors == ()
+    again = decide(created, options)
+    assert not again.errors
+    if demand:
+        assert applied(created, again) == created
+
+
+@given(_PODS, _OPTIONS)
+def test_the_patch_makes_the_pod_that_was_checked(
+    pod: dict[str, Any], options: AdmissionOptions
+) -> None:
+    found = translate(pod, names=NAMES, options=options)
+    if found.errors or not isinstance(pod.get("metadata", {}), dict):
+        return
+    if not isinstance(pod.get("metadata", {}).get("annotations", {}), dict | None):
+        return
+    operations = (*patch_annotations(pod.get("metadata"), found.changes), *found.patch)
+    assert applied(pod, Decision(patch=operations)) == found.pod
+
+
+@given(
+    cards=st.integers(1, 16),
+    cores=st.integers(0, 99),
+    mib=st.integers(1, 200_000),
+    block=st.sampled_from([1 << 20, 1 << 26, 1 << 28]),
+    system=st.sampled_from(
+        [(GPU, CORES, MEM), (VOLCANO, "volcano.sh/vgpu-cores", "volcano.sh/vgpu-memory")]
+    ),
+)
+def test_totals_are_cards_times_parts_of_whole_blocks(
+    cards: int, cores: int, mib: int, block: int, system: tuple[str, str, str]
+) -> None:
+    counts = dict(zip(system, (str(cards), str(cores), str(mib)), strict=True))
+    options = replace(ACCEPT, memory_block=block, largest_card=0)
+    demand, _ = read_pod_demand(translated(pod_of(counts), options), NAMES)
+    (container,) = demand.containers
+    assert container.demand.cards == cards
+    assert set(container.demand.per_card(Resource.CORE)) == {cores or 1}
+    (blocks,) = set(container.demand.per_card(Resource.MEMORY))
+    assert (blocks - 1) * block < mib << 20 <= blocks * block

@@ -35,10 +35,21 @@ def simulated_configurations(url: str, ca: bytes) -> list[Json]:
 
 def _shipped(kind: str, url: str, ca: bytes) -> Json:
     (found,) = (each for each in read_manifests(SHIPPED) if each["kind"] == kind)
-    for webhook in found["webhooks"]:
+    set_address(found, url, ca)
+    return found
+
+
+def set_address(configuration: Json, url: str, ca: bytes) -> None:
+    """Replace the Service of every webhook of a configuration.
+
+    Args:
+        configuration: a webhook configuration as shipped; it is changed.
+        url: the webhook's URL without a path.
+        ca: PEM of the CA that signed the webhook's certificate.
+    """
+    for webhook in configuration["webhooks"]:
         path = webhook["clientConfig"]["service"]["path"]
         webhook["clientConfig"] = {
             "url": f"{url}{path}",
             "caBundle": base64.b64encode(ca).decode(),
         }
-    return found

@@ -1,5 +1,6 @@
 """The chart renders what kustomize renders, whatever components it is told to take."""
 
+import json
 import random
 import re
 from itertools import product
@@ -21,6 +22,7 @@ from tests.deploy.manifests import (
     pod_specs,
 )
 from tests.release.helm import INJECTIONS, render, run, template, values_for, write
+from webhook.admission.dialects.registry import Dialect
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +151,12 @@ def test_values_reach_the_pods(chart: Path) -> None:
     assert specs["Deployment/gpu-turnstile-certs"]["tolerations"] == [{"operator": "Exists"}]
 
 
+def test_every_system_that_the_webhook_knows_can_be_accepted(chart: Path) -> None:
+    schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
+    accept = schema["properties"]["dialects"]["properties"]["accept"]
+    assert accept["items"]["enum"] == list(Dialect)
+
+
 def test_accepted_systems_reach_the_webhook_and_its_condition(chart: Path) -> None:
     objects = render(chart, {"dialects": {"accept": ["hami", "kai"]}})
     (webhook,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-webhook"])
@@ -181,6 +189,7 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
         ({"components": {"veiw": True}}, r"components.*dditional propert\w+ '?veiw"),
         ({"namespaces": {"system": "default"}}, r"namespaces.system"),
         ({"dialects": {"accept": ["hamy"]}}, r"dialects.accept"),
+        ({"dialects": {"accept": ["gpushare", "gpushare-mib"]}}, r"dialects.accept"),
         ({"dialects": {"accept": ["hami"], "namespaces": "some"}}, r"dialects.namespaces"),
         (
             {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},

@@ -88,5 +88,6 @@ def copy_settings(folder: Path, components: Iterable[str]) -> list[str]:
     for each in components:
         settings = DEPLOY / "components" / each / "settings.yaml"
         if settings.exists():
-            files.append(shutil.copy(settings, folder / f"{each}.yaml").name)
+            files.append(f"{each}.yaml")
+            shutil.copy(settings, folder / files[-1])
     return files

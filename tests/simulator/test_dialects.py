@@ -9,12 +9,14 @@ import pytest
 
 from contract.allocation import decode_allocations
 from contract.names import Names
+from contract.requests import read_pod_demand
 from simulator.client import ApiError
 from simulator.cluster import NODE, SimulatedCluster
 from simulator.manifests import Json
 from simulator.webhooks import set_address
 from tests.deploy.kustomize import build_components
 from tests.deploy.manifests import containers, environment, find, pod_specs
+from tests.foreign_pods import FOREIGN, Foreign
 
 NAMES = Names()
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -59,66 +61,30 @@ def _pod(name: str, resources: Json, annotations: Json | None = None) -> Json:
     }
 
 
-SHARE = {NAMES.core: "30", NAMES.memory: "8"}
-MEMORY_ONLY = {NAMES.core: "1", NAMES.memory: "8"}
-WRITTEN: dict[str, tuple[Json, Json, Json]] = {
-    "hami": (
-        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "30"},
-        {},
-        SHARE,
-    ),
-    "volcano": (
-        {
-            "volcano.sh/vgpu-number": "1",
-            "volcano.sh/vgpu-memory": "2048",
-            "volcano.sh/vgpu-cores": "30",
-        },
-        {},
-        SHARE,
-    ),
-    "vgpu-manager": (
-        {
-            "nvidia.com/vgpu-number": "1",
-            "nvidia.com/vgpu-memory": "2048",
-            "nvidia.com/vgpu-cores": "30",
-        },
-        {},
-        SHARE,
-    ),
-    "gpushare": ({"aliyun.com/gpu-mem": "2"}, {}, MEMORY_ONLY),
-    "elastic-gpu": (
-        {"elasticgpu.io/gpu-core": "30", "elasticgpu.io/gpu-memory": "2048"},
-        {},
-        SHARE,
-    ),
-    "kai": ({}, {"gpu-memory": "2048"}, MEMORY_ONLY),
-    "nvidia": ({"nvidia.com/gpu": "1"}, {}, {NAMES.core: "100"}),
-}
-"""What an author writes, resources and annotations, and what the container then requests."""
+ON_ONE_CARD = [each for each in FOREIGN if each.demand.cards == 1]
 
 
-@pytest.mark.parametrize("system", WRITTEN)
-def test_a_pod_of_another_system_runs_as_ours(cluster: SimulatedCluster, system: str) -> None:
-    resources, annotations, ours = WRITTEN[system]
+@pytest.mark.parametrize("written", ON_ONE_CARD, ids=lambda each: each.name)
+def test_a_pod_of_another_system_runs_as_ours(cluster: SimulatedCluster, written: Foreign) -> None:
     path = f"{NAMESPACES}/ours/pods"
-    cluster.api.create(path, _pod(system, resources, annotations))
+    name = written.name
+    cluster.api.create(path, _pod(name, written.resources, written.annotations))
 
     def recorded() -> bool:
-        found = cluster.api.get(f"{path}/{system}")
+        found = cluster.api.get(f"{path}/{name}")
         notes = found["metadata"]["annotations"]
         return found["status"].get("phase") == "Running" and NAMES.gpu_allocation in notes
 
-    cluster.wait(f"the pod of {system}", recorded)
-    found = cluster.api.get(f"{path}/{system}")
-    (main,) = found["spec"]["containers"]
-    assert main["resources"]["limits"] == ours
+    cluster.wait(f"the pod of {written.system}", recorded)
+    found = cluster.api.get(f"{path}/{name}")
+    demand, errors = read_pod_demand(found, NAMES)
+    assert ([each.demand for each in demand.containers], errors) == ([written.demand], ())
     notes = found["metadata"]["annotations"]
     (allocation,) = decode_allocations(notes[NAMES.gpu_allocation]).values()
-    assert (allocation.cores, len(allocation.cards)) == (int(ours[NAMES.core]), 1)
-    original = json.loads(notes[NAMES.translated_from])
-    # HAMi has the name of NVIDIA's plugin, too, and is read first if both are accepted.
-    assert original["dialect"] == {"nvidia": "hami"}.get(system, system)
-    assert not annotations.keys() & notes.keys()
+    assert (allocation.cores, len(allocation.cards)) == (written.demand.cores, 1)
+    assert json.loads(notes[NAMES.translated_from])["dialect"] == written.system
+    assert not written.annotations.keys() & notes.keys()
+    assert not set(written.resources) & set(found["spec"]["containers"][0]["resources"]["limits"])
 
 
 def test_in_a_namespace_without_the_label_a_pod_stays_as_its_author_wrote_it(

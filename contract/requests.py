@@ -8,6 +8,7 @@ charts write it for a container without a GPU.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import chain, islice
 from math import ceil
@@ -168,7 +169,7 @@ def _read_container(
     demand = Demand(*counts)
     if readable and split.text is not None:
         cards, error = split.read(demand)
-        demand = Demand(*counts, cards)
+        demand = replace(demand, split=cards)
         errors += [error] if error else []
     if readable:  # otherwise the unreadable count has its own error
         errors += _check_together(demand, names, path)

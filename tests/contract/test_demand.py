@@ -1,5 +1,4 @@
 import copy
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -261,6 +260,105 @@ def test_requests_without_limits_are_refused(limits: object) -> None:
     ]
 
 
+# --- shares of several cards ---------------------------------------------------------
+
+
+def _divided(cores: object, memory: object, **cards: object) -> Json:
+    """A pod of one container ``c``; *cards* are the annotations, by container."""
+    annotations = {NAMES.gpu_cards_of(name): value for name, value in cards.items()}
+    return {"metadata": {"annotations": annotations}, "spec": _limits(cores, memory)}
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "cards", "expected"),
+    [
+        ("100", "64", "2", (2, 50, (32, 32))),
+        ("150", "4", "2", (2, 75, (2, 2))),
+        ("30", "9", "3", (3, 10, (3, 3, 3))),
+        ("1584", "16", "16", (16, 99, (1,) * 16)),
+        ("50", "4", "1", (1, 50, (4,))),
+        ("50", "4", "", (1, 50, (4,))),
+        ("50", "4", None, (1, 50, (4,))),
+        ("200", "9", "", (2, 100, (5, 4))),
+    ],
+)
+def test_totals_are_divided_evenly_over_the_annotated_number_of_cards(
+    cores: str, memory: str, cards: object, expected: tuple[int, int, tuple[int, ...]]
+) -> None:
+    demand, errors = read_pod_demand(_divided(cores, memory, c=cards), NAMES)
+    assert errors == ()
+    found = demand.containers[0].demand
+    assert (found.cards, found.cores_per_card, found.per_card(Resource.MEMORY)) == expected
+    assert found.is_share == (found.cores_per_card < 100)
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "cards", "rule", "detail"),
+    [
+        *(
+            ("100", "64", cards, "not-a-split", "must be a whole number from 1 to 16")
+            for cards in ("0", "17", "-1", "two", "2.0", " 2", 2, ["2"], "1" * 99)
+        ),
+        (
+            *("200", "64", "2", "split-of-whole-cards"),
+            (
+                "divides a share, which has 1 to 99 cores of each card, but 200 cores over 2 cards "
+                "are 100 of each: request fewer cores, or leave this out for whole cards"
+            ),
+        ),
+        (
+            *("100", "4", "1", "split-of-whole-cards"),
+            (
+                "divides a share, which has 1 to 99 cores of each card, but 100 cores over 1 card "
+                "are 100 of each: request fewer cores, or leave this out for whole cards"
+            ),
+        ),
+        (
+            *("101", "4", "2", "split-uneven"),
+            "101 cores cannot be divided evenly over 2 cards: request 100 or 102",
+        ),
+        (
+            *("2", "3", "3", "split-uneven"),
+            "2 cores cannot be divided evenly over 3 cards: request 3",
+        ),
+        (
+            *("90", "1", "3", "split-uneven"),
+            "1 memory block cannot be divided evenly over 3 cards: request 3",
+        ),
+    ],
+)
+def test_a_share_that_cannot_be_divided_is_refused(
+    cores: str, memory: str, cards: object, rule: str, detail: str
+) -> None:
+    _, errors = read_pod_demand(_divided(cores, memory, c=cards), NAMES, path="spec.template.")
+    assert [(each.path, each.rule, each.detail) for each in errors] == [
+        (f"spec.template.metadata.annotations[{NAMES.gpu_cards_of('c')}]", rule, detail)
+    ]
+
+
+def test_a_number_of_cards_for_a_container_without_a_request_is_refused() -> None:
+    pod = _divided("50", "4", d="2", c="2")
+    pod["spec"]["containers"].append({"name": "d", "resources": {"limits": {"cpu": "1"}}})
+    _, errors = read_pod_demand(pod, NAMES)
+    assert [str(each) for each in errors] == [
+        (
+            f'metadata.annotations[{NAMES.gpu_cards_of("d")}]: Invalid value: "2": the pod has no '
+            'container "d" that requests GPUs, only "c"'
+        )
+    ]
+
+
+def test_without_memory_each_of_the_cards_lacks_it() -> None:
+    _, errors = read_pod_demand(_divided("100", None, c="2"), NAMES)
+    assert [each.rule for each in errors] == ["share-without-memory"]
+    assert "mean" not in errors[0].detail
+
+
+def test_of_thousands_of_wrong_annotations_some_are_reported() -> None:
+    _, errors = read_pod_demand(_divided("50", "4", **{f"x{n}": "2" for n in range(9999)}), NAMES)
+    assert len(errors) == 32
+
+
 # --- bad: several things at once -----------------------------------------------------
 
 
@@ -338,9 +436,22 @@ _specs = _json | st.fixed_dictionaries(
 )
 
 
-@given(_specs)
-def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec: object) -> None:
-    demand, errors = read_pod_demand({"spec": spec}, NAMES)
+_splits = st.sampled_from(["1", "2", "3", "16", "17", "", "x"]) | _json
+_metadata = _json | st.fixed_dictionaries(
+    {
+        "annotations": _json
+        | st.dictionaries(
+            st.sampled_from(["", "c", "d"]).map(NAMES.gpu_cards_of) | st.text(), _splits
+        )
+    }
+)
+
+
+@given(_specs, _metadata)
+def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(
+    spec: object, metadata: object
+) -> None:
+    demand, errors = read_pod_demand({"metadata": metadata, "spec": spec}, NAMES)
     if not asks_for_gpus(spec, NAMES):
         assert (demand, errors) == (PodDemand(), ())
     else:
@@ -354,17 +465,24 @@ def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec:
             assert sum(each.demand.per_card(Resource.MEMORY)) == each.demand.memory
             assert each.demand.memory >= 1 or not each.demand.is_share
             assert each.demand.is_share or each.demand.cores % 100 == 0
+            assert each.demand.cores_per_card * each.demand.cards == each.demand.cores
     for error in errors:
         assert str(error).startswith(f"{error.path}: {error.fault.value}: ")
         assert "\n" not in str(error)
         assert bool(error.value) == (error.fault is FieldFault.INVALID)
 
 
-@given(st.integers(1, LARGEST_COUNT), st.integers(0, 2**24))
+@given(
+    st.integers(1, LARGEST_COUNT) | st.integers(1, 2000), st.integers(0, 2**24), st.integers(0, 18)
+)
 def test_the_rules_accept_exactly_shares_with_memory_and_whole_cards(
-    cores: int, memory: int
+    cores: int, memory: int, cards: int
 ) -> None:
-    limits: Mapping[str, int] = {CORE: cores} | ({MEMORY: memory} if memory else {})
-    _, errors = read_pod_demand({"spec": _spec({"limits": limits})}, NAMES)
-    valid = cores % 100 == 0 or (cores < 100 and memory > 0)
-    assert (not errors) == valid
+    """A number of cards of 0 stands for a pod without the annotation."""
+    pod = _divided(cores, memory or None, **({"c": str(cards)} if cards else {}))
+    _, errors = read_pod_demand(pod, NAMES)
+    if cards:
+        even = 1 <= cards <= 16 and cores % cards == 0 and memory % cards == 0
+        assert (not errors) == (even and cores < 100 * cards and memory > 0)
+    else:
+        assert (not errors) == (cores % 100 == 0 or (cores < 100 and memory > 0))

@@ -28,15 +28,15 @@ from tests.examples import share
 
 NAMES = Names()
 MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
-Asked = tuple[ContainerKind, int, int]
-"""Kind, cores and memory blocks of a container."""
+Asked = tuple[ContainerKind, int, int] | tuple[ContainerKind, int, int, int]
+"""Kind, cores and memory blocks of a container, and over how many cards they are divided."""
 
 
 def pod(*containers: Asked) -> PodDemand:
     return PodDemand(
         tuple(
-            ContainerDemand(f"c{index}", kind, index, Demand(cores, memory))
-            for index, (kind, cores, memory) in enumerate(containers)
+            ContainerDemand(f"c{index}", kind, index, Demand(*counts))
+            for index, (kind, *counts) in enumerate(containers)
         )
     )
 
@@ -44,12 +44,15 @@ def pod(*containers: Asked) -> PodDemand:
 def refusals(*containers: Asked) -> list[str]:
     """Return the texts of all errors of a pod."""
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
-    for kind, cores, memory in containers:
+    annotations = dict[str, str]()
+    for index, (kind, cores, memory, *split) in enumerate(containers):
+        annotations |= {NAMES.gpu_cards_of(f"c{index}"): str(each) for each in split}
         limits = {NAMES.core: str(cores)} | ({NAMES.memory: str(memory)} if memory else {})
         policy = {"restartPolicy": "Always"} if kind is SIDECAR else {}
         field = "containers" if kind is MAIN else "initContainers"
-        spec[field].append({"resources": {"limits": limits}} | policy)
-    return [str(error) for error in read_pod_demand({"spec": spec}, NAMES)[1]]
+        spec[field].append({"name": f"c{index}", "resources": {"limits": limits}} | policy)
+    manifest = {"metadata": {"annotations": annotations}, "spec": spec}
+    return [str(error) for error in read_pod_demand(manifest, NAMES)[1]]
 
 
 # --- what is held ---------------------------------------------------------------------
@@ -159,6 +162,44 @@ def test_less_than_several_cards_that_are_left_over_would_be_split(
     )
 
 
+@pytest.mark.parametrize(
+    ("containers", "path", "left", "each"),
+    [
+        pytest.param(
+            [(INIT, 60, 8, 2), (MAIN, 50, 8)],
+            *("containers[0]", "60 cores and 8 memory blocks", "30 cores and 4 memory blocks"),
+            id="one card, and two are left over",
+        ),
+        pytest.param(
+            [(INIT, 50, 8), (MAIN, 60, 16, 2)],
+            *("containers[0]", "50 cores and 8 memory blocks", "50 cores and 8 memory blocks"),
+            id="its part of a card is less than what is left over there",
+        ),
+        pytest.param(
+            [(INIT, 60, 4, 2), (MAIN, 60, 2, 2)],
+            *("containers[0]", "60 cores and 4 memory blocks", "30 cores and 2 memory blocks"),
+            id="memory is chosen among two cards",
+        ),
+        pytest.param(
+            [(INIT, 90, 9, 3), (INIT, 100, 8, 2)],
+            *("initContainers[1]", "90 cores and 9 memory blocks", "30 cores and 3 memory blocks"),
+            id="an init container with fewer cards",
+        ),
+    ],
+)
+def test_a_share_that_would_get_uneven_parts_of_reusable_slots_is_refused(
+    containers: list[Asked], path: str, left: str, each: str
+) -> None:
+    (message,) = refusals(*containers)
+    cards = containers[0][3] if len(containers[0]) > 3 else 1
+    assert message == (
+        f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: {containers[-1][1]}: the "
+        f"kubelet would first reuse {left} of init containers before it, from {cards} "
+        f"card{'s' if cards > 1 else ''}: request at least {each} of each of so many cards or more "
+        "here, or so few in those that none remain for this container"
+    )
+
+
 # --- whatever comes: a kubelet that hands on, and a device plugin that tries all cards --------
 
 Card = tuple[int, int, int]
@@ -179,7 +220,7 @@ def is_served(containers: Sequence[Asked], *, by_any_choice: bool) -> bool:
     def play(at: int, cards: tuple[Card, ...]) -> bool:
         if at == len(containers):
             return True
-        _, cores, memory = containers[at]
+        _, cores, memory, *_ = containers[at]
         handed = [
             (of_cores, of_memory)
             for of_cores in _taken(cores, [left for _, left, _ in cards])
@@ -190,10 +231,16 @@ def is_served(containers: Sequence[Asked], *, by_any_choice: bool) -> bool:
                 any(play(at + 1, after) for after in _after(cards, containers[at], on, *each))
                 for each in handed
             )
-            for on in combinations(range(len(cards)), max(cores // 5, 1))
+            for on in combinations(range(len(cards)), _cards(containers[at]))
         )
 
-    return play(0, ((5, 0, 0),) * sum(max(cores // 5, 1) for _, cores, _ in containers))
+    return play(0, ((5, 0, 0),) * sum(map(_cards, containers)))
+
+
+def _cards(container: Asked) -> int:
+    """The number of cards of a container, whose cores are in fifths of a card."""
+    _, cores, _, *split = container
+    return max(cores // 5, 1) if not split else split[0]
 
 
 def _taken(count: int, left: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -216,13 +263,19 @@ def _after(
     of_memory: tuple[int, ...],
 ) -> Iterator[tuple[Card, ...]]:
     """Yield the cards after a container was placed on *on*; nothing where that cannot be."""
-    kind, cores, memory = container
+    kind, cores, memory, *split = container
     if any(of_cores[index] or of_memory[index] for index in range(len(cards)) if index not in on):
         return
-    fresh = [min(cores, 5) - of_cores[index] for index in on]
+    part = cores // split[0] if split else min(cores, 5)
+    fresh = [part - of_cores[index] for index in on]
     if any(not 0 <= new <= cards[index][0] for new, index in zip(fresh, on, strict=True)):
         return
     for blocks in _taken(memory - sum(of_memory), [memory - sum(of_memory)] * len(on)):
+        if split and any(
+            of_memory[index] + more != memory // split[0]
+            for index, more in zip(on, blocks, strict=True)
+        ):
+            continue
         after = list(cards)
         for index, new, more in zip(on, fresh, blocks, strict=True):
             free, left, left_memory = cards[index]
@@ -235,16 +288,30 @@ def _after(
 
 _shares = st.tuples(st.integers(1, 4), st.integers(1, 3))
 _whole = st.tuples(st.sampled_from([5, 5, 10]), st.integers(0, 3))
-_containers = st.lists(
-    st.builds(lambda kind, asked: (kind, *asked), st.sampled_from(ContainerKind), _shares | _whole),
-    min_size=2,
-    max_size=5,
+_divided = st.tuples(st.integers(1, 4), st.integers(1, 2)).map(
+    lambda each: (2 * each[0], 2 * each[1], 2)
 )
+
+
+def _pods_with(asked: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Asked]]:
+    containers = st.builds(lambda kind, each: (kind, *each), st.sampled_from(ContainerKind), asked)
+    return st.lists(containers, min_size=2, max_size=most)
+
+
+_containers = _pods_with(_shares | _whole, 5) | _pods_with(_shares | _divided | st.just((5, 0)), 4)
+
+
+def _in_hundredths(container: Asked) -> Asked:
+    if len(container) == 3:
+        kind, cores, memory = container
+        return kind, 20 * cores, memory
+    kind, cores, memory, split = container
+    return kind, 20 * cores, memory, split
 
 
 def _rules(containers: Sequence[Asked]) -> set[str]:
     """The rules that a pod breaks; its cores are in fifths of a card."""
-    demand = pod(*((kind, cores * 20, memory) for kind, cores, memory in containers))
+    demand = pod(*[_in_hundredths(each) for each in containers])
     return {misfit.rule for _, misfit in find_leftover_conflicts(demand.containers)}
 
 

@@ -5,6 +5,7 @@ import pytest
 from common.errors import SettingsError
 from webhook import __main__ as command
 from webhook.__main__ import application
+from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
 from webhook.settings import Files, Settings
@@ -33,6 +34,8 @@ VALUES = {
     "scheduler-name": "gpu-turnstile-scheduler",
     "runtime-class": "nvidia",
     "privileged": "deny",
+    "accept": "hami, nvidia",
+    "memory-block": "1Mi",
     "drain-delay": "0.5",
 }
 
@@ -66,13 +69,22 @@ def test_every_flag_is_an_environment_variable(
     assert settings.connections == 50
     assert settings.drain_delay == 0.5
     assert settings.options == AdmissionOptions(
-        96, DefaultMemory.PROPORTIONAL, "gpu-turnstile-scheduler", "nvidia", Privileged.DENY
+        96,
+        DefaultMemory.PROPORTIONAL,
+        "gpu-turnstile-scheduler",
+        "nvidia",
+        Privileged.DENY,
+        frozenset({Dialect.HAMI, Dialect.NVIDIA}),
+        1 << 20,
     )
     assert command.main(["--help"]) == 0
     text = capsys.readouterr().out
     for flag, variable in variables.items():
         assert f"--{flag} " in text
         assert variable in text
+
+
+ACCEPT_IS_WRONG = "Invalid value for '--accept' (env var: 'GPU_TURNSTILE_WEBHOOK_ACCEPT')"
 
 
 @pytest.mark.parametrize(
@@ -86,6 +98,15 @@ def test_every_flag_is_an_environment_variable(
             [*PAIR, "--default-memory", "proportional"],
             "--default-memory proportional: needs --largest-card",
         ),
+        (
+            [*PAIR, "--accept", "hami,run.ai"],
+            f"{ACCEPT_IS_WRONG}: 'run.ai' is not one of {', '.join(Dialect)}",
+        ),
+        (
+            [*PAIR, "--accept", "gpushare,gpushare-mib"],
+            f"{ACCEPT_IS_WRONG}: gpushare counts GiB, gpushare-mib MiB: accept one of them",
+        ),
+        ([*PAIR, "--memory-block", "256"], "Invalid value for '--memory-block'"),
         ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
         ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),
         (["--nonsense"], "No such option"),

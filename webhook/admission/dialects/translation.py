@@ -203,35 +203,27 @@ def _apply(
     options: AdmissionOptions,
 ) -> Translation:
     """Write a reading without errors in our names."""
-    spec = dict(pod["spec"])
-    for field_name in {each.field for each in reading.containers}:
-        spec[field_name] = list(spec[field_name])
+    converted = [
+        (each, None if each.request is None else _convert(each.request, options))
+        for each in reading.containers
+    ]
+    spec, patch = _replace_requests(pod["spec"], converted, names)
     changes: dict[str, str | None] = dict.fromkeys(reading.annotations)
-    wishes = dict(reading.wishes or {})
-    patch: list[Operation] = []
+    changes |= _write_wishes(reading, converted, names)
     became, lost = [], list(reading.warnings)
-    for each in reading.containers:
-        container = spec[each.field][each.index]
-        steps = ("spec", each.field, each.index)
-        amounts = _convert(each.request, options) if each.request else None
-        changed, operations = _replace_counts(
-            container, each.resources, _write_counts(amounts, names), steps
-        )
-        if amounts and amounts.unlimited:
-            wishes.setdefault(_last(names.core_limit), str(CORES_PER_CARD))
-            changed, more = _switch_limit_off(changed, steps)
-            operations += more
-        spec[each.field][each.index] = changed
-        patch += operations
-        if each.request and amounts:
-            where = f"container {short(str(container.get('name')))}"
-            became.append(f"{where}: translated from {dialect}: {_describe(amounts)}")
-            if amounts.split > 1:
-                changes[names.gpu_cards_of(container["name"])] = str(amounts.split)
-            if _is_whole(each.request) and each.request.cores not in (None, CORES_PER_CARD):
-                cores = each.request.cores
-                lost.append(f"{where}: all memory of a card with {cores} cores is a whole card")
-    changes |= {f"{names.domain}/{wish}": value for wish, value in wishes.items()}
+    for each, amounts in converted:
+        if each.request is None or amounts is None:
+            continue
+        name = pod["spec"][each.field][each.index].get("name")
+        where = f"container {short(str(name))}"
+        became.append(f"{where}: translated from {dialect}: {_describe(amounts)}")
+        if amounts.split > 1:
+            changes[names.gpu_cards_of(name)] = str(amounts.split)
+        if _is_whole(each.request) and each.request.cores not in (None, CORES_PER_CARD):
+            cores = each.request.cores
+            lost.append(f"{where}: all memory of a card with {cores} cores is a whole card")
+    if len({amounts.unlimited for _, amounts in converted if amounts and amounts.memory}) > 1:
+        lost.append("no share of this pod is limited to its cores: vcuda-core-limit is the pod's")
     original = _keep_original(pod, dialect, reading)
     if (scheduler := spec.get("schedulerName")) in reading.schedulers:
         del spec["schedulerName"]
@@ -245,6 +237,39 @@ def _apply(
         tuple(patch),
         warnings=(*became, *lost),
     )
+
+
+def _replace_requests(
+    given: Mapping[str, Any],
+    converted: Sequence[tuple[ContainerReading, _Amounts | None]],
+    names: Names,
+) -> tuple[dict[str, Any], list[Operation]]:
+    """Return a pod's spec with our requests, and the operations that make it."""
+    spec = dict(given)
+    for field_name in {each.field for each, _ in converted}:
+        spec[field_name] = list(spec[field_name])
+    patch: list[Operation] = []
+    for each, amounts in converted:
+        steps = ("spec", each.field, each.index)
+        container = spec[each.field][each.index]
+        ours = _write_counts(amounts, names)
+        changed, operations = _replace_counts(container, each.resources, ours, steps)
+        patch += operations
+        if amounts and amounts.unlimited:
+            changed, operations = _switch_limit_off(changed, steps)
+            patch += operations
+        spec[each.field][each.index] = changed
+    return spec, patch
+
+
+def _write_wishes(
+    reading: Reading, converted: Sequence[tuple[ContainerReading, _Amounts | None]], names: Names
+) -> dict[str, str]:
+    """Return our wishes: those of the reading, and the one for cores that nobody named."""
+    unlimited = any(amounts and amounts.unlimited for _, amounts in converted)
+    wishes = {names.core_limit: str(CORES_PER_CARD)} if unlimited else {}
+    theirs = reading.wishes or {}
+    return wishes | {f"{names.domain}/{wish}": value for wish, value in theirs.items()}
 
 
 def _write_counts(amounts: _Amounts | None, names: Names) -> dict[str, str]:
@@ -335,7 +360,3 @@ def _with_annotations(
     merged = {**(given or {}), **changes}
     kept = {key: value for key, value in merged.items() if value is not None or key not in changes}
     return {"metadata": {**(metadata or {}), "annotations": kept}}
-
-
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]

@@ -9,14 +9,6 @@ from webhook.admission.dialects.reading import CardRequest, Reading
 Reader = Callable[..., Reading | None]
 
 
-def pod_of(*limits: Mapping[str, Any], **metadata: Any) -> dict[str, Any]:
-    """Build a pod with a main container for each of these limits: c0, c1, ..."""
-    containers = [
-        {"name": f"c{at}", "resources": {"limits": each}} for at, each in enumerate(limits)
-    ]
-    return {"metadata": metadata, "spec": {"containers": containers}}
-
-
 def read(reader: Reader, pod: Mapping[str, Any], **options: Any) -> Reading:
     reading = reader(pod, path="", **options)
     assert reading is not None

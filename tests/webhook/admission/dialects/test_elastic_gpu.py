@@ -8,10 +8,10 @@ from tests.examples import any_json
 from tests.webhook.admission.dialects.reading_pods import (
     check_any_reading,
     errors_of,
-    pod_of,
     read,
     requests_of,
 )
+from tests.webhook.admission.dialects.translating import pod_of
 from webhook.admission.dialects.elastic_gpu import read_elastic_gpu
 from webhook.admission.dialects.reading import CardRequest
 
@@ -63,12 +63,12 @@ def test_what_is_not_kept_is_warned_of(
 
 def test_a_pod_without_its_names_is_none() -> None:
     stamps = {"elasticgpu.io/assumed": "true"}
-    assert read_elastic_gpu(pod_of({"cpu": 1}, annotations=stamps), path="") is None
+    assert read_elastic_gpu(pod_of({"cpu": 1}, **stamps), path="") is None
 
 
 def test_stamps_of_its_scheduler_are_removed() -> None:
     stamps = {"elasticgpu.io/assumed": "true", "elasticgpu.io/container-c0": "1"}
-    pod = pod_of({MEMORY: 2}, annotations={**stamps, "team": "a"})
+    pod = pod_of({MEMORY: 2}, **stamps, team="a")
     assert read(read_elastic_gpu, pod).annotations == tuple(stamps)
 
 
@@ -83,7 +83,7 @@ def test_a_name_under_both_domains_is_refused() -> None:
 
 def test_a_claim_is_refused() -> None:
     # README of elastic-gpu: the pod has no resources
-    pod = pod_of({}, annotations={"egpuc.elasticgpu.io/test1": "gpushare-egpuc-1"})
+    pod = pod_of({}, **{"egpuc.elasticgpu.io/test1": "gpushare-egpuc-1"})
     assert errors_of(read(read_elastic_gpu, pod)) == (
         "metadata.annotations[egpuc.elasticgpu.io/test1]: Invalid value: "
         '"gpushare-egpuc-1": an ElasticGPUClaim is not read: request its cores and memory in limits'

@@ -8,10 +8,10 @@ from tests.examples import any_json
 from tests.webhook.admission.dialects.reading_pods import (
     check_any_reading,
     errors_of,
-    pod_of,
     read,
     requests_of,
 )
+from tests.webhook.admission.dialects.translating import pod_of
 from webhook.admission.dialects.gpushare import read_gpushare
 from webhook.admission.dialects.reading import CardRequest
 
@@ -21,6 +21,12 @@ MEMORY, COUNT, CORES = (
     "aliyun.com/gpu-core.percentage",
 )
 LIMITS = "spec.containers[0].resources.limits"
+
+
+def labelled(limits: dict[str, Any], cards: str, **annotations: str) -> dict[str, Any]:
+    pod = pod_of(limits, **annotations)
+    pod["metadata"]["labels"] = {COUNT: cards}
+    return pod
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_a_container_requests(
 
 def test_a_pod_without_its_resources_is_none() -> None:
     stamps = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
-    pod = pod_of({"nvidia.com/gpu": 1}, annotations=stamps, labels={COUNT: "2"})
+    pod = labelled({"nvidia.com/gpu": 1}, "2", **stamps)
     assert read_gpushare(pod, path="") is None
 
 
@@ -71,7 +77,7 @@ def test_containers_that_shared_a_card_are_warned_of() -> None:
 
 def test_stamps_of_its_extender_are_removed() -> None:
     stamps = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}
-    pod = pod_of({MEMORY: 2}, annotations={**stamps, "team": "a"})
+    pod = pod_of({MEMORY: 2}, **stamps, team="a")
     assert read(read_gpushare, pod).annotations == tuple(stamps)
 
 
@@ -124,13 +130,13 @@ def test_memory_beyond_a_card_in_mib() -> None:
 
 def test_memory_that_a_label_divides_over_cards_is_refused() -> None:
     # Alibaba Cloud's "GPU sharing based on multiple GPUs": 8 GiB of 4 cards are 2 GiB of each
-    reading = read(read_gpushare, pod_of({MEMORY: 8}, labels={COUNT: "4"}))
+    reading = read(read_gpushare, labelled({MEMORY: 8}, "4"))
     assert errors_of(reading) == (
         'metadata.labels[aliyun.com/gpu-count]: Invalid value: "4": only Alibaba Cloud\'s '
         "scheduler divides aliyun.com/gpu-mem over cards: write vcuda-core, vcuda-memory and the "
         "annotation gpu-cards-<container>"
     )
-    assert not read(read_gpushare, pod_of({MEMORY: 8}, labels={COUNT: "1"})).errors
+    assert not read(read_gpushare, labelled({MEMORY: 8}, "1")).errors
 
 
 @given(any_json("metadata", "annotations", "labels", "spec", "containers", "limits", MEMORY, COUNT))

@@ -227,6 +227,9 @@ def test_cores_that_nobody_named_are_not_limited() -> None:
     assert first["env"] == [{"name": "A", "value": "b"}, UNLIMITED]
     assert "env" not in second
     assert wishes_of(pod) == {"vcuda-core-limit": "100"}
+    assert warnings_of(pod) == (
+        "no share of this pod is limited to its cores: vcuda-core-limit is the pod's",
+    )
 
 
 def test_a_policy_of_the_author_stays() -> None:

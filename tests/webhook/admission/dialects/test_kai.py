@@ -9,10 +9,10 @@ from tests.examples import any_json
 from tests.webhook.admission.dialects.reading_pods import (
     check_any_reading,
     errors_of,
-    pod_of,
     read,
     requests_of,
 )
+from tests.webhook.admission.dialects.translating import pod_of
 from webhook.admission.dialects.kai import read_kai
 from webhook.admission.dialects.reading import CardRequest
 
@@ -21,11 +21,8 @@ CARDS, CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
 
 
 def kai_pod(*containers: dict[str, Any], **annotations: str) -> dict[str, Any]:
-    pod = pod_of(*containers or ({},))
-    pod["metadata"]["annotations"] = {
-        key.replace("_", "-"): value for key, value in annotations.items()
-    }
-    return pod
+    given = {key.replace("_", "-"): value for key, value in annotations.items()}
+    return pod_of(*containers or ({},), **given)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +139,7 @@ NO_COUNT = "must be a whole number from 1 to 2147483647"
     ],
 )
 def test_what_is_refused(annotations: dict[str, str], error: str) -> None:
-    reading = read(read_kai, pod_of({}, annotations=annotations))
+    reading = read(read_kai, pod_of({}, **annotations))
     assert errors_of(reading) == f"metadata.annotations{error}"
     assert not any(requests_of(reading))
 

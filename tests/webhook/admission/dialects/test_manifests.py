@@ -1,6 +1,6 @@
-"""Example manifests of other systems, as their repositories have them: what their pods become.
+"""Example manifests of vgpu-manager, gpushare, elastic-gpu and KAI: what their pods become.
 
-Only the facts that GPUs depend on are repeated. A card has 96 blocks of 256 MiB here, 24 GiB.
+Only the facts that GPUs depend on are repeated, with the file of the system's repository.
 """
 
 from dataclasses import replace
@@ -10,27 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.names import Names
 from contract.requests import read_pod_demand
 from tests.examples import share
-from tests.webhook.admission.building import ANY, applied, decide
+from tests.webhook.admission.building import ANY, Json, applied, decide
+from tests.webhook.admission.dialects.translating import (
+    ACCEPT,
+    NAMES,
+    became,
+    pod_of,
+    translated,
+    warnings_of,
+    wishes_of,
+)
 from webhook.admission.dialects.registry import Dialect, read_dialects
-from webhook.admission.options import DEFAULTS
 
-NAMES = Names()
-CORE, BLOCKS = NAMES.core, NAMES.memory
-
-
-def pod_of(
-    limits: dict[str, Any] | None = None,
-    *,
-    annotations: dict[str, str] | None = None,
-    name: str = "main",
-    **spec: Any,
-) -> dict[str, Any]:
-    container = {"name": name, **({"resources": {"limits": limits}} if limits else {})}
-    metadata = {"name": "pod", **({"annotations": annotations} if annotations else {})}
-    return {"metadata": metadata, "spec": {"containers": [container], **spec}}
+UNLIMITED = {"vcuda-core-limit": "100"}
+KAI_STAYS = "spec.schedulerName: kai-scheduler stays, its queues do not count these cards"
 
 
 def vgpu(number: int, cores: int | None = None, memory: int | None = None) -> dict[str, Any]:
@@ -38,153 +33,123 @@ def vgpu(number: int, cores: int | None = None, memory: int | None = None) -> di
     return {f"nvidia.com/{key}": value for key, value in counts.items() if value is not None}
 
 
-def vgpu_pod(limits: dict[str, Any], **annotations: str) -> dict[str, Any]:
-    given = {f"nvidia.com/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    return pod_of(limits, annotations=given, schedulerName="vgpu-scheduler")
-
-
-def kai_pod(annotations: dict[str, str]) -> dict[str, Any]:
-    pod = pod_of(annotations=annotations, schedulerName="kai-scheduler")
-    pod["metadata"]["labels"] = {"kai.scheduler/queue": "default-queue"}
-    return pod
-
-
-def mem(units: int) -> dict[str, int]:
+def mem(units: int) -> dict[str, Any]:
     return {"aliyun.com/gpu-mem": units}
 
 
+def case(
+    dialect: str,
+    source: str,
+    limits: dict[str, Any],
+    becomes: dict[str, int],
+    wishes: dict[str, str] | None = None,
+    /,
+    **annotations: str,
+) -> Any:
+    return pytest.param(
+        dialect, limits, annotations, becomes, wishes or {}, id=f"{dialect} {source}"
+    )
+
+
 @pytest.mark.parametrize(
-    ("dialect", "pod", "limits", "wishes"),
+    ("dialect", "limits", "annotations", "becomes", "wishes"),
     [
-        pytest.param(
+        case("vgpu-manager", "README.md", vgpu(1, 10, 1024), {"cores": 10, "blocks": 4}),
+        case(
             "vgpu-manager",
-            vgpu_pod(vgpu(1, 10, 1024)),
-            {CORE: "10", BLOCKS: "4"},
-            {},
-            id="vgpu-manager README.md",
+            "example/kueue/sample.yaml",
+            vgpu(2, 30, 1024),
+            {"cores": 60, "blocks": 8, "cards": 2},
+            {"gpu-cards-c0": "2"},
         ),
-        pytest.param(
+        case(
             "vgpu-manager",
-            vgpu_pod(vgpu(2, 30, 1024)),
-            {CORE: "60", BLOCKS: "8"},
-            {"gpu-cards-main": "2"},
-            id="vgpu-manager example/kueue/sample.yaml",
+            "example/kueue/topology-aware.yaml",
+            vgpu(8),
+            {"cores": 800},
+            **{
+                "nvidia.com/device-topology-mode": "link",
+                "nvidia.com/cross-pod-topology": "true",
+            },
         ),
-        pytest.param(
+        case("vgpu-manager", "docs/how_to_use_vgpu_resource_quota.md", vgpu(1), {"cores": 100}),
+        case(
             "vgpu-manager",
-            vgpu_pod(vgpu(8), device_topology_mode="link", cross_pod_topology="true"),
-            {CORE: "800"},
-            {},
-            id="vgpu-manager example/kueue/topology-aware.yaml",
+            "docs/how_to_use_gpu_topology.md",
+            vgpu(2, None, 10000),
+            {"cores": 2, "blocks": 80, "cards": 2},
+            {"gpu-cards-c0": "2", "gpu-link": "numa", **UNLIMITED},
+            **{"nvidia.com/device-topology-mode": "numa-strict"},
         ),
-        pytest.param(
-            "vgpu-manager",
-            vgpu_pod(vgpu(1)),
-            {CORE: "100"},
-            {},
-            id="vgpu-manager docs/how_to_use_vgpu_resource_quota.md",
-        ),
-        pytest.param(
-            "vgpu-manager",
-            vgpu_pod(vgpu(2, None, 10000), device_topology_mode="numa-strict"),
-            {CORE: "2", BLOCKS: "80"},
-            {"gpu-cards-main": "2", "gpu-link": "numa", "vcuda-core-limit": "100"},
-            id="vgpu-manager docs/how_to_use_gpu_topology.md, strict",
-        ),
-        pytest.param(
-            "gpushare",
-            pod_of(mem(2)),
-            {CORE: "1", BLOCKS: "8"},
-            {"vcuda-core-limit": "100"},
-            id="gpushare samples/1.yaml",
-        ),
-        pytest.param(
-            "gpushare",
-            pod_of(mem(3)),
-            {CORE: "1", BLOCKS: "12"},
-            {"vcuda-core-limit": "100"},
-            id="gpushare docs/userguide.md",
-        ),
-        pytest.param(
+        case("gpushare", "samples/1.yaml", mem(2), {"cores": 1, "blocks": 8}, UNLIMITED),
+        case("gpushare", "docs/userguide.md", mem(3), {"cores": 1, "blocks": 12}, UNLIMITED),
+        case("gpushare-mib", "samples/4.yaml", mem(16276), {"cores": 1, "blocks": 64}, UNLIMITED),
+        case(
             "gpushare-mib",
-            pod_of(mem(16276)),
-            {CORE: "1", BLOCKS: "64"},
-            {"vcuda-core-limit": "100"},
-            id="gpushare samples/4.yaml",
+            "docs/designs/designs.md",
+            mem(8138),
+            {"cores": 1, "blocks": 32},
+            UNLIMITED,
         ),
-        pytest.param(
-            "gpushare-mib",
-            pod_of(mem(8138)),
-            {CORE: "1", BLOCKS: "32"},
-            {"vcuda-core-limit": "100"},
-            id="gpushare docs/designs/designs.md",
-        ),
-        pytest.param(
+        case(
             "elastic-gpu",
-            pod_of({"elasticgpu.io/gpu-memory": "256"}),
-            {CORE: "1", BLOCKS: "1"},
-            {"vcuda-core-limit": "100"},
-            id="elastic-gpu-scheduler README.md, one GPU shared",
+            "README.md 4",
+            {"elasticgpu.io/gpu-memory": "256"},
+            {"cores": 1, "blocks": 1},
+            UNLIMITED,
         ),
-        pytest.param(
+        case("elastic-gpu", "README.md 5", {"elasticgpu.io/gpu-core": "200"}, {"cores": 200}),
+        case(
             "elastic-gpu",
-            pod_of({"elasticgpu.io/gpu-core": "200"}),
-            {CORE: "200"},
+            "cores alone",
+            {"elasticgpu.com/gpu-core": "30"},
+            {"cores": 30, "blocks": 28},
+        ),
+        case(
+            "kai",
+            "docs/gpu-sharing/gpu-sharing.yaml",
             {},
-            id="elastic-gpu-scheduler README.md, several cards",
+            {"cores": 1, "blocks": 48},
+            UNLIMITED,
+            **{"gpu-fraction": "0.5"},
         ),
-        pytest.param(
-            "elastic-gpu",
-            pod_of({"elasticgpu.com/gpu-core": "30"}),
-            {CORE: "30", BLOCKS: "28"},
+        case(
+            "kai",
+            "docs/gpu-sharing/gpu-memory.yaml",
             {},
-            id="elastic-gpu, cores without memory",
+            {"cores": 1, "blocks": 8},
+            UNLIMITED,
+            **{"gpu-memory": "2000"},
         ),
-        pytest.param(
+        case(
             "kai",
-            kai_pod({"gpu-fraction": "0.5"}),
-            {CORE: "1", BLOCKS: "48"},
-            {"vcuda-core-limit": "100"},
-            id="kai docs/gpu-sharing/gpu-sharing.yaml",
+            "three on a card",
+            {},
+            {"cores": 1, "blocks": 31},
+            UNLIMITED,
+            **{"gpu-fraction": "0.333"},
         ),
-        pytest.param(
+        case(
             "kai",
-            kai_pod({"gpu-memory": "2000"}),
-            {CORE: "1", BLOCKS: "8"},
-            {"vcuda-core-limit": "100"},
-            id="kai docs/gpu-sharing/gpu-memory.yaml",
-        ),
-        pytest.param(
-            "kai",
-            kai_pod({"gpu-fraction": "0.333"}),
-            {CORE: "1", BLOCKS: "31"},
-            {"vcuda-core-limit": "100"},
-            id="kai, three on a card",
-        ),
-        pytest.param(
-            "kai",
-            kai_pod({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "4"}),
-            {CORE: "4", BLOCKS: "192"},
-            {"gpu-cards-main": "4", "vcuda-core-limit": "100"},
-            id="kai issue 1521",
+            "issue 1521",
+            {},
+            {"cores": 4, "blocks": 192, "cards": 4},
+            {"gpu-cards-c0": "4", **UNLIMITED},
+            **{"gpu-fraction": "0.5", "gpu-fraction-num-devices": "4"},
         ),
     ],
 )
 def test_a_manifest_becomes(
-    dialect: str, pod: dict[str, Any], limits: dict[str, str], wishes: dict[str, str]
+    dialect: str,
+    limits: dict[str, Any],
+    annotations: dict[str, str],
+    becomes: dict[str, int],
+    wishes: dict[str, str],
 ) -> None:
-    options = replace(DEFAULTS, accept=frozenset({Dialect(dialect)}), largest_card=96)
-    decision = decide(pod, options)
-    assert not decision.errors
-    after = applied(pod, decision)
-    assert after["spec"]["containers"][0]["resources"]["limits"] == limits
-    annotations = after["metadata"]["annotations"]
-    for wish in ("gpu-cards-main", "gpu-link", "vcuda-core-limit"):
-        assert annotations.get(f"{NAMES.domain}/{wish}") == wishes.get(wish)
-    assert not [key for key in annotations if not key.startswith(NAMES.domain)]
-    scheduler = after["spec"].get("schedulerName")
-    assert scheduler == ("kai-scheduler" if dialect == "kai" else None)
-    assert any(f"translated from {dialect}" in each for each in decision.warnings)
+    pod = pod_of(limits, **annotations)
+    options = replace(ACCEPT, accept=frozenset({Dialect(dialect)}))
+    assert became(pod, options) == [becomes]
+    assert wishes_of(pod, options) == wishes
 
 
 @pytest.mark.parametrize(
@@ -192,29 +157,47 @@ def test_a_manifest_becomes(
 )
 def test_kai_gives_its_part_to_the_named_container(container: str, field: str) -> None:
     # docs/gpu-sharing: gpu-sharing-non-default-container.yaml, gpu-sharing-init-container.yaml
-    annotations = {"gpu-fraction": "0.5", "gpu-fraction-container-name": container}
-    pod = pod_of(annotations=annotations, name="sidecar")
+    named = {"gpu-fraction": "0.5", "gpu-fraction-container-name": container}
+    pod: Json = {"metadata": {"annotations": named}, "spec": {"containers": [{"name": "sidecar"}]}}
     pod["spec"].setdefault(field, []).append({"name": container})
-    options = replace(DEFAULTS, accept=frozenset({Dialect.KAI}), largest_card=96)
-    spec = applied(pod, decide(pod, options))["spec"]
+    spec = translated(pod)["spec"]
     found = {
         each["name"]: each["resources"]["limits"]
         for listed in (spec["containers"], spec.get("initContainers", []))
         for each in listed
         if "resources" in each
     }
-    assert found == {container: {CORE: "1", BLOCKS: "48"}}
+    assert found == {container: {NAMES.core: "1", NAMES.memory: "48"}}
 
 
-OURS = ("vgpu-manager", "gpushare", "gpushare-mib", "elastic-gpu", "kai")
-RESOURCES = (
+@pytest.mark.parametrize(
+    ("pod", "left", "warning"),
+    [
+        (
+            pod_of(vgpu(1, 10, 1024)),
+            None,
+            "schedulerName vgpu-scheduler is left out: it knows only vgpu-manager's resources",
+        ),
+        (pod_of({}, **{"gpu-fraction": "0.5"}), "kai-scheduler", KAI_STAYS),
+    ],
+)
+def test_a_scheduler_that_only_chooses_cards_is_left_out_and_one_with_queues_stays(
+    pod: Json, left: str | None, warning: str
+) -> None:
+    named = "kai-scheduler" if left else "vgpu-scheduler"
+    pod = pod | {"spec": pod["spec"] | {"schedulerName": named}}
+    assert translated(pod)["spec"].get("schedulerName") == left
+    assert warnings_of(pod) == (warning,)
+
+
+_RESOURCES = (
     *vgpu(1, 1, 1),
     *mem(1),
     "aliyun.com/gpu-count",
     "elasticgpu.io/gpu-core",
     "elasticgpu.com/gpu-memory",
 )
-ANNOTATIONS = (
+_ANNOTATIONS = (
     "gpu-fraction",
     "gpu-memory",
     "gpu-fraction-num-devices",
@@ -223,23 +206,24 @@ ANNOTATIONS = (
 )
 
 
-@pytest.mark.parametrize("dialect", OURS)
+@pytest.mark.parametrize(
+    "dialect", ["vgpu-manager", "gpushare", "gpushare-mib", "elastic-gpu", "kai"]
+)
 @given(
-    limits=st.dictionaries(st.sampled_from(RESOURCES), st.integers(0, 2**33) | ANY),
-    annotations=st.dictionaries(st.sampled_from(ANNOTATIONS), st.sampled_from(["0.5", "3"]) | ANY),
+    limits=st.dictionaries(st.sampled_from(_RESOURCES), st.integers(0, 2**33) | ANY),
+    annotations=st.dictionaries(st.sampled_from(_ANNOTATIONS), st.sampled_from(["0.5", "3"]) | ANY),
     largest_card=st.sampled_from([0, 96]),
 )
 @settings(max_examples=share(50))
-def test_no_pod_raises_and_what_is_allowed_requests_nothing_of_another_system(
+def test_a_translated_pod_requests_nothing_of_the_other_system(
     dialect: str, limits: dict[str, Any], annotations: dict[str, Any], largest_card: int
 ) -> None:
-    pod = pod_of(limits, annotations=annotations)
-    options = replace(DEFAULTS, accept=frozenset({Dialect(dialect)}), largest_card=largest_card)
+    pod = pod_of(limits, **annotations)
+    options = replace(ACCEPT, accept=frozenset({Dialect(dialect)}), largest_card=largest_card)
     decision = decide(pod, options)
     if decision.allowed and any("translated from" in each for each in decision.warnings):
         after = applied(pod, decision)
-        readings = read_dialects(after, options.accept, path="")
-        assert not readings
+        assert not read_dialects(after, options.accept, path="")
         demand, errors = read_pod_demand(after, NAMES)
         assert demand.containers
         assert not errors

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.other_systems import RESOURCES, WISHES
+from contract.other_systems import WISHES
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from tests.examples import any_json
@@ -219,53 +219,67 @@ def test_a_template_is_checked_as_its_pods_will_be() -> None:
     assert _validate(pod_of({GPU: "1", MEM: "x"}), mixed).errors
 
 
-_VALUES = st.sampled_from([0, 1, 2, "3", "30", 100, "101", "3000", "5k", "1.5", "-1", "", "8Gi"])
-_NAMES = st.sampled_from(
-    [*sorted(RESOURCES), *NAMES.resources, "nvidia.com/priority", "nvidia.com/mig-1g.5gb", "cpu"]
+_SYSTEMS = (
+    (GPU, MEM, CORES, PERCENT, "nvidia.com/priority"),
+    tuple(f"volcano.sh/vgpu-{each}" for each in ("number", "memory", "cores")),
+    ("volcano.sh/gpu-memory", "volcano.sh/gpu-number"),
+    tuple(f"nvidia.com/vgpu-{each}" for each in ("number", "memory", "cores")),
+    ("aliyun.com/gpu-mem", "aliyun.com/gpu-count"),
+    ("elasticgpu.io/gpu-core", "elasticgpu.com/gpu-memory"),
+    (GPU, "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"),
+    (CORE, MEMORY),
 )
-_USUAL = st.sampled_from([GPU, MEM, CORES, PERCENT])
-_COUNTS = st.dictionaries(_USUAL | _USUAL | _NAMES, _VALUES | ANY, max_size=4)
-_ANNOTATIONS = st.dictionaries(
-    st.sampled_from(
-        [
-            *(*sorted(WISHES), *sorted(NAMES.wishes), FROM, "tencent.com/gpu-cards-a"),
-            *("nvidia.com/numa-bind", "nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode"),
-            *("gpu-fraction", "gpu-memory"),
-        ]
-    ),
-    st.sampled_from(["", "binpack", "true", "A100,V100", "GPU-1", "hami-core", "2", "0.5"]) | ANY,
-    max_size=3,
+_KEYS = (
+    *(*sorted(WISHES), *sorted(NAMES.wishes), FROM, "tencent.com/gpu-cards-a"),
+    *("nvidia.com/numa-bind", "nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode"),
+    *("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name"),
 )
-_CONTAINERS = st.fixed_dictionaries(
-    {
-        "name": st.sampled_from(["a", "b", "c" * 60]) | ANY,
-        "resources": st.fixed_dictionaries(
-            {}, optional={"limits": _COUNTS | ANY, "requests": _COUNTS | ANY}
-        )
-        | ANY,
-    },
-    optional={"env": st.just([{"name": "CUDA_DISABLE_CONTROL", "value": "1"}]) | ANY},
-)
-_LISTS = st.lists(_CONTAINERS | ANY, max_size=3)
-_PODS = st.fixed_dictionaries(
-    {"spec": st.fixed_dictionaries({"containers": _LISTS}, optional={"initContainers": _LISTS})},
-    optional={
-        "metadata": st.fixed_dictionaries({}, optional={"annotations": _ANNOTATIONS | ANY}) | ANY
-    },
-)
+_ENV = [{"name": "CUDA_DISABLE_CONTROL", "value": "1"}]
+
+
+@st.composite
+def _pods(draw: st.DrawFn) -> Json:
+    """Draw a pod as an author of some system writes it, then break up to two places of it."""
+    names = draw(st.sampled_from(_SYSTEMS))
+    counts = st.dictionaries(
+        st.sampled_from(names), st.sampled_from(["0", 1, "2", "30", 50, "3000", "5k"]), max_size=4
+    )
+    container = st.fixed_dictionaries(
+        {"name": st.sampled_from(["a", "b"]), "resources": st.builds(dict, limits=counts)},
+        optional={"env": st.just(_ENV)},
+    )
+    annotations = st.dictionaries(
+        st.sampled_from(_KEYS), st.sampled_from(["", "binpack", "true", "GPU-1", "2", "0.5", "a"])
+    )
+    pod: Json = {
+        "metadata": {"annotations": draw(st.just({}) | annotations)},
+        "spec": {"containers": draw(st.lists(container, min_size=1, max_size=3))},
+    }
+    for _ in range(draw(st.integers(0, 2))):
+        place: Any = pod
+        while isinstance(place, dict | list) and place:
+            keys = list(place) if isinstance(place, dict) else range(len(place))
+            key = draw(st.sampled_from(keys))
+            if draw(st.booleans()):
+                place[key] = draw(ANY | st.sampled_from([*names, "c" * 60, {CORE: 1}, "1.5"]))
+                break
+            place = place[key]
+    parsed: Json = json.loads(json.dumps(pod))  # as decoded: no two places are one object
+    return parsed
+
+
+_ANYTHING = any_json("metadata", "spec", "annotations", "containers")
+_HOSTILE = st.dictionaries(st.sampled_from(["metadata", "spec"]), _ANYTHING)
 _OPTIONS = st.builds(
     AdmissionOptions,
     largest_card=st.sampled_from([0, 96]),
     scheduler_name=st.sampled_from(["", "gpus"]),
-    accept=st.frozensets(st.sampled_from(Dialect), min_size=1),
+    accept=st.just(ACCEPT.accept) | st.frozensets(st.sampled_from(Dialect), min_size=1),
     memory_block=st.sampled_from([1 << 20, 1 << 28]),
 )
 
 
-_ANYTHING = any_json("metadata", "spec", "annotations", "containers")
-
-
-@given(_PODS | st.dictionaries(st.sampled_from(["metadata", "spec"]), _ANYTHING), _OPTIONS)
+@given(_pods() | _pods() | _HOSTILE, _OPTIONS)
 def test_whatever_a_pod_has_it_is_denied_or_valid_and_a_second_call_changes_nothing(
     pod: dict[str, Any], options: AdmissionOptions
 ) -> None:
@@ -284,7 +298,7 @@ def test_whatever_a_pod_has_it_is_denied_or_valid_and_a_second_call_changes_noth
         assert applied(created, again) == created
 
 
-@given(_PODS, _OPTIONS)
+@given(_pods(), _OPTIONS)
 def test_the_patch_makes_the_pod_that_was_checked(
     pod: dict[str, Any], options: AdmissionOptions
 ) -> None:

@@ -8,10 +8,10 @@ from tests.examples import any_json
 from tests.webhook.admission.dialects.reading_pods import (
     check_any_reading,
     errors_of,
-    pod_of,
     read,
     requests_of,
 )
+from tests.webhook.admission.dialects.translating import pod_of
 from webhook.admission.dialects.reading import CardRequest
 from webhook.admission.dialects.vgpu_manager import read_vgpu_manager
 
@@ -56,7 +56,7 @@ def test_init_containers_come_first() -> None:
 
 
 def test_a_pod_without_its_resources_is_none() -> None:
-    pod = pod_of({"nvidia.com/gpu": 1}, annotations={"nvidia.com/include-gpu-type": "A10"})
+    pod = pod_of({"nvidia.com/gpu": 1}, **{"nvidia.com/include-gpu-type": "A10"})
     assert read_vgpu_manager(pod, path="") is None
 
 
@@ -104,7 +104,7 @@ def test_requests_count_as_limits_do() -> None:
     ],
 )
 def test_its_annotations_become_wishes(annotations: dict[str, str], wishes: dict[str, str]) -> None:
-    reading = read(read_vgpu_manager, pod_of(TWO, annotations={**annotations, "team": "a"}))
+    reading = read(read_vgpu_manager, pod_of(TWO, **annotations, team="a"))
     assert reading.wishes == wishes
     assert set(reading.annotations) == set(annotations)
     assert not reading.errors
@@ -122,7 +122,7 @@ def test_its_annotations_become_wishes(annotations: dict[str, str], wishes: dict
 )
 def test_what_is_not_kept_is_warned_of(name: str, value: str, line: str) -> None:
     key = f"nvidia.com/{name}"
-    reading = read(read_vgpu_manager, pod_of({NUMBER: 1}, annotations={key: value}))
+    reading = read(read_vgpu_manager, pod_of({NUMBER: 1}, **{key: value}))
     assert reading.warnings == (line.format(key),)
     assert "gpu-link" not in (reading.wishes or {})
 
@@ -141,7 +141,7 @@ def test_virtual_memory_is_not_kept_and_its_scheduler_taken_out() -> None:
 
 def test_its_stamps_are_removed() -> None:
     stamps = {"nvidia.com/predicate-node": "n1", "nvidia.com/pre-allocated": "x"}
-    reading = read(read_vgpu_manager, pod_of({NUMBER: 1}, annotations=stamps))
+    reading = read(read_vgpu_manager, pod_of({NUMBER: 1}, **stamps))
     assert set(reading.annotations) == set(stamps)
     assert not reading.warnings
 
@@ -171,7 +171,7 @@ def test_what_is_refused(limits: dict[str, Any], error: str) -> None:
 
 @pytest.mark.parametrize("part", ["49aa2e6a", "GPU-49aa2e6a", f"{UUID}, GPU-1", UUID[4:]])
 def test_a_part_of_a_uuid_is_refused(part: str) -> None:
-    pod = pod_of({NUMBER: 1}, annotations={"nvidia.com/exclude-gpu-uuid": part})
+    pod = pod_of({NUMBER: 1}, **{"nvidia.com/exclude-gpu-uuid": part})
     assert errors_of(read(read_vgpu_manager, pod)) == (
         f'metadata.annotations[nvidia.com/exclude-gpu-uuid]: Invalid value: "{part}": must be '
         "whole UUIDs (GPU-49aa2e6a-33f3-...): a part of one matches no card here"
@@ -187,7 +187,7 @@ KEYS = ["include-gpu-uuid", "device-topology-mode", "vgpu-compute-policy", "cros
 )
 def test_no_pod_raises(content: Any, annotations: dict[str, Any]) -> None:
     check_any_reading(read_vgpu_manager, {"metadata": content, "spec": content})
-    pod = pod_of({NUMBER: 1}, annotations=annotations)
+    pod = pod_of({NUMBER: 1}, **annotations)
     pod["spec"]["containers"][0]["env"] = content
     pod["spec"]["schedulerName"] = content
     check_any_reading(read_vgpu_manager, pod)

@@ -10,8 +10,8 @@ from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions
 
 NAMES = Names()
-ACCEPT = AdmissionOptions(accept=frozenset(Dialect), largest_card=96)
-"""Every system is accepted, and the largest card has 24 GiB."""
+ACCEPT = AdmissionOptions(accept=frozenset(Dialect) - {Dialect.GPUSHARE_MIB}, largest_card=96)
+"""All systems are accepted, and the largest card has 24 GiB."""
 
 _STAMPS = {NAMES.predicate_time, NAMES.admission_order, NAMES.gpu_assigned, NAMES.translated_from}
 _SHORT = {NAMES.core: "cores", NAMES.memory: "blocks"}

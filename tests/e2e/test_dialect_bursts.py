@@ -66,21 +66,25 @@ def _burst(make: Maker, names: Names, *, seed: int) -> tuple[list[Json], dict[st
 def _divided(
     make: Maker, names: Names, name: str, number: int, random: Random
 ) -> tuple[Json, list[Demand]]:
-    init: list[Json] = []
-    main: list[Json] = []
-    annotations, demands = {}, []
-    for place in ("init", "c0", "c1") if number % 4 == 0 else ("c0",):
+    drawn = {}
+    for place in ("c0", "c1") if number % 4 == 0 else ("c0",):
         cards = random.choice((2, 3))
-        demand = Demand(random.choice((4, 6)) * cards, random.choice((2, 4)) * cards, cards)
-        annotations[names.gpu_cards_of(place)] = str(cards)
-        run = "true" if place == "init" else "sleep 3600"
-        (init if place == "init" else main).append(
-            make.container(place, demand.cores, demand.memory, run=run)
+        drawn[place] = Demand(random.choice((4, 6)) * cards, random.choice((2, 4)) * cards, cards)
+    if number % 4 == 0:  # c0 takes all that it leaves
+        cards = random.randint(2, drawn["c0"].cards)
+        drawn = {"init": Demand(4 * cards, 2 * cards, cards), **drawn}
+    made = {
+        place: make.container(
+            place, each.cores, each.memory, run="true" if place == "init" else "sleep 3600"
         )
-        demands.append(demand)
-    pod = make.pod(name, main, initContainers=init)
-    pod["metadata"]["annotations"] = annotations
-    return pod, demands
+        for place, each in drawn.items()
+    }
+    init = [made.pop("init")] if "init" in made else []
+    pod = make.pod(name, [*made.values()], initContainers=init)
+    pod["metadata"]["annotations"] = {
+        names.gpu_cards_of(place): str(each.cards) for place, each in drawn.items()
+    }
+    return pod, [*drawn.values()]
 
 
 def _foreign(

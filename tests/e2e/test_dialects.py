@@ -87,8 +87,8 @@ def test_pods_of_every_system_run_with_their_parts(deployed: Deployed) -> None:
 
 def test_a_workload_is_told_what_its_pods_become(deployed: Deployed) -> None:
     _label(deployed, f"{LABEL}=true")
-    template = _pod(deployed, "unused", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1024"})
-    template["metadata"] = {"labels": {"app": "a"}}
+    pod = _pod(deployed, "unused", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1024"})
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": pod["spec"]}
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -133,8 +133,10 @@ def check_configuration(facts: Facts) -> Iterator[Finding]:
     if untrusted:
         logs = "kubectl -n gpu-turnstile logs deployment/gpu-turnstile-certs"
         yield error(f"without a caBundle: {', '.join(untrusted)}", logs)
-    yield from _check_dialects(facts, has_entry=any(each.name == DIALECT_HOOK for each in hooks))
-    if pods and not ignored and not untrusted:
+    dialects = any(each.name == DIALECT_HOOK for each in hooks)
+    disagreeing = tuple(_check_dialects(facts, has_entry=dialects))
+    yield from disagreeing
+    if pods and not ignored and not untrusted and not disagreeing:
         yield ok(f"{format_count(len(hooks), 'webhook')}; failurePolicy of GPU pods is Fail")
 
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -26,6 +26,7 @@ Values: TypeAlias = Mapping[str, Json]
 NAME = "gpu-turnstile"
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "dialects-all": ("dialects",),
     "scheduler-own": ("scheduler-extender",),
     "view-use": ("view",),
 }
@@ -37,6 +38,8 @@ CHOSEN: Final[Mapping[str, str]] = {
     "envvar": 'eq .Values.inject "envvar"',
     "envvar-only": 'eq .Values.inject "envvar-only"',
     "cdi": 'eq .Values.inject "cdi"',
+    "dialects": ".Values.dialects.accept",
+    "dialects-all": 'and .Values.dialects.accept (eq .Values.dialects.namespaces "all")',
     "scheduler-extender": 'ne .Values.scheduling "stock"',
     "scheduler-own": 'eq .Values.scheduling "own"',
     "view-use": "and .Values.components.view .Values.components.use",
@@ -170,16 +173,21 @@ def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:
     return manifests, dict(sorted(workloads.items()))
 
 
-def _render(folder: Path, deploy: Path, chosen: Iterable[str]) -> Json:
+def _render(folder: Path, deploy: Path, chosen: Collection[str]) -> Json:
     """Render the base with components; return the objects by a unique text."""
     folder.mkdir()
     here = os.path.relpath(deploy.resolve(), folder)
-    written = {
+    written: Json = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"{here}/base"],
         "components": [f"{here}/components/{each}" for each in chosen],
     }
+    if "dialects" in chosen:
+        settings = (deploy / "components/dialects/settings.yaml").read_text(encoding="utf-8")
+        filled_in = re.sub("(accept: ).+", r"\g<1>'@accept@'", settings)
+        (folder / "dialects.yaml").write_text(filled_in, encoding="utf-8")
+        written["resources"].append("dialects.yaml")
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
     found = {}
     for each in yaml.safe_load_all(kustomize(folder)):

@@ -12,33 +12,34 @@ SHIPPED = Path(__file__).parents[1] / "deploy" / "base" / "webhook" / "configura
 _MISSPELT = "misspelt.gpu-turnstile.io"
 
 
-def webhook_configuration(url: str, ca: bytes) -> Json:
-    """Return the mutating configuration, which stamps pods at creation and at binding.
-
-    Args:
-        url: the webhook's URL without a path.
-        ca: PEM of the CA that signed the webhook's certificate.
-    """
-    return _shipped("MutatingWebhookConfiguration", url, ca)
-
-
 def simulated_configurations(url: str, ca: bytes) -> list[Json]:
     """Return all configurations for the simulated API server, which ignores matchConditions.
 
     The webhook for misspelt names is left out: it gets only the pods that matchConditions keep
     from the previous webhook. Without matchConditions, the previous webhook gets all pods.
     """
-    stamping = webhook_configuration(url, ca)
+    stamping = _shipped("MutatingWebhookConfiguration", url, ca)
     stamping["webhooks"] = [each for each in stamping["webhooks"] if each["name"] != _MISSPELT]
     return [stamping, _shipped("ValidatingWebhookConfiguration", url, ca)]
 
 
 def _shipped(kind: str, url: str, ca: bytes) -> Json:
     (found,) = (each for each in read_manifests(SHIPPED) if each["kind"] == kind)
-    for webhook in found["webhooks"]:
+    set_address(found, url, ca)
+    return found
+
+
+def set_address(configuration: Json, url: str, ca: bytes) -> None:
+    """Replace the Service of every webhook of a configuration.
+
+    Args:
+        configuration: a webhook configuration as shipped; it is changed.
+        url: the webhook's URL without a path.
+        ca: PEM of the CA that signed the webhook's certificate.
+    """
+    for webhook in configuration["webhooks"]:
         path = webhook["clientConfig"]["service"]["path"]
         webhook["clientConfig"] = {
             "url": f"{url}{path}",
             "caBundle": base64.b64encode(ca).decode(),
         }
-    return found

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -52,3 +53,15 @@ def test_every_method_that_is_named_is_in_its_module() -> None:
             each for each in tree.body if isinstance(each, ast.ClassDef) and each.name == owner
         )
         assert method in {each.name for each in found.body if isinstance(each, ast.FunctionDef)}
+
+
+def test_every_package_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = project["tool"]["setuptools"]["packages"]
+    roots = {each.partition(".")[0] for each in listed}
+    there = {
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for root in roots
+        for path in (ROOT / root).rglob("__init__.py")
+    }
+    assert there == {*listed}

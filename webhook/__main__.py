@@ -52,7 +52,7 @@ def application() -> Application:
             "--client-ca: not supported here: use gunicorn's --ca-certs, --cert-reqs"
         )
     configure()
-    return make_app(settings, Metrics())
+    return make_app(settings, Metrics(settings.accept))
 
 
 def _settings(*, cert: Path, key: Path, client_ca: Path | None, **others: Any) -> Settings:

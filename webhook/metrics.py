@@ -1,8 +1,8 @@
 """The webhook's Prometheus metrics."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from common.serving.metrics import ServerMetrics
 
@@ -16,8 +16,21 @@ _BUCKETS = (
 class Metrics(ServerMetrics):
     """Every metric of the webhook."""
 
-    def __init__(self) -> None:
+    def __init__(self, accept: Iterable[str] = ()) -> None:
+        """Start at zero.
+
+        Args:
+            accept: other systems whose pods are translated.
+        """
         super().__init__(_PREFIX)
+        accepts = Gauge(
+            f"{_PREFIX}accepts",
+            "Other systems whose pods are translated.",
+            ["system"],
+            registry=self.registry,
+        )
+        for each in sorted(accept):
+            accepts.labels(each).set(1)
         self._reviews = Counter(
             f"{_PREFIX}reviews",
             "Reviews handled; a denied one has the first rule that it breaks.",

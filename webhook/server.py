@@ -57,7 +57,7 @@ class WebhookServer(server.GunicornServer):
             "gpu-turnstile-webhook",
             settings.host,
             settings.port,
-            Metrics(),
+            Metrics(settings.accept),
             certificate,
             connections=settings.connections,
             drain_delay=settings.drain_delay,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import celpy
 from celpy.adapter import json_to_cel
-from celpy.celtypes import BoolType, IntType, MapType, StringType
+from celpy.celtypes import BoolType, IntType, ListType, MapType, StringType
 from celpy.evaluation import CELEvalError
 
 from contract.quantity import parse_quantity
@@ -146,6 +146,10 @@ def _join(texts: list[str], separator: str = "") -> StringType:
     return StringType(str(separator).join(str(text) for text in texts))
 
 
+def _split(text: StringType, separator: StringType) -> ListType:
+    return ListType(StringType(each) for each in str(text).split(str(separator)))
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": _quantity,
     "isInteger": _is_integer,
@@ -153,4 +157,5 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "compareTo": _compare,
     "isSorted": _is_sorted,
     "join": _join,
+    "split": _split,
 }

@@ -50,7 +50,7 @@ def build(overlay: str) -> list[Json]:
 
 @lru_cache
 def build_components(*names: str) -> list[Json]:
-    """Build the base with components, ``domain`` with the settings beside it; not to be changed."""
+    """Build the base with components, with the settings that they need; not to be changed."""
     with tempfile.TemporaryDirectory() as folder:
         return build_folder(write_overlay(Path(folder) / "mine", names))
 
@@ -70,9 +70,7 @@ def write_overlay(folder: Path, components: Iterable[str] = (), **more: object) 
 
     taken = list(components)
     resources = [relative(BASE)]
-    if "domain" in taken:
-        shutil.copy(DEPLOY / "components/domain/settings.yaml", folder)
-        resources.append("settings.yaml")
+    resources += copy_settings(folder, taken)
     written = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -82,3 +80,14 @@ def write_overlay(folder: Path, components: Iterable[str] = (), **more: object) 
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
     return folder
+
+
+def copy_settings(folder: Path, components: Iterable[str]) -> list[str]:
+    """Copy the settings of components that need some; return the names of the files."""
+    files = []
+    for each in components:
+        settings = DEPLOY / "components" / each / "settings.yaml"
+        if settings.exists():
+            files.append(f"{each}.yaml")
+            shutil.copy(settings, folder / files[-1])
+    return files

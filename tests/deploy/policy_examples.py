@@ -148,6 +148,7 @@ PODS = [
         subresource="status",
     ),
     _somebody("somebody takes a stamp away", _note(NAMES.admission_order, None), _NOT_YOURS),
+    _somebody("somebody changes an original", _note(NAMES.translated_from, "{}"), _NOT_YOURS),
     _somebody(
         "somebody takes all annotations away", {"metadata": {"annotations": None}}, _NOT_YOURS
     ),

@@ -45,7 +45,7 @@ def reaches(entry: str, obj: Any) -> bool:
     return all(condition_holds(each["expression"], obj) for each in conditions)
 
 
-def _wrap(steps: str, spec: Json) -> Json:
+def wrap(steps: str, spec: Json) -> Json:
     made = spec
     for step in reversed(steps.split(".")):
         made = {step: made}
@@ -81,7 +81,7 @@ KEPT_AWAY: dict[str, Json] = {
 @pytest.mark.parametrize("entry", STEPS)
 def test_only_requests_for_gpus_reach_the_webhook(entry: str) -> None:
     for what, spec in {**SENT, **KEPT_AWAY}.items():
-        assert reaches(entry, _wrap(STEPS[entry], spec)) == (what in SENT), what
+        assert reaches(entry, wrap(STEPS[entry], spec)) == (what in SENT), what
 
 
 MISSPELT = "misspelt.gpu-turnstile.io"
@@ -101,14 +101,14 @@ NEARLY = {
 @pytest.mark.parametrize("entry", STEPS)
 def test_misspelt_names_reach_the_webhook_except_in_pods(entry: str) -> None:
     for what, spec in NEARLY.items():
-        assert reaches(entry, _wrap(STEPS[entry], spec)) == (entry != PODS), what
+        assert reaches(entry, wrap(STEPS[entry], spec)) == (entry != PODS), what
         assert reaches(MISSPELT, {"spec": spec}), what
     for what, spec in {**SENT, **KEPT_AWAY}.items():
         assert not reaches(MISSPELT, {"spec": spec}), what
     for key in REQUESTS:
         pod = {"metadata": {"annotations": {key: "0.5"}}, "spec": {"containers": [PLAIN]}}
         template = STEPS[entry].removesuffix(".spec").removesuffix("spec")
-        assert reaches(entry, _wrap(template, pod) if template else pod) == (entry != PODS)
+        assert reaches(entry, wrap(template, pod) if template else pod) == (entry != PODS)
         assert reaches(MISSPELT, pod)
 
 
@@ -117,7 +117,7 @@ def test_an_object_that_ends_early_is_no_error(entry: str) -> None:
     """An error of a condition would refuse the object under failurePolicy Fail."""
     steps = STEPS[entry].split(".")
     for count in range(len(steps)):
-        assert not reaches(entry, _wrap(".".join(steps[:count]), {}) if count else {})
+        assert not reaches(entry, wrap(".".join(steps[:count]), {}) if count else {})
 
 
 ONLY_ON_GPU_PODS = (

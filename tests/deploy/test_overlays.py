@@ -1,5 +1,7 @@
 """What kustomize makes of deploy/, of each overlay, and of each component."""
 
+import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,6 +236,25 @@ def test_a_component_without_the_one_it_needs_is_refused(
     assert done.returncode != 0
     assert f"components/{components[-1]}': no resource matches" in done.stderr
     assert missing in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("component", "why"),
+    [
+        ("dialects", "nothing selected by ConfigMap.*gpu-turnstile-dialects"),
+        ("dialects-all", "missing path: /webhooks/3/name"),
+    ],
+)
+def test_a_component_without_the_settings_or_the_entry_that_it_needs_is_refused(
+    component: str, why: str, tmp_path: Path
+) -> None:
+    folder = write_overlay(tmp_path / "mine")
+    file = folder / "kustomization.yaml"
+    path = os.path.relpath(DEPLOY / "components" / component, folder.resolve())
+    file.write_text(file.read_text("utf-8").replace("components: []", f"components: [{path}]"))
+    done = kustomize(folder)
+    assert done.returncode != 0
+    assert re.search(why, done.stderr), done.stderr
 
 
 def test_an_agent_comes_only_where_gpu_manager_is_not() -> None:

@@ -1,7 +1,8 @@
 """Compare the kubelet's state, the pod's annotation and the container's own log. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.allocator.slots import Slot
 from agent.enforcement.vcuda.config import VcudaConfig
@@ -25,6 +26,7 @@ class Seen:
         visible: the cards in its environment, as it printed them; ``None`` if it has not.
         uid: its pod's UID.
         limits: the limits it found when it started, as it printed them; ``None`` if it found none.
+        core_limit: percent of a card that it may use while others do not; ``None`` if its cores.
     """
 
     pod: str
@@ -34,6 +36,7 @@ class Seen:
     visible: tuple[str, ...] | None
     uid: str = ""
     limits: VcudaConfig | None = None
+    core_limit: int | None = None
 
     def __str__(self) -> str:
         return f"{self.pod} {self.container.name}"
@@ -87,8 +90,10 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
             )
         if seen.visible is not None and set(seen.visible) != cards[Resource.CORE]:
             wrong.append(f"sees {seen.visible}, the kubelet gave it {sorted(cards[Resource.CORE])}")
-        if asked.is_share and len(cards[Resource.CORE]) > 1:
-            wrong.append(f"its share is split: {sorted(cards[Resource.CORE])}")
+        for resource in Resource if asked.is_share else ():
+            parts = Counter(Slot.parse(each).card for each in seen.held.get(resource, ()))
+            if tuple(sorted(parts.values(), reverse=True)) != asked.per_card(resource):
+                wrong.append(f"asked for {asked.per_card(resource)} of {resource}, has {parts}")
     if recorded is None:
         if init_recorded or not init:
             wrong.append("is not recorded")
@@ -105,4 +110,6 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
 
 def _wrong_limits(seen: Seen, enforced: bool) -> list[str]:
     own = own_limits(seen.uid, seen.container, block=BLOCK_BYTES) if enforced else None
+    if own is not None and seen.core_limit is not None:
+        own = replace(own, hard_limit=False, limit=seen.core_limit)
     return [] if seen.limits == own else [f"found {seen.limits}"]

@@ -25,6 +25,7 @@ _BEFORE_STAGE = (
     "test_packaging",
     "test_operator",
     "test_deployed",
+    "test_dialects",
     "test_doctor",
     "test_scheduler",
 )

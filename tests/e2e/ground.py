@@ -13,6 +13,7 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
+from contract.wishes import read_wishes
 from tests.e2e.audit import Seen, findings
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.manifests import Maker, limits, visible
@@ -201,6 +202,7 @@ class Ground:
                 visible=visible(log),
                 uid=running[name]["metadata"]["uid"],
                 limits=limits(log),
+                core_limit=self._core_limit(running[name]) if container.demand.is_share else None,
             )
             for (name, container), log in zip(asking, logs, strict=True)
         ]
@@ -212,6 +214,10 @@ class Ground:
         )
         assert not wrong, "\n".join(wrong)
         return seen
+
+    def _core_limit(self, pod: Json) -> int | None:
+        wishes, _ = read_wishes(pod["metadata"].get("annotations") or {}, self.names)
+        return wishes.core_limit
 
     def wait_for_log(self, pod: str, container: str) -> str:
         """Return a container's log once it names its cards, or as it is after a minute."""

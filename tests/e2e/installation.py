@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.deploy.kustomize import copy_settings
 from tests.deploy.manifests import DEPLOY, base, pod_specs
 from tests.e2e.cluster import Json
 from tests.e2e.ground import wait
@@ -78,7 +79,10 @@ class Installation:
         written = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": [relative(self._overlay)],
+            "resources": [
+                relative(self._overlay),
+                *copy_settings(self._folder, self._components),
+            ],
             "components": [relative(DEPLOY / "components" / each) for each in self._components],
             "images": self._images,
             **self._more,

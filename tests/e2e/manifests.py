@@ -3,18 +3,21 @@
 import base64
 import gzip
 from collections.abc import Sequence
+from copy import deepcopy
 from random import Random
 from typing import Any
 
 from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH, VcudaConfig, decode
 from contract.names import Names
-from simulator.webhooks import webhook_configuration
+from tests.deploy.kustomize import build_components
+from tests.deploy.manifests import base, find
 from tests.e2e.cluster import Json
 
 CARDS = 12
 BLOCKS = 96
 """Memory blocks of 256 MiB on each card."""
 
+_MUTATING = "MutatingWebhookConfiguration"
 _CARDS_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 _LIMITS = f"{MOUNT_PATH}/{CONFIG_NAME}"
 # A few hundred bytes, of which nearly all are zero, on one line of the log.
@@ -148,9 +151,19 @@ def _only_on(node: str) -> Json:
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [fields]}}
 
 
-def webhooks(name: str, url: str, ca: bytes) -> Json:
+def webhooks(name: str) -> Json:
     """Make a webhook configuration that reaches no further than the namespace *name*."""
-    made = webhook_configuration(url, ca)
+    return _of_namespace(find(base(), _MUTATING, "gpu-turnstile"), name)
+
+
+def dialect_webhooks(name: str) -> Json:
+    """Make a configuration with the entry of the component ``dialects`` for one namespace."""
+    made = deepcopy(find(build_components("dialects"), _MUTATING, "gpu-turnstile"))
+    made["webhooks"] = [each for each in made["webhooks"] if each["name"].startswith("dialects.")]
+    return _of_namespace(made, name) | {"metadata": {"name": f"{name}-dialects"}}
+
+
+def _of_namespace(made: Json, name: str) -> Json:
     made["metadata"]["name"] = name
     for each in made["webhooks"]:
         each["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": name}}

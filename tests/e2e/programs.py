@@ -16,6 +16,7 @@ from typing import Any
 
 from contract.names import Names
 from simulator.cluster import read_lines
+from simulator.webhooks import set_address
 from tests.e2e.cluster import ApiError, Cluster, Json
 from tests.e2e.ground import wait
 from tests.e2e.manifests import webhooks
@@ -85,19 +86,23 @@ class Webhook(Program):
         cluster: the cluster, and the namespace.
         folder: for certificates and the log.
         host: the address at which the API server reaches this host.
+        options: further flags.
     """
 
-    def __init__(self, cluster: Cluster, folder: Path, host: str) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, host: str, *options: str) -> None:
         port = free_port()
         self._cluster = cluster
         self._certificates = folder / "certs"
         self._host = host
         self._url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
         super().__init__(
-            shlex.split(
-                f"webhook --host {host} --port {port} "
-                f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
-            ),
+            [
+                *shlex.split(
+                    f"webhook --host {host} --port {port} "
+                    f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
+                ),
+                *options,
+            ],
             folder / "webhook.log",
         )
 
@@ -119,11 +124,14 @@ class Webhook(Program):
 
         wait("the webhook", ready)
 
+    def install(self, configuration: Json) -> None:
+        """Create a configuration as shipped, with the address of this webhook."""
+        set_address(configuration, self._url, (self._certificates / "ca.crt").read_bytes())
+        self._cluster.create_webhooks(configuration)
+
     def configure(self, probe: Json, names: Names) -> str | None:
         """Have the API server ask it; return why it cannot, ``None`` when *probe* was stamped."""
-        ca = (self._certificates / "ca.crt").read_bytes()
-        name = self._cluster.namespace
-        self._cluster.create_webhooks(webhooks(name, self._url, ca))
+        self.install(webhooks(self._cluster.namespace))
         reason = ""
 
         def reached() -> bool:

@@ -17,6 +17,8 @@ from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 
 INJECTIONS = ("envvar", "envvar-only", "cdi")
 """The components that exclude each other, by the names that they have in ``inject``."""
+ACCEPTED = ["hami", "volcano", "vgpu-manager", "gpushare", "elastic-gpu", "kai", "nvidia"]
+"""As the settings of the component dialects have them."""
 KUBE_SCHEDULER = "v1.36.2"
 """As the component scheduler-own has it."""
 
@@ -74,6 +76,10 @@ def values_for(taken: set[str]) -> dict[str, Any]:
     return {
         "enforcement": next((each for each in ("vcuda", "hami-core") if each in taken), "none"),
         "inject": next((each for each in INJECTIONS if each in taken), "nodes"),
+        "dialects": {
+            "accept": ACCEPTED if "dialects" in taken else [],
+            "namespaces": "all" if "dialects-all" in taken else "labelled",
+        },
         "scheduling": "own" if "scheduler-own" in taken else scheduling,
         "components": {each: each in taken for each in components(DEPLOY) if each not in CHOSEN},
         "proxyImage": {"repository": "ghcr.io/gpu-turnstile/gpu-turnstile-proxy"},

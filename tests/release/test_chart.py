@@ -1,5 +1,6 @@
 """The chart renders what kustomize renders, whatever components it is told to take."""
 
+import json
 import random
 import re
 from itertools import product
@@ -21,6 +22,7 @@ from tests.deploy.manifests import (
     pod_specs,
 )
 from tests.release.helm import INJECTIONS, render, run, template, values_for, write
+from webhook.admission.dialects.registry import Dialect
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,7 @@ def test_namespaces_are_named_once(chart: Path) -> None:
     assert 'namespace="gpu-turnstile' not in text.replace("\\", "")
     for each in objects:
         for entry in each.get("webhooks", ()):
-            (excluded,) = entry["namespaceSelector"]["matchExpressions"]
+            excluded, *_ = entry["namespaceSelector"]["matchExpressions"]
             assert excluded["values"] == ["kube-system", "one", "two"]
 
 
@@ -149,6 +151,23 @@ def test_values_reach_the_pods(chart: Path) -> None:
     assert specs["Deployment/gpu-turnstile-certs"]["tolerations"] == [{"operator": "Exists"}]
 
 
+def test_every_system_that_the_webhook_knows_can_be_accepted(chart: Path) -> None:
+    schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
+    accept = schema["properties"]["dialects"]["properties"]["accept"]
+    assert accept["items"]["enum"] == list(Dialect)
+
+
+def test_accepted_systems_reach_the_webhook_and_its_condition(chart: Path) -> None:
+    objects = render(chart, {"dialects": {"accept": ["hami", "kai"]}})
+    (webhook,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-webhook"])
+    assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_ACCEPT"] == "hami,kai"
+    for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        entries = find(objects, kind, "gpu-turnstile")["webhooks"]
+        (entry,) = (each for each in entries if each["name"] == "dialects.gpu-turnstile.io")
+        (condition,) = entry["matchConditions"]
+        assert condition["expression"].startswith("['hami,kai'].exists(accepted, ")
+
+
 @pytest.mark.parametrize("mode", Injection)
 def test_every_injection_of_the_agent_can_be_chosen(mode: Injection, chart: Path) -> None:
     (agent,) = containers(
@@ -171,9 +190,16 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
         ({"components": {"veiw": True}}, r"components.*dditional propert\w+ '?veiw"),
         ({"namespaces": {"system": "default"}}, r"namespaces.system"),
         ({"inject": "devices"}, r"inject.*nodes"),
+        ({"dialects": {"accept": ["hamy"]}}, r"dialects.accept"),
+        ({"dialects": {"accept": ["gpushare", "gpushare-mib"]}}, r"dialects.accept"),
+        ({"dialects": {"accept": ["hami"], "namespaces": "some"}}, r"dialects.namespaces"),
         (
             {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},
             r"agent\.env\.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",
+        ),
+        (
+            {"webhook": {"env": {"GPU_TURNSTILE_WEBHOOK_ACCEPT": "hami"}}},
+            r"webhook\.env\.GPU_TURNSTILE_WEBHOOK_ACCEPT: Forbidden: other values of the chart",
         ),
     ],
 )

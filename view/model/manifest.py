@@ -37,6 +37,8 @@ _TEMPLATES = {
 }
 _MOST_COUNTED = 10_000
 
+_ACCEPT = "or accept pods of that system: docs/install.md#pods-of-other-systems"
+
 
 class InvalidManifest(ValueError):
     """A manifest that cannot be checked; the message is the reason."""
@@ -169,7 +171,9 @@ def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str
 def requests_none(pod: Mapping[str, Any], names: Names) -> str:
     """Return that a pod or template requests no GPU, and what to write if it seems to."""
     text = f"requests no GPU: no container has {names.core} in its limits"
-    return "; ".join(map(clamp, (text, *advise_names(find_misnamed(pod, names)))))
+    misnamed = find_misnamed(pod, names)
+    accept = (_ACCEPT,) if any(each.unit for each in misnamed) else ()
+    return "; ".join(map(clamp, (text, *advise_names(misnamed), *accept)))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

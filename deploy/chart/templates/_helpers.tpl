@@ -46,7 +46,7 @@
 {{- $_ := set $.workload.spec "replicas" $given.replicas }}
 {{- end }}
 {{- range $key, $value := $given.env }}
-{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|[A-Z]+_(NAMESPACE|ADDRESS|REPLICAS)))$" $key }}
+{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|[A-Z]+_(ACCEPT|NAMESPACE|ADDRESS|REPLICAS)))$" $key }}
 {{- fail (printf "%s.env.%s: Forbidden: other values of the chart, or the pod, decide it" $name $key) }}
 {{- end }}
 {{- $variable := dict "name" $key "value" (toString $value) }}
@@ -72,6 +72,7 @@
 {{- $scheduler := include "gpu-turnstile.image" (dict "given" $own "instead" $own "tag" $kubernetes) }}
 {{- .text | replace "@image@" $image | replace "@proxyImage@" $proxy | replace "@kubeSchedulerImage@" $scheduler
     | replace "@system@" $values.namespaces.system | replace "@node@" $values.namespaces.node | replace "@domain@" $values.domain
+    | replace "@accept@" (join "," $values.dialects.accept)
     | replace "@kubeletDir@" $values.kubeletDir | replace "@containerdDir@" $values.containerdDir }}
 {{- end -}}
 

@@ -198,6 +198,10 @@ def without(*components: str) -> list[ProgramPod]:
     return [each for each in HEALTHY.programs if each.component not in gone]
 
 
+ACCEPTS = [
+    MetricSample("gpu_turnstile_webhook_accepts", {"system": each}, 1) for each in ("hami", "kai")
+]
+
 TROUBLES: dict[str, dict[str, object]] = {
     "kubernetes-version error: v1.29.4: gpu-turnstile needs Kubernetes 1.30 or newer": {
         "version": "v1.29.4"
@@ -214,6 +218,20 @@ TROUBLES: dict[str, dict[str, object]] = {
     "webhook-configuration error: without a caBundle: pods.gpu-turnstile.io": {
         "mutating": [WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=False)]
     },
+    (
+        "webhook-configuration error: dialects.gpu-turnstile.io sends pods of other systems, and "
+        "w1 has no --accept"
+    ): {
+        "mutating": [
+            WebhookEntry(f"{name}.gpu-turnstile.io", "Fail", has_ca_bundle=True)
+            for name in ("pods", "dialects")
+        ],
+        "webhooks": {"w1": server("webhook"), "w2": [*server("webhook"), *ACCEPTS]},
+    },
+    (
+        "webhook-configuration error: w2 has --accept hami,kai, and dialects.gpu-turnstile.io is "
+        "missing: not all such pods are translated"
+    ): {"webhooks": {"w1": server("webhook"), "w2": [*server("webhook"), *ACCEPTS]}},
     "webhook-certificate warning: the certificate of w1 expires in 9 days": {
         "webhooks": {"w1": server("webhook", timedelta(days=9))}
     },

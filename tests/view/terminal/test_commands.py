@@ -92,7 +92,8 @@ def test_a_command_prints_what_it_is_asked_for(
                 'error: pod "hami" requests no GPU: no container has tencent.com/vcuda-core in '
                 "its limits; write tencent.com/vcuda-core (100 is one card): gpu-turnstile does "
                 "not serve nvidia.com/gpu; write tencent.com/vcuda-memory (in blocks): "
-                "gpu-turnstile does not serve nvidia.com/gpumem\n"
+                "gpu-turnstile does not serve nvidia.com/gpumem; or accept pods of that system: "
+                "docs/install.md#pods-of-other-systems\n"
             ),
         ),
         ("nodes nowhere", 1, 'Error from server (NotFound): nodes "nowhere" not found\n'),

@@ -17,6 +17,7 @@ from view.model.doctor.facts import (
     UnreadSource,
     error,
     ok,
+    read_samples,
     require,
     unknown,
     value,
@@ -24,6 +25,8 @@ from view.model.doctor.facts import (
 )
 
 POD_HOOK = "pods.gpu-turnstile.io"
+DIALECT_HOOK = "dialects.gpu-turnstile.io"
+"""The entry of ``deploy/components/dialects``."""
 _OLDEST = (1, 30)
 _NEW_CERTIFICATE_DAYS = 14
 """Certificates are renewed 30 days before they expire: with fewer days left, renewal failed."""
@@ -71,6 +74,7 @@ _LOGS = "kubectl -n gpu-turnstile logs --selector app.kubernetes.io/name={} --pr
 _DEPLOYMENT = "kubectl -n gpu-turnstile describe deployment {}"
 _RENEW = "kubectl -n gpu-turnstile rollout restart deployment/{}"
 CERTS, EXTENDER_CERTS = "gpu-turnstile-certs", "gpu-turnstile-scheduler-certs"
+_DIALECTS = "docs/install.md#pods-of-other-systems"
 _WEBHOOKS = "kubectl get mutatingwebhookconfigurations"
 
 
@@ -129,8 +133,27 @@ def check_configuration(facts: Facts) -> Iterator[Finding]:
     if untrusted:
         logs = "kubectl -n gpu-turnstile logs deployment/gpu-turnstile-certs"
         yield error(f"without a caBundle: {', '.join(untrusted)}", logs)
-    if pods and not ignored and not untrusted:
+    dialects = any(each.name == DIALECT_HOOK for each in hooks)
+    disagreeing = tuple(_check_dialects(facts, has_entry=dialects))
+    yield from disagreeing
+    if pods and not ignored and not untrusted and not disagreeing:
         yield ok(f"{format_count(len(hooks), 'webhook')}; failurePolicy of GPU pods is Fail")
+
+
+def _check_dialects(facts: Facts, *, has_entry: bool) -> Iterator[Finding]:
+    """Check that the entry for other systems' pods and the webhook's ``--accept`` agree."""
+    for pod, samples in sorted(read_samples(facts.webhooks).items()):
+        accepted = [
+            each.labels["system"]
+            for each in samples
+            if each.name == "gpu_turnstile_webhook_accepts"
+        ]
+        if has_entry and not accepted:
+            text = f"{DIALECT_HOOK} sends pods of other systems, and {pod} has no --accept"
+            yield error(text, _DIALECTS)
+        elif accepted and not has_entry:
+            text = f"{pod} has --accept {','.join(accepted)}, and {DIALECT_HOOK} is missing"
+            yield error(f"{text}: not all such pods are translated", _DIALECTS)
 
 
 def check_policies(facts: Facts) -> Iterator[Finding]:

@@ -1,0 +1,181 @@
+"""The component ``dialects``: which pods of other systems reach the webhook, and from where."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from simulator.api.selectors import labels_match, parse_label_selector
+from tests.deploy.cel import condition_holds
+from tests.deploy.kustomize import build_components
+from tests.deploy.manifests import DEPLOY, Json, containers, environment, find, pod_specs, read_yaml
+from tests.deploy.test_conditions import MISSPELT, PODS, STEPS, wrap
+from webhook.admission import dialects
+from webhook.admission.dialects.registry import Dialect, read_dialects
+
+ENTRY = "dialects.gpu-turnstile.io"
+LABEL = {"gpu-turnstile.io/dialects": "true"}
+MUTATING, VALIDATING = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
+_QUALIFIED = re.compile(r"([a-z]+\.)*[a-z]+/[-.a-z]+|gpu-[a-z]+")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from (each for key in value for each in _texts(key))
+    elif isinstance(value, tuple | frozenset):
+        yield from (text for each in value for text in _texts(each))
+
+
+def _names() -> list[str]:
+    """Return all names of resources and annotations that any reader knows."""
+    modules = [
+        importlib.import_module(f"{dialects.__name__}.{each.name}")
+        for each in pkgutil.iter_modules(dialects.__path__)
+    ]
+    found = {
+        text for module in modules for value in vars(module).values() for text in _texts(value)
+    }
+    return sorted(
+        {
+            f"{name}1g.10gb" if name.endswith("-") else name
+            for name in found
+            if _QUALIFIED.fullmatch(name)
+        }
+        | {"egpuc.elasticgpu.io/claim"}
+    )
+
+
+NAMES = _names()
+
+
+def _entries(kind: str, *components: str) -> dict[str, Json]:
+    objects = build_components(*(components or ("dialects",)))
+    return {each["name"]: each for each in find(objects, kind, "gpu-turnstile")["webhooks"]}
+
+
+def _reaches(entry: Json, obj: Json, accepted: str) -> bool:
+    expressions = [each["expression"] for each in entry.get("matchConditions", ())]
+    chosen = [re.sub("'hami,[-a-z,]+'", f"'{accepted}'", each) for each in expressions]
+    return all(condition_holds(each, obj) for each in chosen)
+
+
+def _pod(
+    limits: Json | None = None,
+    *,
+    requests: Json | None = None,
+    init: Json | None = None,
+    annotations: Json | None = None,
+) -> Json:
+    resources = {"limits": limits or {}, **({"requests": requests} if requests else {})}
+    return {
+        "metadata": {"name": "p", "annotations": annotations or {}},
+        "spec": {
+            "containers": [{"name": "plain"}, {"name": "main", "resources": resources}],
+            **({"initContainers": [{"name": "i", "resources": {"limits": init}}]} if init else {}),
+        },
+    }
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_exactly_the_names_that_are_read_reach_the_webhook(dialect: Dialect) -> None:
+    entry = _entries(MUTATING)[ENTRY]
+
+    def read(pod: Json) -> bool:
+        return bool(read_dialects(pod, {dialect}, path=""))
+
+    resources = [name for name in NAMES if read(_pod({name: "1"}))]
+    annotations = [name for name in NAMES if read(_pod(annotations={name: "1"}))]
+    for name in resources:
+        assert _reaches(entry, _pod({name: "1"}), dialect), name
+    for name in annotations:
+        assert _reaches(entry, _pod(annotations={name: "1"}), dialect), name
+    for name in resources[:1]:
+        assert _reaches(entry, _pod(requests={name: "1"}), dialect)
+        assert _reaches(entry, _pod(init={name: "1"}), dialect)
+    zero = dict.fromkeys(resources, "0")
+    others = {name: "1" for name in [*NAMES, "cpu", "example.com/gpu"] if name not in resources}
+    notes = {name: "1" for name in NAMES if name not in annotations}
+    assert not _reaches(entry, _pod(zero | others, requests=zero, annotations=notes), dialect)
+    assert resources or annotations
+
+
+def test_settings_name_all_systems_that_the_webhook_knows() -> None:
+    (config,) = read_yaml(DEPLOY / "components/dialects/settings.yaml")
+    # Nobody can have both units of gpushare; its own default is GiB.
+    assert sorted(config["data"]["accept"].split(",")) == sorted({*Dialect} - {"gpushare-mib"})
+    (webhook,) = containers(
+        pod_specs(build_components("dialects"))["Deployment/gpu-turnstile-webhook"]
+    )
+    assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_ACCEPT"] == config["data"]["accept"]
+
+
+@pytest.mark.parametrize("base", [each for each in STEPS if each != PODS])
+def test_a_workload_reaches_the_entry_of_its_names_and_no_other(base: str) -> None:
+    entries = _entries(VALIDATING)
+    for pod, system in (
+        (_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1"}), "hami"),
+        (_pod({"volcano.sh/vgpu-number": "1"}), "volcano"),
+        (_pod(annotations={"gpu-fraction": "0.5"}), "kai"),
+    ):
+        workload = wrap(STEPS[base].removesuffix(".spec"), pod)
+        assert _reaches(entries[ENTRY], workload, system)
+        assert not _reaches(entries[base], workload, system)
+        assert not _reaches(entries[ENTRY], workload, "gpushare")
+        assert _reaches(entries[base], workload, "gpushare")
+
+
+def test_names_that_are_not_accepted_are_warned_of_as_before() -> None:
+    entry = _entries(MUTATING)[MISSPELT]
+    pod = _pod({"volcano.sh/vgpu-number": "1"})
+    assert _reaches(entry, pod, "hami")
+    assert not _reaches(entry, pod, "volcano")
+
+
+@pytest.mark.parametrize("components", [("dialects",), ("dialects", "dialects-all")])
+def test_only_namespaces_with_the_label_are_asked_about_unless_all_are(
+    components: tuple[str, ...],
+) -> None:
+    everywhere = len(components) > 1
+    for kind in (MUTATING, VALIDATING):
+        selector = parse_label_selector(_entries(kind, *components)[ENTRY]["namespaceSelector"])
+        for name in ("default", "kube-system", "gpu-turnstile", "gpu-turnstile-node"):
+            labels = {"kubernetes.io/metadata.name": name}
+            assert labels_match(selector, labels) == (everywhere and name == "default")
+            assert labels_match(selector, labels | LABEL) == (name == "default")
+
+
+def test_a_pod_waits_for_its_translation_and_a_workload_for_nothing() -> None:
+    pods, workloads = _entries(MUTATING)[ENTRY], _entries(VALIDATING)[ENTRY]
+    assert (pods["failurePolicy"], workloads["failurePolicy"]) == ("Fail", "Ignore")
+    # The last one: what it has translated has its stamps, and is not sent a second time.
+    assert [*_entries(MUTATING)][-1] == ENTRY
+    base = [each for each in _entries(VALIDATING).values() if each["name"] in STEPS]
+    for each in base:
+        for rule in each["rules"]:
+            for plural in rule["resources"]:
+                assert any(
+                    set(mine["apiGroups"]) == set(rule["apiGroups"]) and plural in mine["resources"]
+                    for mine in workloads["rules"]
+                )
+
+
+def test_nothing_else_of_the_configurations_is_changed() -> None:
+    for kind in (MUTATING, VALIDATING):
+        plain = {
+            each["name"]: each
+            for each in find(build_components(), kind, "gpu-turnstile")["webhooks"]
+        }
+        found = _entries(kind)
+        assert found.keys() - plain.keys() == {ENTRY}
+        for name, each in plain.items():
+            more = [
+                c for c in found[name].get("matchConditions", ()) if c["name"] == "is-not-accepted"
+            ]
+            kept = [c for c in found[name].get("matchConditions", ()) if c not in more]
+            assert {**found[name], "matchConditions": kept} == {"matchConditions": [], **each}
+            assert bool(more) == (name == MISSPELT or (kind == VALIDATING and name in STEPS))

@@ -270,17 +270,16 @@ def test_mig_instances_are_served_to_shares_and_to_whom_names_them(
         assert stage.run("whole", 100, 8) == uuid(1)
         stage.create("second", 100, 8)
         eventually(lambda: stage.phase("second") == "Failed", "no instance is a whole card")
+        eventually(lambda: stage.events("Pod"), "the refusal is told")
         (refused,) = stage.events("Pod")
-        assert (
-            "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid"
-            in (refused["message"])
-        )
+        rule = "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid"
+        assert rule in refused["message"]
         assert stage.run("named", 100, 8, use_gpu_type="mig") == second
 
         node.event(0, data=94, instance=9)
-        eventually(lambda: stage.shown()[1009].unhealthy != "", "its own Xid counts")
-        assert stage.shown()[1007].unhealthy == ""
-        eventually(lambda: stage.shown()[1009].unhealthy == "", "it recovers")
+        eventually(lambda: len(stage.events()) == 2, "it is told, and that it recovers")
+        told = sorted((each["reason"], each["message"][:9]) for each in stage.events())
+        assert told == [("GPUHealthy", "card 1009"), ("GPUUnhealthy", "card 1009")]
 
         node.forget("instance 0 0")  # an admin destroys one, and makes another
         node.set("instance 0 2", f"3 0 {later}")

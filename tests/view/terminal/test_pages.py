@@ -387,6 +387,13 @@ def test_a_card_without_its_agent_is_shown_as_unknown_for_its_pod_too() -> None:
         assert status in row.split()
 
 
+def test_a_pods_unread_wishes_are_warned_of() -> None:
+    pod = make_pod("a", (30, 4), annotations={"tencent.com/use-gputype": "A30"})
+    lines = drawn(explanation(state_of([make_node("n1", 1)], [pod]), "a"))
+    what = "gpu-turnstile does not read tencent.com/use-gputype"
+    assert lines[2] == f"Warning: write tencent.com/use-gpu-type: {what}"
+
+
 def test_a_long_finding_wraps_below_its_text_not_below_its_level() -> None:
     words = " ".join(["words"] * 20)
     page = show_findings([Finding("agents", Level.ERROR, words, "run it", ("n1",))])

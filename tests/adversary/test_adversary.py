@@ -25,6 +25,8 @@ resolve, prefer = resolver.resolve, Allocator.prefer
 
 SEEDS = range(11, 14)
 """Chosen seeds: none meets a known limit (docs/kubelet-facts.md, K8, old form of ``List``)."""
+SEEDS_DIVIDED = range(3000, 3002)
+"""Chosen in the same way, with divided shares."""
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -36,6 +38,15 @@ def test_nothing_is_found_of_the_agent_whatever_happens_to_its_node(form: str) -
     assert total.findings == ()
     (other,) = FORMS.keys() - {form}
     assert [each for each in FAULTS if not total.faults[each] and other not in each] == []
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_found_where_shares_are_divided_over_several_cards(form: str) -> None:
+    total = Outcome()
+    for seed in SEEDS_DIVIDED:
+        total += run(seed, active_only=FORMS[form], divided=True, rounds=60)
+    assert total.findings == ()
+    assert total.verdicts["right"] > 100
 
 
 def refuse(*_args: object) -> NoReturn:

@@ -51,7 +51,6 @@ class ContainerStep:
         lacking: the resources that it does not hold yet.
         fixed: positions of the cards on which it holds a resource already.
         must: positions of cards from which it must take slots (``must_include``).
-        offer: one resource, and the number of its slots that the kubelet offers on each card.
         chosen: names of cards that a scheduler chose for it, which are preferred if they fit.
         strict: whether only the chosen cards are allowed.
         link: the wish ``gpu-link``, one of :data:`contract.wishes.LINKS`; empty for none.
@@ -62,7 +61,6 @@ class ContainerStep:
     lacking: frozenset[Resource] = frozenset(Resource)
     fixed: tuple[int, ...] = ()
     must: tuple[int, ...] = ()
-    offer: tuple[Resource, Sequence[int]] | None = None
     chosen: tuple[str, ...] = ()
     strict: bool = False
     link: str = ""
@@ -154,7 +152,7 @@ class _AvailableCards(NamedTuple):
         step: the container.
         free: the free amounts.
         reusable: the reusable amounts; empty if there are none.
-        rows: the amounts that the container may take: free plus reusable, or offered.
+        rows: the amounts that the container may take: free plus reusable.
         bound: positions of the cards from which the kubelet will make it reuse slots.
     """
 
@@ -223,7 +221,7 @@ class _PodSearch:
         if self._failed and (index, self._state_key(free, reusable)) in self._failed:
             return None
         step = self._steps[index]
-        if reusable or step.must or step.offer is not None:
+        if reusable or step.must:
             available = self._find_available(step, free, reusable)
         else:
             available = _AvailableCards(step, free, reusable, free, ())
@@ -318,10 +316,6 @@ class _PodSearch:
         rows: Rows = free
         if reusable:
             rows = [row.plus(more) for row, more in zip(free, reusable, strict=True)]
-        if step.offer is not None:
-            resource, offered = step.offer
-            field = "cores" if resource is Resource.CORE else "memory"
-            rows = [row._replace(**{field: n}) for row, n in zip(rows, offered, strict=True)]
         return _AvailableCards(step, free, reusable, rows, self._bound(step, reusable))
 
     def _bound(self, step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
@@ -500,11 +494,9 @@ def take_slots(
         if min(count_of(demand, resource), everywhere) > sum(before):
             return None  # the kubelet will make it reuse slots of other cards
         received = serve_on_cards(step.container.kind, demand.per_card(resource), before)
-        # The kubelet's offer for this call counts, even if the snapshot shows otherwise.
-        offered = step.offer is not None and step.offer[0] is resource
         for part, position, each in zip(fresh, cards, received, strict=True):
             row = rows[position]
-            if row[column] < each.fresh and not offered:
+            if row[column] < each.fresh:
                 return None
             if (
                 demand.split > 1
@@ -512,7 +504,7 @@ def take_slots(
             ):
                 return None  # the card would provide more than its part
             part[column] = each.fresh
-            row[column] = max(row[column] - each.fresh, 0)
+            row[column] -= each.fresh
             row[column + 2] = each.reusable
     after, reusable_after = list(free), list(reusable or [NOTHING] * len(free))
     for position, (cores, memory, *remaining) in rows.items():

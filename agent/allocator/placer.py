@@ -85,7 +85,7 @@ class Placer:
         refusal: NoPlacement | None = None
         for together in (steps, steps[:1]):
             hinted = _hinted(together)
-            for free, guaranteed in _attempts(request, found, together, reuses=reuses):
+            for free, guaranteed in _attempts(request, found, reuses=reuses):
                 for tried in (hinted, together) if hinted else (together,):
                     try:
                         plan = make_plan(
@@ -110,20 +110,16 @@ class Placer:
 
 
 def _attempts(
-    request: PlacementRequest,
-    found: SearchInput,
-    steps: Sequence[ContainerStep],
-    *,
-    reuses: bool,
+    request: PlacementRequest, found: SearchInput, *, reuses: bool
 ) -> Iterator[tuple[Sequence[Amounts], bool]]:
-    """Yield the free amounts to try for *steps*, and whether the plan must be guaranteed.
+    """Yield the free amounts to try, and whether the plan must be guaranteed.
 
     The strictest assumptions come first. If containers reuse slots (K7), the plan should hold
     whichever slots the kubelet chooses; if there is no such plan, one that may hold is accepted.
     """
     tried: list[Sequence[Amounts]] = []
     for assumptions in request.assumptions.relaxed():
-        free = found.free(assumptions, alone=len(steps) == 1)
+        free = found.free(assumptions)
         if free in tried:
             continue
         tried.append(free)

@@ -187,7 +187,6 @@ class SearchInput:
             lacking,
             fixed,
             self._table.inventory.positions(slot.card for slot in request.must) if asking else (),
-            (self._resource, self._offer) if asking else None,
             self._chosen(container),
             request.constraints.strict,
             request.constraints.wishes.link,
@@ -211,7 +210,7 @@ class SearchInput:
         cards, bound = planned.cards, {*step.fixed, *bound_cards(step, self.reusable)}
         # If the pod is not in the API, an earlier call may have known a smaller request. And the
         # plan may have counted slots of the other resource as free that the kubelet may withhold.
-        other, free = self._resource.other, self.free(self._request.assumptions, alone=True)
+        other, free = self._resource.other, self.free(self._request.assumptions)
         rows = [
             _amounts(self._resource, offered, count_of(left, other) + count_of(reusable, other))
             for offered, left, reusable in zip(self._offer, free, self.reusable, strict=True)
@@ -233,12 +232,11 @@ class SearchInput:
             for must, more in zip(self._must, left, strict=True)
         ]
 
-    def free(self, assumptions: Assumptions, *, alone: bool) -> list[Amounts]:
-        """Return the free amounts of each card.
+    def free(self, assumptions: Assumptions) -> list[Amounts]:
+        """Return the free amounts of each card: those that the kubelet offers of the resource.
 
         Args:
             assumptions: the uncertain slots.
-            alone: only the target is placed: of its resource exactly the offered slots are free.
         """
         resource, other = self._resource, self._resource.other
         kept, kept_of_other = (
@@ -247,11 +245,10 @@ class SearchInput:
         withheld = self._per_card(assumptions.withheld.get(other, {}))
         doubtful = self._per_card(assumptions.doubtful.get(other, {}))
         found = self._per_card(free_slots(self._snapshot, self._table, other))
-        reusable = [0] * len(found) if alone else self._must
         return [
             _amounts(
                 resource,
-                max(self._offer[at] - reusable[at] - kept[at], 0),
+                max(self._offer[at] - self._must[at] - kept[at], 0),
                 max(found[at] - withheld[at] - kept_of_other[at] + doubtful[at], 0),
             )
             for at in range(len(found))

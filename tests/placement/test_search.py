@@ -311,15 +311,6 @@ def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
     )
 
 
-def test_the_offered_slots_count_only_for_the_target() -> None:
-    offer = (CORE, [0, 100])
-    assert planned(pod((50, 2), (100, 2), offer=offer), [room(0), room(1)]) == {
-        "c0": [1],
-        "c1": [0],
-    }
-    assert refusal(pod((50, 2), offer=(CORE, [0])), [room(0)]).endswith("GPU-0: 0 of 50 cores free")
-
-
 # --- a scheduler's choice ------------------------------------------------------------
 
 

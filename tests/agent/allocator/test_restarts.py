@@ -10,7 +10,7 @@ from agent.errors import Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY
-from tests.in_memory.node import MEMORY_FIRST, Node
+from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, static_pod
 
 ORDER, TICKET = Evidence.ORDER, Evidence.TICKET
@@ -290,7 +290,10 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
 # --- without any witness -----------------------------------------------------------------------
 
 
-def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_to() -> None:
+@pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST])
+def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_to(
+    order: tuple[Resource, ...],
+) -> None:
     """What its init container left over ties its next container to that card (K7)."""
     node = Node(2)
     node.admit(make_pod("fills", asks(85, 4)))
@@ -298,9 +301,9 @@ def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_
     node.serve(half, "init")
     assert node.cards(half, "init") == ["GPU-0"]
     node.restart_kubelet()
-    other = node.admit(make_pod("other", asks(10, 4)), MEMORY_FIRST)
+    other = node.admit(make_pod("other", asks(10, 4)), order)
     assert node.cards(other) == ["GPU-1"]
-    node.admit(half, MEMORY_FIRST)
+    node.admit(half, order)
     assert node.cards(half) == ["GPU-0"]
 
 

@@ -120,14 +120,6 @@ def test_a_count_that_cannot_be_kept_is_refused(limits: Json, error: str) -> Non
     assert errors_of(pod_of(limits)) == [error]
 
 
-def test_more_cards_than_a_share_may_have_are_refused_by_our_own_rule() -> None:
-    (error,) = errors_of(pod_of({GPU: 17, MEM: 3000, CORES: 30}))
-    assert error == (
-        'metadata.annotations[tencent.com/gpu-cards-c0]: Invalid value: "17": must be a whole '
-        "number from 1 to 16"
-    )
-
-
 @pytest.mark.parametrize(
     ("annotations", "wishes"),
     [

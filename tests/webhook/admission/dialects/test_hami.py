@@ -304,3 +304,13 @@ def test_issue_886_a_container_without_limits_gets_them() -> None:
     assert warnings_of(pod) == (
         "container c0: CUDA_DISABLE_CONTROL is not kept: shares have limits",
     )
+
+
+def test_requests_in_annotations_are_not_read_as_in_hami() -> None:
+    pod = pod_of({GPU: "1"}, **{MEM: "4096", CORES: "30"})  # its issue 2862
+    assert became(pod) == [{"cores": 100}]
+    assert warnings_of(pod) == (
+        f"annotation {MEM} is not read, as in HAMi: write limits",
+        f"annotation {CORES} is not read, as in HAMi: write limits",
+    )
+    assert original_of(pod)["annotations"] == {MEM: "4096", CORES: "30"}

@@ -17,7 +17,7 @@ from webhook.admission.annotations import (
 )
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
-from webhook.admission.dialects.translation import translate
+from webhook.admission.dialects.translation import POLICY, translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, allow_unchecked
@@ -116,8 +116,7 @@ def decide_pod(
                     annotations_of(adjusted.pod),
                     names=names,
                 ),
-                # After an earlier call a variable may be ours, and that call warned of others.
-                *(() if again else about_environment(pod.get("spec"), demand)),
+                *about_environment(pod.get("spec"), demand, ours=(POLICY,) if again else ()),
                 *about_runtime_class(pod["spec"], options.runtime_class),
                 *advise_wishes(adjusted.pod, names),
                 *about_supplied(given, names, only_dropped=ours),

@@ -1,6 +1,6 @@
 """Warnings about requests that are allowed but probably not intended."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import ceil
 from typing import Any
 
@@ -113,7 +113,9 @@ def about_runtime_class(spec: Mapping[str, Any], ours: str) -> Iterator[str]:
         )
 
 
-def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
+def about_environment(
+    spec: object, demand: PodDemand, *, ours: Collection[str] = ()
+) -> Iterator[str]:
     """Warn of environment variables that override those set by the node, or leave out ``libcuda``.
 
     The kubelet puts the variables of the pod spec after those of a device plugin. A pod that sets
@@ -123,13 +125,17 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
     Args:
         spec: of a pod or of a template, possibly hostile.
         demand: the requests of its containers.
+        ours: variables that an earlier call for the same request has set.
     """
     with_gpus = {each.name for each in demand.containers}
     for _, _, container in walk_containers(spec):
         name = container.get("name")
         if isinstance(name, str) and name in with_gpus:
             for variable in _variables(container.get("env")):
-                yield f"container {short(name)}: env {short(variable)} overrides the node's value"
+                if variable not in ours:
+                    yield (
+                        f"container {short(name)}: env {short(variable)} overrides the node's value"
+                    )
             if lacked := _lacked_capability(container.get("env")):
                 yield f"container {short(name)}: {_CAPABILITIES} lacks {lacked}"
 

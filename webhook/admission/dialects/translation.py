@@ -47,7 +47,7 @@ _LONGEST_NAME = 53
 _MOST_MIXED = 8
 """Most errors of our own names beside another system's: a hostile pod may have thousands."""
 
-_POLICY, _DISABLED = "GPU_CORE_UTILIZATION_POLICY", "DISABLE"
+POLICY, _DISABLED = "GPU_CORE_UTILIZATION_POLICY", "DISABLE"
 """HAMi-core's variable and the value that switches its limit of cores off."""
 
 
@@ -265,7 +265,7 @@ def _apply(
             changes[names.gpu_cards_of(name)] = str(amounts.split)
         if _is_whole(each.request) and each.request.cores not in (None, CORES_PER_CARD):
             cores = each.request.cores
-            lost.append(f"{where}: all memory of a card with {cores} cores is a whole card")
+            lost.append(f"{where}: has all memory, so whole cards instead of {cores} cores of each")
     if len({amounts.unlimited for _, amounts in converted if amounts and amounts.memory}) > 1:
         lost.append("no share of this pod is limited to its cores: vcuda-core-limit is the pod's")
     original = _keep_original(pod, dialect, reading)
@@ -355,10 +355,10 @@ def _switch_limit_off(
 ) -> tuple[dict[str, Any], list[Operation]]:
     """Return a container whose cores HAMi-core does not limit, unless its author chose a policy."""
     env = container.get("env")
-    variable = {"name": _POLICY, "value": _DISABLED}
+    variable = {"name": POLICY, "value": _DISABLED}
     if not isinstance(env, list):
         return {**container, "env": [variable]}, [set_value((*steps, "env"), [variable])]
-    if any(isinstance(each, Mapping) and each.get("name") == _POLICY for each in env):
+    if any(isinstance(each, Mapping) and each.get("name") == POLICY for each in env):
         return container, []
     operation = set_value((*steps, "env", "-"), variable)
     return {**container, "env": [*env, variable]}, [operation]

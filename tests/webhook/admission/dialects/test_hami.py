@@ -198,7 +198,7 @@ def test_whole_cards_are_idle_when_they_are_chosen_so_mutex_is_kept() -> None:
 
 def test_a_card_whose_memory_is_all_taken_is_taken_whole() -> None:
     assert warnings_of(pod_of({GPU: 1, CORES: 30})) == (
-        "container c0: all memory of a card with 30 cores is a whole card",
+        "container c0: has all memory, so whole cards instead of 30 cores of each",
     )
 
 

@@ -187,7 +187,12 @@ def test_memory_in_mib_is_not_taken_for_mistaken_blocks(largest: int) -> None:
 
 
 def test_a_second_call_does_not_warn_of_the_variable_that_the_first_set() -> None:
-    assert decide(translated(pod_of({GPU: "1", MEM: "3000"})), ACCEPT).warnings == ()
+    pod = translated(pod_of({GPU: "1", MEM: "3000"}))
+    assert decide(pod, ACCEPT).warnings == ()
+    # as HAMi's webhook does if its overwriteEnv is on and it is called in between
+    pod["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"})
+    (warning,) = decide(pod, ACCEPT).warnings
+    assert warning == "container c0: env NVIDIA_VISIBLE_DEVICES overrides the node's value"
 
 
 def test_zeros_and_empty_wishes_of_ours_are_no_mixture() -> None:

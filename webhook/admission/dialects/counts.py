@@ -92,6 +92,8 @@ def _read_count(
     number = parse_quantity(value)
     if number is None or number.denominator != 1 or not 0 <= number <= LARGEST_COUNT:
         detail, rule = f"must be a whole number from 0 to {LARGEST_COUNT}", "not-a-count"
+        if number is not None and number > LARGEST_COUNT and str(value)[-1:].isalpha():
+            detail += ", not bytes"
         return FieldError(
             f"{path}.{listing}[{name}]", FieldFault.INVALID, detail, rule, quote(value)
         )

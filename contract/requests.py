@@ -312,10 +312,14 @@ class _Split(NamedTuple):
         for resource in Resource:
             count = count_of(demand, resource)
             if count % cards:
-                below, above = count - count % cards, count - count % cards + cards
+                below = count - count % cards
+                above = below + cards
+                allowed = [below] if below else []
+                if resource is Resource.MEMORY or above < cards * CORES_PER_CARD:
+                    allowed.append(above)
                 return 1, self._error(
                     f"{resource.format_count(count)} cannot be divided evenly over {cards} cards: "
-                    f"request {f'{below} or ' if below else ''}{above}",
+                    f"request {' or '.join(map(str, allowed))}",
                     "split-uneven",
                 )
         return cards, None
@@ -366,8 +370,9 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
     core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
     if demand.is_share and not demand.memory:
         detail = (
-            f"a share of a card needs memory: request at least 1 memory block beside "
-            f"{demand.cores} of {CORES_PER_CARD} cores"
+            f"a share of a card needs memory: request at least "
+            f"{format_count(demand.split, 'memory block')} beside "
+            f"{demand.cores} of {CORES_PER_CARD * demand.split} cores"
         )
         if demand.cores <= MOST_CARDS and demand.split == 1:
             cards = "1 whole card" if demand.cores == 1 else f"{demand.cores} whole cards"

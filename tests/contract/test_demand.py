@@ -318,6 +318,10 @@ def test_totals_are_divided_evenly_over_the_annotated_number_of_cards(
             "101 cores cannot be divided evenly over 2 cards: request 100 or 102",
         ),
         (
+            *("199", "4", "2", "split-uneven"),
+            "199 cores cannot be divided evenly over 2 cards: request 198",
+        ),
+        (
             *("2", "3", "3", "split-uneven"),
             "2 cores cannot be divided evenly over 3 cards: request 3",
         ),
@@ -351,6 +355,7 @@ def test_a_number_of_cards_for_a_container_without_a_request_is_refused() -> Non
 def test_without_memory_each_of_the_cards_lacks_it() -> None:
     _, errors = read_pod_demand(_divided("100", None, c="2"), NAMES)
     assert [each.rule for each in errors] == ["share-without-memory"]
+    assert "at least 2 memory blocks beside 100 of 200 cores" in errors[0].detail
     assert "mean" not in errors[0].detail
 
 

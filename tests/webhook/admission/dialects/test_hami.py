@@ -104,8 +104,10 @@ def test_a_pod_that_requests_nothing_is_left_alone(limits: Json) -> None:
         ),
         (
             {GPU: 1, MEM: "8Gi"},
-            f'{LIMITS}[{MEM}]: Invalid value: "8Gi": must be a whole number from 0 to 2147483647, '
-            "not bytes",
+            (
+                f'{LIMITS}[{MEM}]: Invalid value: "8Gi": must be a whole number from 0 to '
+                "2147483647, not bytes"
+            ),
         ),
         (
             {GPU: 1, MEM: -1},

@@ -328,10 +328,14 @@ class _Split(NamedTuple):
         for resource in Resource:
             count = count_of(demand, resource)
             if count % cards:
-                below, above = count - count % cards, count - count % cards + cards
+                below = count - count % cards
+                above = below + cards
+                allowed = [below] if below else []
+                if resource is Resource.MEMORY or above < cards * CORES_PER_CARD:
+                    allowed.append(above)
                 return cards, self._error(
                     f"{resource.format_count(count)} cannot be divided evenly over {cards} cards: "
-                    f"request {f'{below} or ' if below else ''}{above}",
+                    f"request {' or '.join(map(str, allowed))}",
                     "split-uneven",
                 )
         return cards, None

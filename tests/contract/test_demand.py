@@ -333,6 +333,10 @@ def test_totals_are_divided_evenly_over_the_annotated_number_of_cards(
             "101 cores cannot be divided evenly over 2 cards: request 100 or 102",
         ),
         (
+            *("199", "4", "2", "split-uneven"),
+            "199 cores cannot be divided evenly over 2 cards: request 198",
+        ),
+        (
             *("2", "3", "3", "split-uneven"),
             "2 cores cannot be divided evenly over 3 cards: request 3",
         ),

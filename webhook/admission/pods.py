@@ -22,7 +22,12 @@ from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
-from webhook.admission.warnings import about_environment, about_runtime_class, advise
+from webhook.admission.warnings import (
+    about_environment,
+    about_memory,
+    about_runtime_class,
+    advise,
+)
 
 _SECOND = 10**9
 _LONGEST_REQUEST = 60 * _SECOND
@@ -90,6 +95,7 @@ def decide_pod(
     # After an earlier call of ours the stamps are not the author's: no warning of them.
     ours = _is_reinvocation(given, names, order_stamp)
     changes = changes_at_create(given, names, order_stamp, reinvoked=ours)
+    again = ours and names.translated_from in given
     return Decision(
         patch=(
             *patch_annotations(pod.get("metadata"), {**changes, **translated.changes}),
@@ -102,15 +108,15 @@ def decide_pod(
             (
                 *warnings,
                 *adjusted.warnings,
+                *about_memory(
+                    demand, options.largest_card, in_blocks=not (translated.changes or again)
+                ),
                 *advise(
                     demand,
                     annotations_of(adjusted.pod),
                     names=names,
-                    largest_card=options.largest_card,
                 ),
-                *about_environment(
-                    pod.get("spec"), demand, translated=ours and names.translated_from in given
-                ),
+                *about_environment(pod.get("spec"), demand, translated=again),
                 *about_runtime_class(pod["spec"], options.runtime_class),
                 *advise_wishes(adjusted.pod, names),
                 *about_supplied(given, names, only_dropped=ours),

@@ -34,7 +34,6 @@ def advise(
     annotations: Mapping[str, Any],
     *,
     names: Names,
-    largest_card: int,
     path: str = "",
 ) -> Iterator[str]:
     """Warn of requests in a pod, or a pod template, that are probably not intended.
@@ -43,26 +42,38 @@ def advise(
         demand: the requests of its containers.
         annotations: its annotations.
         names: resources and annotations.
-        largest_card: memory blocks of the largest card; 0 if unknown.
         path: prefix of ``metadata`` in paths.
     """
-    for container in demand.containers:
-        for line in _about_memory(container, largest_card):
-            yield f"container {short(container.name)}: {line}"
     yield from _about_core_limit(demand, annotations, names)
     for key in _gpu_manager_annotations(names):
         if key in annotations:
             yield f"{path}metadata.annotations[{key}]: deprecated and ignored: use limits"
 
 
-def _about_memory(container: ContainerDemand, largest_card: int) -> Iterator[str]:
+def about_memory(demand: PodDemand, largest_card: int, *, in_blocks: bool) -> Iterator[str]:
+    """Warn of memory that no card has.
+
+    Args:
+        demand: the requests of its containers.
+        largest_card: memory blocks of the largest card; 0 if unknown.
+        in_blocks: whether the author wrote memory in blocks, and may have meant MiB.
+    """
+    for container in demand.containers:
+        for line in _about_memory(container, largest_card, in_blocks=in_blocks):
+            yield f"container {short(container.name)}: {line}"
+
+
+def _about_memory(
+    container: ContainerDemand, largest_card: int, *, in_blocks: bool
+) -> Iterator[str]:
     blocks = container.demand.most_per_card(Resource.MEMORY)
     in_mib = ceil(blocks * _MIB / USUAL_BLOCK)
     if container.demand.is_share and 0 < largest_card < blocks:
-        hint = f": {blocks} MiB are {in_mib} of 256 MiB" if blocks * _MIB >= USUAL_BLOCK else ""
+        large = in_blocks and blocks * _MIB >= USUAL_BLOCK
+        hint = f": {blocks} MiB are {in_mib} of 256 MiB" if large else ""
         each = _of_each(container)
         yield f"{blocks} memory blocks{each}, but the largest known card has {largest_card}{hint}"
-    elif not largest_card and blocks > _LARGEST_CARD:
+    elif in_blocks and not largest_card and blocks > _LARGEST_CARD:
         size = f"{blocks * USUAL_BLOCK // _GIB} GiB on one card"
         yield f"{blocks} memory blocks of 256 MiB are {size}: {blocks} MiB are {in_mib}"
 

@@ -18,7 +18,12 @@ from webhook.admission.dialects.translation import translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import ReadPod, read_pod
-from webhook.admission.warnings import about_environment, about_runtime_class, advise
+from webhook.admission.warnings import (
+    about_environment,
+    about_memory,
+    about_runtime_class,
+    advise,
+)
 
 _SPEC_TEMPLATE = ("spec", "template")
 _TEMPLATES = {
@@ -97,11 +102,11 @@ def decide_workload(
             (
                 *warnings,
                 *adjusted.warnings,
+                *about_memory(demand, options.largest_card, in_blocks=not translated.changes),
                 *advise(
                     demand,
                     annotations_of(adjusted.pod),
                     names=names,
-                    largest_card=options.largest_card,
                     path=path,
                 ),
                 *about_environment(template.get("spec"), demand),

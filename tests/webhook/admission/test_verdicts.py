@@ -1,14 +1,12 @@
 """What a verdict is called, and what it warns of."""
 
-from typing import Any
-
 import pytest
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.errors import FieldError, FieldFault
 from contract.names import Names
 from webhook.admission.decision import Decision, bounded
-from webhook.admission.warnings import advise
+from webhook.admission.warnings import about_memory, advise
 
 
 def test_ten_warnings_are_shown_and_the_eleventh_turns_the_tenth_into_a_count() -> None:
@@ -40,11 +38,15 @@ NAMES = Names()
 
 
 def _advise(
-    *asked: Demand, annotations: dict[str, object] | None = None, name: str = "main", **given: Any
+    *asked: Demand,
+    annotations: dict[str, object] | None = None,
+    name: str = "main",
+    largest_card: int = 0,
 ) -> list[str]:
     containers = (ContainerDemand(name, ContainerKind.MAIN, 0, demand) for demand in asked)
-    known: dict[str, Any] = {"largest_card": 0, "path": ""} | given
-    return list(advise(PodDemand(tuple(containers)), annotations or {}, names=NAMES, **known))
+    demand = PodDemand(tuple(containers))
+    memory = about_memory(demand, largest_card, in_blocks=True)
+    return [*memory, *advise(demand, annotations or {}, names=NAMES)]
 
 
 @pytest.mark.parametrize(

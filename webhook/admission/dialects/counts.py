@@ -22,8 +22,8 @@ class CountedContainer:
         name: as warnings show it.
         path: path of its limits.
         resources: the names that its limits or requests have.
-        counts: the count of each name that was looked for, 0 if it is absent; ``None`` if one
-            cannot be read.
+        counts: the count of each name that was looked for, 0 if it is absent (names of a prefix
+            are left out then); ``None`` if one cannot be read.
         errors: why not.
     """
 
@@ -42,7 +42,7 @@ class CountedContainer:
 
 
 def count_containers(
-    pod: Mapping[str, Any], names: Sequence[str], *, path: str
+    pod: Mapping[str, Any], names: Sequence[str], *, path: str, prefix: str | None = None
 ) -> Iterator[CountedContainer]:
     """Walk the containers that name any of these resources, in the kubelet's order of admission.
 
@@ -53,14 +53,19 @@ def count_containers(
         pod: a pod or a template as decoded JSON, possibly hostile.
         names: the resources.
         path: prefix of ``spec`` in paths.
+        prefix: names that begin so are looked for, too.
     """
     for field, index, container in walk_containers(pod.get("spec")):
+        if not container.get("resources"):  # first, because a pod may have thousands
+            continue
         limits, requests = listings_of(container)
         present = tuple(each for each in names if each in limits or each in requests)
+        if prefix is not None:
+            present += tuple(each for each in {**limits, **requests} if each.startswith(prefix))
         if not present:
             continue
         where = f"{path}spec.{field}[{index}].resources"
-        counts = dict.fromkeys(names, 0)
+        counts = dict.fromkeys((*names, *present), 0)
         errors = []
         for name in present:
             read = _read_count(limits, requests, name, where)
@@ -87,6 +92,8 @@ def _read_count(
     number = parse_quantity(value)
     if number is None or number.denominator != 1 or not 0 <= number <= LARGEST_COUNT:
         detail, rule = f"must be a whole number from 0 to {LARGEST_COUNT}", "not-a-count"
+        if number is not None and number > LARGEST_COUNT and str(value)[-1:].isalpha():
+            detail += ", not bytes"
         return FieldError(
             f"{path}.{listing}[{name}]", FieldFault.INVALID, detail, rule, quote(value)
         )

@@ -22,6 +22,7 @@ What its code means, and what becomes of it:
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 from contract.demand import CORES_PER_CARD
@@ -34,6 +35,8 @@ _CORES: Final = ("elasticgpu.io/gpu-core", "elasticgpu.com/gpu-core")
 _MEMORY: Final = ("elasticgpu.io/gpu-memory", "elasticgpu.com/gpu-memory")
 _STAMPS = ("elasticgpu.io/assumed", "elasticgpu.io/container-")
 _CLAIM = "egpuc.elasticgpu.io/"
+_MOST_CLAIMS = 32
+"""Most errors for claims of one pod: a hostile one may have thousands."""
 
 
 def read_elastic_gpu(pod: Mapping[str, Any], *, path: str) -> Reading | None:
@@ -52,8 +55,7 @@ def read_elastic_gpu(pod: Mapping[str, Any], *, path: str) -> Reading | None:
             "elastic-gpu-claim",
             quote(given[key]),
         )
-        for key in given
-        if key.startswith(_CLAIM)
+        for key in islice((key for key in given if key.startswith(_CLAIM)), _MOST_CLAIMS)
     ]
     found = tuple(count_containers(pod, (*_CORES, *_MEMORY), path=path))
     if not found and not errors:

@@ -26,7 +26,7 @@ from typing import Any, Final
 from contract.errors import FieldError, FieldFault, quote
 from webhook.admission.annotations import annotations_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers
-from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.reading import MOST_MIB, CardRequest, ContainerReading, Reading
 
 GIB: Final = 1024
 """MiB of a unit of ``gpu-mem``, unless the device plugin has ``--memory-unit=MiB``."""
@@ -34,8 +34,6 @@ GIB: Final = 1024
 _MEMORY, _COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 _CORES = "aliyun.com/gpu-core.percentage"
 _STAMPS = "ALIYUN_COM_GPU_MEM_"
-_MOST_MIB = 2**20
-"""More memory than any card has."""
 
 
 def read_gpushare(pod: Mapping[str, Any], *, path: str, memory_unit: int = GIB) -> Reading | None:
@@ -88,7 +86,7 @@ def _check(container: CountedContainer, memory_unit: int) -> Iterator[FieldError
             "vcuda-memory and the annotation gpu-cards-<container>"
         )
         yield container.refuse(_COUNT, detail, "memory-of-several-cards")
-    if memory * memory_unit > _MOST_MIB:
+    if memory * memory_unit >= MOST_MIB:
         detail = "more than any card has" + (
             f": it is counted in GiB, {memory} MiB are {-(-memory // GIB)}"
             if memory_unit == GIB

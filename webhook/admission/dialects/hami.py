@@ -127,6 +127,9 @@ def _read_annotations(annotations: AnnotationReader, requests: Iterable[CardRequ
         annotations.refuse(_MODE, NOT_THE_LIBRARY, "not-hami-core")
     if annotations.get(_WEIGHTS):
         annotations.warnings.append(f"{_WEIGHTS} is not kept")
+    for key in (_MEMORY, _PERCENT, _CORES):  # its issue 2862
+        if annotations.get(key):
+            annotations.warnings.append(f"annotation {key} is not read, as in HAMi: write limits")
 
 
 def strip_vendor(types: str) -> str:

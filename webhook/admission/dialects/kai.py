@@ -15,6 +15,8 @@ What its code means, and what becomes of it (``pkg/`` of NVIDIA/KAI-Scheduler):
 - ``runai/shared-gpu-configmap`` is there after KAI's own webhook was called first, or in a copy of
   a pod. It has added a ConfigMap to the container that only KAI's binder creates: refused, because
   the container would wait for it for ever.
+- ``kai.scheduler/gpu-compute-sharing-mode``, and ``kai.scheduler/container.<name>.gpu-memory...``
+  with a limit above the part, came with KAI 0.18 (its issues 1524 and 2191): not kept, a warning.
 - ``received-resource-type`` is a stamp of its binder: removed.
 - ``spec.schedulerName: kai-scheduler`` stays, because its queues (label ``kai.scheduler/queue``)
   are an admin's quotas, which no webhook should bypass. But they do not count the pod's cards, and
@@ -23,6 +25,7 @@ What its code means, and what becomes of it (``pkg/`` of NVIDIA/KAI-Scheduler):
 
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 from contract.demand import LARGEST_COUNT
@@ -36,6 +39,9 @@ from webhook.admission.dialects.reading import CardRequest, ContainerReading, Fi
 _FRACTION, _MEMORY = "gpu-fraction", "gpu-memory"
 _CARDS, _CONTAINER = "gpu-fraction-num-devices", "gpu-fraction-container-name"
 _MPS, _CONFIG_MAP, _STAMP = "mps", "runai/shared-gpu-configmap", "received-resource-type"
+_LATER = ("kai.scheduler/gpu-compute-sharing-mode", "kai.scheduler/container.")
+_MOST_LATER = 8
+"""Most annotations of KAI 0.18 that are named: a hostile pod may have thousands."""
 _WHOLE = "nvidia.com/gpu"
 _SCHEDULER = "kai-scheduler"
 _LONGEST_COUNT = len(str(LARGEST_COUNT))
@@ -63,6 +69,9 @@ def read_kai(pod: Mapping[str, Any], *, path: str) -> Reading | None:
         annotations.refuse(_CONFIG_MAP, detail, "kai-config-map")
     if annotations.get(_MPS) == "true":
         annotations.warnings.append(f"{_MPS} is not kept: MPS is set up on nodes")
+    for key in islice((each for each in given if each.startswith(_LATER)), _MOST_LATER):
+        annotations.get(key)
+        annotations.warnings.append(f"{key} is not kept")
     annotations.get(_STAMP)
     where = _find_container(pod, annotations)
     errors = (*annotations.errors, *_find_whole_cards(pod, path))

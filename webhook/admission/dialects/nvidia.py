@@ -5,12 +5,10 @@ nothing about memory or computing time then (``api/config/v1/replicas.go``). Her
 """
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 from contract.errors import FieldError
 from contract.other_systems import MIG_PREFIX, NVIDIA
-from contract.requests import listings_of, walk_containers
 from webhook.admission.dialects.counts import CountedContainer, count_containers
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
 
@@ -29,7 +27,7 @@ def read_nvidia(pod: Mapping[str, Any], *, path: str) -> Reading | None:
         pod: a pod or a template as decoded JSON, possibly hostile.
         path: prefix of ``metadata`` and ``spec`` in paths.
     """
-    found = tuple(count_containers(pod, (*NVIDIA, *_find_instances(pod)), path=path))
+    found = tuple(count_containers(pod, NVIDIA, path=path, prefix=MIG_PREFIX))
     if not found:
         return None
     containers = []
@@ -40,12 +38,6 @@ def read_nvidia(pod: Mapping[str, Any], *, path: str) -> Reading | None:
         request = CardRequest(cards) if cards else None
         containers.append(ContainerReading(each.field, each.index, request, each.resources))
     return Reading(tuple(containers), errors=tuple(errors))
-
-
-def _find_instances(pod: Mapping[str, Any]) -> list[str]:
-    listings = (listings_of(container) for *_, container in walk_containers(pod.get("spec")))
-    names = dict.fromkeys(chain.from_iterable(chain.from_iterable(listings)))
-    return [each for each in names if each.startswith(MIG_PREFIX)]
 
 
 def _refuse_parts(container: CountedContainer) -> Iterator[FieldError]:

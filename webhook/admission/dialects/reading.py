@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from contract.errors import FieldError
+
+MOST_MIB: Final = 2**20
+"""More memory than any card has."""
 
 Field: TypeAlias = Literal["initContainers", "containers"]
 

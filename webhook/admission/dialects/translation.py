@@ -26,14 +26,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from contract.demand import CORES_PER_CARD
+from contract.demand import CORES_PER_CARD, LARGEST_COUNT
 from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
+from contract.other_systems import MIG_PREFIX, RESOURCES
 from contract.quantity import parse_quantity
-from contract.requests import listings_of, walk_containers
+from contract.requests import MOST_CARDS, listings_of, walk_containers
+from contract.text import format_count
 from webhook.admission.annotations import annotations_of
 from webhook.admission.decision import Operation, short
-from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.reading import MOST_MIB, CardRequest, ContainerReading, Reading
 from webhook.admission.dialects.registry import Dialect, read_dialects
 from webhook.admission.options import AdmissionOptions
 from webhook.admission.patches import remove_value, set_value
@@ -121,9 +123,32 @@ def _refuse_mixtures(
         _, where, value = _first_name(pod, also, path)
         detail = f"is of {other}, {beside}: write the names of one system"
         yield FieldError(where, FieldFault.INVALID, detail, "mixed-systems", value)
+    refused = {each.path for each in reading.errors}
+    for where, value in islice(_find_unread(pod, readings), _MOST_MIXED):
+        if f"{path}{where}" not in refused:
+            detail = f"is not read as a name of {dialect}, {beside}: write the names of one system"
+            yield FieldError(f"{path}{where}", FieldFault.INVALID, detail, "mixed-systems", value)
     for where, value in islice(_find_ours(pod, names), _MOST_MIXED):
         detail = f"{beside}: write the names of one system"
         yield FieldError(f"{path}{where}", FieldFault.INVALID, detail, "mixed-systems", value)
+
+
+def _find_unread(
+    pod: Mapping[str, Any], readings: Mapping[Dialect, Reading]
+) -> Iterator[tuple[str, str]]:
+    """Yield path and value of requests in names of systems that are not accepted.
+
+    Only those in containers that are translated: no node would have the rest of them.
+    """
+    read = {name for each in readings.values() for one in each.containers for name in one.resources}
+    for each in next(iter(readings.values())).containers:
+        container = pod["spec"][each.field][each.index]
+        for listing, counts in zip(("limits", "requests"), listings_of(container), strict=True):
+            for name, value in counts.items():
+                known = name in RESOURCES or name.startswith(MIG_PREFIX)
+                if known and name not in read and parse_quantity(value) != 0:
+                    where = f"spec.{each.field}[{each.index}].resources.{listing}[{name}]"
+                    yield where, quote(value)
 
 
 def _find_ours(pod: Mapping[str, Any], names: Names) -> Iterator[tuple[str, str]]:
@@ -160,9 +185,28 @@ def _find_errors(
 ) -> Iterator[FieldError]:
     """Yield what keeps a container's request from being written in our names."""
     request = reading.request
-    if request is None or _is_whole(request):
+    if request is None:
         return
     where = f"{path}spec.{reading.field}[{reading.index}]"
+    whole = _is_whole(request)
+    if request.cards > (most := LARGEST_COUNT // CORES_PER_CARD if whole else MOST_CARDS):
+        yield FieldError(
+            f"{where}.resources",
+            FieldFault.INVALID,
+            f"must be at most {most}" + ("" if whole else ", for parts of cards"),
+            "too-many-cards",
+            format_count(request.cards, "card"),
+        )
+    if whole:
+        return
+    if (request.memory or 0) >= MOST_MIB:
+        yield FieldError(
+            f"{where}.resources",
+            FieldFault.INVALID,
+            "is more memory than any card has: it is counted in MiB",
+            "memory-beyond-a-card",
+            f"{request.memory} MiB",
+        )
     if request.memory is None and not options.largest_card:
         yield FieldError(
             f"{where}.resources",
@@ -225,7 +269,7 @@ def _apply(
             changes[names.gpu_cards_of(name)] = str(amounts.split)
         if _is_whole(each.request) and each.request.cores not in (None, CORES_PER_CARD):
             cores = each.request.cores
-            lost.append(f"{where}: all memory of a card with {cores} cores is a whole card")
+            lost.append(f"{where}: has all memory, so whole cards instead of {cores} cores of each")
     if len({amounts.unlimited for _, amounts in converted if amounts and amounts.memory}) > 1:
         lost.append("no share of this pod is limited to its cores: vcuda-core-limit is the pod's")
     original = _keep_original(pod, dialect, reading)
@@ -298,23 +342,16 @@ def _replace_counts(
 ) -> tuple[dict[str, Any], list[Operation]]:
     """Return a container with our counts in limits, and in requests if it has any."""
     given = container.get("resources")
-    if not isinstance(given, Mapping):
-        resources = {"limits": ours}
-        operation = set_value((*steps, "resources"), resources)
-        return {**container, "resources": resources}, [operation]
-    changed = dict(given)
-    operations: list[Operation] = []
+    changed = dict(given) if isinstance(given, Mapping) else {}
     for listing in ("limits", "requests"):
-        where, counts = (*steps, "resources", listing), given.get(listing)
+        counts = changed.get(listing)
         if isinstance(counts, Mapping):
             kept = {name: value for name, value in counts.items() if name not in theirs}
             changed[listing] = {**kept, **ours}
-            operations += [remove_value((*where, each)) for each in theirs if each in counts]
-            operations += [set_value((*where, name), value) for name, value in ours.items()]
         elif listing == "limits" and ours:
             changed[listing] = ours
-            operations.append(set_value(where, ours))
-    return {**container, "resources": changed}, operations
+    # One operation for each container: a pod may have thousands.
+    return {**container, "resources": changed}, [set_value((*steps, "resources"), changed)]
 
 
 def _switch_limit_off(

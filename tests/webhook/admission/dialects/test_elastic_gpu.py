@@ -81,6 +81,11 @@ def test_a_name_under_both_domains_is_refused() -> None:
     assert requests_of(reading) == [None]
 
 
+def test_of_thousands_of_claims_a_few_are_named() -> None:
+    pod = pod_of({}, **{f"egpuc.elasticgpu.io/{each}": "" for each in range(1000)})
+    assert len(read(read_elastic_gpu, pod).errors) == 32
+
+
 def test_a_claim_is_refused() -> None:
     # README of elastic-gpu: the pod has no resources
     pod = pod_of({}, **{"egpuc.elasticgpu.io/test1": "gpushare-egpuc-1"})

@@ -122,9 +122,15 @@ def test_what_is_refused(limits: dict[str, Any], error: str) -> None:
 
 
 def test_memory_beyond_a_card_in_mib() -> None:
-    reading = read(read_gpushare, pod_of({MEMORY: 2**20 + 1}), memory_unit=1)
+    reading = read(read_gpushare, pod_of({MEMORY: 2**20}), memory_unit=1)
     assert errors_of(reading) == (
-        f'{LIMITS}[{MEMORY}]: Invalid value: "1048577": more than any card has, in MiB'
+        f'{LIMITS}[{MEMORY}]: Invalid value: "1048576": more than any card has, in MiB'
+    )
+    # as in the extender's issue 76, whose plugin counts MiB
+    reading = read(read_gpushare, pod_of({MEMORY: 1024}))
+    assert errors_of(reading) == (
+        f'{LIMITS}[{MEMORY}]: Invalid value: "1024": more than any card has: it is counted in '
+        "GiB, 1024 MiB are 1"
     )
 
 
@@ -153,7 +159,7 @@ def test_no_limits_raise(limits: list[dict[str, Any]]) -> None:
     check_any_reading(read_gpushare, pod_of(*limits))
 
 
-@given(st.lists(st.integers(0, 1024), min_size=1, max_size=5), st.sampled_from([1, 1024]))
+@given(st.lists(st.integers(0, 1023), min_size=1, max_size=5), st.sampled_from([1, 1024]))
 def test_the_pods_memory_is_the_sum_of_its_containers(memory: list[int], unit: int) -> None:
     reading = read(read_gpushare, pod_of(*({MEMORY: each} for each in memory)), memory_unit=unit)
     assert not reading.errors

@@ -104,7 +104,10 @@ def test_a_pod_that_requests_nothing_is_left_alone(limits: Json) -> None:
         ),
         (
             {GPU: 1, MEM: "8Gi"},
-            f'{LIMITS}[{MEM}]: Invalid value: "8Gi": must be a whole number from 0 to 2147483647',
+            (
+                f'{LIMITS}[{MEM}]: Invalid value: "8Gi": must be a whole number from 0 to '
+                "2147483647, not bytes"
+            ),
         ),
         (
             {GPU: 1, MEM: -1},
@@ -118,14 +121,6 @@ def test_a_pod_that_requests_nothing_is_left_alone(limits: Json) -> None:
 )
 def test_a_count_that_cannot_be_kept_is_refused(limits: Json, error: str) -> None:
     assert errors_of(pod_of(limits)) == [error]
-
-
-def test_more_cards_than_a_share_may_have_are_refused_by_our_own_rule() -> None:
-    (error,) = errors_of(pod_of({GPU: 17, MEM: 3000, CORES: 30}))
-    assert error == (
-        'metadata.annotations[tencent.com/gpu-cards-c0]: Invalid value: "17": must be a whole '
-        "number from 1 to 16"
-    )
 
 
 @pytest.mark.parametrize(
@@ -206,7 +201,7 @@ def test_whole_cards_are_idle_when_they_are_chosen_so_mutex_is_kept() -> None:
 
 def test_a_card_whose_memory_is_all_taken_is_taken_whole() -> None:
     assert warnings_of(pod_of({GPU: 1, CORES: 30})) == (
-        "container c0: all memory of a card with 30 cores is a whole card",
+        "container c0: has all memory, so whole cards instead of 30 cores of each",
     )
 
 
@@ -312,3 +307,13 @@ def test_issue_886_a_container_without_limits_gets_them() -> None:
     assert warnings_of(pod) == (
         "container c0: CUDA_DISABLE_CONTROL is not kept: shares have limits",
     )
+
+
+def test_requests_in_annotations_are_not_read_as_in_hami() -> None:
+    pod = pod_of({GPU: "1"}, **{MEM: "4096", CORES: "30"})  # its issue 2862
+    assert became(pod) == [{"cores": 100}]
+    assert warnings_of(pod) == (
+        f"annotation {MEM} is not read, as in HAMi: write limits",
+        f"annotation {CORES} is not read, as in HAMi: write limits",
+    )
+    assert original_of(pod)["annotations"] == {MEM: "4096", CORES: "30"}

@@ -99,6 +99,17 @@ def test_its_scheduler_and_mps_are_warned_of() -> None:
     assert not reading.schedulers
 
 
+def test_what_came_with_kai_0_18_is_warned_of_up_to_eight_times() -> None:
+    limit = "kai.scheduler/container.c0.gpu-memory.portion.limit"
+    pod = kai_pod(gpu_fraction="0.5")
+    pod["metadata"]["annotations"][limit] = "0.8"
+    reading = read(read_kai, pod)
+    assert reading.warnings == (f"{limit} is not kept",)
+    assert set(reading.annotations) == {"gpu-fraction", limit}
+    pod["metadata"]["annotations"] |= {f"kai.scheduler/container.{n}": "" for n in range(99)}
+    assert len(read(read_kai, pod).warnings) == 8
+
+
 NO_FRACTION = "must be more than 0 and less than 1, a part of a card's memory such as 0.5"
 NO_COUNT = "must be a whole number from 1 to 2147483647"
 

@@ -1,7 +1,9 @@
 import pytest
 
+from contract.other_systems import MIG_PREFIX
 from tests.webhook.admission.building import Json, decide
 from tests.webhook.admission.dialects.translating import ACCEPT, became, errors_of, pod_of
+from webhook.admission.dialects.counts import count_containers
 from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions
 
@@ -48,3 +50,12 @@ def test_a_count_that_cannot_be_read_is_one_error_of_both_systems() -> None:
 def test_parts_of_cards_are_left_to_nvidias_plugin_if_only_hami_is_accepted() -> None:
     hami = AdmissionOptions(accept=frozenset({Dialect.HAMI}))
     assert decide(pod_of({MIG: "1", SHARED: 1}), hami).label == "allowed"
+
+
+def test_the_instances_of_other_containers_are_not_counted() -> None:
+    """A hostile pod may have thousands of containers, each with a name of its own."""
+    pod = pod_of(*({f"nvidia.com/mig-{each}": "1"} for each in range(3)))
+    counted = count_containers(pod, [GPU], path="", prefix=MIG_PREFIX)
+    assert [each.counts for each in counted] == [
+        {GPU: 0, f"nvidia.com/mig-{each}": 1} for each in range(3)
+    ]

@@ -141,6 +141,64 @@ def test_names_of_two_systems_are_refused(
     assert errors_of(pod) == [f"{found}{rule}"]  # the API server copies limits
 
 
+@pytest.mark.parametrize(
+    ("accepted", "limits", "other"),
+    [
+        (Dialect.NVIDIA, {GPU: "1"}, MEM),  # HAMi's pods where only NVIDIA's are accepted
+        (Dialect.HAMI, {GPU: "1"}, VOLCANO),
+        (Dialect.HAMI, {GPU: "1", MEM: "3000"}, "nvidia.com/mig-1g.5gb"),
+    ],
+)
+def test_no_container_is_translated_by_half(accepted: Dialect, limits: Json, other: str) -> None:
+    """It would have a card here, and for ever wait for a resource of a system that is not."""
+    options = AdmissionOptions(accept=frozenset({accepted}))
+    (error,) = errors_of(pod_of(limits | {other: "3"}), options)
+    assert error == (
+        f'{LIMITS}[{other}]: Invalid value: "3": is not read as a name of {accepted}, beside '
+        f"{GPU} of {accepted}: write the names of one system"
+    )
+    assert became(pod_of(limits | {other: "0"}), options)[0][other] == 0
+
+
+@pytest.mark.parametrize(
+    ("limits", "error"),
+    [
+        ({GPU: "17", MEM: "1000"}, "17 cards: must be at most 16, for parts of cards"),
+        ({GPU: "21474837"}, "21474837 cards: must be at most 21474836"),
+        (
+            {GPU: "1", MEM: "1Gi"},
+            "1073741824 MiB: is more memory than any card has: it is counted in MiB",
+        ),
+        (
+            {GPU: "16", MEM: "2147483647"},
+            "2147483647 MiB: is more memory than any card has: it is counted in MiB",
+        ),
+    ],
+)
+def test_what_no_node_has_is_refused_in_what_its_author_wrote(limits: Json, error: str) -> None:
+    expected = f"spec.containers[0].resources: Invalid value: {error}"
+    assert errors_of(pod_of(limits)) == [expected]
+
+
+@pytest.mark.parametrize("largest", [96, 0])
+def test_memory_in_mib_is_not_taken_for_mistaken_blocks(largest: int) -> None:
+    pod, options = pod_of({GPU: "1", MEM: "320000"}), replace(ACCEPT, largest_card=largest)
+    line = "container c0: 1250 memory blocks, but the largest known card has 96"
+    assert warnings_of(pod, options) == ((line,) if largest else ())
+    assert decide(translated(pod, options), options).warnings == warnings_of(pod, options)
+    became_of_template = "container c0: translated from hami: vcuda-core 1, vcuda-memory 1250"
+    assert _validate(pod).warnings == (became_of_template, line)
+
+
+def test_a_second_call_does_not_warn_of_the_variable_that_the_first_set() -> None:
+    pod = translated(pod_of({GPU: "1", MEM: "3000"}))
+    assert decide(pod, ACCEPT).warnings == ()
+    # as HAMi's webhook does if its overwriteEnv is on and it is called in between
+    pod["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"})
+    (warning,) = decide(pod, ACCEPT).warnings
+    assert warning == "container c0: env NVIDIA_VISIBLE_DEVICES overrides the node's value"
+
+
 def test_zeros_and_empty_wishes_of_ours_are_no_mixture() -> None:
     pod = pod_of({**SHARES, CORE: "0"}, **{"tencent.com/gpu-policy": ""})
     assert became(pod) == [{"cores": 60, "blocks": 24, "cards": 2}]

@@ -18,6 +18,9 @@ KIND = "AdmissionReview"
 LARGEST_BODY = 8 * 2**20
 """The API server accepts objects up to 3 MiB, and a review contains the object up to twice."""
 
+_MOST_ERRORS = 100
+"""Most errors in a response: the API server does not read one of several MiB."""
+
 _LONGEST_UID = 128
 _LONGEST_OPERATION = 16
 
@@ -142,13 +145,17 @@ def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
     """Build the status of a denial like the API server does (``errors.NewInvalid``).
 
     ``kubectl`` shows the causes, each on a line, and not the message. Events, controllers and
-    older clients show the message.
+    older clients show the message. Of very many errors the last one counts the rest.
     """
+    texts = [(error, str(error).removeprefix(f"{error.path}: ")) for error in errors]
+    if len(texts) > _MOST_ERRORS:
+        more = len(texts) - (_MOST_ERRORS - 1)
+        texts[_MOST_ERRORS - 1 :] = [(errors[-1], f"and {more} more errors like these")]
     return {
         "status": "Failure",
         "code": 422,
         "reason": "Invalid",
-        "message": "; ".join(str(error) for error in errors),
+        "message": "; ".join(f"{error.path}: {text}" for error, text in texts),
         "details": {
             "name": review.name or _own_name(review.object),
             "group": review.target.group,
@@ -156,10 +163,10 @@ def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
             "causes": [
                 {
                     "reason": _CAUSES[error.fault],
-                    "message": str(error).removeprefix(f"{error.path}: "),
+                    "message": text,
                     "field": error.path,
                 }
-                for error in errors
+                for error, text in texts
             ],
         },
     }

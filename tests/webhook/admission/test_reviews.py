@@ -185,6 +185,20 @@ def test_a_denial_is_worded_as_the_api_server_words_its_own(review: Json) -> Non
     }
 
 
+def test_of_very_many_errors_the_last_line_counts_the_rest(review: Json) -> None:
+    errors = tuple(
+        FieldError(f"spec.c[{n}]", FieldFault.REQUIRED, "say it", "x") for n in range(4000)
+    )
+    status = _answer(review, Decision(errors=errors))["status"]
+    causes = status["details"]["causes"]
+    assert [each["field"] for each in causes[:99]] == [f"spec.c[{n}]" for n in range(99)]
+    assert [each["message"] for each in causes[98:]] == [
+        "Required value: say it",
+        "and 3901 more errors like these",
+    ]
+    assert status["message"].endswith("; spec.c[3999]: and 3901 more errors like these")
+
+
 @pytest.mark.parametrize(
     ("metadata", "name"),
     [

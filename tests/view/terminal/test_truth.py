@@ -398,6 +398,8 @@ def test_a_server_that_is_busy_is_asked_again_when_it_wants(
 def test_an_interrupt_ends_the_wait_for_a_busy_server(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # A shell starts background jobs with it ignored.
+    given = signal.signal(signal.SIGINT, signal.default_int_handler)
     api.fail(Fault(429, retry_after="3600"))
     since = len(api.requests)
 
@@ -409,6 +411,7 @@ def test_an_interrupt_ends_the_wait_for_a_busy_server(
         interruption = pool.submit(interrupt)
         assert run(capsys, "nodes").code == 130
         interruption.result()
+    signal.signal(signal.SIGINT, given)
 
 
 def test_a_wait_beyond_the_time_limit_is_not_begun(

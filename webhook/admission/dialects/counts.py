@@ -1,6 +1,6 @@
 """Counts of another system's resources in a container's limits and requests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ from contract.errors import FieldError, FieldFault, quote
 from contract.quantity import parse_quantity
 from contract.requests import listings_of, walk_containers
 from webhook.admission.decision import short
-from webhook.admission.dialects.reading import Field
+from webhook.admission.dialects.reading import CardRequest, ContainerReading, Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,28 @@ def count_containers(
             None if errors else counts,
             tuple(errors),
         )
+
+
+def read_containers(
+    found: Iterable[CountedContainer],
+    read: Callable[[CountedContainer, Mapping[str, int]], CardRequest | None],
+    find_errors: Callable[[CountedContainer], Iterable[FieldError]],
+) -> tuple[tuple[ContainerReading, ...], tuple[FieldError, ...]]:
+    """Read containers one by one; those with errors have no request.
+
+    Args:
+        found: the containers.
+        read: returns what a container requests, by its counts.
+        find_errors: returns what is wrong with counts that can be read.
+    """
+    containers: list[ContainerReading] = []
+    errors: list[FieldError] = []
+    for each in found:
+        wrong = (*each.errors, *find_errors(each))
+        errors += wrong
+        request = None if wrong or each.counts is None else read(each, each.counts)
+        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    return tuple(containers), tuple(errors)
 
 
 def _read_count(

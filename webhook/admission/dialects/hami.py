@@ -20,8 +20,8 @@ from contract.wishes import POLICIES
 from webhook.admission.annotations import annotations_of
 from webhook.admission.decision import short
 from webhook.admission.dialects.annotation_reader import AnnotationReader
-from webhook.admission.dialects.counts import CountedContainer, count_containers
-from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
+from webhook.admission.dialects.reading import CardRequest, Reading
 
 _COUNT = "nvidia.com/gpu"
 _MEMORY = "nvidia.com/gpumem"
@@ -62,16 +62,10 @@ def read_hami(pod: Mapping[str, Any], *, path: str) -> Reading | None:
     if not found:
         return None
     annotations = AnnotationReader(annotations_of(pod), path)
-    containers = []
-    errors: list[FieldError] = []
-    for each in found:
-        wrong = (*each.errors, *_find_errors(each))
-        errors += wrong
-        request = None if wrong or each.counts is None else _read_request(each, each.counts)
-        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    containers, errors = read_containers(found, _read_request, _find_errors)
     _read_annotations(annotations, [each.request for each in containers if each.request])
     return Reading(
-        containers=tuple(containers),
+        containers=containers,
         wishes=annotations.wishes,
         annotations=tuple(annotations.read),
         errors=(*errors, *annotations.errors),

@@ -42,8 +42,8 @@ from contract.wishes import POLICIES
 from webhook.admission.annotations import annotations_of
 from webhook.admission.decision import short
 from webhook.admission.dialects.annotation_reader import AnnotationReader
-from webhook.admission.dialects.counts import CountedContainer, count_containers
-from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
+from webhook.admission.dialects.reading import CardRequest, Reading
 
 _NUMBER, _CORES, _MEMORY = (f"nvidia.com/vgpu-{each}" for each in ("number", "cores", "memory"))
 _MOST_CARDS = 16  # MaxDeviceCount in util/shmem.go
@@ -80,16 +80,10 @@ def read_vgpu_manager(pod: Mapping[str, Any], *, path: str) -> Reading | None:
     if not found:
         return None
     annotations = AnnotationReader(annotations_of(pod), path)
-    containers = []
-    errors: list[FieldError] = []
-    for each in found:
-        wrong = (*each.errors, *_find_errors(each))
-        errors += wrong
-        request = None if wrong or each.counts is None else _read_request(each.counts)
-        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    containers, errors = read_containers(found, _read_request, _find_errors)
     _read_annotations(annotations, [each.request.cards for each in containers if each.request])
     return Reading(
-        containers=tuple(containers),
+        containers=containers,
         wishes=annotations.wishes,
         annotations=tuple(annotations.read),
         errors=(*errors, *annotations.errors),
@@ -104,7 +98,7 @@ def _find_errors(container: CountedContainer) -> Iterator[FieldError]:
             yield container.refuse(name, f"must be at most {most}, as in vgpu-manager", "too-large")
 
 
-def _read_request(counts: Mapping[str, int]) -> CardRequest | None:
+def _read_request(_: CountedContainer, counts: Mapping[str, int]) -> CardRequest | None:
     number, cores, memory = counts[_NUMBER], counts[_CORES], counts[_MEMORY]
     if not (number or cores or memory):
         return None

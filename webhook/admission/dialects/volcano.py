@@ -19,9 +19,9 @@ from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
 from webhook.admission.annotations import annotations_of
 from webhook.admission.dialects.annotation_reader import AnnotationReader
-from webhook.admission.dialects.counts import CountedContainer, count_containers
+from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
 from webhook.admission.dialects.hami import NOT_THE_LIBRARY, TYPES, strip_vendor
-from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.reading import CardRequest, Reading
 
 _COUNT = "volcano.sh/vgpu-number"
 _MEMORY = "volcano.sh/vgpu-memory"
@@ -47,16 +47,10 @@ def read_volcano(pod: Mapping[str, Any], *, path: str) -> Reading | None:
     if not found:
         return None
     annotations = AnnotationReader(annotations_of(pod), path)
-    containers = []
-    errors: list[FieldError] = []
-    for each in found:
-        wrong = (*each.errors, *_find_errors(each))
-        errors += wrong
-        request = None if wrong or each.counts is None else _read_request(each, each.counts)
-        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    containers, errors = read_containers(found, _read_request, _find_errors)
     _read_annotations(annotations)
     return Reading(
-        containers=tuple(containers),
+        containers=containers,
         wishes=annotations.wishes,
         annotations=tuple(annotations.read),
         errors=(*errors, *annotations.errors),

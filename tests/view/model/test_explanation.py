@@ -390,7 +390,31 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
                 "write tencent.com/vcuda-core, tencent.com/vcuda is not served here; "
                 "write tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve "
                 "nvidia.com/gpu; write tencent.com/vcuda-core in limits (100 is one card): "
-                "gpu-turnstile does not serve gpu-fraction"
+                "gpu-turnstile does not serve gpu-fraction; or, where pods of that system are "
+                "accepted (docs/install.md#pods-of-other-systems): kubectl create --dry-run=server "
+                "-o yaml -f FILE | kubectl gpu fit -f -"
+            ),
+        ),
+        (
+            {
+                "kind": "Deployment",
+                "metadata": {"name": "a"},
+                "spec": {
+                    "template": {
+                        "spec": {
+                            "containers": [
+                                {"resources": {"limits": {"elasticgpu.io/gpu-memory": "512"}}}
+                            ]
+                        }
+                    }
+                },
+            },
+            (
+                'Deployment "a" requests no GPU: no container has tencent.com/vcuda-core in its '
+                "limits; write tencent.com/vcuda-memory (in blocks): gpu-turnstile does not serve "
+                "elasticgpu.io/gpu-memory; or, where pods of that system are accepted "
+                "(docs/install.md#pods-of-other-systems): kubectl create --dry-run=server -f FILE "
+                "warns of what they become"
             ),
         ),
     ],

@@ -1,6 +1,6 @@
-import json
 """One pod's way and a manifest's prospects, in the words that people read."""
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -138,8 +138,10 @@ def test_a_pods_unread_wishes_are_named_with_what_to_write() -> None:
                 "annotations": {"nvidia.com/use-gputype": "A100,T4"},
                 "schedulerName": "hami-scheduler",
             },
-            "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
-            "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler",
+            (
+                "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
+                "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler"
+            ),
         ),
         ({"dialect": "kai", "annotations": {"gpu-memory": "9"}}, "kai: gpu-memory=9"),
         ({"dialect": 1, "resources": [], "annotations": {"a": {}}}, "1: a={}"),

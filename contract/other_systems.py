@@ -37,6 +37,11 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "volcano.sh/vgpu-cores": Resource.CORE,
     "volcano.sh/vgpu-memory": Resource.MEMORY,
     "volcano.sh/vgpu-memory-percentage": Resource.MEMORY,
+    # elastic-gpu: its README has the first domain, its code the second
+    "elasticgpu.io/gpu-core": Resource.CORE,
+    "elasticgpu.io/gpu-memory": Resource.MEMORY,
+    "elasticgpu.com/gpu-core": Resource.CORE,
+    "elasticgpu.com/gpu-memory": Resource.MEMORY,
     # Koordinator
     "koordinator.sh/gpu-core": Resource.CORE,
     "koordinator.sh/gpu-memory": Resource.MEMORY,

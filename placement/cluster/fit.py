@@ -182,7 +182,9 @@ def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unsched
     kind, kinds = _card_nouns(wishes)
     for need in pod_class.needs:
         if len(cards.fitting(free, need)) < need.demand.cards:
-            return Unschedulable(_too_full(need, kind, kinds), unresolvable=False)
+            uncounted = cards.for_shares and not may_share(need.demand)
+            besides = ", not counting MIG instances" * bool(uncounted)
+            return Unschedulable(_too_full(need, kind, kinds) + besides, unresolvable=False)
     reason = f"no {kind} is left for one of {len(pod_class.needs)} containers"
     largest = max(pod_class.needs, key=lambda need: need.demand.cards)
     if wishes.link and largest.demand.cards > 1:

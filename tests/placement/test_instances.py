@@ -18,7 +18,7 @@ from agent.errors import PlacementError
 from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes
-from placement.cluster.fit import Fit, check
+from placement.cluster.fit import Fit, Unschedulable, check
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import Node, parse_node
 from placement.cluster.plan import plan_pod
@@ -128,6 +128,21 @@ ONLY = "only MIG instances, which use-gpu-type or use-gpu-uuid must name for suc
 def test_who_gets_an_instance(pod: PodInfo, models: Sequence[str], expected: str) -> None:
     found = reason(pod, *models)
     assert found == expected if expected != "-" else found
+
+
+def test_a_reason_does_not_deny_what_is_free_on_instances() -> None:
+    """Beside a full card a view shows instances with 100 cores free."""
+    node = node_of(inventory(A100, SMALL))
+    instance = node.sizes[1]
+    whole, share = pod_of((100, 0)), pod_of((50, 20))
+    found = [
+        check(each.pod_class, NodeSnapshot(node, (Amounts(0, 0), instance)))
+        for each in (whole, share)
+    ]
+    assert [each.reason for each in found if isinstance(each, Unschedulable)] == [
+        "no card has 100 cores free, not counting MIG instances",
+        "no card has 50 cores and 20 blocks free",
+    ]
 
 
 def test_a_share_leaves_whole_cards_whole() -> None:

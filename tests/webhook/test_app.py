@@ -15,6 +15,8 @@ from contract.stamps import OrderStamp
 from tests.common.serving.through import client_of
 from tests.examples import share
 from webhook.access_log import AccessLog
+from webhook.admission.dialects.registry import Dialect
+from webhook.admission.options import AdmissionOptions
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.admission.routes import make_routes
 from webhook.app import ReviewHandler, create_app
@@ -48,6 +50,22 @@ def test_a_binding_is_stamped(client: Client, review: Json) -> None:
     (operation,) = json.loads(base64.b64decode(response["patch"]))
     assert operation["path"] == "/metadata/annotations"
     assert operation["value"]["tencent.com/predicate-node"] == "n1"
+
+
+@pytest.mark.parametrize(
+    ("path", "patched"), [("/mutate/pods", False), ("/mutate/pods/dialects", True)]
+)
+def test_a_pod_of_another_system_is_translated_only_where_its_entry_sends_it(
+    names: Names, stamp: Stamp, review: Json, path: str, patched: bool
+) -> None:
+    """The entry for our own pods reaches namespaces where nobody wants a translation, too."""
+    options = AdmissionOptions(accept=frozenset({Dialect.NVIDIA}))
+    routes = make_routes(names=names, stamp=stamp, options=options)
+    resources = {"limits": {"nvidia.com/gpu": "1"}}
+    review["request"]["object"]["spec"]["containers"][0]["resources"] = resources
+    response = client_of(create_app(ReviewHandler(routes))).post(path, json=review)
+    answer = json.loads(response.text)["response"]
+    assert (answer["allowed"], "patch" in answer) == (True, patched)
 
 
 def test_a_workload_is_judged(client: Client, review: Json) -> None:

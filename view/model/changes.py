@@ -93,14 +93,24 @@ def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     return ""
 
 
-def how_to_make(changes: Sequence[SuggestedChange]) -> str:
-    """Explain how to apply changes of the manifest; empty if there are none."""
+def how_to_make(changes: Sequence[SuggestedChange], *, translated: bool = False) -> str:
+    """Explain how to apply changes of the manifest; empty if there are none.
+
+    Args:
+        changes: all that are shown.
+        translated: whether the manifest has another system's names.
+    """
     if not any(each.by == "author" for each in changes):
         return ""
-    return (
+    text = (
         "To apply a change of the manifest, delete the pod and create it again; "
         "for a Deployment, apply the changed manifest."
     )
+    others = (
+        " Its author wrote another system's names: write the change in these, or all in ours, as "
+        "a pod with both is denied."
+    )
+    return text + others if translated else text
 
 
 class _ChangeSearch:

@@ -37,7 +37,11 @@ _TEMPLATES = {
 }
 _MOST_COUNTED = 10_000
 
-_ACCEPT = "or accept pods of that system: docs/install.md#pods-of-other-systems"
+_DOCS = "docs/install.md#pods-of-other-systems"
+_ACCEPT = f"or accept pods of that system: {_DOCS}"
+_DRY_RUN = f"or, where pods of that system are accepted ({_DOCS}): kubectl create --dry-run=server"
+_FIT_POD = f"{_DRY_RUN} -o yaml -f FILE | kubectl gpu fit -f -"
+_FIT_WORKLOAD = f"{_DRY_RUN} -f FILE warns of what they become"
 
 
 class InvalidManifest(ValueError):
@@ -138,7 +142,8 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
     metadata = {"name": name or prefix, "namespace": namespace, "annotations": annotations}
     facts = read_pod_facts({"metadata": metadata, "spec": spec}, names)
     if facts is None:
-        raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names)}')
+        other_way = _FIT_POD if kind == "Pod" else _FIT_WORKLOAD
+        raise InvalidManifest(f'{kind} "{name}" {requests_none(pod, names, other_way=other_way)}')
     errors = _errors(facts.info.errors, find_misnamed(pod, names))
     facts = replace(facts, info=replace(facts.info, errors=errors))
     replicas = counted if kind != "Pod" and type(counted) is int else 1
@@ -168,12 +173,18 @@ def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str
     return tuple(map(clamp, found))
 
 
-def requests_none(pod: Mapping[str, Any], names: Names) -> str:
-    """Return that a pod or template requests no GPU, and what to write if it seems to."""
+def requests_none(pod: Mapping[str, Any], names: Names, *, other_way: str = _ACCEPT) -> str:
+    """Return that a pod or template requests no GPU, and what to write if it seems to.
+
+    Args:
+        pod: the pod or template, possibly hostile.
+        names: our resources and annotations.
+        other_way: what else to do with requests in another system's names.
+    """
     text = f"requests no GPU: no container has {names.core} in its limits"
     misnamed = find_misnamed(pod, names)
-    accept = (_ACCEPT,) if any(each.unit for each in misnamed) else ()
-    return "; ".join(map(clamp, (text, *advise_names(misnamed), *accept)))
+    otherwise = (other_way,) if any(each.unit for each in misnamed) else ()
+    return "; ".join(map(clamp, (text, *advise_names(misnamed), *otherwise)))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

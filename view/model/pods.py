@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from contract.demand import ContainerDemand
-from contract.errors import InvalidStamp
+from contract.errors import InvalidRecord, InvalidStamp
 from contract.names import Names
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp
+from contract.text import read_json
 from placement.pods import PodInfo, read_gpu_pod
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp
@@ -76,6 +77,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         scheduler=spec.get("schedulerName") or "default-scheduler",
         containers=tuple(map(container_report, info.demand.containers)),
         wishes=_wishes(metadata.get("annotations") or _EMPTY, names),
+        translated_from=_original(metadata.get("annotations") or _EMPTY, names),
         statuses=statuses,
         why="",
         replaced=False,
@@ -145,6 +147,31 @@ def _wishes(annotations: Mapping[str, Any], names: Names) -> tuple[tuple[str, st
         (key.removeprefix(f"{names.domain}/"), clamp(annotations[key]))
         for key in sorted(names.wishes & annotations.keys())
     )
+
+
+def _original(annotations: Mapping[str, Any], names: Names) -> str:
+    """Return what the author of a translated pod wrote, in one line; empty if that is unknown."""
+    key = names.translated_from
+    if key not in annotations:
+        return ""
+    try:
+        kept = read_json(annotations[key], key)
+    except InvalidRecord:
+        return ""
+    if not isinstance(kept, Mapping) or "dialect" not in kept:
+        return ""
+    resources, given = (
+        found if isinstance(found := kept.get(field), Mapping) else _EMPTY
+        for field in ("resources", "annotations")
+    )
+    parts = [
+        f"{container}: {', '.join(f'{name} {count}' for name, count in counts.items())}"
+        for container, counts in resources.items()
+        if isinstance(counts, Mapping)
+    ]
+    parts += [f"{name}={value}" for name, value in given.items()]
+    parts += [f"schedulerName={kept['schedulerName']}"] if "schedulerName" in kept else []
+    return clamp(f"{kept['dialect']}: {'; '.join(parts)}")
 
 
 def time_of(stamp: str) -> str:

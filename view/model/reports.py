@@ -219,6 +219,11 @@ class PodReport:
         tuple[tuple[str, str], ...],
         "the author's annotations for placement: name without domain, and value.",
     ]
+    translated_from: Annotated[
+        str,
+        "what its author wrote in the names of another system, of which the webhook made this pod; "
+        "mostly empty.",
+    ]
     statuses: Annotated[
         tuple[ContainerStatus, ...], "states of all its containers, init containers first."
     ]

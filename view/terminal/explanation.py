@@ -52,6 +52,7 @@ def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool =
         TextLine((cell(f"Pod {name} ", BOLD), cell(explanation.summary, STAGE_STYLES[pod.stage]))),
         line(f"Requests {requests_of(pod.containers)}" + _wishes(explanation) + _since(pod, now)),
     ]
+    page += [line(f"Translated from {pod.translated_from}")] if pod.translated_from else []
     if explanation.deleted:
         page.insert(0, line(f"Deleted at {explanation.deleted}. Last known state:", f"bold {BAD}"))
     page += [line(f"Invalid request: {each}", BAD, indent=2) for each in explanation.errors]
@@ -59,7 +60,7 @@ def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool =
     if explanation.changes:
         page += [line(""), line("Ways to make it fit, smallest change first", BOLD)]
         page += show_changes(explanation.changes, most=None if wide else _MOST_CHANGES)
-        how = how_to_make(explanation.changes)
+        how = how_to_make(explanation.changes, translated=bool(pod.translated_from))
         page += [line(how, DIM, indent=2)] if how else []
     if explanation.no_change:
         page += [line(""), line(explanation.no_change)]

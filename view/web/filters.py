@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Self
 from urllib.parse import urlencode
 
+from contract.inventory import is_instance_uuid
 from view.model.reports import CardReport, NodeReport
 
 PAGE = 1000
@@ -177,7 +178,7 @@ def is_of_kind(kind: CardFilter, node: NodeReport, card: CardReport) -> bool:
         case CardFilter.WRONG:
             return wrong
         case CardFilter.WHOLE:
-            return usable and card.cores_free == card.cores
+            return usable and card.cores_free == card.cores and not is_instance_uuid(card.uuid)
         case CardFilter.ROOM:
             return usable and card.cores_free > 0 and card.blocks_free > 0
         case CardFilter.IDLE:

@@ -41,7 +41,7 @@ def mutate_pod(
     stamp: Callable[[], OrderStamp],
     options: AdmissionOptions = DEFAULTS,
 ) -> Decision:
-    """Decide a review sent to ``/mutate/pods``.
+    """Decide a review sent to ``/mutate/pods`` or ``/mutate/pods/dialects``.
 
     Only the creation of a core/v1 pod is checked. Anything else means that the webhook
     configuration sends too much: it is allowed, with a warning about that.

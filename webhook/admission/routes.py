@@ -1,6 +1,7 @@
 """The paths that reviews are sent to, and the function that decides the reviews of each."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -27,8 +28,11 @@ def make_routes(
         stamp: returns the next order stamp, unique across processes.
         options: the operator's.
     """
+    mutate = partial(mutate_pod, names=names, stamp=stamp)
     return {
-        "/mutate/pods": partial(mutate_pod, names=names, stamp=stamp, options=options),
+        # Of our own pods, in every namespace: other systems' names in them are left as they are.
+        "/mutate/pods": partial(mutate, options=replace(options, accept=frozenset())),
+        "/mutate/pods/dialects": partial(mutate, options=options),
         "/mutate/bindings": partial(mutate_binding, names=names, stamp=stamp),
         "/validate/workloads": partial(validate_workload, names=names, options=options),
         "/validate/ephemeralcontainers": partial(

@@ -1,5 +1,6 @@
 """One pod's way and a manifest's prospects, in the words that people read."""
 
+import json
 from contextlib import suppress
 from typing import Any
 
@@ -122,6 +123,39 @@ def test_a_pods_unread_wishes_are_named_with_what_to_write() -> None:
         "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
         "write tencent.com/gpu-policy in metadata.annotations, not in labels",
     )
+
+
+@pytest.mark.parametrize(
+    ("kept", "written"),
+    [
+        (
+            {
+                "dialect": "hami",
+                "resources": {
+                    "c0": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1k"},
+                    "side": {"nvidia.com/gpu": "1"},
+                },
+                "annotations": {"nvidia.com/use-gputype": "A100,T4"},
+                "schedulerName": "hami-scheduler",
+            },
+            (
+                "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
+                "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler"
+            ),
+        ),
+        ({"dialect": "kai", "annotations": {"gpu-memory": "9"}}, "kai: gpu-memory=9"),
+        ({"dialect": 1, "resources": [], "annotations": {"a": {}}}, "1: a={}"),
+        ({"resources": {"c0": 7}}, ""),
+        ([], ""),
+        ("{", ""),
+        (None, ""),
+    ],
+)
+def test_what_the_author_of_a_translated_pod_wrote_is_shown(kept: Any, written: str) -> None:
+    text = kept if isinstance(kept, str) else json.dumps(kept)
+    pod = make_pod("a", (30, 4), annotations={NAMES.translated_from: text})
+    found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
+    assert found.pod.translated_from == written
 
 
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -358,7 +392,31 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
                 "write tencent.com/vcuda-core, tencent.com/vcuda is not served here; "
                 "write tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve "
                 "nvidia.com/gpu; write tencent.com/vcuda-core in limits (100 is one card): "
-                "gpu-turnstile does not serve gpu-fraction"
+                "gpu-turnstile does not serve gpu-fraction; or, where pods of that system are "
+                "accepted (docs/install.md#pods-of-other-systems): kubectl create --dry-run=server "
+                "-o yaml -f FILE | kubectl gpu fit -f -"
+            ),
+        ),
+        (
+            {
+                "kind": "Deployment",
+                "metadata": {"name": "a"},
+                "spec": {
+                    "template": {
+                        "spec": {
+                            "containers": [
+                                {"resources": {"limits": {"elasticgpu.io/gpu-memory": "512"}}}
+                            ]
+                        }
+                    }
+                },
+            },
+            (
+                'Deployment "a" requests no GPU: no container has tencent.com/vcuda-core in its '
+                "limits; write tencent.com/vcuda-memory (in blocks): gpu-turnstile does not serve "
+                "elasticgpu.io/gpu-memory; or, where pods of that system are accepted "
+                "(docs/install.md#pods-of-other-systems): kubectl create --dry-run=server -f FILE "
+                "warns of what they become"
             ),
         ),
     ],

@@ -1,5 +1,6 @@
 """What a person sees: exact pages, narrow terminals, and texts that try to steer the terminal."""
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -392,6 +393,18 @@ def test_a_pods_unread_wishes_are_warned_of() -> None:
     lines = drawn(explanation(state_of([make_node("n1", 1)], [pod]), "a"))
     what = "gpu-turnstile does not read tencent.com/use-gputype"
     assert lines[2] == f"Warning: write tencent.com/use-gpu-type: {what}"
+
+
+def test_of_a_translated_pod_the_authors_names_are_shown_and_where_a_change_belongs() -> None:
+    kept = {"dialect": "hami", "resources": {"c0": {"nvidia.com/gpu": "3"}}}
+    pod = make_pod("a", (300, 0), annotations={NAMES.translated_from: json.dumps(kept)})
+    lines = drawn(explanation(state_of([make_node("n1", 2)], [pod]), "a"))
+    assert lines[2] == "Translated from hami: c0: nvidia.com/gpu 3"
+    (how,) = (each for each in lines if "To apply a change" in each)
+    assert how.endswith(
+        "Its author wrote another system's names: write the change in these, or all in ours, as a "
+        "pod with both is denied."
+    )
 
 
 def test_a_long_finding_wraps_below_its_text_not_below_its_level() -> None:

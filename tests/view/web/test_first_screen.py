@@ -54,6 +54,17 @@ def test_a_cordoned_card_is_no_problem_and_not_free() -> None:
     assert (page.total.cores, page.total.cards) == (before.total.cores, before.total.cards + 1)
 
 
+def test_a_free_mig_instance_is_no_whole_card() -> None:
+    node = make_node("mig", 1, blocks=19, models=["NVIDIA A100-SXM4-40GB MIG 1g.5gb"])
+    annotations = node["metadata"]["annotations"]
+    annotations[NAMES.gpu_cards] = annotations[NAMES.gpu_cards].replace("GPU-mig-0", "MIG-mig-0")
+    page = page_of(Filter(), node)
+    assert page.free.number == page_of().free.number
+    assert "NVIDIA A100-SXM4-40GB MIG 1g.5gb: 0 whole, 1 more with free cores; up to 100" in str(
+        page.free.lines
+    )
+
+
 def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
     pods = []
     for number in range(150):

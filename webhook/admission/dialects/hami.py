@@ -112,7 +112,7 @@ def _read_annotations(annotations: AnnotationReader, requests: Iterable[CardRequ
         annotations.add_wish(key, annotations.get(key))
     for key in TYPES:
         annotations.add_wish(key, strip_vendor(annotations.get(key)))
-    whole = all(each.cores == CORES_PER_CARD for each in requests)
+    whole = all(each.is_whole for each in requests)
     annotations.add_policy(_CARD_POLICY, POLICIES, (*_ALWAYS, _IDLE) if whole else _ALWAYS)
     annotations.add_policy(_NODE_POLICY, POLICIES)
     if annotations.get(_NUMA) in _TRUE and any(each.cards > 1 for each in requests):

@@ -17,7 +17,10 @@ _SLICES = (
     "a card shared by time-slicing or MPS, whose part is unknown: write vcuda-core and "
     "vcuda-memory for a share, or nvidia.com/gpu for a whole card"
 )
-_MIG = "an instance of a card in MIG mode: write vcuda-core and vcuda-memory for a share"
+_MIG = (
+    "an instance of a card in MIG mode: write vcuda-core 100 and use-gpu-type with its profile "
+    "(agent's --mig shares), or vcuda-core and vcuda-memory for a share"
+)
 
 
 def read_nvidia(pod: Mapping[str, Any], *, path: str) -> Reading | None:

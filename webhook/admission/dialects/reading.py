@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal, TypeAlias
 
+from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
 
 MOST_MIB: Final = 2**20
@@ -31,6 +32,12 @@ class CardRequest:
     cores: int | None = None
     memory: int | None = None
     percent: Fraction | int | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody else could have a part of its cards."""
+        all_memory = self.memory is None and self.percent in (None, 100)
+        return all_memory or self.cores == CORES_PER_CARD
 
 
 @dataclass(frozen=True, slots=True)

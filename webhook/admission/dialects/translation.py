@@ -188,7 +188,7 @@ def _find_errors(
     if request is None:
         return
     where = f"{path}spec.{reading.field}[{reading.index}]"
-    whole = _is_whole(request)
+    whole = request.is_whole
     if request.cards > (most := LARGEST_COUNT // CORES_PER_CARD if whole else MOST_CARDS):
         yield FieldError(
             f"{where}.resources",
@@ -227,14 +227,9 @@ def _find_errors(
         )
 
 
-def _is_whole(request: CardRequest) -> bool:
-    all_memory = request.memory is None and request.percent in (None, 100)
-    return all_memory or request.cores == CORES_PER_CARD
-
-
 def _convert(request: CardRequest, options: AdmissionOptions) -> _Amounts:
     cards, cores = request.cards, request.cores
-    if _is_whole(request):
+    if request.is_whole:
         return _Amounts(CORES_PER_CARD * cards)
     if request.memory is not None:
         blocks = -(-request.memory * _MIB // options.memory_block)
@@ -267,7 +262,7 @@ def _apply(
         became.append(f"{where}: translated from {dialect}: {_describe(amounts)}")
         if amounts.split > 1:
             changes[names.gpu_cards_of(name)] = str(amounts.split)
-        if _is_whole(each.request) and each.request.cores not in (None, CORES_PER_CARD):
+        if each.request.is_whole and each.request.cores not in (None, CORES_PER_CARD):
             cores = each.request.cores
             lost.append(f"{where}: has all memory, so whole cards instead of {cores} cores of each")
     if len({amounts.unlimited for _, amounts in converted if amounts and amounts.memory}) > 1:

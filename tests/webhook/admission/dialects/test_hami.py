@@ -194,8 +194,9 @@ def test_what_is_not_kept_is_warned_of(
     assert warnings_of(share) == (warning,)
 
 
-def test_whole_cards_are_idle_when_they_are_chosen_so_mutex_is_kept() -> None:
-    pod = pod_of({GPU: 1, CORES: 100}, **{"hami.io/gpu-scheduler-policy": "mutex"})
+@pytest.mark.parametrize("limits", [{GPU: 1, CORES: 100}, {GPU: 1}, {GPU: 2, PERCENT: 100}])
+def test_whole_cards_are_idle_when_they_are_chosen_so_mutex_is_kept(limits: Json) -> None:
+    pod = pod_of(limits, **{"hami.io/gpu-scheduler-policy": "mutex"})
     assert warnings_of(pod) == ()
 
 

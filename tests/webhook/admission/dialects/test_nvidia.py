@@ -14,7 +14,10 @@ SLICES = (
     "a card shared by time-slicing or MPS, whose part is unknown: write vcuda-core and "
     "vcuda-memory for a share, or nvidia.com/gpu for a whole card"
 )
-INSTANCE = "an instance of a card in MIG mode: write vcuda-core and vcuda-memory for a share"
+INSTANCE = (
+    "an instance of a card in MIG mode: write vcuda-core 100 and use-gpu-type with its profile "
+    "(agent's --mig shares), or vcuda-core and vcuda-memory for a share"
+)
 
 
 # testdata/job-1.yaml and README.md of k8s-device-plugin: 1

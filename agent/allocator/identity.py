@@ -84,6 +84,7 @@ class Identified:
         sure: whether the entry is certainly this pod's and not another one's with its name.
         sole: whether no other pod with its name can have this entry: once the API confirms the
             pod, it is sure.
+        namesakes: less likely pods of this name, which may have the entry instead.
     """
 
     entry: ListedPod
@@ -91,6 +92,7 @@ class Identified:
     info: PodInfo | None
     sure: bool
     sole: bool = True
+    namesakes: Sequence[PodInfo] = ()
 
     @property
     def id(self) -> PodId:
@@ -147,14 +149,20 @@ def identify(  # noqa: PLR0913 -- the sources
         if ranked:
             first, *others = ranked
             uid = first.uid
-            rivals = (not each.had_devices and each.uid not in identified for each in others)
-            sole = not first.had_devices and not first.departed and not any(rivals)
+            namesakes = [
+                info
+                for each in others
+                if not each.had_devices
+                and each.uid not in identified
+                and (info := pods.by_uid(each.uid)) is not None
+            ]
+            sole = not first.had_devices and not first.departed and not namesakes
             sure = sole and uid in confirmed
         else:
             uid = _find_nameless(entry, served, pods, used) if alone else ""
-            sole = sure = True
+            sole, sure, namesakes = True, True, []
         used.add(uid)
-        found.append(Identified(entry, uid, pods.by_uid(uid), sure, sole))
+        found.append(Identified(entry, uid, pods.by_uid(uid), sure, sole, namesakes))
     return found
 
 

@@ -345,6 +345,7 @@ class NodeState:
         if any(
             (each.kubelet_id in finished and (each.held or each.stale))
             or (each.kubelet_id in targets and not (each.listed and self.known.is_shown(each.uid)))
+            or any(one.kubelet_id in targets for one in each.namesakes)
             for each in self.snapshot.changing
         ):
             self.update_snapshot()

@@ -40,6 +40,8 @@ class LastCall:
             pod was the target, or when a call was refused.
         fallback: the last call before this guess; it becomes valid again if *pod* was wrong.
         ruled_out: pods that were wrongly guessed since *fallback*.
+        wrongly_guessed: *signatures* of the latest of these guesses: its call was for another pod
+            that was listed then, and a pod that is listed only since then is newer (K1).
     """
 
     pod: PodId | None = None
@@ -48,6 +50,7 @@ class LastCall:
     finished: frozenset[PodId] = frozenset()
     fallback: "LastCall | None" = None
     ruled_out: frozenset[PodId] = frozenset()
+    wrongly_guessed: Mapping[Signature, int] | None = None
 
     def after(self, snapshot: AllocationSnapshot, target: PodId, *, guessed: bool) -> "LastCall":
         """Return the state after a call for *target*."""
@@ -56,7 +59,11 @@ class LastCall:
         if not snapshot.listing:  # the guessed pod may not be listed yet
             finished = self.finished - {target_id}
             return replace(self, pod=target_id, guessed=True, finished=finished, fallback=None)
-        others = [each for each in snapshot.listed_changing if each.id != target]
+        others = [
+            each
+            for each in snapshot.listed_changing
+            if target not in {each.id, *(one.id for one in each.namesakes)}
+        ]
         return LastCall(
             target_id,
             snapshot.signatures,
@@ -71,7 +78,13 @@ class LastCall:
         if not snapshot.listing:
             return self
         rejected = self._finished_of(snapshot.listed_changing)
-        return replace(self, signatures=snapshot.signatures, guessed=True, finished=rejected)
+        return replace(
+            self,
+            signatures=snapshot.signatures,
+            guessed=True,
+            finished=rejected,
+            wrongly_guessed=None,
+        )
 
     def _finished_of(self, pods: Iterable[SnapshotPod]) -> frozenset[PodId]:
         """Return the pods whose admission has ended, given that the call was for none of *pods*.
@@ -91,7 +104,11 @@ class LastCall:
             return self
         if self.fallback is None:  # it was guessed without List, and its call may still come
             return replace(self, pod=None)
-        return replace(self.fallback, ruled_out=self.fallback.ruled_out | {self.pod})
+        return replace(
+            self.fallback,
+            ruled_out=self.fallback.ruled_out | {self.pod},
+            wrongly_guessed=self.signatures,
+        )
 
     def forget_unlisted(self, snapshot: AllocationSnapshot) -> "LastCall":
         """Return the state without unlisted pods: if their names are listed again, they are new.
@@ -100,13 +117,16 @@ class LastCall:
         """
         if not snapshot.listing:
             return self
-        pod, then, now = self.pod, self.signatures, snapshot.signatures
+        pod = self.pod
         if pod is not None and not snapshot.lists(pod.key):
             pod = None
-        if then is not None and not then.items() <= now.items():
-            then = {each: min(count, now.get(each, 0)) for each, count in then.items()}
-        fallback = self.fallback.forget_unlisted(snapshot) if self.fallback is not None else None
-        return replace(self, pod=pod, signatures=then, fallback=fallback)
+        return replace(
+            self,
+            pod=pod,
+            signatures=_still_listed(self.signatures, snapshot.signatures),
+            fallback=self.fallback.forget_unlisted(snapshot) if self.fallback is not None else None,
+            wrongly_guessed=_still_listed(self.wrongly_guessed, snapshot.signatures),
+        )
 
     @property
     def was_guessed_without_list(self) -> bool:
@@ -135,6 +155,19 @@ class LastCall:
         # The API shows one pod of a name at a time: the others were there before it.
         known.sort(key=lambda each: (snapshot.is_shown(each), each.sure, each.rank), reverse=True)
         return pod.info is None or pod in known[:grown]
+
+    def is_newer_than_guess(self, pod: SnapshotPod, snapshot: AllocationSnapshot) -> bool:
+        """Return whether a pod is listed only since the latest wrong guess, if there was one."""
+        return replace(self, signatures=self.wrongly_guessed).is_new(pod, snapshot)
+
+
+def _still_listed(
+    then: Mapping[Signature, int] | None, now: Mapping[Signature, int]
+) -> Mapping[Signature, int] | None:
+    """Return the signatures of an earlier ``List``, without the pods that have left it since."""
+    if then is None or then.items() <= now.items():
+        return then
+    return {each: min(count, now.get(each, 0)) for each, count in then.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +235,16 @@ def resolve(
     if last_resort:
         in_order += [(tiers.unfinished, False), (tiers.old, False)]
     for tier, certain in in_order:
-        found = [
-            (pod, container)
-            for pod in tier
-            if request.owner in {None, pod.id}
-            and (container := next_container(request, pod)) is not None
-        ]
+        found = _matching(request, tier)
         known = [one for one in found if one[0].info is not None]
         # One that runs is left alone (K11): a kubelet that died took with it what it lacks (K33).
-        candidates = [one for one in known if not one[0].may_run] or known or found
+        likeliest = [one for one in known if not one[0].may_run] or known
+        namesakes = _matching(request, [one for each in tier for one in each.namesakes])
+        for each in (likeliest, namesakes, found):
+            each.sort(key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing)
+        successors = [one for one in namesakes if snapshot.is_shown(one[0])]
+        candidates = [*likeliest, *successors] or namesakes or found
         if candidates:
-            candidates.sort(
-                key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing
-            )
             sole = certain and len(found) == 1 and bool(known) and known[0][0].sure
             # A pod that counts as listed before may be a new one with the same name. This is true
             # even if the call names an init container's slots: their owner may be a guess itself.
@@ -225,6 +255,19 @@ def resolve(
             )
             return replace(first, rivals=tuple(rivals))
     raise ResolutionError(_explain_failure(request, snapshot))
+
+
+def _matching(
+    request: TargetRequest, pods: Iterable[SnapshotPod]
+) -> list[tuple[SnapshotPod, ContainerDemand]]:
+    """Return the pods whose next container may be the target, and that container."""
+    return [
+        (pod, container)
+        for pod in pods
+        if request.owner in {None, pod.id}
+        and pod.may_be_target
+        and (container := next_container(request, pod)) is not None
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +330,8 @@ def _order(
     order is: the pod of the last call, then pods with devices, then the oldest.
     """
     if snapshot.listing:
-        return last_call.is_target(pod) and bool(pod.held), pod.rank, pod.id
+        is_last = last_call.is_target(pod) and bool(pod.held)
+        return is_last, last_call.is_newer_than_guess(pod, snapshot), pod.rank, pod.id
     return not last_call.is_target(pod), not pod.held, pod.rank, pod.id
 
 

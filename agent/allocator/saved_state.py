@@ -44,14 +44,19 @@ def _current_json(current: CurrentPod) -> dict[str, object]:
 
 
 def _last_call_json(last_call: LastCall) -> dict[str, object]:
-    fallback = last_call.fallback
+    fallback, signatures, wrong = (
+        last_call.fallback,
+        last_call.signatures,
+        last_call.wrongly_guessed,
+    )
     return {
         "pod": None if last_call.pod is None else list(last_call.pod),
-        "signatures": None if last_call.signatures is None else dict(last_call.signatures),
+        "signatures": None if signatures is None else dict(signatures),
         "guessed": last_call.guessed,
         "finished": sorted(map(list, last_call.finished)),
         "fallback": None if fallback is None else _last_call_json(fallback),
         "ruled_out": sorted(map(list, last_call.ruled_out)),
+        "wrongly_guessed": None if wrong is None else dict(wrong),
     }
 
 
@@ -86,15 +91,19 @@ def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
 
 
 def _read_last_call(raw: Mapping[str, Any]) -> LastCall:
-    signatures = raw["signatures"]
     return LastCall(
         None if raw["pod"] is None else _read_id(raw["pod"]),
-        None if signatures is None else {name: int(n) for name, n in signatures.items()},
+        _read_signatures(raw["signatures"]),
         raw["guessed"] is not False,
         frozenset(map(_read_id, raw["finished"])),
         None if raw["fallback"] is None else _read_last_call(raw["fallback"]),
         frozenset(map(_read_id, raw["ruled_out"])),
+        _read_signatures(raw["wrongly_guessed"]),
     )
+
+
+def _read_signatures(raw: Mapping[str, Any] | None) -> Mapping[str, int] | None:
+    return None if raw is None else {name: int(n) for name, n in raw.items()}
 
 
 def _read_id(raw: Any) -> PodId:

@@ -374,6 +374,12 @@ class _SnapshotBuilder:
             each.sole,
             checkpointed,
             each.uid in self.context.history.outlived,
+            tuple(
+                self._listed_pod(
+                    Identified(each.entry, kubelet_uid(info), info, sure=False, sole=False)
+                )
+                for info in each.namesakes
+            ),
         )
 
     def _is_rejected(self, each: Identified, held: Containers, *, shows_nothing: bool) -> bool:

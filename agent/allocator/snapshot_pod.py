@@ -42,6 +42,7 @@ class SnapshotPod:
         sole: whether it becomes sure once the API has confirmed it.
         checkpointed: the slots of its checkpoint entries.
         outlived: whether it is one of :attr:`agent.allocator.snapshot.KubeletHistory.outlived`.
+        namesakes: the other pods that its entry may be: each as if the entry was its own.
         kubelet_id: its name with the kubelet's UID, which differs for a static pod (K34).
         signature: the signature of its entry: another signature is another pod.
         shows_devices: whether ``List`` shows devices of it.
@@ -61,6 +62,7 @@ class SnapshotPod:
     sole: bool = True
     checkpointed: Containers = field(default_factory=dict)
     outlived: bool = False
+    namesakes: tuple["SnapshotPod", ...] = ()
     kubelet_id: PodId = field(init=False, compare=False)
     signature: Signature = field(init=False, compare=False)
     shows_devices: bool = field(init=False, compare=False)

@@ -7,7 +7,7 @@ from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import Node
-from tests.in_memory.pods import Container, Pod, asks, init, make_pod, static_pod
+from tests.in_memory.pods import Container, Pod, asks, failing, init, make_pod, static_pod
 
 PLAIN = Container("plain", ContainerKind.MAIN)
 
@@ -124,6 +124,70 @@ def test_a_start_is_proven_though_its_pod_was_taken_for_the_predecessor(node: No
     node.start(second)
     assert node.decision_log.counts["corrected"] == 2
     assert node.decision_log.counts["unproven"] == 0
+
+
+def test_a_pod_is_served_though_its_predecessor_died_in_its_admission(node: Node) -> None:
+    """``List`` shows an entry of this name, as in the last call: now it is the other pod's."""
+    failed = asks(10, 2, "second", ContainerKind.INIT, other=True)
+    first = failing(make_pod("a", init(50, 8), failed, asks(10, 4)))
+    node.serve(node.begin(first), "init")
+    node.serve(first, "second", MEMORY)
+    second = make_pod("a", init(50, 8), asks(10, 4))
+    node.delete(first)
+    node.bind(second, seen=False)
+    while node.kubelet.admitting is first:  # the other plugin fails
+        node.call()
+    node.admit(second)
+    assert node.decision_log.refusals == []
+    assert last(node) == f"{second.uid}/main"
+
+
+def test_a_pod_is_served_though_its_predecessor_was_refused_without_list(node: Node) -> None:
+    first = make_pod("a", asks(50, 64))
+    node.list_error = "rate limited"
+    with pytest.raises(PlacementError):
+        node.admit(first)
+    node.list_error = ""
+    second = make_pod("a", asks(50, 8))
+    node.delete(first)
+    node.bind(second, seen=False)
+    node.admit(second)
+    assert len(node.decision_log.refusals) == 1
+    assert last(node) == f"{second.uid}/main"
+
+
+def test_the_calls_of_a_deleted_pod_are_its_own_not_those_of_a_pod_that_nobody_knows(
+    node: Node,
+) -> None:
+    """The API shows its successor already, which requests other amounts."""
+    unknown = make_pod("unknown", PLAIN)
+    node.kubelet.bind(unknown)  # it was deleted by force before this agent started
+    node.admit(unknown)
+    node.admit(make_pod("before", asks(10, 2)))
+    first, second = make_pod("a", asks(30, 4)), make_pod("a", init(10, 2), asks(10, 2))
+    node.bind(first)
+    node.api.remove(first)
+    node.api.add(second)
+    node.begin(first)
+    node.call()
+    assert last(node) == f"{first.uid}/main"
+
+
+def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: Node) -> None:
+    """Its successor was guessed, and requests the same."""
+    containers = init(10, 2), init(10, 4, "second"), asks(10, 4)
+    unknown = make_pod("unknown", PLAIN)
+    node.kubelet.bind(unknown)
+    node.admit(unknown)
+    node.admit(make_pod("before", asks(10, 2)))
+    first, second = make_pod("a", *containers), make_pod("a", *containers)
+    node.bind(first)
+    node.api.remove(first)
+    node.api.add(second)
+    node.serve(node.begin(first), "init")
+    assert last(node) == f"{second.uid}/init"
+    node.serve(first, "second", MEMORY)
+    assert last(node) == f"{first.uid}/second"
 
 
 # --- pods that only the kubelet knows -----------------------------------------------------

@@ -178,6 +178,16 @@ def test_a_wrong_guess_restores_the_previous_last_call() -> None:
     assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
 
 
+def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_then() -> None:
+    """K1: an admission that began later proves that all earlier ones have ended."""
+    back = AFTER_FULL_A.after(record_of(A_FULL, B), VIEW_B.id, guessed=True).before_wrong_guess()
+    again = recorded(view("b", uid="again", at=9))
+    found = _resolve(record_of(A_FULL, again, recorded(VIEW_C)), back)
+    assert [each.pod.uid for each in (found, *found.rivals)] == ["u-c", "again"]
+    at_refusal = back.refused(record_of(A_FULL, again)).wrongly_guessed
+    assert at_refusal is None, "a refusal ends all admissions before it"
+
+
 def test_a_certain_assignment_is_never_disproved() -> None:
     assert AFTER_A.before_wrong_guess() is AFTER_A
     assert STARTED.before_wrong_guess() is STARTED

@@ -53,6 +53,7 @@ _OTHERS_SAY = {
     "context deadline exceeded",
     "Address is not allowed",
     "Insufficient tencent.com/vcuda-core",
+    "Insufficient nvidia.com/gpu",
     "no healthy devices present",
     "client connection is closing",
     "Allocate failed due to rpc error",

@@ -241,7 +241,7 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
 
 
 _FOREIGN = {
-    *("--build-arg", "--gpu-driver", "--install-nvidia-plugin", "--kube-version"),
+    *("--build-arg", "--dry-run", "--gpu-driver", "--install-nvidia-plugin", "--kube-version"),
     *("--force-conflicts", "--max-node-startup-time", "--max-total-unready-percentage"),
     *("--ok-total-unready-count", "--scale-down-utilization-threshold"),
 }

@@ -53,6 +53,7 @@ _OTHERS_SAY = {
     "context deadline exceeded",
     "Address is not allowed",
     "Insufficient tencent.com/vcuda-core",
+    "Insufficient nvidia.com/gpu",
     "no healthy devices present",
     "client connection is closing",
     "Allocate failed due to rpc error",
@@ -240,7 +241,7 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
 
 
 _FOREIGN = {
-    *("--build-arg", "--gpu-driver", "--install-nvidia-plugin", "--kube-version"),
+    *("--build-arg", "--dry-run", "--gpu-driver", "--install-nvidia-plugin", "--kube-version"),
     *("--force-conflicts", "--max-node-startup-time", "--max-total-unready-percentage"),
     *("--ok-total-unready-count", "--scale-down-utilization-threshold"),
 }

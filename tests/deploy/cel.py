@@ -150,6 +150,10 @@ def _split(text: StringType, separator: StringType) -> ListType:
     return ListType(StringType(each) for each in str(text).split(str(separator)))
 
 
+def _replace(text: StringType, old: StringType, new: StringType) -> StringType:
+    return StringType(str(text).replace(str(old), str(new)))
+
+
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": _quantity,
     "isInteger": _is_integer,
@@ -157,5 +161,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "compareTo": _compare,
     "isSorted": _is_sorted,
     "join": _join,
+    "replace": _replace,
     "split": _split,
 }

@@ -104,6 +104,12 @@ def test_exactly_the_names_that_are_read_reach_the_webhook(dialect: Dialect) -> 
     assert resources or annotations
 
 
+def test_spaces_between_the_systems_are_as_good_for_the_entry_as_for_the_webhook() -> None:
+    accepted = "hami, kai"
+    for pod in (_pod({"nvidia.com/gpu": "1"}), _pod(annotations={"gpu-memory": "1"})):
+        assert _reaches(_entries(MUTATING)[ENTRY], pod, accepted)
+
+
 def test_settings_name_all_systems_that_the_webhook_knows() -> None:
     (config,) = read_yaml(DEPLOY / "components/dialects/settings.yaml")
     # Nobody can have both units of gpushare; its own default is GiB.

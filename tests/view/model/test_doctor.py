@@ -430,6 +430,7 @@ def test_a_page_to_read_comes_with_a_command_where_there_is_one() -> None:
     }
     assert pages == {
         "docs/install.md#2-choose-scheduler-device-injection-and-enforcement",
+        "docs/install.md#pods-of-other-systems",
         "docs/install.md#what-you-need",
         "docs/options.md#what-hami-core-needs-on-a-node",
         "docs/upgrade.md#from-020",

@@ -447,7 +447,10 @@ def test_a_mig_instance_is_no_whole_card_and_the_explanation_says_who_gets_it() 
     state = state_of([node], pods)
     assert node_in(state.report(), "n1").whole_cards == 0
     (fit,) = explanation_of(state, "whole").nodes
-    assert (fit.fits, fit.reason) == (False, "no card has 100 cores free")
+    assert (fit.fits, fit.reason) == (
+        False,
+        "no card has 100 cores free, not counting MIG instances",
+    )
     assert [each.why_not for each in fit.cards] == [
         "50 cores free, 100 needed",
         "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid names it",

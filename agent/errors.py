@@ -10,6 +10,7 @@
     │   ├── GrantError        the IDs contradict themselves, the request or other containers
     │   └── EnforcementError  files of a container cannot be made, for example on a full disk
     └── Unavailable       common.errors, a dependency: it does not respond now
+        ├── KubeletReplaced   the kubelet that made the call has been replaced by another
         ├── CheckpointError   the kubelet's checkpoint cannot be read, or has another format
         ├── DriverFilesError  the host's driver files cannot be found, or copied for containers
         └── DriverUnloaded    the kernel has no GPU driver now; loading it initializes all cards
@@ -23,6 +24,7 @@ __all__ = [
     "DriverUnloaded",
     "EnforcementError",
     "GrantError",
+    "KubeletReplaced",
     "PlacementError",
     "Refusal",
     "ResolutionError",
@@ -49,6 +51,10 @@ class GrantError(Refusal):
 
 class EnforcementError(Refusal):
     """The files that enforce a container's limits cannot be made on this node now."""
+
+
+class KubeletReplaced(Unavailable):
+    """Another kubelet runs now than the one that made the call: nobody waits for the response."""
 
 
 class CheckpointError(Unavailable):

@@ -130,18 +130,20 @@ class Allocator:
 
         Raises:
             Refusal: no container matches the call, or nothing fits.
+            KubeletReplaced: another kubelet runs now than the one that made the call.
         """
-        self._observer.detect_restart()
-        return self._preferred.handle(resource, available, must, size)
+        kubelet = self._observer.detect_restart()
+        return self._preferred.handle(kubelet, resource, available, must, size)
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Assign device IDs to their container, and return its container edits.
 
         Raises:
             Refusal: the IDs contradict each other, or another container holds them.
+            KubeletReplaced: another kubelet runs now than the one that made the call.
         """
-        self._observer.detect_restart()
-        return self._allocate.handle(resource, device_ids)
+        kubelet = self._observer.detect_restart()
+        return self._allocate.handle(kubelet, resource, device_ids)
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Verify that these slots were assigned to the container that is about to start.

@@ -51,6 +51,7 @@ class Call:
     """One call of the kubelet.
 
     Attributes:
+        kubelet: the kubelet instance that made it.
         name: ``prefer`` or ``allocate``.
         resource: the resource that it requests.
         size: the number of slots that it requests.
@@ -59,6 +60,7 @@ class Call:
         target: the likeliest container, for the report of a refusal; ``None`` until it is resolved.
     """
 
+    kubelet: str
     name: str
     resource: Resource
     size: int
@@ -90,7 +92,7 @@ class CallRunner:
             yield
         except Refusal as error:
             target = call.target
-            with self.state as state:
+            with self.state.of_kubelet(call.kubelet) as state:
                 state.refuse(target.pod if target is not None else None)
                 state.save()
             ref = target.ref if target is not None and not target.rivals else None
@@ -107,19 +109,20 @@ class CallRunner:
 
         Raises:
             Refusal: no container can be the target, or no attempt succeeds.
+            KubeletReplaced: another kubelet runs now than the one that made the call.
         """
-        self.observer.observe_for_call(call.offered_to_any())
+        self.observer.observe_for_call(call.kubelet, call.offered_to_any())
         try:
             return self._try(call, attempt, last_resort=False)
         except ResolutionError:
-            self.observer.observe_after_relist(call.offered_to_any())
+            self.observer.observe_after_relist(call.kubelet, call.offered_to_any())
         return self._try(call, attempt, last_resort=True)
 
     def _try(
         self, call: Call, attempt: Attempt[_Result], *, last_resort: bool
     ) -> tuple[Resolution, _Result]:
         """Resolve, and try the candidates, the likeliest first, until an attempt succeeds."""
-        with self.state as state:
+        with self.state.of_kubelet(call.kubelet) as state:
             snapshot, before = state.snapshot, state.last_call
             request = _request(call, snapshot)
             target = call.target = resolve(request, snapshot, before, last_resort=last_resort)
@@ -169,20 +172,26 @@ class PreferredCall:
     strict: bool
 
     def handle(
-        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
+        self,
+        kubelet: str,
+        resource: Resource,
+        available: Sequence[str],
+        must: Sequence[str],
+        size: int,
     ) -> list[str]:
         """Choose slots, reserve them, and return their device IDs.
 
         Raises:
             Refusal: no container matches the call, or nothing fits.
+            KubeletReplaced: another kubelet runs now than *kubelet*, which made the call.
         """
-        call = Call("prefer", resource, size, offered=frozenset(available), named=must)
+        call = Call(kubelet, "prefer", resource, size, offered=frozenset(available), named=must)
         with self.runner.reporting_refusal(call):
             kept = self.table.read(resource, must)
             target, placement = self.runner.run(
                 call, lambda snapshot, each: self._place(call, kept, snapshot, each)
             )
-            with self.state as state:
+            with self.state.of_kubelet(kubelet) as state:
                 state.save()
         ids = [str(slot) for slot in placement.slots]
         if placement.replaced:
@@ -266,19 +275,20 @@ class AllocateCall:
     decision_log: DecisionLog
     inject: Callable[[Grant], ContainerEdits]
 
-    def handle(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
+    def handle(self, kubelet: str, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Assign these slots to their container, and return its container edits.
 
         Raises:
             Refusal: the IDs contradict each other, or another container holds them.
+            KubeletReplaced: another kubelet runs now than *kubelet*, which made the call.
         """
         ids = frozenset(device_ids)
-        call = Call("allocate", resource, len(device_ids), named=device_ids)
+        call = Call(kubelet, "allocate", resource, len(device_ids), named=device_ids)
         with self.runner.reporting_refusal(call):
             slots = self.table.read(resource, device_ids)
             expected = call.target = self._find_expected(resource, ids)
             if expected is not None:
-                with self.state as state:
+                with self.state.of_kubelet(kubelet) as state:
                     if (
                         not state.assigned_so_far
                     ):  # the agent before reserved them: they are free (R2)
@@ -295,7 +305,7 @@ class AllocateCall:
             whole = not target.container.demand.is_share and target.evidence is not Evidence.ORDER
             unlimited = whole and resource is Resource.MEMORY
             preparing = self.coordinator.preparing(target.ref, ids, grant, unlimited=unlimited)
-            with preparing as made, self.state as state:
+            with preparing as made, self.state.of_kubelet(kubelet) as state:
                 state.assign(target, resource, ids, allocated=True)
                 state.save()
                 state.note_wishes(ids, known=target.info is not None)

@@ -5,8 +5,9 @@ docstring of a method says if it builds a new one.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -38,6 +39,7 @@ from agent.allocator.snapshot import (
     build_snapshot,
 )
 from agent.allocator.snapshot_pod import StablePods, find_stable
+from agent.errors import KubeletReplaced
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.pods import Key, PodId, PodInfo
@@ -70,6 +72,7 @@ class NodeState:
     ``with state:`` holds the lock. It protects memory only: no I/O while it is held.
 
     Attributes:
+        kubelet: the kubelet instance; ``None`` before the first one is known.
         snapshot: the snapshot of the last observation.
         known: the pods that the API shows; newer than the snapshot's until the next observation.
         last_call: the state kept from the last call (R3).
@@ -84,7 +87,7 @@ class NodeState:
         self.snapshot = AllocationSnapshot()
         self.known = KnownPods()
         self._store = store
-        self._kubelet, self.current, self.last_call = saved_state.decode(store.load())
+        self.kubelet, self.current, self.last_call = saved_state.decode(store.load())
         self._encoder = saved_state.Encoder()
         self.assigned_so_far = 0
         self.checkpoint: Checkpoint | None = None
@@ -118,17 +121,29 @@ class NodeState:
         """Release the lock."""
         self._lock.release()
 
+    @contextmanager
+    def of_kubelet(self, instance: str | None) -> Iterator[Self]:
+        """Hold the lock, if *instance* is still the kubelet.
+
+        Raises:
+            KubeletReplaced: another kubelet has been noticed since, which has its own state.
+        """
+        with self:
+            if self.kubelet != instance:
+                raise KubeletReplaced("another kubelet runs now")
+            yield self
+
     # --- sources ------------------------------------------------------------------------
 
     def set_kubelet(self, instance: str) -> None:
         """Set the kubelet instance; a new one admits every pod again, so the state is reset."""
-        if self._kubelet not in {None, instance}:
+        if self.kubelet not in {None, instance}:
             self._history, self._unproven = KubeletHistory(outlived=self._unproven), frozenset()
             self.current, self._earlier, self.last_call = None, None, LastCall()
             self.listed, self._stable, self._built_of = None, StablePods(), None
             self._ever_checkpointed = set()
             self._plan = None
-        self._kubelet = instance
+        self.kubelet = instance
 
     def set_pods(self, pods: Sequence[PodInfo], *, synced: bool) -> None:
         """Set the pods that the API shows; the next snapshot uses them."""
@@ -407,7 +422,7 @@ class NodeState:
         current = self.current
         if current is not None:
             current = replace(current, confirmed=current.uid in self._confirmed)
-        self._store.save(self._encoder.encode(self._kubelet, current, self.last_call))
+        self._store.save(self._encoder.encode(self.kubelet, current, self.last_call))
 
     def refuse(self, pod: PodId | None) -> None:
         """Apply a refusal: the kubelet rejects the pod, and frees its slots."""

@@ -7,6 +7,7 @@ All are read without the lock; the results are applied under it. The checkpoint 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import (
@@ -22,7 +23,7 @@ from agent.allocator.interfaces import (
 from agent.allocator.node_state import NodeState
 from agent.allocator.resolver import LastCall
 from agent.allocator.snapshot import AllocationSnapshot, Offered
-from agent.errors import Unavailable
+from agent.errors import KubeletReplaced, Unavailable
 from placement.pods import Key
 
 _MOST_FETCHES = 6
@@ -71,12 +72,13 @@ class KubeletObserver:
         self._assignments_before = 0
         self._quiet_observations = 0
 
-    def detect_restart(self) -> None:
-        """Apply the running kubelet instance, and the pods that the API shows now."""
+    def detect_restart(self) -> str:
+        """Apply the running kubelet instance, and the pods that the API shows now; return it."""
         instance, pods = self._kubelet(), self._pods.pods()
         with self._state as state:
             state.set_kubelet(instance)
             state.set_pods(pods, synced=self._pods.is_synced())
+        return instance
 
     def may_have_changed(self) -> bool:
         """Return whether an observation may show a change; this is cheaper than ``List``."""
@@ -94,30 +96,37 @@ class KubeletObserver:
 
         If there was no assignment since the last observation, ``List`` shows all assignments. After
         a start more observations are needed: a response of the earlier agent may have been lost,
-        and then its call is repeated soon.
+        and then its call is repeated soon. Nothing is applied if the kubelet is replaced meanwhile.
         """
         with self._state as state:
+            kubelet = state.kubelet
             quiet = state.assigned_so_far == self._assignments_before
             self._quiet_observations = self._quiet_observations + 1 if quiet else 0
             self._assignments_before = state.assigned_so_far
             enough = 1 if state.assigned_so_far else _OBSERVATIONS_AFTER_START
-        self._apply(
-            self.read_checkpoint(),
-            self.read_list(),
-            {},
-            caught_up=self._quiet_observations >= enough,
-        )
+        with suppress(KubeletReplaced):
+            self._apply(
+                kubelet,
+                self.read_checkpoint(),
+                self.read_list(),
+                {},
+                caught_up=self._quiet_observations >= enough,
+            )
 
-    def observe_for_call(self, offered: Offered) -> None:
+    def observe_for_call(self, kubelet: str, offered: Offered) -> None:
         """Observe for a call, and read pods from the API that are new or not known yet.
 
         Args:
+            kubelet: the kubelet instance that made the call.
             offered: the slots that the kubelet offers in this call.
+
+        Raises:
+            KubeletReplaced: another kubelet runs now.
         """
         with self._state as state:
             shown = state.known.uids
         checkpoint, listed = self.read_checkpoint(), self.read_list()
-        self._apply(checkpoint, listed, offered)
+        self._apply(kubelet, checkpoint, listed, offered)
         deadline = self._reader.deadline(LIST_WITHIN)
         read: set[Key] = set()
         for _ in range(_MOST_ROUNDS if listed is not None else 0):
@@ -133,7 +142,7 @@ class KubeletObserver:
             if not in_time:
                 break  # continue with List only; the watch catches up later
             self._wait_for_watch(names, shown)
-            self._apply(checkpoint, listed, offered, read=names, shown=shown)
+            self._apply(kubelet, checkpoint, listed, offered, read=names, shown=shown)
 
     def _wait_for_watch(self, names: Collection[Key], shown: AbstractSet[str]) -> None:
         """Wait until the watch has reported the new pods, too: on a busy node it is late."""
@@ -146,12 +155,16 @@ class KubeletObserver:
                 return
             self._pause(_WATCH_PAUSE_S)
 
-    def observe_after_relist(self, offered: Offered) -> None:
-        """List the node's pods and observe, before a call without matching container is refused."""
+    def observe_after_relist(self, kubelet: str, offered: Offered) -> None:
+        """List the node's pods and observe, before a call without matching container is refused.
+
+        Raises:
+            KubeletReplaced: another kubelet runs now than the one that made the call.
+        """
         self._reader.refresh(within=LIST_WITHIN)
-        with self._state as state:
+        with self._state.of_kubelet(kubelet) as state:
             state.drop_unconfirmed_guesses()
-        self._apply(self.read_checkpoint(), self.read_list(), offered)
+        self._apply(kubelet, self.read_checkpoint(), self.read_list(), offered)
 
     def read_checkpoint(self) -> Checkpoint | None:
         """Read the checkpoint; ``None`` if it cannot be read. The reader logs the reason."""
@@ -180,6 +193,7 @@ class KubeletObserver:
 
     def _apply(  # noqa: PLR0913 -- the results of one observation
         self,
+        kubelet: str | None,
         checkpoint: Checkpoint | None,
         listed: Sequence[ListedPod] | None,
         offered: Offered,
@@ -188,7 +202,7 @@ class KubeletObserver:
         read: Collection[Key] = (),
         shown: AbstractSet[str] = frozenset(),
     ) -> None:
-        with self._state as state:
+        with self._state.of_kubelet(kubelet) as state:
             state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
             corrections = state.apply_observation(
                 checkpoint, listed, offered=offered, caught_up=caught_up

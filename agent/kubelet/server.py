@@ -11,7 +11,7 @@ import grpc
 
 from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
-from agent.errors import Refusal
+from agent.errors import KubeletReplaced, Refusal
 from agent.kubelet.device_list import HealthFeed, devices
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
@@ -248,6 +248,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
             if not at_once:
                 self._before_refusal()
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"gpu-turnstile: {error}")
+        if isinstance(error, KubeletReplaced):
+            context.abort(grpc.StatusCode.ABORTED, f"gpu-turnstile: {error}")
         log.error("call failed", extra={"resource": str(self.resource)}, exc_info=error)
         context.abort(
             grpc.StatusCode.INTERNAL,

@@ -179,12 +179,18 @@ class PodCache:
             uid = info.id.uid
             if watched and self._has_successor(info):
                 self._replaced.add(uid)
-            if uid in self._replaced or uid in self._deleted or self._infos.get(uid) == info:
+            if uid in self._replaced or uid in self._deleted:
                 return info
-            for other in self._pods if alone else ():
-                if other.id.key == info.id.key and other.id.uid != uid:
-                    self._replaced.add(other.id.uid)
-                    del self._infos[other.id.uid]
+            others = [
+                other.id.uid
+                for other in (self._pods if alone else ())
+                if other.id.key == info.id.key and other.id.uid != uid
+            ]
+            if not others and self._infos.get(uid) == info:
+                return info
+            for other in others:
+                self._replaced.add(other)
+                del self._infos[other]
             self._infos[uid] = info
             self._pods = tuple(self._infos.values())
         self._on_change(info)

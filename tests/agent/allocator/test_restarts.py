@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.allocator.interfaces import ListedPod
 from agent.allocator.slots import DeviceTable
 from agent.cards.inventory import reserve_memory
-from agent.errors import Refusal
+from agent.errors import KubeletReplaced, Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY
@@ -322,3 +323,33 @@ def test_what_a_kubelet_refused_means_nothing_to_the_next_one(node: Node) -> Non
     node.restart_agent()
     node.call()
     assert last(node) == ("p/main", ORDER)
+
+
+@pytest.mark.parametrize("what", ["call", "observation"])
+def test_what_was_read_of_a_killed_kubelet_means_nothing_for_the_next_one(
+    node: Node, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ``List`` comes when the next kubelet has admitted half an init container."""
+    node.admit(make_pod("runs", asks(20, 4), use_gpu_uuid="GPU-1"))
+    pod = make_pod("a", init(10, 8), asks(10, 8))
+    killed = node.begin(make_pod("killed", asks(10, 8)))
+    look = node.look
+
+    def then_restart() -> tuple[ListedPod, ...]:
+        monkeypatch.setattr(node, "look", look)
+        found = node.look()
+        node.delete(killed)
+        node.restart_kubelet()
+        node.serve(node.begin(pod), "init", CORE)
+        return found
+
+    monkeypatch.setattr(node, "look", then_restart)
+    if what == "call":
+        with pytest.raises(KubeletReplaced):
+            node.allocator.prefer(CORE, sorted(node.kubelet.free(CORE)), [], 10)
+    else:
+        node.allocator.refresh()
+    node.serve(pod, "init", MEMORY)
+    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100 - 20 - 10}
+    assert node.decision_log.refs("prefer") == ["runs/main", "runs/main", "a/init", "a/init"]
+    assert node.decision_log.refusals == []

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from agent.allocator.grants import ContainerEdits, Mount
-from agent.errors import PlacementError
+from agent.errors import KubeletReplaced, PlacementError
 from agent.kubelet.server import (
     BURST,
     LONGEST_SECONDS,
@@ -131,6 +131,16 @@ def test_an_internal_error_fails_one_call_shows_no_internals_and_the_server_cont
     assert "secret" in caplog.text  # the log does say why
     calls.error = None
     CALLS[call](stub, ["a"])
+
+
+def test_a_call_of_a_replaced_kubelet_is_no_defect(
+    stub: rpc.DevicePluginStub, calls: FakeCalls, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls.error = KubeletReplaced("another kubelet runs now")
+    with pytest.raises(grpc.RpcError) as failed:
+        ask_allocate(stub, ["a"])
+    assert failed.value.code() is grpc.StatusCode.ABORTED
+    assert "call failed" not in caplog.text
 
 
 def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: FakeCalls) -> None:

@@ -208,6 +208,17 @@ def test_a_fetch_that_finds_a_name_given_to_another_pod_forgets_the_one_before()
     assert seen == ["two"]
 
 
+def test_a_fetch_forgets_the_one_before_also_if_a_list_has_added_the_other_pod_already() -> None:
+    """A list beside the watch removes no pod."""
+    api = FakePodApi(([entry("a", "one")], "3"), ([entry("a", "two")], "4"))
+    api.pods["default", "a"] = entry("a", "two")
+    cache = cache_of(api)
+    cache.list()
+    cache.refresh(within=1)
+    cache.fetch("default", "a")
+    assert {view.id.uid for view in cache.pods()} == {"two"}
+
+
 def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_over() -> None:
     """Until it tells that the pod is gone; from then on its UID means nothing any more."""
     api = FakePodApi(

@@ -96,36 +96,36 @@ class TemplateState:
         self._names = names
         self._lock = threading.Lock()
         self._pods: dict[str, ClaimedPod] = {}
+        self._waiting: dict[str, ClaimedPod] = {}  # those of them without a claim
+        self._users = Counter[Key]()
         self._templates: dict[Key, KnownTemplate] = {}
         self._unused_since: dict[Key, float] = {}
 
     @property
     def counts(self) -> tuple[int, int, int]:
         """The numbers of pods that name a template, of those that wait, and of templates."""
-        with self._lock:
-            waiting = sum(each.spec is not None for each in self._pods.values())
-            return len(self._pods), waiting, len(self._templates)
+        return len(self._pods), len(self._waiting), len(self._templates)
 
     def replace_pods(self, listed: Iterable[ClaimedPod]) -> None:
         """Replace all pods by those of a new list."""
         with self._lock:
-            self._pods = {each.uid: each for each in listed}
-            for pod in self._pods.values():
-                self._unused_since.pop(pod.key, None)
+            self._pods, self._waiting, self._users = {}, {}, Counter()
+            for each in listed:
+                self._put(each)
         self.changed.set()
 
     def put_pod(self, pod: ClaimedPod) -> None:
         """Add a pod, or replace it."""
         with self._lock:
-            self._pods[pod.uid] = pod
-            self._unused_since.pop(pod.key, None)
+            self._drop(pod.uid)
+            self._put(pod)
         self.changed.set()
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod that has ended, if it is known."""
         with self._lock:
-            known = self._pods.pop(uid, None)
-        if known is not None:
+            is_known = self._drop(uid)
+        if is_known:
             self.changed.set()
 
     def replace_templates(self, listed: Iterable[KnownTemplate]) -> None:
@@ -157,10 +157,10 @@ class TemplateState:
         plan, done = Plan(), set[Key]()
         with self._lock:
             counts = Counter(namespace for namespace, _ in self._templates)
-            for pod in self._pods.values():
+            for pod in self._waiting.values():
+                if pod.key in done:
+                    continue  # another pod waits for the same template
                 known = self._templates.get(pod.key)
-                if pod.spec is None or pod.key in done:
-                    continue  # it has its claim, or another pod waits for the same template
                 if pod.own != pod.template:
                     plan.differing.append(pod)
                 elif known is None and counts[pod.namespace] >= most:
@@ -189,12 +189,26 @@ class TemplateState:
         own, spec = ("", {}) if claim is None else (claim.template, claim.spec)
         return ClaimedPod(pod.namespace, pod.name, pod.uid, template, own, spec)
 
+    def _put(self, pod: ClaimedPod) -> None:
+        self._pods[pod.uid] = pod
+        self._users[pod.key] += 1
+        self._unused_since.pop(pod.key, None)
+        if pod.spec is not None:
+            self._waiting[pod.uid] = pod
+
+    def _drop(self, uid: str) -> bool:
+        pod = self._pods.pop(uid, None)
+        self._waiting.pop(uid, None)
+        if pod is not None:
+            self._users[pod.key] -= 1
+        return pod is not None
+
     def _find_unused(self, now: float, unused: float, plan: Plan) -> None:
-        used = {each.key for each in self._pods.values()}
+        self._users += Counter()  # keys without users go
         for key in self._unused_since.keys() - self._templates.keys():
             del self._unused_since[key]
         for key, template in self._templates.items():
-            if key not in used and template.is_labelled:
+            if not self._users[key] and template.is_labelled:
                 since = self._unused_since.setdefault(key, now)
                 if now - since >= unused:
                     plan.sweep.append(template)

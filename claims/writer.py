@@ -24,8 +24,11 @@ REASON = "GPUClaimWaits"
 _PASS_SECONDS = 10.0
 _SHOWN_SECONDS = 10.0
 """After this time a template that was made, and that the watch does not show, is made again."""
-_OUTAGE_SECONDS = (0.2, 10.0)
+_OUTAGE_SECONDS = (0.2, 2.0)
+_FAILED_SECONDS = (0.2, 30.0)
 _REFUSED_SECONDS = (1.0, 300.0)
+_MOST_FAILURES = 3
+"""After so many creations without a response in one pass the API server counts as unavailable."""
 _MOST_NOTICES = 20
 """Most Events in one pass: creating templates must not wait for those of a hostile namespace."""
 
@@ -78,7 +81,6 @@ class TemplateWriter:
                 self.write()
                 pauses.reset()
             except Unavailable as error:
-                self._metrics.wrote("unavailable")
                 log.warning("templates wait", extra={"reason": str(error)})
                 stop.wait(pauses.next())
                 self._state.changed.set()
@@ -94,9 +96,18 @@ class TemplateWriter:
             del self._not_before[key]
             self._failures.pop(key, None)
             self._refusals.pop(key, None)
-        for key, pod in plan.create.items():
+        failed = 0
+        # One that fails again and again, by another webhook of its namespace, holds up no others.
+        for key, pod in sorted(plan.create.items(), key=lambda it: self._failures.get(it[0], 0)):
             if self._clock() >= self._not_before.get(key, 0.0):
-                self._create(key, pod)
+                try:
+                    self._create(key, pod)
+                except Unavailable:
+                    self._metrics.wrote("unavailable")
+                    self._hold(key, _FAILED_SECONDS)
+                    failed += 1
+                    if failed == _MOST_FAILURES:
+                        raise
         for template in plan.replace:
             self._delete(template, "replaced")
         for template in plan.sweep:
@@ -109,9 +120,7 @@ class TemplateWriter:
             self._api.create_template(pod.namespace, template_of(pod))
         except Rejected as error:
             if error.status != HTTPStatus.CONFLICT:
-                failures = self._failures[key] = self._failures.get(key, 0) + 1
-                pause = pause_after(failures, *_REFUSED_SECONDS)
-                self._not_before[key] = self._clock() + pause
+                self._hold(key, _REFUSED_SECONDS)
                 self._refusals[key] = str(error)
                 self._metrics.wrote("refused")
                 log.warning("template refused", extra={**where, "reason": str(error)})
@@ -121,6 +130,10 @@ class TemplateWriter:
             self._metrics.wrote("created")
             log.info("template created", extra=where)
         self._not_before[key] = self._clock() + _SHOWN_SECONDS
+
+    def _hold(self, key: Key, bounds: tuple[float, float]) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        self._not_before[key] = self._clock() + pause_after(failures, *bounds)
 
     def _delete(self, template: KnownTemplate, result: str) -> None:
         namespace, name = template.key

@@ -39,6 +39,9 @@ LONGEST_SELECTOR = 10 * 1024
 """Most bytes of a CEL selector. Its cost, of 1,000,000 at most, is then below 100,000: the cost of
 ``matches`` is 0.25 for each byte of the expression times 6.5 for an attribute of 64 characters."""
 
+MOST_SELECTORS = 512 * 1024
+"""Most bytes of all selectors of a claim: etcd stores objects of 1.5 MiB."""
+
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the object that stands for a static pod, which cannot have claims."""
 
@@ -114,6 +117,11 @@ def read_pod_claim(pod: Mapping[str, Any], names: Names) -> PodClaim | None:
     wishes, wrong = read_wishes(given, names)
     if not demand or errors or wrong or any(_find_limits(demand, wishes, names, "")):
         return None
+    return make_claim(demand, wishes, names)
+
+
+def make_claim(demand: PodDemand, wishes: Wishes, names: Names) -> PodClaim:
+    """Return the claim of a pod with these requests and wishes, which break no rule."""
     spec = claim_template_spec(demand, wishes, names)
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -237,9 +245,11 @@ def _find_limits(
         names.nouse_gpu_type: wishes.nouse_types,
     }
     longest: dict[str, int] = {}
+    together = 0
     for container in asking:
         for key, selector in _selectors(container.demand, wishes, names):
             longest[key] = max(longest.get(key, 0), len(selector))
+            together += len(selector)
     for key, length in longest.items():
         if length > LONGEST_SELECTOR:
             detail = (
@@ -248,6 +258,12 @@ def _find_limits(
             )
             where = f"{path}metadata.annotations[{key}]"
             yield _error(where, ",".join(listed[key]), detail, "selector-too-long")
+    if together > MOST_SELECTORS:
+        detail = (
+            f"the selectors of all its containers have {together} characters, more than "
+            f"{MOST_SELECTORS}: name fewer cards or types"
+        )
+        yield _error(f"{path}metadata.annotations", "use-gpu-...", detail, "selector-too-long")
 
 
 def _with_requests(demand: PodDemand) -> tuple[ContainerDemand, ...]:

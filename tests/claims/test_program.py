@@ -32,8 +32,8 @@ Start = Callable[[], ClaimsProgram]
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer(ServerSettings(bookmark_s=0.1)) as running:
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
-        running.apply(namespace)
+        for name in ("team", "broken"):
+            running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         yield running
 
 
@@ -161,6 +161,19 @@ def test_an_api_server_that_fails_is_asked_again(
     eventually(lambda: counted(program, "unavailable"), "it fails")
     server.restore()
     eventually(lambda: cores(admin) == ["30"], "the template")
+
+
+def test_a_template_that_always_fails_holds_up_no_other(
+    server: ApiServer, admin: ApiClient, start: Start
+) -> None:
+    """As with another webhook, of one namespace, that cannot be reached."""
+    program = start()
+    server.fail(Fault(500), "create .*/namespaces/broken/resourceclaimtemplates")
+    for index in range(1, 6):
+        server.apply(make_pod(f"a{index}", index, namespace="broken", uid=""))
+    eventually(lambda: counted(program, "unavailable") >= 3, "they fail")
+    server.apply(make_pod("b", 40, uid=""))
+    eventually(lambda: cores(admin) == ["40"], "the template of the other namespace")
 
 
 def test_an_outage_with_missed_events_is_survived(

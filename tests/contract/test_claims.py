@@ -321,6 +321,21 @@ def test_a_selector_is_bounded() -> None:
     assert error.startswith(f'metadata.annotations[{NAMES.use_gpu_type}]: Invalid value: "000')
 
 
+def test_all_selectors_together_are_bounded() -> None:
+    lists = ("use_gpu_type", "nouse_gpu_type", "use_gpu_uuid", "nouse_gpu_uuid")
+    wishes = {
+        each: ",".join(f"{at}{index:030d}" for index in range(180)) for at, each in enumerate(lists)
+    }
+    manifest = pod(SHARE, **wishes)
+    assert errors_of(manifest) == []
+    manifest["spec"]["containers"] = [
+        {"name": f"c{index}", "resources": {"limits": SHARE}} for index in range(32)
+    ]
+    (error,) = errors_of(manifest)
+    assert error.startswith("metadata.annotations: Invalid value")
+    assert template_name(manifest, NAMES) == ""
+
+
 def test_a_domain_must_leave_room_for_the_drivers_name() -> None:
     assert len(driver_name(Names("a" * 55 + ".com"))) == 63
     with pytest.raises(InvalidName, match="must have at most 59 characters for claims"):

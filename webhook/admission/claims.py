@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from contract.claims import CLAIM, is_template_name, read_pod_claim
-from contract.names import Names
+from contract.claims import CLAIM, PodClaim, is_template_name
+from contract.demand import PodDemand
 from contract.requests import walk_containers
 from webhook.admission.decision import Operation, short
 from webhook.admission.patches import remove_value, set_value
@@ -22,20 +22,17 @@ class Claims(StrEnum):
     ON = "on"
 
 
-def add_claim(pod: Mapping[str, Any], names: Names) -> tuple[Operation, ...]:
+def add_claim(spec: Mapping[str, Any], claim: PodClaim) -> tuple[Operation, ...]:
     """Return the changes that give a pod its claim, instead of any claim by a template of ours.
 
     A copied pod, and one that another webhook changed after us, names the template of other limits.
 
     Args:
-        pod: with GPUs, without errors, as all other changes leave it.
-        names: resources and annotations.
+        spec: the pod's, as all other changes leave it.
+        claim: the pod's.
     """
-    claim = read_pod_claim(pod, names)
-    if claim is None:  # read_pod has found its errors
-        return ()
     ours = {"name": CLAIM, "resourceClaimTemplateName": claim.template}
-    return tuple(_changes(pod["spec"], [ours], claim.requests))
+    return tuple(_changes(spec, [ours], claim.requests))
 
 
 def drop_claims(pod: Mapping[str, Any]) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
@@ -49,21 +46,19 @@ def drop_claims(pod: Mapping[str, Any]) -> tuple[tuple[Operation, ...], tuple[st
     return (tuple(_changes(spec, [], {})) if dropped else ()), tuple(warnings)
 
 
-def about_claims(pod: Mapping[str, Any], names: Names) -> Iterator[str]:
+def about_claims(spec: Mapping[str, Any], demand: PodDemand) -> Iterator[str]:
     """Warn of what a claim does differently.
 
     Args:
-        pod: a pod or a pod template with GPUs, as decoded JSON, possibly hostile.
-        names: resources and annotations.
+        spec: of a pod or a pod template with GPUs, as decoded JSON, possibly hostile.
+        demand: the requests of its containers.
     """
-    spec = pod["spec"]
     priority = spec.get("priority")  # set by the API server, of the class
     named = bool(spec.get("priorityClassName"))
     is_high = priority > 0 if isinstance(priority, int) else named
     if is_high and spec.get("preemptionPolicy") != "Never":
         yield "its priority does not preempt: no pod gives up its card for another pod's claim"
-    claim = read_pod_claim(pod, names)
-    requests = {} if claim is None else claim.requests
+    requests = {each.name for each in demand.containers}
     for _, _, container in walk_containers(spec):
         name = container.get("name")
         if isinstance(name, str) and name not in requests and CLAIM in _claims_of(container):

@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from contract.claims import make_claim
+from contract.demand import PodDemand
 from contract.errors import InvalidStamp
 from contract.names import Names
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp, decode_time
+from contract.wishes import read_wishes
 from webhook.admission.annotations import (
     about_dropped,
     about_supplied,
@@ -16,7 +19,7 @@ from webhook.admission.annotations import (
     changes_without_gpus,
 )
 from webhook.admission.claims import Claims, about_claims, add_claim, drop_claims
-from webhook.admission.decision import Decision, bounded
+from webhook.admission.decision import Decision, Operation, bounded
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
 from webhook.admission.dialects.translation import translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions
@@ -99,7 +102,7 @@ def decide_pod(
             *adjusted.patch,
             *choose_scheduler(translated.pod["spec"], options.scheduler_name),
             *choose_runtime_class(pod["spec"], options.runtime_class),
-            *(add_claim(adjusted.pod, names) if claims is Claims.ON else ()),
+            *(_add_claim(adjusted.pod, demand, names) if claims is Claims.ON else ()),
         ),
         warnings=bounded(
             (
@@ -115,12 +118,17 @@ def decide_pod(
                     pod.get("spec"), demand, translated=ours and names.translated_from in given
                 ),
                 *about_runtime_class(pod["spec"], options.runtime_class),
-                *(about_claims(adjusted.pod, names) if claims is Claims.ON else ()),
+                *(about_claims(pod["spec"], demand) if claims is Claims.ON else ()),
                 *advise_wishes(adjusted.pod, names),
                 *about_supplied(given, names, only_dropped=ours),
             )
         ),
     )
+
+
+def _add_claim(pod: Mapping[str, Any], demand: PodDemand, names: Names) -> tuple[Operation, ...]:
+    wishes, _ = read_wishes(annotations_of(pod), names)
+    return add_claim(pod["spec"], make_claim(demand, wishes, names))
 
 
 def _drop_what_is_ours(

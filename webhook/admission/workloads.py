@@ -109,7 +109,7 @@ def decide_workload(
                 ),
                 *about_environment(template.get("spec"), demand),
                 *about_runtime_class(template["spec"], options.runtime_class),
-                *(about_claims(adjusted.pod, names) if claimed else ()),
+                *(about_claims(template["spec"], demand) if claimed else ()),
                 *advise_wishes(adjusted.pod, names, path=path),
                 *advise_places(new, names, steps=steps),
                 *about_supplied(given, names, path=path),

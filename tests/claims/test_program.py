@@ -1,5 +1,7 @@
 """The program against a simulated API server: templates come, come back and go; two replicas."""
 
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -149,6 +151,31 @@ def test_two_replicas_make_each_template_once_and_one_is_enough(
     server.apply(make_pod("b", 40, uid=""))
     eventually(lambda: cores(admin) == ["30", "40"], "by the other one")
     assert other.broken() == ""
+
+
+def test_a_killed_replica_costs_nothing(
+    server: ApiServer, admin: ApiClient, settings: Settings
+) -> None:
+    command = [
+        *(sys.executable, "-m", "claims", "--kubeconfig", str(settings.kubeconfig)),
+        *("--http-host", "127.0.0.1", "--http-port", "0"),
+    ]
+    replicas = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        for each in replicas:
+            assert each.stderr is not None
+            assert '"message":"serving"' in each.stderr.readline()
+        for index in range(1, 21):
+            server.apply(make_pod(f"p{index}", index, uid=""))
+            if index == 10:
+                replicas[0].kill()
+        eventually(lambda: len(cores(admin)) == 20, "all templates, by one replica")
+        replicas[1].terminate()
+        assert replicas[1].wait(30) == 0
+    finally:
+        for each in replicas:
+            each.kill()
+            each.communicate()
 
 
 @pytest.mark.parametrize("fault", [Fault(429, retry_after="0"), Fault(500), Fault(503)])

@@ -5,6 +5,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ Start = Callable[[], ClaimsProgram]
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer(ServerSettings(bookmark_s=0.1)) as running:
-        for name in ("team", "broken"):
+        for name in ("team", "broken-a", "broken-b"):
             running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         yield running
 
@@ -140,6 +141,13 @@ def test_a_pod_without_a_template_is_told_why(
     assert cores(admin) == ["1", "2"]
 
 
+def test_every_pod_of_many_is_told(server: ApiServer, admin: ApiClient, start: Start) -> None:
+    for index in range(25):
+        server.apply(make_pod(f"p{index}", template=ELSEWHERE, uid=""))
+    start()
+    eventually(lambda: len(events(admin)) == 25, "all are told")
+
+
 def test_two_replicas_make_each_template_once_and_one_is_enough(
     server: ApiServer, admin: ApiClient, start: Start
 ) -> None:
@@ -194,10 +202,10 @@ def test_a_template_that_always_fails_holds_up_no_other(
     server: ApiServer, admin: ApiClient, start: Start
 ) -> None:
     """As with another webhook, of one namespace, that cannot be reached."""
+    server.fail(Fault(500), "create .*/namespaces/broken-./resourceclaimtemplates")
+    for index, namespace in product((1, 2), ("broken-a", "broken-b")):
+        server.apply(make_pod(f"a{index}", index, namespace=namespace, uid=""))
     program = start()
-    server.fail(Fault(500), "create .*/namespaces/broken/resourceclaimtemplates")
-    for index in range(1, 6):
-        server.apply(make_pod(f"a{index}", index, namespace="broken", uid=""))
     eventually(lambda: counted(program, "unavailable") >= 3, "they fail")
     server.apply(make_pod("b", 40, uid=""))
     eventually(lambda: cores(admin) == ["40"], "the template of the other namespace")
@@ -261,6 +269,10 @@ def test_unused_templates_are_swept(
     server.fail(Fault(503), "delete .*")
     with pytest.raises(Unavailable):
         writer.write()
+    server.deny("delete .*")
+    writer.write()
+    refused = {"result": "refused"}
+    assert metrics.registry.get_sample_value("gpu_turnstile_claims_writes_total", refused) == 1
     server.restore()
     writer.write()
     assert cores(admin) == []

@@ -1,5 +1,5 @@
 # One image for all programs; which one runs is the container's first argument:
-# agent, proxy, webhook, scheduler, view or certs.
+# agent, proxy, webhook, scheduler, view, certs or claims.
 #
 #   docker build --tag gpu-turnstile .
 #   docker build --build-arg PYTHON_IMAGE=python:3.11.14-slim-bookworm@sha256:... --tag gpu-turnstile .
@@ -23,6 +23,7 @@ RUN python -m venv --without-pip /opt/build \
 COPY pyproject.toml README.md LICENSE ./
 COPY agent/ agent/
 COPY certs/ certs/
+COPY claims/ claims/
 COPY common/ common/
 COPY contract/ contract/
 COPY placement/ placement/

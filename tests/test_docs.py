@@ -17,6 +17,9 @@ import yaml
 from prometheus_client import generate_latest
 
 from agent.observability.metrics import Metrics as AgentMetrics
+from claims.metrics import Metrics as ClaimsMetrics
+from claims.program import export_gauges as export_claims
+from claims.state import TemplateState
 from common.apiserver.client import Client
 from common.logs import FIELDS, TRACE
 from contract.names import Names
@@ -252,10 +255,10 @@ def test_every_variable_is_read() -> None:
     assert [each for each in found if each[1] not in read_variables() | LIBRARIES.keys()] == []
 
 
-@pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "claims", "scheduler", "view", "webhook"])
 def test_every_flag_is_documented_with_its_default(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
-    _, _, below = text.partition(f"| flag of the {program} |")
+    _, _, below = text.partition(f"| flag of the {program} ")
     documented: dict[str, str] = {}
     for row in re.findall(r"^\| (`--.*)$", below.partition("\n\n")[0], flags=re.MULTILINE):
         cells = row.split(" | ")
@@ -296,10 +299,13 @@ def exported() -> dict[str, set[str]]:
     """What each program exports, without the prefix of all."""
     extender, page = SchedulerMetrics(), ViewMetrics()
     export_gauges(extender, State(Names()), leads=lambda: True, in_step=lambda: True)
+    claims = ClaimsMetrics()
+    export_claims(claims, TemplateState(Names()), in_step=lambda: True)
     Live(cast("Client", None), ClusterState(Names()), Feed(1), page, namespace="")
     found = {}
     for program, text in (
         ("agent", AgentMetrics().render().decode()),
+        ("claims", claims.render().decode()),
         ("proxy", generate_latest(ProxyMetrics({}, lambda: 0)).decode()),
         ("scheduler", extender.render().decode()),
         ("view", page.render().decode()),
@@ -317,14 +323,14 @@ def test_every_metric_is_exported() -> None:
         (program, name)
         for page in PAGES
         for program, name in re.findall(
-            r"\bgpu_turnstile_(agent|proxy|scheduler|view|webhook)_([a-z_]+)\b", whole(page)
+            r"\bgpu_turnstile_(agent|claims|proxy|scheduler|view|webhook)_([a-z_]+)\b", whole(page)
         )
     ]
     assert {program for program, _ in found} >= {"agent"}
     assert [each for each in found if each[1] not in ours[each[0]]] == []
 
 
-@pytest.mark.parametrize("program", ["agent", "proxy", "scheduler", "view", "webhook"])
+@pytest.mark.parametrize("program", ["agent", "claims", "proxy", "scheduler", "view", "webhook"])
 def test_every_metric_is_documented(program: str) -> None:
     text = prose(ROOT / "docs/reference.md")
     _, _, below = text.partition(f"| metric of the {program} ")

@@ -1,24 +1,20 @@
 """Kubernetes Events, which authors and admins see with ``kubectl describe``."""
 
-import hashlib
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Protocol
 
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
-from common.text import cut
+from common.apiserver.events import EventSubject, Notice, describe
+
+__all__ = ["EventQueue", "EventSubject", "Notice", "describe"]
 
 log = logging.getLogger(__name__)
-
-_COMPONENT = "gpu-turnstile"
-_LONGEST_MESSAGE = 1024
-"""The longest message that the API server accepts (``events.k8s.io`` validation)."""
 
 _MOST_WAITING = 256
 _BACKOFF_SECONDS = (0.2, 30.0)
@@ -49,26 +45,6 @@ class EventApi(Protocol):
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to an event."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventSubject:
-    """The object that an event is about."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """The content of an Event: a reason in one word, for machines and columns, and a sentence."""
-
-    subject: EventSubject
-    reason: str
-    message: str
-    warning: bool = True
 
 
 class EventQueue(WriteQueue[Notice, _Repeats]):
@@ -152,36 +128,3 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
                 raise
             return False
         return True
-
-
-def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
-    """Make the event object, core/v1; *at* is in seconds since 1970.
-
-    Its name is a hash of its content, so an equal notice is the same Event.
-    """
-    subject = notice.subject
-    text = "\0".join((subject.kind, subject.uid, notice.reason, notice.message, node))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    when = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    reference = {
-        "apiVersion": "v1",
-        "kind": subject.kind,
-        "name": subject.name,
-        "uid": subject.uid,
-        **({"namespace": subject.namespace} if subject.namespace else {}),
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{subject.name[:200].rstrip('-.')}.{digest}"},
-        "involvedObject": reference,
-        "reason": notice.reason,
-        "message": cut(notice.message, _LONGEST_MESSAGE),
-        "type": "Warning" if notice.warning else "Normal",
-        "source": {"component": _COMPONENT, "host": node},
-        "reportingComponent": _COMPONENT,
-        "reportingInstance": node,
-        "firstTimestamp": when,
-        "lastTimestamp": when,
-        "count": count,
-    }

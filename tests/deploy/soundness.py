@@ -4,6 +4,7 @@ import click
 
 from agent.__main__ import main as agent
 from certs.__main__ import cli as certs
+from claims.__main__ import cli as claims
 from contract.names import Names
 from contract.stamps import OrderStamp
 from proxy.__main__ import main as proxy
@@ -26,6 +27,7 @@ ROUTES = make_routes(names=Names(), stamp=lambda: OrderStamp(1, "w", 0))
 PROGRAMS: dict[str, click.Command] = {
     "agent": agent,
     "certs": certs,
+    "claims": claims,
     "proxy": proxy,
     "scheduler": scheduler,
     "view": view,

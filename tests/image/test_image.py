@@ -12,7 +12,7 @@ from tests.image.conftest import ROOT
 
 pytestmark = pytest.mark.timeout(300)  # the first to ask for the tree builds it
 
-PROGRAMS = ("agent", "certs", "proxy", "scheduler", "view", "webhook")
+PROGRAMS = ("agent", "certs", "claims", "proxy", "scheduler", "view", "webhook")
 PACKAGES = {*PROGRAMS, "common", "contract", "placement"}
 TERMINAL = {ROOT / "view/terminal", ROOT / "view/kubectl.py"}
 """Runs on people's machines, and needs what the image does not have: pip install ...[kubectl]."""

@@ -1,0 +1,168 @@
+"""What is made, replaced and swept, decided of what pods name and which templates there are."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claims.state import KnownTemplate, Plan, TemplateState, read_template
+from contract.claims import CLAIM, SHAPE_LABEL, read_pod_claim, shape_of
+from contract.names import Names
+from tests.examples import any_json
+
+NAMES = Names()
+Json = dict[str, Any]
+ELSEWHERE = "gpu-turnstile-0123456789abcdef"
+
+
+def make_pod(name: str, cores: int = 30, memory: str = "8", **changes: Any) -> Json:
+    """Make a pod that waits for its claim, and names the template of its limits."""
+    limits = {NAMES.core: str(cores), NAMES.memory: memory}
+    spec: Json = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    claim = read_pod_claim({"spec": spec}, NAMES)
+    assert claim is not None
+    template = changes.pop("template", claim.template)
+    spec["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": template}]
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}"} | changes
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def with_claim(pod: Json) -> Json:
+    statuses = [{"name": CLAIM, "resourceClaimName": "x"}]
+    return {**pod, "status": {"resourceClaimStatuses": statuses}}
+
+
+def make_template(pod: Json, namespace: str = "team", **spec: Any) -> Json:
+    claim = read_pod_claim(pod, NAMES)
+    assert claim is not None
+    labels = {SHAPE_LABEL: shape_of(claim.template)}
+    metadata = {"name": claim.template, "namespace": namespace, "uid": "t", "labels": labels}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata,
+        "spec": spec or dict(claim.spec),
+    }
+
+
+@pytest.fixture
+def state() -> TemplateState:
+    return TemplateState(NAMES)
+
+
+def put(state: TemplateState, *objects: Json) -> None:
+    for obj in objects:
+        if obj["kind"] == "Pod":
+            pod = state.read_pod(obj)
+            assert pod is not None
+            state.put_pod(pod)
+        else:
+            template = read_template(obj)
+            assert template is not None
+            state.put_template(template)
+
+
+def plan(state: TemplateState, now: float = 0.0, most: int = 500) -> Plan:
+    return state.plan(now, most=most, unused=3600)
+
+
+def test_a_missing_template_is_made_once_of_the_limits_of_a_pod_that_waits(
+    state: TemplateState,
+) -> None:
+    put(state, make_pod("a"), make_pod("b"), make_pod("c", 40), with_claim(make_pod("d", 50)))
+    found = plan(state)
+    assert [key for key, _ in found.create.items()] == [
+        ("team", make_template(make_pod("a"))["metadata"]["name"]),
+        ("team", make_template(make_pod("c", 40))["metadata"]["name"]),
+    ]
+    assert [each.spec for each in found.create.values()] == [
+        make_template(make_pod("a"))["spec"],
+        make_template(make_pod("c", 40))["spec"],
+    ]
+    put(state, make_template(make_pod("a")), make_template(make_pod("c", 40)))
+    assert plan(state) == Plan()
+
+
+def test_a_pod_that_names_the_template_of_other_limits_gets_none(state: TemplateState) -> None:
+    no_limits = make_pod("b")
+    no_limits["spec"]["containers"][0]["resources"] = {}
+    put(state, make_pod("a", template=ELSEWHERE), no_limits)
+    found = plan(state)
+    assert found.create == {}
+    assert [(each.name, each.own != "") for each in found.differing] == [("a", True), ("b", False)]
+
+
+def test_a_namespace_has_a_cap(state: TemplateState) -> None:
+    put(state, make_template(make_pod("x", 10)), *(make_pod(f"p{n}", n) for n in (1, 2, 3)))
+    put(state, make_pod("other", 4, namespace="quiet"))
+    found = plan(state, most=2)
+    assert [each.name for each in found.create.values()] == ["p1", "other"]
+    assert [each.name for each in found.above_cap] == ["p2", "p3"]
+
+
+def test_a_template_with_another_spec_is_replaced_and_one_with_defaults_is_not(
+    state: TemplateState,
+) -> None:
+    pod = make_pod("a", memory="16000")
+    template = make_template(pod)
+    exactly = template["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    exactly["capacity"]["requests"]["memory"] = "16k"  # as the API server writes it
+    exactly["adminAccess"] = False
+    put(state, pod, template)
+    assert plan(state) == Plan()
+    exactly["capacity"]["requests"]["cores"] = "100"
+    put(state, template)
+    assert [each.uid for each in plan(state).replace] == ["t"]
+    put(state, make_template(pod, spec={}))
+    assert [each.uid for each in plan(state).replace] == ["t"]
+    # Pods that have their claim need no template.
+    put(state, with_claim(pod))
+    assert plan(state) == Plan()
+
+
+def test_a_template_is_swept_when_no_pod_has_named_it_for_an_hour(state: TemplateState) -> None:
+    pod = with_claim(make_pod("a"))
+    kept = make_template(make_pod("b", 40))
+    kept["metadata"]["labels"] = {}  # somebody wants to keep it
+    put(state, pod, make_template(pod), make_template(pod, "quiet"), kept)
+    assert plan(state, 0) == Plan()
+    state.drop_pod("uid-a")
+    assert plan(state, 10) == Plan()
+    assert [each.key[0] for each in plan(state, 3600).sweep] == ["quiet"]
+    # A pod that came and went between two looks counts, too.
+    put(state, pod)
+    state.drop_pod("uid-a")
+    assert [each.key[0] for each in plan(state, 3610).sweep] == ["quiet"]
+    assert [each.key[0] for each in plan(state, 7209).sweep] == ["quiet"]
+    assert [each.key[0] for each in plan(state, 7210).sweep] == ["team", "quiet"]
+    state.drop_template(("quiet", make_template(pod)["metadata"]["name"]))
+    assert [each.key[0] for each in plan(state, 7210).sweep] == ["team"]
+
+
+def test_what_is_not_ours_is_not_read(state: TemplateState) -> None:
+    assert state.read_pod({"metadata": {"name": "a"}, "spec": {}}) is None
+    other = {"metadata": {"name": "gpu-turnstile-x", "namespace": "team", "uid": "u"}}
+    assert read_template(other) is None
+
+
+@given(any_json("spec", "devices", "requests", "exactly", "count"))
+def test_any_spec_is_compared(found: Any) -> None:
+    state = TemplateState(NAMES)
+    pod = make_pod("a")
+    put(state, pod)
+    key = ("team", make_template(pod)["metadata"]["name"])
+    state.put_template(KnownTemplate(key, "t", found, is_labelled=True))
+    assert [each.uid for each in plan(state).replace] == ["t"]
+
+
+@given(st.text(), st.dictionaries(st.text(), st.text()))
+def test_nothing_else_that_a_pod_says_is_in_its_template(
+    label: str, annotations: dict[str, str]
+) -> None:
+    state = TemplateState(NAMES)
+    pod = make_pod("a", labels={label: label})
+    pod["metadata"]["annotations"] = {f"x/{key}": value for key, value in annotations.items()}
+    found = state.read_pod(pod)
+    assert found is not None
+    assert found.spec == make_template(make_pod("a"))["spec"]

@@ -11,7 +11,9 @@ from common.commandline import options_of, run, server_options
 from common.errors import SettingsError
 from common.logs import configure
 from common.serving.app import Application
+from contract.claims import driver_name
 from contract.errors import InvalidName
+from webhook.admission.claims import Claims
 from webhook.admission.options import DefaultMemory
 from webhook.metrics import Metrics
 from webhook.server import make_app, serve
@@ -62,6 +64,8 @@ def _settings(*, cert: Path, key: Path, client_ca: Path | None, **others: Any) -
             "--default-memory proportional: needs --largest-card, the memory blocks of the card "
             "from which the memory of a share is computed"
         )
+    if settings.claims is Claims.ON:
+        driver_name(settings.names)  # or the domain is too long for it
     return settings
 
 

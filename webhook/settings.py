@@ -11,6 +11,7 @@ from common.serving.tls import Files
 from common.text import cut
 from contract.names import DEFAULT_DOMAIN, Names
 from contract.quantity import BLOCK_SIZE_RULE, parse_block_size
+from webhook.admission.claims import Claims
 from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
@@ -104,6 +105,10 @@ class Settings:
         parse=_parse_memory_block,
         help="Size of a memory block, to translate MiB; must be the agents' too.",
     )
+    claims: Claims = choice(
+        Claims.OFF,
+        help="Give GPU pods a claim, for nodes whose agent runs with --mode dra; the limits stay.",
+    )
     drain_delay: float = setting(
         default=2.0,
         type=click.FloatRange(0, 15),
@@ -121,4 +126,5 @@ class Settings:
             self.privileged,
             self.accept,
             self.memory_block,
+            self.claims,
         )

@@ -5,6 +5,7 @@ import pytest
 from common.errors import SettingsError
 from webhook import __main__ as command
 from webhook.__main__ import application
+from webhook.admission.claims import Claims
 from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
@@ -36,6 +37,7 @@ VALUES = {
     "privileged": "deny",
     "accept": "hami, nvidia",
     "memory-block": "1Mi",
+    "claims": "on",
     "drain-delay": "0.5",
 }
 
@@ -76,6 +78,7 @@ def test_every_flag_is_an_environment_variable(
         Privileged.DENY,
         frozenset({Dialect.HAMI, Dialect.NVIDIA}),
         1 << 20,
+        Claims.ON,
     )
     assert command.main(["--help"]) == 0
     text = capsys.readouterr().out
@@ -105,6 +108,10 @@ ACCEPT_IS_WRONG = "Invalid value for '--accept' (env var: 'GPU_TURNSTILE_WEBHOOK
         (
             [*PAIR, "--accept", "gpushare,gpushare-mib"],
             f"{ACCEPT_IS_WRONG}: gpushare counts GiB, gpushare-mib MiB: accept one of them",
+        ),
+        (
+            [*PAIR, "--claims", "on", "--domain", "a" * 60],
+            f'domain: Invalid value: "{"a" * 60}": must have at most 59 characters for claims',
         ),
         ([*PAIR, "--memory-block", "256"], "Invalid value for '--memory-block'"),
         ([*PAIR, "--port", "0"], "Invalid value for '--port'"),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from contract.requests import USUAL_BLOCK
+from webhook.admission.claims import Claims
 from webhook.admission.dialects.registry import Dialect
 from webhook.admission.privileged import Privileged
 
@@ -28,6 +29,7 @@ class AdmissionOptions:
         privileged: what to do with GPU pods that have a privileged container.
         accept: other systems whose pods are translated.
         memory_block: bytes of a memory block, to translate MiB.
+        claims: whether GPU pods get a claim.
     """
 
     largest_card: int = 0
@@ -37,6 +39,7 @@ class AdmissionOptions:
     privileged: Privileged = Privileged.WARN
     accept: frozenset[Dialect] = frozenset()
     memory_block: int = USUAL_BLOCK
+    claims: Claims = Claims.OFF
 
 
 DEFAULTS = AdmissionOptions()

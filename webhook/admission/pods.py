@@ -15,6 +15,7 @@ from webhook.admission.annotations import (
     changes_at_create,
     changes_without_gpus,
 )
+from webhook.admission.claims import Claims, about_claims, add_claim, drop_claims
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
 from webhook.admission.dialects.translation import translate
@@ -75,15 +76,16 @@ def decide_pod(
     if translated.errors:
         return Decision(errors=translated.errors, warnings=bounded(translated.warnings))
     adjusted = adjust_memory(translated.pod, names=names, options=options)
-    found = read_pod(adjusted.pod, names, privileged=options.privileged)
+    claims = options.claims
+    found = read_pod(adjusted.pod, names, privileged=options.privileged, claims=claims)
     if found is None:
-        return _drop_our_annotations(pod, names=names, stamp=stamp)
+        return _drop_what_is_ours(pod, names=names, stamp=stamp, claims=claims)
     demand, errors, warnings = found
     warnings = (*translated.warnings, *warnings)
     if errors:
         return Decision(errors=errors, warnings=bounded(warnings))
     if not demand:
-        dropped = _drop_our_annotations(pod, names=names, stamp=stamp)
+        dropped = _drop_what_is_ours(pod, names=names, stamp=stamp, claims=claims)
         return replace(dropped, warnings=bounded((*warnings, *dropped.warnings)))
     given = annotations_of(pod)
     order_stamp = stamp()
@@ -97,6 +99,7 @@ def decide_pod(
             *adjusted.patch,
             *choose_scheduler(translated.pod["spec"], options.scheduler_name),
             *choose_runtime_class(pod["spec"], options.runtime_class),
+            *(add_claim(adjusted.pod, names) if claims is Claims.ON else ()),
         ),
         warnings=bounded(
             (
@@ -112,6 +115,7 @@ def decide_pod(
                     pod.get("spec"), demand, translated=ours and names.translated_from in given
                 ),
                 *about_runtime_class(pod["spec"], options.runtime_class),
+                *(about_claims(adjusted.pod, names) if claims is Claims.ON else ()),
                 *advise_wishes(adjusted.pod, names),
                 *about_supplied(given, names, only_dropped=ours),
             )
@@ -119,19 +123,20 @@ def decide_pod(
     )
 
 
-def _drop_our_annotations(
-    pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]
+def _drop_what_is_ours(
+    pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp], claims: Claims
 ) -> Decision:
-    """Remove annotations that would make a pod without GPUs look like a GPU pod."""
+    """Remove what would make a pod without GPUs look like a GPU pod, or get it a card."""
     given = annotations_of(pod)
     changes = changes_without_gpus(given, names)
+    patch, warnings = drop_claims(pod) if claims is Claims.ON else ((), ())
     if not changes:
-        return Decision()
+        return Decision(patch=patch, warnings=bounded(warnings))
     # If another webhook removed the GPU request after our first call, the stamps are ours.
     ours = _is_reinvocation(given, names, stamp())
     return Decision(
-        patch=patch_annotations(pod.get("metadata"), changes),
-        warnings=bounded(about_dropped(changes, names, stamped=ours)),
+        patch=(*patch_annotations(pod.get("metadata"), changes), *patch),
+        warnings=bounded((*about_dropped(changes, names, stamped=ours), *warnings)),
     )
 
 

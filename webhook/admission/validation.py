@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from contract.claims import find_claim_errors
 from contract.demand import PodDemand
 from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
@@ -10,6 +11,7 @@ from contract.requests import read_pod_demand
 from contract.spelling import advise_names, find_misnamed
 from contract.wishes import read_wishes
 from webhook.admission.annotations import annotations_of
+from webhook.admission.claims import Claims
 from webhook.admission.privileged import Privileged, check_privileged
 
 
@@ -33,6 +35,7 @@ def read_pod(
     *,
     path: str = "",
     privileged: Privileged = Privileged.WARN,
+    claims: Claims = Claims.OFF,
 ) -> ReadPod | None:
     """Read a pod or a pod template: both have ``metadata`` and ``spec``.
 
@@ -41,6 +44,7 @@ def read_pod(
         names: the resource names to read.
         path: prefix of ``metadata`` and ``spec`` in paths.
         privileged: the operator's option.
+        claims: the operator's option.
 
     Returns:
         The result; ``None`` if the pod requests no GPU, nor anything that was meant as one.
@@ -62,14 +66,12 @@ def read_pod(
         for each in errors
         if each.fault is not FieldFault.REQUIRED or each.path not in explained
     )
-    in_metadata = (*_check_metadata(pod.get("metadata"), path), *_check_wishes(pod, names, path))
+    wishes, wrong = read_wishes(annotations_of(pod), names, path=path)
+    in_metadata = (*_check_metadata(pod.get("metadata"), path), *wrong)
     denied, warned = check_privileged(pod.get("spec"), privileged, path=f"{path}spec")
+    if claims is Claims.ON:
+        errors = (*errors, *find_claim_errors(pod, demand, wishes, names, path=path))
     return ReadPod(demand, (*in_metadata, *misspelt, *errors, *denied), (*warnings, *warned))
-
-
-def _check_wishes(pod: Mapping[str, Any], names: Names, path: str) -> Iterator[FieldError]:
-    _, errors = read_wishes(annotations_of(pod), names, path=path)
-    yield from errors
 
 
 def _check_metadata(metadata: object, path: str) -> Iterator[FieldError]:

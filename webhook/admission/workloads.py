@@ -12,6 +12,7 @@ from contract.errors import FieldError
 from contract.names import Names
 from contract.spelling import advise_places, advise_wishes
 from webhook.admission.annotations import about_supplied, annotations_of
+from webhook.admission.claims import Claims, about_claims, drop_claims
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory
 from webhook.admission.dialects.translation import translate
@@ -82,15 +83,17 @@ def decide_workload(
     translated = translate(template, names=names, options=options, path=path)
     adjusted = adjust_memory(translated.pod, names=names, options=options)
     found = _read(adjusted.pod, translated.errors, names, path, options)
+    claimed = options.claims is Claims.ON
+    _, dropped = drop_claims(template) if claimed else ((), ())
     if found is None:
-        return Decision()
+        return Decision(warnings=bounded(dropped))
     demand, errors, read_warnings = found
     read_warnings = (*translated.warnings, *read_warnings)
     if set(errors) - set(_errors(old, steps, names, path, options)):
         return Decision(errors=errors, warnings=bounded(read_warnings))
     warnings = (*(f"its pods are denied, as before: {each}" for each in errors), *read_warnings)
     if not demand:
-        return Decision(warnings=bounded(warnings))
+        return Decision(warnings=bounded((*warnings, *dropped)))
     given = annotations_of(template)
     return Decision(
         warnings=bounded(
@@ -106,6 +109,7 @@ def decide_workload(
                 ),
                 *about_environment(template.get("spec"), demand),
                 *about_runtime_class(template["spec"], options.runtime_class),
+                *(about_claims(adjusted.pod, names) if claimed else ()),
                 *advise_wishes(adjusted.pod, names, path=path),
                 *advise_places(new, names, steps=steps),
                 *about_supplied(given, names, path=path),
@@ -144,4 +148,6 @@ def _read(
     """Read a translated template; one with *errors* is still in another system's names."""
     if errors:
         return ReadPod(PodDemand(), errors)
-    return read_pod(template, names, path=path, privileged=options.privileged)
+    return read_pod(
+        template, names, path=path, privileged=options.privileged, claims=options.claims
+    )

@@ -1,0 +1,318 @@
+"""The claim by which a pod gets its cards from Dynamic Resource Allocation. Pure.
+
+A pod keeps its limits. Beside them it names a ResourceClaimTemplate, ``gpu-turnstile-<shape>``, by
+the hash of the template's own spec: one request for each container with GPUs. The webhook writes
+the name, the claims program makes the template of the stored pod's limits, and the agent reads the
+claim: all by these functions.
+
+The rules that they keep are those of Kubernetes 1.36: ``pkg/apis/resource/validation``,
+``pkg/apis/core/validation`` (``validatePodResourceClaim``, ``validateResourceClaimNames``) and the
+bounds in ``k8s.io/api/resource/v1``. Request names are container names: both are DNS labels. Within
+a request the scheduler takes each device once (``allocateOne`` goes on behind the last one).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.errors import FieldError, FieldFault, InvalidName, quote
+from contract.names import Names
+from contract.requests import read_pod_demand
+from contract.resource import Resource
+from contract.text import format_count
+from contract.wishes import Wishes, read_wishes
+
+CLAIM = "gpus"
+"""The name of our claim in ``spec.resourceClaims`` of a pod."""
+
+SHAPE_LABEL = "gpu-turnstile.io/shape"
+"""The label of our templates: the hash in their name."""
+
+MOST_RESULTS = 32
+"""Most devices of a claim (``AllocationResultsMaxSize``); as many requests and constraints."""
+
+LONGEST_SELECTOR = 10 * 1024
+"""Most bytes of a CEL selector. Its cost, of 1,000,000 at most, is then below 100,000: the cost of
+``matches`` is 0.25 for each byte of the expression times 6.5 for an attribute of 64 characters."""
+
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the object that stands for a static pod, which cannot have claims."""
+
+_LONGEST_DRIVER = 63
+_PREFIX = "gpu-turnstile-"
+_TEMPLATE_NAME = re.compile(rf"{_PREFIX}[0-9a-f]{{16}}\Z", re.ASCII)
+_PLAIN = re.compile(r"[^A-Za-z0-9 ._|()\[\]^*+-]")
+_PUNCTUATION = re.compile(r"[!-/:-@\[-^`{-~]")  # RE2 takes no escape of other characters
+_LABEL_TEXT = re.compile(r"[a-z0-9._-]+\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """The claim of one pod.
+
+    Attributes:
+        template: name of its ResourceClaimTemplate.
+        spec: the template's ``spec`` (``resource.k8s.io/v1``).
+        requests: the request of each container with GPUs, by container.
+    """
+
+    template: str
+    spec: Mapping[str, Any]
+    requests: Mapping[str, str]
+
+
+def driver_name(names: Names) -> str:
+    """Return the name of our DRA driver, and of its DeviceClass.
+
+    Raises:
+        InvalidName: the domain is too long for it.
+    """
+    name = f"gpu.{names.domain}"
+    if len(name) > _LONGEST_DRIVER:
+        most = _LONGEST_DRIVER - len("gpu.")
+        raise InvalidName(
+            f"domain: Invalid value: {quote(names.domain)}: must have at most {most} characters "
+            "for claims: Kubernetes allows 63 for the name of a driver"
+        )
+    return name
+
+
+def is_template_name(name: object) -> bool:
+    """Return whether a template's name is one of ours."""
+    return isinstance(name, str) and _TEMPLATE_NAME.match(name) is not None
+
+
+def shape_of(template: str) -> str:
+    """Return the hash in a template's name."""
+    return template.removeprefix(_PREFIX)
+
+
+def template_name(pod: Mapping[str, Any], names: Names) -> str:
+    """Return the name of a pod's template; empty if it has none (:func:`read_pod_claim`)."""
+    claim = read_pod_claim(pod, names)
+    return "" if claim is None else claim.template
+
+
+def read_pod_claim(pod: Mapping[str, Any], names: Names) -> PodClaim | None:
+    """Work out a pod's claim from its limits and its author's wishes, and from nothing else.
+
+    Args:
+        pod: as decoded JSON, possibly hostile.
+        names: resources and annotations.
+
+    Returns:
+        The claim; ``None`` if the pod requests no GPU, or breaks a rule.
+    """
+    demand, errors = read_pod_demand(pod, names)
+    metadata = pod.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    given = annotations if isinstance(annotations, Mapping) else {}
+    wishes, wrong = read_wishes(given, names)
+    if not demand or errors or wrong or any(_find_limits(demand, wishes, names, "")):
+        return None
+    spec = claim_template_spec(demand, wishes, names)
+    canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return PodClaim(f"{_PREFIX}{digest}", spec, request_names(demand))
+
+
+def named_template(pod: Mapping[str, Any]) -> str:
+    """Return the template of ours that a pod names for our claim; empty if it names none."""
+    spec = pod.get("spec")
+    listed = spec.get("resourceClaims") if isinstance(spec, Mapping) else None
+    for each in listed if isinstance(listed, list) else ():
+        if isinstance(each, Mapping) and each.get("name") == CLAIM:
+            template = each.get("resourceClaimTemplateName")
+            return template if isinstance(template, str) and is_template_name(template) else ""
+    return ""
+
+
+def request_names(demand: PodDemand) -> dict[str, str]:
+    """Return the request of each container, by container: in general its own.
+
+    An ordinary init container uses that of the next container with an equal demand: it has ended
+    when that one starts. Any other would hold cards of its own as long as the pod lives.
+    """
+    found: dict[str, str] = {}
+    later: dict[Demand, str] = {}
+    for container in reversed(demand.containers):
+        is_init = container.kind is ContainerKind.INIT
+        found[container.name] = (
+            later.get(container.demand, container.name) if is_init else container.name
+        )
+        later[container.demand] = found[container.name]
+    return {each.name: found[each.name] for each in demand.containers}
+
+
+def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict[str, Any]:
+    """Return the ``spec`` of a ResourceClaimTemplate, ``resource.k8s.io/v1``.
+
+    Whole cards are all cores of each card: nobody else then gets one of them. Their memory is
+    requested only if their author did, so that no smaller card is chosen.
+    """
+    driver = driver_name(names)
+    asking = _with_requests(demand)
+    requests = []
+    for container in asking:
+        exactly: dict[str, Any] = {
+            "deviceClassName": driver,
+            "allocationMode": "ExactCount",
+            "count": container.demand.cards,
+            "capacity": {"requests": _amounts(container.demand)},
+        }
+        selectors = [each for _, each in _selectors(container.demand, wishes, names)]
+        if selectors:
+            exactly["selectors"] = [{"cel": {"expression": each}} for each in selectors]
+        requests.append({"name": container.name, "exactly": exactly})
+    devices: dict[str, Any] = {"requests": requests}
+    attribute = _LINKING.get(wishes.link)
+    linked = [each.name for each in asking if attribute and each.demand.cards > 1]
+    if linked:
+        devices["constraints"] = [
+            {"requests": [each], "matchAttribute": f"{driver}/{attribute}"} for each in linked
+        ]
+    return {"spec": {"devices": devices}}
+
+
+_LINKING = {"numa": "numa", "nvlink": "nvlinkGroup"}
+"""The attribute that is equal for all cards of a container, by the wish ``gpu-link``."""
+
+
+def find_claim_errors(
+    pod: Mapping[str, Any], demand: PodDemand, wishes: Wishes, names: Names, *, path: str = ""
+) -> Iterator[FieldError]:
+    """Yield why a pod with GPUs, valid otherwise, cannot get them by a claim.
+
+    Args:
+        pod: a pod or a pod template as decoded JSON, possibly hostile.
+        demand: its requests.
+        wishes: its author's.
+        names: resources and annotations.
+        path: prefix of ``metadata`` and ``spec`` in the paths of errors.
+    """
+    metadata, spec = pod.get("metadata"), pod.get("spec")
+    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
+    if isinstance(annotations, Mapping) and MIRROR in annotations:
+        detail = "a static pod gets no GPU by a claim: create the pod through the API server"
+        where = f"{path}metadata.annotations[{MIRROR}]"
+        yield _error(where, annotations[MIRROR], detail, "static-pod")
+    if not isinstance(spec, Mapping):
+        return
+    if spec.get("nodeName"):
+        detail = (
+            "the scheduler chooses the cards of a claim, and does not see a pod that names its "
+            "node: use nodeSelector or affinity"
+        )
+        yield _error(f"{path}spec.nodeName", spec["nodeName"], detail, "node-named")
+    listed = spec.get("resourceClaims")
+    for index, each in enumerate(listed if isinstance(listed, list) else ()):
+        if not isinstance(each, Mapping) or each.get("name") != CLAIM:
+            continue
+        if not is_template_name(each.get("resourceClaimTemplateName")):
+            detail = "gpu-turnstile adds a claim with this name: choose another one"
+            yield _error(f"{path}spec.resourceClaims[{index}].name", CLAIM, detail, "claim-named")
+    yield from _find_limits(demand, wishes, names, path)
+
+
+def _find_limits(
+    demand: PodDemand, wishes: Wishes, names: Names, path: str
+) -> Iterator[FieldError]:
+    """Yield what is too large for any claim."""
+    asking = _with_requests(demand)
+    total = sum(each.demand.cards for each in asking)
+    if total > MOST_RESULTS:
+        detail = (
+            f"its containers request {format_count(total, 'card')}, a claim has at most "
+            f"{MOST_RESULTS}: request fewer, or divide the work over several pods"
+        )
+        yield _error(f"{path}spec", total, detail, "too-many-results")
+    listed = {
+        names.use_gpu_uuid: wishes.use_uuids,
+        names.nouse_gpu_uuid: wishes.nouse_uuids,
+        names.use_gpu_type: wishes.use_types,
+        names.nouse_gpu_type: wishes.nouse_types,
+    }
+    longest: dict[str, int] = {}
+    for container in asking:
+        for key, selector in _selectors(container.demand, wishes, names):
+            longest[key] = max(longest.get(key, 0), len(selector))
+    for key, length in longest.items():
+        if length > LONGEST_SELECTOR:
+            detail = (
+                f"as a selector of a claim it has {length} characters, Kubernetes allows "
+                f"{LONGEST_SELECTOR}: name fewer, or shorter ones"
+            )
+            where = f"{path}metadata.annotations[{key}]"
+            yield _error(where, ",".join(listed[key]), detail, "selector-too-long")
+
+
+def _with_requests(demand: PodDemand) -> tuple[ContainerDemand, ...]:
+    """Return the containers with a request of their own."""
+    used = request_names(demand)
+    return tuple(each for each in demand.containers if used[each.name] == each.name)
+
+
+def _amounts(demand: Demand) -> dict[str, str]:
+    """Return what a container has of each of its cards, as quantities."""
+    amounts = {"cores": str(demand.cores_per_card)}
+    if demand.memory:
+        amounts["memory"] = str(demand.most_per_card(Resource.MEMORY))
+    return amounts
+
+
+# --- wishes as selectors --------------------------------------------------------------
+
+
+def _selectors(demand: Demand, wishes: Wishes, names: Names) -> Iterator[tuple[str, str]]:
+    """Yield the selectors of a container's cards, each with the annotation that it comes from.
+
+    They decide as :meth:`contract.wishes.Wishes.excludes` and
+    :func:`placement.capacity.is_for_shares` do. The attribute ``model`` is in lower case.
+    """
+    card = f"device.attributes[{_text(driver_name(names))}]"
+    uuid, model = f"{card}.uuid", f"{card}.model"
+    used_types, used = wishes.use_types, f"{uuid} in {_list(wishes.use_uuids)}"
+    if wishes.use_uuids:
+        yield names.use_gpu_uuid, used
+    if wishes.nouse_uuids:
+        yield names.nouse_gpu_uuid, f"!({uuid} in {_list(wishes.nouse_uuids)})"
+    if used_types:
+        yield names.use_gpu_type, f"{model}.matches({_text('|'.join(map(_pattern, used_types)))})"
+    if wishes.nouse_types:
+        patterns = "|".join(map(_pattern, wishes.nouse_types))
+        yield names.nouse_gpu_type, f"!{model}.matches({_text(patterns)})"
+    if not (demand.is_share and demand.cards == 1):
+        # No MIG instance, unless its author names it: by UUID, or by what its card's name lacks.
+        ways = [f'!{uuid}.startsWith("MIG-")', *([used] if wishes.use_uuids else [])]
+        ways += [
+            f"({model}.matches({_text(each)}) && !{model}.matches({_text(f'({each}).* mig ')}))"
+            for each in map(_pattern, used_types)
+        ]
+        yield names.use_gpu_type, " || ".join(ways)
+
+
+def _pattern(part: str) -> str:
+    """Return the regular expression (RE2) of a part of a product name.
+
+    In a node's label a dash stands for what labels cannot have (:func:`contract.text.to_label`).
+    """
+    dash = "(-|[^a-z0-9._-]+)" if _LABEL_TEXT.match(part) else "-"
+    escaped = (f"\\{each}" if _PUNCTUATION.match(each) else each for each in part)
+    return "".join(dash if each == r"\-" else each for each in escaped)
+
+
+def _list(values: tuple[str, ...]) -> str:
+    return f"[{', '.join(map(_text, values))}]"
+
+
+def _text(text: str) -> str:
+    r"""Return a CEL string: all but harmless characters by their number, ``\U0000005c``."""
+    return '"' + _PLAIN.sub(lambda found: f"\\U{ord(found[0]):08x}", text) + '"'
+
+
+def _error(path: str, value: object, detail: str, rule: str) -> FieldError:
+    return FieldError(path, FieldFault.INVALID, detail, rule, quote(value))

@@ -1,0 +1,268 @@
+"""Claims of GPU pods: what the webhook adds, drops, denies and warns of with ``--claims on``."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.claims import CLAIM, named_template, read_pod_claim, template_name
+from contract.names import Names
+from tests.examples import any_json, share
+from tests.webhook.admission.building import Json, applied, decide, no_stamp, review_of
+from tests.webhook.admission.dialects.translating import ACCEPT
+from webhook.admission.claims import Claims
+from webhook.admission.options import AdmissionOptions, DefaultMemory
+from webhook.admission.reviews import ReviewedResource
+from webhook.admission.workloads import validate_workload
+
+NAMES = Names()
+D = NAMES.domain
+ON = AdmissionOptions(claims=Claims.ON)
+OURS = "gpu-turnstile-0123456789abcdef"
+SHARE = {NAMES.core: "30", NAMES.memory: "8"}
+
+
+def container(name: str, limits: Json | None = None, *claims: Any, **fields: Any) -> Json:
+    resources: Json = {"limits": SHARE if limits is None else limits}
+    if claims:
+        resources["claims"] = [*claims]
+    return {"name": name, "resources": resources, **fields}
+
+
+def pod(*containers: Json, claims: list[Any] | None = None, **fields: Any) -> Json:
+    spec: Json = {"containers": [*containers], **fields}
+    if claims is not None:
+        spec["resourceClaims"] = claims
+    return {"metadata": {"annotations": {}}, "spec": spec}
+
+
+def created(given: Json, options: AdmissionOptions = ON) -> Json:
+    decision = decide(given, options)
+    assert decision.errors == ()
+    return applied(given, decision)
+
+
+def claims_of(found: Json) -> tuple[Any, list[Any]]:
+    """Return the claims of a pod, and those of its containers."""
+    spec = found["spec"]
+    listed = [*spec.get("initContainers", []), *spec["containers"]]
+    return spec.get("resourceClaims"), [each["resources"].get("claims") for each in listed]
+
+
+def errors_of(given: Json) -> list[str]:
+    return [str(each) for each in decide(given, ON, stamp=no_stamp).errors]
+
+
+# --- what is added --------------------------------------------------------------------
+
+
+def test_a_gpu_pod_gets_a_claim_with_a_request_a_container_and_keeps_its_limits() -> None:
+    given = pod(container("a"), container("b", {}), container("c", {NAMES.core: "200"}))
+    given["spec"]["initContainers"] = [container("i")]
+    found = created(given)
+    template = {"name": CLAIM, "resourceClaimTemplateName": template_name(given, NAMES)}
+    assert claims_of(found) == (
+        [template],
+        [
+            [{"name": CLAIM, "request": "a"}],
+            [{"name": CLAIM, "request": "a"}],
+            None,
+            [{"name": CLAIM, "request": "c"}],
+        ],
+    )
+    assert [each["resources"]["limits"] for each in found["spec"]["containers"]] == [
+        *(SHARE, {}),
+        {NAMES.core: "200"},
+    ]
+
+
+def test_without_the_option_no_claim_is_added_or_refused() -> None:
+    given = pod(container("a"), claims=[{"name": CLAIM, "resourceClaimName": "x"}], nodeName="n")
+    assert claims_of(created(given, AdmissionOptions()))[0] == given["spec"]["resourceClaims"]
+    copy = pod(container("a", {}), claims=[{"name": CLAIM, "resourceClaimTemplateName": OURS}])
+    assert decide(copy, AdmissionOptions()).patch == ()
+
+
+def test_claims_of_the_author_stay() -> None:
+    net = {"name": "net", "resourceClaimName": "nic"}
+    given = pod(container("a", SHARE, {"name": "net"}), container("b", {}, {"name": "net"}))
+    given["spec"]["resourceClaims"] = [net]
+    listed, of_containers = claims_of(created(given))
+    assert listed == [
+        net,
+        {"name": CLAIM, "resourceClaimTemplateName": template_name(given, NAMES)},
+    ]
+    assert of_containers == [
+        [{"name": "net"}, {"name": CLAIM, "request": "a"}],
+        [{"name": "net"}],
+    ]
+
+
+def test_a_copy_with_other_limits_gets_the_template_of_its_own() -> None:
+    copy = pod(
+        container("a", SHARE, {"name": CLAIM, "request": "gone"}),
+        container("b", {}, {"name": CLAIM, "request": "a"}, {"name": "mine", "request": "a"}),
+        claims=[
+            {"name": CLAIM, "resourceClaimTemplateName": OURS},
+            {"name": "mine", "resourceClaimTemplateName": OURS},
+        ],
+    )
+    decision = decide(copy, ON)
+    template = {"name": CLAIM, "resourceClaimTemplateName": template_name(copy, NAMES)}
+    assert claims_of(applied(copy, decision)) == (
+        [template],
+        [[{"name": CLAIM, "request": "a"}], None],
+    )
+    assert decision.warnings == ("container b: claim gpus dropped, it requests no GPU",)
+
+
+def test_a_pod_without_gpus_loses_claims_by_our_templates_only() -> None:
+    other = {"name": "other", "resourceClaimTemplateName": "mine"}
+    copy = pod(
+        container("a", {}, {"name": "x"}, {"name": "other"}),
+        container("b", {}, {"name": "x"}),
+        claims=[{"name": "x", "resourceClaimTemplateName": OURS}, other],
+    )
+    decision = decide(copy, ON)
+    assert claims_of(applied(copy, decision)) == ([other], [[{"name": "other"}], None])
+    assert decision.warnings == ("claim x: dropped, the pod requests no GPU",)
+    copy["spec"]["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": "mine"}]
+    assert decide(copy, ON).patch == ()
+
+
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        NAMES.core: st.sampled_from(["30", "60", "100", "200", "0", "3200", "150"]),
+        NAMES.memory: st.sampled_from(["8", "1k", "9"]),
+        "nvidia.com/gpu": st.sampled_from(["1", "2"]),
+        "nvidia.com/gpumem": st.just("4000"),
+        "aliyun.com/gpu-mem": st.just("4"),
+    },
+)
+CLAIMS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from([CLAIM, "x"])},
+        optional={
+            "resourceClaimTemplateName": st.sampled_from([OURS, "mine"]),
+            "request": st.sampled_from(["c0", "c1"]),
+        },
+    )
+    | any_json("name"),
+    max_size=3,
+)
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(
+        [NAMES.use_gpu_type, NAMES.nouse_gpu_uuid, NAMES.gpu_link, NAMES.gpu_cards_of("c0")]
+    ),
+    st.sampled_from(["2", "numa", "GPU-1", "a100,b"]),
+    max_size=3,
+)
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Json:
+    def listed(prefix: str) -> list[Json]:
+        most = 3
+        return [
+            container(f"{prefix}{at}", draw(LIMITS), *draw(CLAIMS))
+            | draw(st.sampled_from([{}, {"restartPolicy": "Always"}]))
+            for at in range(draw(st.integers(0, most)))
+        ]
+
+    made = pod(*listed("c"), initContainers=listed("i"))
+    made["metadata"]["annotations"] = draw(ANNOTATIONS)
+    if draw(st.booleans()):
+        made["spec"]["resourceClaims"] = draw(CLAIMS)
+    return made
+
+
+@given(pods(), st.sampled_from([ON, replace(ACCEPT, claims=Claims.ON)]), st.booleans())
+@settings(max_examples=share(100) * 2)
+def test_the_stored_pod_names_the_template_of_its_own_limits(
+    given: Json, options: AdmissionOptions, fills: bool
+) -> None:
+    if fills:
+        options = replace(options, default_memory=DefaultMemory.PROPORTIONAL, largest_card=96)
+    decision = decide(given, options)
+    if decision.errors:
+        return
+    stored = applied(given, decision)
+    claim = read_pod_claim(stored, NAMES)
+    assert named_template(stored) == ("" if claim is None else claim.template)
+    used = {}
+    for each in [*stored["spec"]["initContainers"], *stored["spec"]["containers"]]:
+        for entry in each["resources"].get("claims", []):
+            if claim is not None and isinstance(entry, dict) and entry.get("name") == CLAIM:
+                used[each["name"]] = entry["request"]
+    assert used == ({} if claim is None else claim.requests)
+    # The API server calls again if another webhook changed the pod.
+    again = [each["path"] for each in decide(stored, options).patch]
+    assert not any("laims" in path for path in again), again
+
+
+@given(any_json("metadata", "spec", "containers", "resources", "claims", "resourceClaims", "name"))
+def test_a_hostile_pod_is_decided(hostile: Any) -> None:
+    for spec in (hostile, {"containers": [container("a")], "resourceClaims": hostile}):
+        decide({"metadata": {}, "spec": spec}, ON)
+    decide(pod(container("a", SHARE, hostile), {"name": hostile, "resources": hostile}), ON)
+
+
+# --- what is denied, and warned of ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        (pod(container("a"), nodeName="n1"), "spec.nodeName"),
+        (pod(container("a", {NAMES.core: "3300"})), "spec"),
+        (
+            pod(container("a"), claims=[{"name": CLAIM, "resourceClaimName": "mine"}]),
+            "spec.resourceClaims[0].name",
+        ),
+    ],
+)
+def test_what_a_claim_cannot_do_is_denied(given: Json, field: str) -> None:
+    (error,) = errors_of(given)
+    assert error.startswith(f"{field}: Invalid value: ")
+    workload = {"metadata": {}, "spec": {"template": given}}
+    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
+    decision = validate_workload(review_of(target, workload), names=NAMES, options=ON)
+    assert [str(each) for each in decision.errors] == [f"spec.template.{error}"]
+
+
+NOT_PREEMPTING = (
+    "its priority does not preempt: no pod gives up its card for another pod's claim",
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warnings"),
+    [
+        ({}, ()),
+        ({"priority": 0, "priorityClassName": "default"}, ()),
+        ({"priority": 1000}, NOT_PREEMPTING),
+        ({"priorityClassName": "high"}, NOT_PREEMPTING),
+        ({"priority": 1000, "preemptionPolicy": "Never"}, ()),
+    ],
+)
+def test_a_priority_that_will_not_preempt_is_warned_of(
+    fields: Json, warnings: tuple[str, ...]
+) -> None:
+    given = pod(container("a"), **fields)
+    assert decide(given, ON).warnings == warnings
+    workload = {"metadata": {}, "spec": {"template": given}}
+    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
+    assert validate_workload(review_of(target, workload), names=NAMES, options=ON).warnings == (
+        warnings
+    )
+
+
+def test_a_workload_is_told_of_a_claim_that_its_pods_lose() -> None:
+    template = pod(container("a", {}), claims=[{"name": "x", "resourceClaimTemplateName": OURS}])
+    workload = {"metadata": {}, "spec": {"template": template}}
+    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
+    decision = validate_workload(review_of(target, workload), names=NAMES, options=ON)
+    assert decision.warnings == ("claim x: dropped, the pod requests no GPU",)

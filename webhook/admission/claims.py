@@ -1,0 +1,121 @@
+"""The claim of a GPU pod, by which Dynamic Resource Allocation gives it its cards.
+
+The limits stay: quotas and LimitRanges count them as before. The claims program makes the named
+template (:mod:`contract.claims`).
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from contract.claims import CLAIM, is_template_name, read_pod_claim
+from contract.names import Names
+from contract.requests import walk_containers
+from webhook.admission.decision import Operation, short
+from webhook.admission.patches import remove_value, set_value
+
+
+class Claims(StrEnum):
+    """Whether GPU pods get a claim."""
+
+    OFF = "off"
+    ON = "on"
+
+
+def add_claim(pod: Mapping[str, Any], names: Names) -> tuple[Operation, ...]:
+    """Return the changes that give a pod its claim, instead of any claim by a template of ours.
+
+    A copied pod, and one that another webhook changed after us, names the template of other limits.
+
+    Args:
+        pod: with GPUs, without errors, as all other changes leave it.
+        names: resources and annotations.
+    """
+    claim = read_pod_claim(pod, names)
+    if claim is None:  # read_pod has found its errors
+        return ()
+    ours = {"name": CLAIM, "resourceClaimTemplateName": claim.template}
+    return tuple(_changes(pod["spec"], [ours], claim.requests))
+
+
+def drop_claims(pod: Mapping[str, Any]) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
+    """Return changes and warnings that take claims by our templates from a pod without GPUs.
+
+    It is a copy of a GPU pod, or its request was removed. It would get cards that nobody counts.
+    """
+    spec = pod.get("spec")
+    dropped = sorted(_by_our_templates(spec))
+    warnings = (f"claim {short(each)}: dropped, the pod requests no GPU" for each in dropped)
+    return (tuple(_changes(spec, [], {})) if dropped else ()), tuple(warnings)
+
+
+def about_claims(pod: Mapping[str, Any], names: Names) -> Iterator[str]:
+    """Warn of what a claim does differently.
+
+    Args:
+        pod: a pod or a pod template with GPUs, as decoded JSON, possibly hostile.
+        names: resources and annotations.
+    """
+    spec = pod["spec"]
+    priority = spec.get("priority")  # set by the API server, of the class
+    named = bool(spec.get("priorityClassName"))
+    is_high = priority > 0 if isinstance(priority, int) else named
+    if is_high and spec.get("preemptionPolicy") != "Never":
+        yield "its priority does not preempt: no pod gives up its card for another pod's claim"
+    claim = read_pod_claim(pod, names)
+    requests = {} if claim is None else claim.requests
+    for _, _, container in walk_containers(spec):
+        name = container.get("name")
+        if isinstance(name, str) and name not in requests and CLAIM in _claims_of(container):
+            yield f"container {short(name)}: claim {CLAIM} dropped, it requests no GPU"
+
+
+def _changes(
+    spec: Any, ours: list[Mapping[str, str]], requests: Mapping[str, str]
+) -> Iterator[Operation]:
+    """Yield the changes that leave *ours*, and others' claims, in a pod's spec."""
+    dropped = _by_our_templates(spec) | {each["name"] for each in ours}
+    yield from _set_list(("spec", "resourceClaims"), spec.get("resourceClaims"), dropped, ours)
+    for field, index, container in walk_containers(spec):
+        resources = container.get("resources")
+        if not isinstance(resources, Mapping):
+            continue
+        request = requests.get(_name(container))
+        own = [{"name": CLAIM, "request": request}] if request else []
+        steps = ("spec", field, index, "resources", "claims")
+        yield from _set_list(steps, resources.get("claims"), dropped, own)
+
+
+def _set_list(
+    steps: tuple[str | int, ...],
+    found: object,
+    dropped: set[str],
+    ours: list[Mapping[str, str]] | list[dict[str, str]],
+) -> Iterator[Operation]:
+    before = found if isinstance(found, list) else []
+    after = [*(each for each in before if _name(each) not in dropped), *ours]
+    if after and after != before:
+        yield set_value(steps, after)
+    elif before and not after:
+        yield remove_value(steps)
+
+
+def _by_our_templates(spec: object) -> set[str]:
+    """Return the names of the claims by templates of ours."""
+    listed = spec.get("resourceClaims") if isinstance(spec, Mapping) else None
+    return {
+        _name(each)
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, Mapping) and is_template_name(each.get("resourceClaimTemplateName"))
+    }
+
+
+def _claims_of(container: Mapping[str, Any]) -> list[str]:
+    resources = container.get("resources")
+    listed = resources.get("claims") if isinstance(resources, Mapping) else None
+    return [_name(each) for each in listed] if isinstance(listed, list) else []
+
+
+def _name(claim: object) -> str:
+    name = claim.get("name") if isinstance(claim, Mapping) else None
+    return name if isinstance(name, str) else ""

@@ -23,6 +23,7 @@ from agent.injection.inject import (
 )
 from common.commandline import choice, setting, switch
 from common.listener import EVERY_ADDRESS
+from contract.claims import driver_name
 from contract.errors import quote
 from contract.names import DEFAULT_DOMAIN, Names
 from contract.quantity import BLOCK_SIZE_RULE, parse_block_size, parse_quantity
@@ -338,16 +339,18 @@ class Settings:
                 f"use-period: Invalid value: {self.use_period:g}: must be at least 1s: the driver "
                 "samples processes about once a second"
             )
-        registration = f"{self.claim_driver}-01234567-reg.sock"
-        claim_sockets = (
-            ("kubelet-dir", self.claim_plugins / "dra-01234567.sock"),
-            ("kubelet-dir", self.plugin_registry / registration),
-        )
+        claim_sockets = []
+        if self.mode is AgentMode.DRA:
+            registration = f"{self.claim_driver}-01234567-reg.sock"
+            claim_sockets = [
+                ("kubelet-dir", self.claim_plugins / "dra-01234567.sock"),
+                ("kubelet-dir", self.plugin_registry / registration),
+            ]
         for flag, path in (
             ("plugin-dir", self.plugin_dir / "vmemory-01234567.sock"),
             ("pod-resources-socket", self.pod_resources_socket),
             ("cri-socket", self.cri_socket),
-            *(claim_sockets if self.mode is AgentMode.DRA else ()),
+            *claim_sockets,
         ):
             if len(bytes(path)) > _LONGEST_SOCKET_PATH:
                 raise SettingsError(
@@ -399,7 +402,7 @@ class Settings:
     @property
     def claim_driver(self) -> str:
         """The name of the driver for Dynamic Resource Allocation."""
-        return f"gpu.{self.names.domain}"
+        return driver_name(self.names)
 
     @property
     def claim_plugins(self) -> Path:

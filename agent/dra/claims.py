@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 from agent.errors import ClaimError
 from contract.allocation import Allocation, Evidence
-from contract.demand import CORES_PER_CARD, ContainerKind, PodDemand
+from contract.claims import request_names
+from contract.demand import CORES_PER_CARD
 from contract.errors import quote
 from contract.inventory import NOTHING, Amounts, Card
 from contract.quantity import parse_quantity
-from contract.resource import RESOURCES, count_of
+from contract.resource import RESOURCES, Resource, count_of
 from placement.pods import PodId, PodInfo
 
 CORES, MEMORY = "cores", "memory"
@@ -161,7 +162,7 @@ def check_pod(claim: ClaimAllocation, info: PodInfo | None) -> PodInfo:
                 f"{claim.pod} that has GPU limits"
             )
         demand = container.demand
-        each = Amounts(demand.cores_per_card, demand.memory // max(demand.cards, 1))
+        each = Amounts(demand.cores_per_card, demand.most_per_card(Resource.MEMORY))
         wanted = [each] * demand.cards
         found = [
             Amounts(share.amounts.cores, share.amounts.memory if demand.is_share else each.memory)
@@ -197,26 +198,9 @@ def check_room(
                 )
 
 
-def request_of(container: str, demand: PodDemand, requests: Iterable[str]) -> str | None:
-    """Return the request of a container; ``None`` if the claim has none for it.
-
-    An ordinary init container has the request of a later container with the same limits: they never
-    run at once.
-    """
-    requests = {*requests}
-    if container in requests:
-        return container
-    names = [each.name for each in demand.containers]
-    own = demand.of(container)
-    if own is None or own.kind is not ContainerKind.INIT:
-        return None
-    later = demand.containers[names.index(container) + 1 :]
-    equal = (each.name for each in later if each.demand == own.demand and each.name in requests)
-    return next(equal, None)
-
-
 def allocations_by(claims: Iterable[ClaimAllocation], info: PodInfo) -> dict[str, Allocation]:
     """Return the allocation of each of a pod's containers that its claims serve."""
+    requests = request_names(info.demand)
     shares = {name: found for claim in claims for name, found in claim.by_request.items()}
     return {
         each.name: Allocation(
@@ -226,7 +210,7 @@ def allocations_by(claims: Iterable[ClaimAllocation], info: PodInfo) -> dict[str
             Evidence.CLAIM,
         )
         for each in info.demand.containers
-        if (request := request_of(each.name, info.demand, shares)) is not None
+        if (request := requests[each.name]) in shares
     }
 
 

@@ -25,13 +25,13 @@ from agent.dra.claims import (
     check_room,
     device_name,
     read_claim,
-    request_of,
 )
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
 from agent.kubernetes_api.client import Json
 from agent.kubernetes_api.pods import PodCache
 from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
+from contract.claims import request_names
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource, count_of
 from placement.pods import PodInfo
@@ -250,8 +250,8 @@ class ClaimDriver:
             if info is None or claim.pod.uid != runtime_uid:
                 continue
             shares = claim.by_request
-            request = request_of(container, info.demand, shares)
-            if request is not None:
+            request = request_names(info.demand).get(container, "")
+            if request in shares:
                 ref = ContainerRef(claim.pod, container)
                 return _entitlement(claim, ref, shares[request], info)
         return None

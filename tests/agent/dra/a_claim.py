@@ -11,6 +11,7 @@ import grpc
 from agent.dra.claims import ClaimRef
 from common.kubelet_api import dra_pb2 as pb
 from common.kubelet_api import dra_pb2_grpc as rpc
+from common.kubelet_api import drahealth_pb2
 from common.kubelet_api import drahealth_pb2_grpc as health_rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
 from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
@@ -76,7 +77,7 @@ class DraKubelet:
         self.services: Sequence[str] = ()
 
     def register(self) -> None:
-        """Register the plugin whose socket appears; one that is registered already does not count."""
+        """Register the plugin whose socket appears, other than the one that is registered."""
         known = self.endpoint
 
         def found() -> bool:
@@ -118,8 +119,6 @@ class DraKubelet:
     @contextmanager
     def health(self) -> Iterator[Iterator[Any]]:
         """Watch the health of the devices."""
-        from common.kubelet_api import drahealth_pb2
-
         with _channel(self.endpoint) as channel:
             stream = health_rpc.DRAResourceHealthStub(channel).NodeWatchResources(
                 drahealth_pb2.NodeWatchResourcesRequest(), timeout=DEADLINE_S

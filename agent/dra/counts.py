@@ -14,6 +14,7 @@ from pathlib import Path
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from common.known_resources import registered_resources
+from contract.quantity import format_quantity
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class NodeCounts:
             return
         status = node.get("status") or {}
         texts = {
-            field: {name: str(count) for name, count in counts.items()}
+            field: {name: format_quantity(count) for name, count in counts.items()}
             for field, counts in wanted.items()
         }
         known = registered_resources(self._kubelet_dir)

@@ -11,6 +11,7 @@ from typing import Any
 from agent.dra.claims import API_VERSION, CORES, MEMORY, device_name
 from contract.cordon import REASON
 from contract.inventory import Inventory
+from contract.quantity import format_quantity
 from contract.resource import RESOURCES, count_of
 from contract.text import to_label
 
@@ -140,5 +141,6 @@ def manifest(name: str, spec: Mapping[str, Any], generation: int, node_uid: str)
 
 def _capacity(count: int) -> dict[str, Any]:
     """Return a capacity of which each share takes a whole number, 1 or more."""
-    policy = {"default": "1", "validRange": {"min": "1", "max": str(count), "step": "1"}}
-    return {"value": str(count), "requestPolicy": policy}
+    text = format_quantity(count)  # as the API server returns it, for the comparison
+    policy = {"default": "1", "validRange": {"min": "1", "max": text, "step": "1"}}
+    return {"value": text, "requestPolicy": policy}

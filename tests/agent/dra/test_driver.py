@@ -38,6 +38,7 @@ class FakeNode:
         self.infos: list[PodInfo] = []
         self.claims: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
+        self.cache = ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE))
 
     def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
         self.infos.append(view(name, container("c0", cores, memory)))
@@ -74,7 +75,7 @@ class FakeNode:
             table=TABLE,
             driver=DRIVER,
             pool=NODE,
-            claims=ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE)),
+            claims=self.cache,
             pods=cast(PodCache, self),
             specs=ClaimSpecs(folder / "cdi", DRIVER),
             inject=edits,
@@ -223,3 +224,35 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
         assert found.memory.slots == 4
         assert driver.entitled("u-a", "c1") is None
         assert driver.entitled("u-b", "c0") is None
+
+
+def test_a_claim_that_outlives_its_pod_is_read_again_for_the_next_one() -> None:
+    """The kubelet asks for the next pod before the watch shows what it was given."""
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        node.cache.apply("ADDED", node.claims[ref.name])
+        driver.prepare(ref)
+        driver.unprepare(ref)
+        node.infos[0] = view("a", container("c0", 30, 4), terminal=True)
+        node.add("b", "gpu-1", 30, 4)
+        node.claims[ref.name] = claim_of(
+            {"metadata": {"name": "b", "uid": "u-b"}}, result("c0", "gpu-1", 30, 4), name=ref.name
+        )
+        node.claims[ref.name]["metadata"]["uid"] = ref.uid
+        assert [each.device for each in driver.prepare(ref)] == ["gpu-1"]
+
+
+def test_a_claim_that_was_deleted_or_made_again_is_refused_with_words() -> None:
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        with pytest.raises(ClaimError, match="must be u-old: it was deleted and created again"):
+            driver.prepare(ref._replace(uid="u-old"))
+        del node.claims[ref.name]
+        with pytest.raises(ClaimError, match="claim default/a-gpus: Not found: it was deleted"):
+            driver.prepare(ref)
+        with pytest.raises(ClaimError, match="its UID has other characters"):
+            driver.unprepare(ref._replace(uid="../etc"))

@@ -8,6 +8,7 @@
     │   ├── ResolutionError   no container matches the call
     │   ├── PlacementError    no card fits
     │   ├── GrantError        the IDs contradict themselves, the request or other containers
+    │   ├── ClaimError        a ResourceClaim is not for this node, or contradicts limits or others
     │   └── EnforcementError  files of a container cannot be made, for example on a full disk
     └── Unavailable       common.errors, a dependency: it does not respond now
         ├── KubeletReplaced   the kubelet that made the call has been replaced by another
@@ -20,6 +21,7 @@ from common.errors import SettingsError, Unavailable
 
 __all__ = [
     "CheckpointError",
+    "ClaimError",
     "DriverFilesError",
     "DriverUnloaded",
     "EnforcementError",
@@ -47,6 +49,13 @@ class PlacementError(Refusal):
 
 class GrantError(Refusal):
     """Device IDs that contradict themselves, their container's request or other containers."""
+
+
+class ClaimError(Refusal):
+    """A ResourceClaim that is not for this node, or contradicts its pod's limits or other claims.
+
+    The message becomes an Event on the pod; the kubelet asks again.
+    """
 
 
 class EnforcementError(Refusal):

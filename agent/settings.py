@@ -23,6 +23,7 @@ from agent.injection.inject import (
 )
 from common.commandline import choice, setting, switch
 from common.listener import EVERY_ADDRESS
+from contract.claims import driver_name
 from contract.errors import quote
 from contract.names import DEFAULT_DOMAIN, Names
 from contract.quantity import BLOCK_SIZE_RULE, parse_block_size, parse_quantity
@@ -58,6 +59,15 @@ class EnforcementMode(StrEnum):
     """Tencent's vcuda-controller, in the host's driver directory."""
     HAMI_CORE = "hami-core"
     """HAMi-core's libvgpu.so."""
+
+
+class AgentMode(StrEnum):
+    """How the kubelet and schedulers learn of the cards."""
+
+    PLUGIN = "plugin"
+    """As a device plugin, whose calls do not name the container."""
+    DRA = "dra"
+    """As a driver for Dynamic Resource Allocation, from Kubernetes 1.36 on."""
 
 
 class MigMode(StrEnum):
@@ -161,6 +171,12 @@ class Settings:
         default=None,
         type=click.Path(path_type=Path, dir_okay=False),
         help="A kubeconfig file.  [default: the pod's service account]",
+    )
+    mode: AgentMode = choice(
+        AgentMode.PLUGIN,
+        help="Serve the cards as a device plugin, or as a driver for Dynamic Resource Allocation "
+        "(Kubernetes 1.36), whose sockets are in the folders plugins and plugins_registry beside "
+        "--kubelet-dir.",
     )
     kubelet_dir: Path = setting(
         default=_DEVICE_PLUGINS,
@@ -268,7 +284,8 @@ class Settings:
     cdi_dir: Path = setting(
         default=Path("/var/run/cdi"),
         type=_FOLDER,
-        help="Folder of the CDI spec that --inject cdi writes if the host has none for its cards.",
+        help="Folder of the CDI spec that --inject cdi writes if the host has none for its cards, "
+        "and of the specs of claims with --mode dra.",
     )
     enforcement: EnforcementMode = choice(
         EnforcementMode.NONE,
@@ -322,10 +339,18 @@ class Settings:
                 f"use-period: Invalid value: {self.use_period:g}: must be at least 1s: the driver "
                 "samples processes about once a second"
             )
+        claim_sockets = []
+        if self.mode is AgentMode.DRA:
+            registration = f"{self.claim_driver}-01234567-reg.sock"
+            claim_sockets = [
+                ("kubelet-dir", self.claim_plugins / "dra-01234567.sock"),
+                ("kubelet-dir", self.plugin_registry / registration),
+            ]
         for flag, path in (
             ("plugin-dir", self.plugin_dir / "vmemory-01234567.sock"),
             ("pod-resources-socket", self.pod_resources_socket),
             ("cri-socket", self.cri_socket),
+            *claim_sockets,
         ):
             if len(bytes(path)) > _LONGEST_SOCKET_PATH:
                 raise SettingsError(
@@ -375,6 +400,21 @@ class Settings:
             )
 
     @property
+    def claim_driver(self) -> str:
+        """The name of the driver for Dynamic Resource Allocation."""
+        return driver_name(self.names)
+
+    @property
+    def claim_plugins(self) -> Path:
+        """The folder of that driver's socket, below the kubelet's own."""
+        return self.kubelet_dir.parent / "plugins" / self.claim_driver
+
+    @property
+    def plugin_registry(self) -> Path:
+        """The folder in which the kubelet looks for plugins to register."""
+        return self.kubelet_dir.parent / "plugins_registry"
+
+    @property
     def lays_out_driver(self) -> bool:
         """Whether the agent itself makes the folder of driver files."""
         return self.driver_dir is not None and self.driver_dir.host == AUTO
@@ -390,6 +430,8 @@ class Settings:
         folders = {"plugin-dir": self.plugin_dir}
         if self.enforcement is not EnforcementMode.NONE or self.lays_out_driver:
             folders["state-dir"] = self.state_dir
+        if self.mode is AgentMode.DRA:
+            folders["cdi-dir"] = self.cdi_dir
         return folders
 
     @property

@@ -27,9 +27,18 @@ def known_resources(folder: Path) -> frozenset[str]:
     Returns:
         The names; empty if there is no checkpoint, or it cannot be read.
     """
+    return registered_resources(folder) or frozenset()
+
+
+def registered_resources(folder: Path) -> frozenset[str] | None:
+    """Return the names in the checkpoint, none without a file; ``None`` if it is unreadable."""
     try:
-        return frozenset(
-            json.loads((folder / CHECKPOINT_FILE).read_bytes())["Data"]["RegisteredDevices"]
-        )
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        content = (folder / CHECKPOINT_FILE).read_bytes()
+    except FileNotFoundError:
         return frozenset()
+    except OSError:
+        return None
+    try:
+        return frozenset(json.loads(content)["Data"]["RegisteredDevices"] or ())
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

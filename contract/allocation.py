@@ -16,6 +16,8 @@ from contract.text import is_text, is_whole, read_json
 class Evidence(StrEnum):
     """How surely the target of a call is known, strongest first."""
 
+    CLAIM = "claim"
+    """A ResourceClaim names the container (Dynamic Resource Allocation)."""
     TICKET = "ticket"
     """The ``GetPreferredAllocation`` before reserved these IDs for one container."""
     RECORD = "record"

@@ -45,6 +45,15 @@ def parse_quantity(value: object) -> Fraction | int | None:
     return None if match is None else _scale(match)
 
 
+def format_quantity(count: int) -> str:
+    """Return a count as the API server writes it: 1000 is ``1k``."""
+    for suffix in ("", "k", "M", "G", "T", "P"):
+        if count == 0 or count % 1000:
+            return f"{count}{suffix}"
+        count //= 1000
+    return f"{count}E"
+
+
 def parse_block_size(text: str) -> int | None:
     """Read the size of a memory block, as agent and webhook have it as ``--memory-block``.
 

@@ -9,10 +9,10 @@ reports why it is not ready, and repeats the discovery.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 
@@ -24,7 +24,8 @@ from agent.app.card_gauges import CardGauges
 from agent.app.card_updates import CardUpdates
 from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
 from agent.app.missing_cards import report_missing_cards
-from agent.app.refresher import Refresher
+from agent.app.refresher import Refreshable, Refresher
+from agent.app.services import CardServices, make_driver
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.fault_store import FaultStore, driver_instance
 from agent.cards.health import Rules
@@ -45,17 +46,18 @@ from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService, RefusalPace
 from agent.kubernetes_api.annotation_writer import PatchQueue
-from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.client import Api, Json
 from agent.kubernetes_api.events import EventQueue, EventSubject, Notice
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
-from agent.settings import EnforcementMode, MigMode, Settings
+from agent.settings import AgentMode, EnforcementMode, MigMode, Settings
 from agent.usage.holdings import Holdings, count_holdings
 from common.listener import shown_address
 from common.status import StatusServer, probe
+from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Inventory, PublishedInventory
 from contract.resource import Resource
@@ -65,17 +67,6 @@ log = logging.getLogger(__name__)
 
 # For all threads together; one may hang in a request to the API server.
 _JOIN_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class _CardServices:
-    """The parts that depend on the cards."""
-
-    writer: PatchQueue
-    allocator: Allocator
-    registrar: Registrar
-    enforcer_runner: EnforcerRunner
-    refresher: Refresher
 
 
 CURRENT_POD_FILE = "current-pod.json"
@@ -114,7 +105,7 @@ class Agent:
             self._metrics.cards_file_problem.set_function(lambda: bool(file.problem))
         self._stop = threading.Event()
         self._opening = threading.Lock()
-        self._services: _CardServices | None = None
+        self._services: CardServices | None = None
         self._lock = NodeLock(settings.plugin_dir)
         self._loaded = False  # whether the first snapshot has been built
         self._unusable = ""  # why the discovered cards cannot be served
@@ -161,6 +152,7 @@ class Agent:
             names=settings.names,
             on_cordon=self._cordon,
             on_others=updates.others_changed,
+            on_read=self._update_counts,
             mig=settings.mig is MigMode.SHARES,
         )
         self._gauges = CardGauges(
@@ -171,8 +163,12 @@ class Agent:
             send_event=self._events.put,
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
-        self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
-        self._metrics.list_readable.set_function(lambda: self._pod_resources.readable)
+        if settings.mode is AgentMode.PLUGIN:
+            self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
+            self._metrics.list_readable.set_function(lambda: self._pod_resources.readable)
+        else:  # neither is read
+            self._metrics.checkpoint_readable.set(math.nan)
+            self._metrics.list_readable.set(math.nan)
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.stands_in.set_function(self._stands_in)
         self._metrics.pending.set_function(self.pending)
@@ -254,6 +250,8 @@ class Agent:
             self._services.registrar.stop()
             self._services.writer.stop()
             self._services.enforcer_runner.close()
+            if self._services.parts is not None:
+                self._services.parts.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self.threads)):
             thread.join(max(deadline - time.monotonic(), 0))
@@ -295,6 +293,9 @@ class Agent:
         self._inventory.poke()
         remove_dead(self._settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
         self._spawn("outbox", services.writer.run)
+        if services.parts is not None:
+            for name, run in services.parts.threads.items():
+                self._spawn(name, run)
         self._spawn("registrar", services.registrar.run)
         services.refresher.run()
 
@@ -306,7 +307,7 @@ class Agent:
             thread.start()
             self.threads.append(thread)
 
-    def _make_services(self, inventory: Inventory) -> _CardServices:
+    def _make_services(self, inventory: Inventory) -> CardServices:
         """Create the parts that serve these cards; raise as :func:`_open_table`."""
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
@@ -325,6 +326,40 @@ class Agent:
             indices={card.uuid: card.index for card in inventory.cards},
             on_result=self._patched,
         )
+        log.info(
+            "cards",
+            extra={
+                "cards": {card.uuid: card.model for card in inventory.cards},
+                "memory_block": settings.memory_block,
+                "inject": str(settings.inject),
+                "enforcement": str(settings.enforcement),
+            },
+        )
+        if settings.mode is AgentMode.DRA:
+            parts = make_driver(
+                settings,
+                table,
+                api=self._api,
+                pods=self.pods,
+                watch=self._watch,
+                stop=self._stop,
+                inject=injector.edits_for,
+                locate=injector.locate,
+                enforcer=enforcer,
+                writer=writer,
+                on_prepared=self._metrics.decisions.labels("prepare", Evidence.CLAIM).inc,
+                on_refusal=self._refuse_claim,
+            )
+            refresher = self._refresher(parts.driver, enforcer_runner, injector.refresh)
+            return CardServices(
+                writer,
+                parts.driver,
+                parts.server,
+                enforcer_runner,
+                refresher,
+                parts.driver.holdings,
+                parts,
+            )
         decision_log = LoggedDecisions(self._metrics, on_refusal=self._report_refusal)
         allocator = Allocator(
             table=table,
@@ -373,24 +408,27 @@ class Agent:
                 compared = True
                 report_missing_cards(snapshot, table, settings.node_name, self._events.put)
 
-        refresher = Refresher(
+        refresher = self._refresher(allocator, enforcer_runner, tick)
+
+        def holdings() -> Holdings:
+            return count_holdings(allocator.snapshot(), table)
+
+        return CardServices(writer, allocator, registrar, enforcer_runner, refresher, holdings)
+
+    def _refresher(
+        self,
+        allocator: Refreshable,
+        enforcer_runner: EnforcerRunner,
+        on_tick: Callable[[], None],
+    ) -> Refresher:
+        return Refresher(
             allocator=allocator,
             enforcer_runner=enforcer_runner,
             synced=self.pods.synced,
             stop=self._stop,
             on_released=self._inventory.poke,
-            on_tick=tick,
+            on_tick=on_tick,
         )
-        log.info(
-            "cards",
-            extra={
-                "cards": {card.uuid: card.model for card in inventory.cards},
-                "memory_block": settings.memory_block,
-                "inject": str(settings.inject),
-                "enforcement": str(settings.enforcement),
-            },
-        )
-        return _CardServices(writer, allocator, registrar, enforcer_runner, refresher)
 
     # --- callbacks between the parts ---------------------------------------------------
 
@@ -425,6 +463,16 @@ class Agent:
         """Publish the cards' health to the kubelet (device lists) and schedulers (inventory)."""
         self._health_feed.wake()
         self._inventory.poke()
+        if self._services is not None and self._services.parts is not None:
+            self._services.parts.wake()
+
+    def _update_counts(self, node: Json) -> None:
+        if self._services is not None and self._services.parts is not None:
+            self._services.parts.update_counts(node)
+
+    def _refuse_claim(self, ref: ContainerRef, reason: str) -> None:
+        self._metrics.refusals.labels("prepare", Resource.CORE).inc()
+        self._report_refusal("prepare", ref, reason)
 
     def _driver(self) -> str:
         found = self._watch.status.discovery
@@ -475,7 +523,7 @@ class Agent:
         services = self._services
         if services is None or not self._loaded:
             return None
-        return count_holdings(services.allocator.snapshot(), services.allocator.table)
+        return services.holdings()
 
     # --- pages -------------------------------------------------------------------------
 
@@ -511,5 +559,6 @@ def _open_table(inventory: Inventory, settings: Settings) -> DeviceTable:
         SettingsError: a memory block is larger than a card, or too small for the kubelet.
     """
     table = DeviceTable(inventory, settings.memory_block)
-    check_size(table, numa=settings.numa)
+    if settings.mode is AgentMode.PLUGIN:
+        check_size(table, numa=settings.numa)
     return table

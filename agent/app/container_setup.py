@@ -36,7 +36,7 @@ class Injector:
         self._inventory = inventory
         self._cdi: CdiFile | None = None
         if settings.inject is Injection.CDI:
-            self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self._locate)
+            self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self.locate)
 
     def edits_for(self, grant: Grant) -> ContainerEdits:
         """Return the part of the ``Allocate`` response that makes the cards available.
@@ -65,7 +65,8 @@ class Injector:
         except EnforcementError as error:  # the next pod that needs the spec is refused with it
             log.warning("no CDI spec", extra={"reason": str(error)})
 
-    def _locate(self, path: str) -> str:
+    def locate(self, path: str) -> str:
+        """Return the path on the host of a device node, by its path in containers."""
         mounted = self._settings.lays_out_driver  # only then is the host's root mounted
         return device_on_host(self._settings.host_root, path) if mounted else path
 

@@ -3,8 +3,8 @@
 import itertools
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
-from agent.allocator.allocator import Allocator
 from agent.app.container_setup import EnforcerRunner
 from agent.host import process
 
@@ -20,13 +20,25 @@ _SWEEP_EVERY = 12
 _SYNC_SECONDS = 10.0
 
 
+class Refreshable(Protocol):
+    """What is refreshed: the allocator, or the driver of claims."""
+
+    def refresh(self, *, thorough: bool = True) -> bool:
+        """Apply changes that came without a call; return whether something has become free."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove the files of deleted pods."""
+        ...
+
+
 class Refresher:
     """Refreshes the snapshot periodically: for missing annotations and for ended pods."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
-        allocator: Allocator,
+        allocator: Refreshable,
         enforcer_runner: EnforcerRunner,
         synced: threading.Event,
         stop: threading.Event,

@@ -36,6 +36,16 @@ def numa_node(address: str, sysfs: Path) -> int | None:
     return int(node) if node.isdecimal() else None  # the kernel writes -1 for "not known"
 
 
+def pcie_root(bus_id: str, sysfs: Path = SYSFS) -> str:
+    """Return the PCIe root of a device, such as ``pci0000:00``; empty if it is not known."""
+    address = parse_address(bus_id)
+    if address is None:
+        return ""
+    name = "{:04x}:{:02x}:{:02x}.{}".format(*address)
+    parts = (sysfs / "bus/pci/devices" / name).resolve().relative_to(sysfs.resolve()).parts
+    return next((each for each in parts if each.startswith("pci") and ":" in each), "")
+
+
 def is_switch(address: str, sysfs: Path) -> bool:
     """Return whether a device at the end of an NVLink is an NVSwitch."""
     return _attribute(address, "class", sysfs).startswith(_SWITCH_CLASS)

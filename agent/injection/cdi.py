@@ -78,6 +78,27 @@ def spec_document(
     }
 
 
+def claim_document(
+    kind: str,
+    devices: Mapping[str, ContainerEdits],
+    annotations: Mapping[str, str],
+    locate: Callable[[str], str] = str,
+) -> dict[str, Any]:
+    """Return the document of a spec whose devices have these edits, by name.
+
+    Their CDI names are left out: a spec cannot refer to the devices of another one.
+    """
+    return {
+        "cdiVersion": "0.6.0",  # the first with annotations
+        "kind": kind,
+        "annotations": dict(annotations),
+        "devices": [
+            {"name": name, "containerEdits": _edits(edits, locate)}
+            for name, edits in devices.items()
+        ],
+    }
+
+
 def _edits(common: ContainerEdits, locate: Callable[[str], str]) -> dict[str, Any]:
     edits: dict[str, Any] = {}
     if common.envs:

@@ -38,7 +38,8 @@ KINDS = tuple(
     }.items()
     for verb in verbs
 )
-"""Every kind of request that the agent makes: its permissions (``deploy/base/agent/rbac.yaml``)."""
+"""Every kind of request that the agent makes as a device plugin: its permissions
+(``deploy/base/agent/rbac.yaml``). With ``--mode dra`` there are more."""
 
 
 class FailureReason(StrEnum):
@@ -94,11 +95,14 @@ class RequestFailures:
             return {kind: reason for kind, (reason, at) in self._failed.items() if at >= oldest}
 
     def samples(self) -> Mapping[tuple[str, ...], float]:
-        """Return a gauge of every kind by verb, resource and reason: 1 if it fails, else 0."""
+        """Return a gauge of every kind by verb, resource and reason: 1 if it fails, else 0.
+
+        Kinds that are not in :data:`KINDS` are there while they fail.
+        """
         current = self.current()
         return {
             (*kind, current[kind].value if kind in current else ""): float(kind in current)
-            for kind in KINDS
+            for kind in dict.fromkeys((*KINDS, *current))
         }
 
     def _record(self, kind: RequestKind, reason: FailureReason | None) -> None:

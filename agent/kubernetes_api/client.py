@@ -1,6 +1,6 @@
 """The agent's requests to the API server, with raw JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agent.errors import SettingsError, Unavailable
@@ -13,6 +13,10 @@ __all__ = ["Api", "Gone", "Json", "Rejected"]
 _GET_SECONDS = 1.0
 _PATCH_SECONDS = 10.0
 _USER_AGENT = "gpu-turnstile-agent"
+
+RESOURCE_API = "/apis/resource.k8s.io/v1"
+CLAIMS, SLICES = f"{RESOURCE_API}/resourceclaims", f"{RESOURCE_API}/resourceslices"
+"""The paths of all claims and of all slices."""
 
 
 class Api:
@@ -42,10 +46,8 @@ class Api:
 
         They come from the API server's cache, in *within* seconds if given.
         """
-        query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"}
-        with self.failures.observe("list", "pods"):
-            items, version, _ = self._client.list("/api/v1/pods", query, within)
-        return items, version
+        query = {"fieldSelector": f"spec.nodeName={node}"}
+        return self._list("pods", "/api/v1/pods", query, within)
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
         """Stream changes of the pods bound to *node* until the server ends the stream.
@@ -54,12 +56,7 @@ class Api:
         old.
         """
         query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": resource_version}
-        events = self._client.watch("/api/v1/pods", query)
-        with self.failures.observe("watch", "pods"):
-            first = next(events, None)  # at the latest a bookmark, after a minute
-        if first is not None:
-            yield first
-            yield from events
+        return self._watch("pods", "/api/v1/pods", query)
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod *within* so many seconds, at most one second; ``None`` if there is none."""
@@ -94,6 +91,76 @@ class Api:
         """Apply a merge patch to an event."""
         self._patch("events", object_path("events", namespace, name), patch)
 
+    # --- Dynamic Resource Allocation ------------------------------------------------------
+
+    def patch_node_status(self, name: str, patch: Json) -> None:
+        """Apply a merge patch to a node's status."""
+        self._patch("nodes/status", f"/api/v1/nodes/{quoted(name)}/status", patch)
+
+    def list_claims(self) -> tuple[list[Json], str]:
+        """List all claims of the cluster, with the resource version to watch from.
+
+        Claims have no field selector but name and namespace. They come from the API server's cache.
+        """
+        return self._list("resourceclaims", CLAIMS, {})
+
+    def watch_claims(self, resource_version: str) -> Iterator[tuple[str, Json]]:
+        """Stream changes of all claims, as :meth:`watch_pods` does."""
+        return self._watch("resourceclaims", CLAIMS, {"resourceVersion": resource_version})
+
+    def get_claim(self, namespace: str, name: str) -> Json | None:
+        """Get one claim; ``None`` if there is none."""
+        path = object_path("resourceclaims", namespace, name, api=RESOURCE_API)
+        try:
+            with self.failures.observe("get", "resourceclaims"):
+                return self._client.find(path, timeout=_GET_SECONDS)
+        except (Rejected, Gone) as error:
+            raise Unavailable(f"GET claim {namespace}/{name}: {error}") from error
+
+    def list_slices(self, node: str, driver: str) -> tuple[list[Json], str]:
+        """List a driver's slices of one node, with the resource version to watch from."""
+        return self._list("resourceslices", SLICES, _slices_of(node, driver))
+
+    def watch_slices(
+        self, node: str, driver: str, resource_version: str
+    ) -> Iterator[tuple[str, Json]]:
+        """Stream changes of a driver's slices of one node, as :meth:`watch_pods` does."""
+        query = {**_slices_of(node, driver), "resourceVersion": resource_version}
+        return self._watch("resourceslices", SLICES, query)
+
+    def create_slice(self, body: Json) -> None:
+        """Create a slice; one that exists already is a conflict (409)."""
+        with self.failures.observe("create", "resourceslices"):
+            self._client.call("POST", SLICES, body, timeout=_PATCH_SECONDS)
+
+    def patch_slice(self, name: str, patch: Json) -> None:
+        """Apply a merge patch to a slice."""
+        self._patch("resourceslices", f"{SLICES}/{quoted(name)}", patch)
+
+    def delete_slice(self, name: str) -> None:
+        """Delete a slice."""
+        with self.failures.observe("delete", "resourceslices"):
+            self._client.call("DELETE", f"{SLICES}/{quoted(name)}", timeout=_PATCH_SECONDS)
+
+    # --- one request -----------------------------------------------------------------------
+
+    def _list(
+        self, resource: str, path: str, query: Mapping[str, str], within: float | None = None
+    ) -> tuple[list[Json], str]:
+        with self.failures.observe("list", resource):
+            items, version, _ = self._client.list(path, {**query, "resourceVersion": "0"}, within)
+        return items, version
+
+    def _watch(
+        self, resource: str, path: str, query: Mapping[str, str]
+    ) -> Iterator[tuple[str, Json]]:
+        events = self._client.watch(path, query)
+        with self.failures.observe("watch", resource):
+            first = next(events, None)  # at the latest a bookmark, after a minute
+        if first is not None:
+            yield first
+            yield from events
+
     def _patch(self, resource: str, path: str, patch: Json) -> None:
         with self.failures.observe("patch", resource):
             self._client.call("PATCH", path, patch, timeout=_PATCH_SECONDS)
@@ -101,3 +168,7 @@ class Api:
     def close(self) -> None:
         """End a watch in progress at once; further watches end at once too."""
         self._client.close()
+
+
+def _slices_of(node: str, driver: str) -> Mapping[str, str]:
+    return {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"}

@@ -39,13 +39,16 @@ class NodeReader:
         names: Names,
         on_cordon: Callable[[frozenset[str]], None],
         on_others: Callable[[Mapping[str, int]], None],
+        on_read: Callable[[Json], None] = lambda _node: None,
         mig: bool = False,
     ) -> None:
         """Prepare; nothing is read before :meth:`run`.
 
         *on_cordon* is called with the UUIDs of the cordoned cards, *on_others* with the number of
         allocatable devices of other plugins, by resource: with *mig* of MIG instances, too.
+        *on_read* is called with the node each time.
         """
+        self._on_read = on_read
         self._mig = mig
         self._api = api
         self._node = node
@@ -74,6 +77,7 @@ class NodeReader:
             self._readable = False
             return
         self._readable = True
+        self._on_read(obj)
         found = read_cordon((obj.get("metadata") or {}).get("annotations") or {}, self._names)
         if found != self._known:
             log.info("cordoned cards", extra={"cards": sorted(found)})

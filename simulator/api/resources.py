@@ -90,6 +90,10 @@ ALL = (
     ApiResource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
     ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"),
     ApiResource(_RBAC, "v1", "roles", "Role"),
+    ApiResource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False),
+    ApiResource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim"),
+    ApiResource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
+    ApiResource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False),
     ApiResource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
 )
 _BY_PATH = {(each.group, each.version, each.plural): each for each in ALL}

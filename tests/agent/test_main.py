@@ -76,7 +76,7 @@ def test_help_names_every_flag_with_its_environment_variable() -> None:
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
     flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 31
+    assert len(flags) == 32
     for flag in flags:
         assert re.search(rf"{flag} .*?\[env var: {variable_of(flag)}[;,\]]", text), flag
 

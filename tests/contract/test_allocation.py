@@ -43,7 +43,7 @@ _FIELDS = "gpu-allocation[c0]: must have exactly the fields cards, cores, memory
 _CARDS = "gpu-allocation[c0].cards: must be a list of card UUIDs"
 _CORES = "gpu-allocation[c0].cores: must be a whole number"
 _BLOCKS = "gpu-allocation[c0].memoryBlocks: must be a whole number"
-_EVIDENCE = "gpu-allocation[c0].evidence: must be one of ticket, record, witness, order"
+_EVIDENCE = "gpu-allocation[c0].evidence: must be one of claim, ticket, record, witness, order"
 
 
 @pytest.mark.parametrize(

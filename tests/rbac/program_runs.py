@@ -75,8 +75,29 @@ def agents(folder: Path) -> Heard:
             api.patch_node(node, {"metadata": {"labels": {"a": "b"}}})
             api.create_event(team, about)
             api.patch_event(team, f"e-{node}", {"count": 2})
+            _claims_of(api, server, node, team)
             api.close()
         return by_program(server.requests)
+
+
+def _claims_of(api: Api, server: ApiServer, node: str, team: str) -> None:
+    """Ask what an agent with ``--mode dra`` asks besides."""
+    claim: Json = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": f"c-{node}", "namespace": team},
+    }
+    _, version = api.list_claims()
+    server.apply(claim)
+    next(api.watch_claims(version))
+    api.get_claim(team, f"c-{node}")
+    _, version = api.list_slices(node, "d")
+    spec = {"nodeName": node, "driver": "d"}
+    api.create_slice({"metadata": {"name": f"s-{node}"}, "spec": spec})
+    next(api.watch_slices(node, "d", version))
+    api.patch_slice(f"s-{node}", {"spec": spec})
+    api.delete_slice(f"s-{node}")
+    api.patch_node_status(node, {"status": {"capacity": {"a.b/c": "1"}}})
 
 
 # --- certs ------------------------------------------------------------------------------

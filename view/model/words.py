@@ -24,6 +24,7 @@ _SOURCES = {
     Provenance.EXPECTED: "not reported yet, estimated as the agent would place it",
 }
 EVIDENCE = {
+    "claim": "its resource claim names it",
     "ticket": "its device IDs were reserved for it before",
     "witness": "no other container matched the call",
     "record": "read from the kubelet's checkpoint",

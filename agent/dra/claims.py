@@ -1,0 +1,254 @@
+"""Claims as plain data: what one allocates of which card, and what it says of its pod. Pure.
+
+A ResourceClaim's ``status.allocation`` has one result for each device of a request; its
+``consumedCapacity`` is the share of that device. Claims may be written by anybody, so a claim is
+served only for the containers whose own limits it matches: quotas count the limits.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from agent.errors import ClaimError
+from contract.allocation import Allocation, Evidence
+from contract.claims import request_names
+from contract.demand import CORES_PER_CARD
+from contract.errors import quote
+from contract.inventory import NOTHING, Amounts, Card
+from contract.quantity import parse_quantity
+from contract.resource import RESOURCES, Resource, count_of
+from placement.pods import PodId, PodInfo
+
+CORES, MEMORY = "cores", "memory"
+"""The capacities of a device: hundredths of the card, and memory blocks."""
+
+API_VERSION = "resource.k8s.io/v1"
+
+
+class ClaimRef(NamedTuple):
+    """The identity of a claim."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        """Return ``claim namespace/name``."""
+        return f"claim {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimShare:
+    """One result of a claim's allocation.
+
+    Attributes:
+        request: the name of the claim's request, which is that of its container.
+        device: the device's name in the ResourceSlice.
+        card: the card's UUID.
+        amounts: the share of it; all its cores are the whole card.
+        share_id: the API's ID of the share.
+    """
+
+    request: str
+    device: str
+    card: str
+    amounts: Amounts
+    share_id: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole card, with all its memory."""
+        return self.amounts.cores == CORES_PER_CARD
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAllocation:
+    """What a claim allocates on this node, for which pod; shares of a request by card index."""
+
+    ref: ClaimRef
+    pod: PodId
+    shares: tuple[ClaimShare, ...]
+
+    @property
+    def by_request(self) -> Mapping[str, tuple[ClaimShare, ...]]:
+        """The shares of each request."""
+        found: dict[str, list[ClaimShare]] = defaultdict(list)
+        for each in self.shares:
+            found[each.request].append(each)
+        return {request: tuple(shares) for request, shares in found.items()}
+
+    @property
+    def by_card(self) -> Mapping[str, Amounts]:
+        """The sum on each card."""
+        found: dict[str, Amounts] = {}
+        for each in self.shares:
+            found[each.card] = found.get(each.card, NOTHING).plus(each.amounts)
+        return found
+
+
+class PreparedDevice(NamedTuple):
+    """A device of a prepared claim, as the kubelet keeps it.
+
+    Attributes:
+        request: the name of the claim's request.
+        device: its name in the ResourceSlice.
+        share_id: the API's ID of the share.
+        cdi: CDI names, which the containers with that request get.
+    """
+
+    request: str
+    device: str
+    share_id: str
+    cdi: tuple[str, ...]
+
+
+def device_name(card: Card) -> str:
+    """Return the name of a card in ResourceSlices."""
+    return f"gpu-{card.index}"
+
+
+def is_allocated(claim: Mapping[str, Any], driver: str, pool: str) -> bool:
+    """Return whether a claim has a device of this node."""
+    return bool(_results(claim, driver, pool))
+
+
+def read_claim(
+    claim: Mapping[str, Any], ref: ClaimRef, *, driver: str, cards: Mapping[str, Card], pool: str
+) -> ClaimAllocation:
+    """Read the claim that the kubelet names by *ref*; *cards* are this node's, by device name.
+
+    Raises:
+        ClaimError: it is another claim, or not allocated to a pod and to cards of this node.
+    """
+    uid = claim["metadata"].get("uid", "")
+    if uid != ref.uid:
+        raise ClaimError(
+            f"{ref}: metadata.uid: Invalid value: {quote(uid)}: must be {ref.uid}: it was deleted "
+            "and created again"
+        )
+    results = _results(claim, driver, pool)
+    if not results:
+        raise ClaimError(
+            f"{ref}: status.allocation.devices.results: Required value: a device of driver "
+            f"{driver} and pool {pool}"
+        )
+    order = {name: card.index for name, card in cards.items()}
+    shares = [_share(f"{ref}: {path}", result, cards) for path, result in results]
+    shares.sort(key=lambda each: (each.request, order[each.device]))
+    if len({(each.request, each.device) for each in shares}) < len(shares):
+        raise ClaimError(f"{ref}: a request has two shares of one card: their limits cannot be set")
+    status = claim["status"]
+    for user in status.get("reservedFor") or ():
+        if user.get("resource") == "pods" and not user.get("apiGroup"):
+            pod = PodId(ref.namespace, user["name"], user["uid"])
+            return ClaimAllocation(ref, pod, tuple(shares))
+    raise ClaimError(f"{ref}: status.reservedFor: Required value: the pod that uses it")
+
+
+def check_pod(claim: ClaimAllocation, info: PodInfo | None) -> PodInfo:
+    """Check a claim against the limits of its pod's containers, and return the pod.
+
+    Raises:
+        ClaimError: there is no such pod, or a request is not what its container's limits say.
+    """
+    if info is None or info.terminal or info.id.uid != claim.pod.uid:
+        raise ClaimError(f"{claim.ref}: pod {claim.pod} is not running on this node")
+    for request, shares in claim.by_request.items():
+        container = info.demand.of(request)
+        if container is None:
+            raise ClaimError(
+                f"{claim.ref}: request {quote(request)}: must be the name of a container of pod "
+                f"{claim.pod} that has GPU limits"
+            )
+        demand = container.demand
+        each = Amounts(demand.cores_per_card, demand.most_per_card(Resource.MEMORY))
+        wanted = [each] * demand.cards
+        found = [
+            Amounts(share.amounts.cores, share.amounts.memory if demand.is_share else each.memory)
+            for share in shares
+        ]
+        if found != wanted:
+            raise ClaimError(
+                f"{claim.ref}: request {quote(request)}: {_text(shares)}, but the container's "
+                f"limits are {demand.cards} x {each.cores} cores and {each.memory} memory blocks"
+            )
+    return info
+
+
+def check_room(
+    claim: ClaimAllocation, others: Iterable[ClaimAllocation], sizes: Mapping[str, Amounts]
+) -> None:
+    """Check that a claim and all others that are prepared fit on its cards.
+
+    Raises:
+        ClaimError: two schedulers gave the same share; it fits once the others have ended.
+    """
+    others = tuple(others)
+    for card, wanted in claim.by_card.items():
+        on_card = {each.ref: each.by_card[card] for each in others if card in each.by_card}
+        for resource in RESOURCES:
+            size, count = count_of(sizes[card], resource), count_of(wanted, resource)
+            held = sum(count_of(each, resource) for each in on_card.values())
+            if held + count > size:
+                names = ", ".join(sorted(f"{ref.namespace}/{ref.name}" for ref in on_card)[:3])
+                raise ClaimError(
+                    f"{claim.ref}: {resource.format_count(count)} of card {card}, but {held} of "
+                    f"{size} are held by {names or 'nobody'}: it starts once they have ended"
+                )
+
+
+def allocations_by(claims: Iterable[ClaimAllocation], info: PodInfo) -> dict[str, Allocation]:
+    """Return the allocation of each of a pod's containers that its claims serve."""
+    requests = request_names(info.demand)
+    shares = {name: found for claim in claims for name, found in claim.by_request.items()}
+    return {
+        each.name: Allocation(
+            tuple(share.card for share in shares[request]),
+            each.demand.cores,
+            each.demand.memory,
+            Evidence.CLAIM,
+        )
+        for each in info.demand.containers
+        if (request := requests[each.name]) in shares
+    }
+
+
+def _results(
+    claim: Mapping[str, Any], driver: str, pool: str
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the results of this driver on this node, each with its path."""
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    return [
+        (f"status.allocation.devices.results[{at}]", each)
+        for at, each in enumerate(devices.get("results") or ())
+        if (each.get("driver"), each.get("pool")) == (driver, pool)
+    ]
+
+
+def _share(path: str, result: Mapping[str, Any], cards: Mapping[str, Card]) -> ClaimShare:
+    card = cards.get(result["device"])
+    if card is None:
+        raise ClaimError(
+            f"{path}.device: Not found: {quote(result['device'])}: this node has no such card"
+        )
+    consumed = result.get("consumedCapacity") or {}
+    amounts = []
+    for name in (CORES, MEMORY):
+        amount = parse_quantity(consumed.get(name))
+        if amount is None or amount < 1 or amount != int(amount):
+            raise ClaimError(
+                f"{path}.consumedCapacity[{name}]: Invalid value: {quote(consumed.get(name))}: "
+                "must be a whole number, 1 or more; without any, the cluster's feature gate "
+                "DRAConsumableCapacity is off"
+            )
+        amounts.append(int(amount))
+    share_id = result.get("shareID") or ""
+    return ClaimShare(result["request"], result["device"], card.uuid, Amounts(*amounts), share_id)
+
+
+def _text(shares: Iterable[ClaimShare]) -> str:
+    return ", ".join(
+        f"{each.amounts.cores} cores and {each.amounts.memory} memory blocks of {each.device}"
+        for each in shares
+    )

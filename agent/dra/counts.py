@@ -1,0 +1,83 @@
+"""Keeps the counts of our resources in the node's status, which quotas and schedulers count.
+
+Without a device plugin the kubelet keeps counts that somebody else has written. But a kubelet that
+has known a plugin refuses all pods with its resources (``no healthy devices present``) until it has
+forgotten it, five minutes after the plugin's end: then its checkpoint does not name them any more.
+A kubelet that starts without a checkpoint sets the counts to 0, so they are compared again and
+again.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from agent.errors import Unavailable
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from common.known_resources import registered_resources
+from contract.quantity import format_quantity
+
+log = logging.getLogger(__name__)
+
+
+class NodeCounts:
+    """Writes the counts when a reading of the node shows others. For one thread."""
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        node: str,
+        kubelet_dir: Path,
+        counts: Callable[[], Mapping[str, Mapping[str, int]] | None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            api: the API server.
+            node: the node's name.
+            kubelet_dir: the kubelet's device plugin directory.
+            counts: returns the wanted ``capacity`` and ``allocatable`` by resource, ``None`` while
+                they are not known.
+        """
+        self._api = api
+        self._node = node
+        self._kubelet_dir = kubelet_dir
+        self._counts = counts
+        self.problem = ""
+        """Why the counts are not written; empty if they are."""
+
+    def update(self, node: Json) -> None:
+        """Compare the counts of a node, and write them if the kubelet has forgotten the plugin."""
+        wanted = self._counts()
+        if wanted is None:
+            return
+        status = node.get("status") or {}
+        texts = {
+            field: {name: format_quantity(count) for name, count in counts.items()}
+            for field, counts in wanted.items()
+        }
+        known = registered_resources(self._kubelet_dir)
+        if known is None:
+            self._report("the kubelet's device plugin checkpoint cannot be read")
+        elif known & wanted["capacity"].keys():
+            self._report(
+                "the kubelet has not forgotten the device plugin yet: it refuses GPU pods until "
+                "about five minutes after the plugin's end"
+            )
+        elif all(
+            counts.items() <= (status.get(each) or {}).items() for each, counts in texts.items()
+        ):
+            self._report("")
+        else:
+            try:
+                self._api.patch_node_status(self._node, {"status": texts})
+            except (Rejected, Gone, Unavailable) as error:
+                self._report(f"the counts in the node's status cannot be written: {error}")
+            else:
+                log.info("counts written", extra={"counts": texts["allocatable"]})
+                self._report("")
+
+    def _report(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            log.warning("counts not written", extra={"reason": problem})
+        self.problem = problem

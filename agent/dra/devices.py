@@ -1,0 +1,146 @@
+"""The devices of a node's ResourceSlices, as plain data. Pure.
+
+All cards are shared devices with two capacities, in steps of 1: cores and memory blocks. Attributes
+are what DeviceClasses, selectors and constraints of claims may name.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from agent.dra.claims import API_VERSION, CORES, MEMORY, device_name
+from contract.cordon import REASON
+from contract.inventory import Inventory
+from contract.quantity import format_quantity
+from contract.resource import RESOURCES, count_of
+from contract.text import to_label
+
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+"""Kubernetes' own attribute, which drivers of other devices have as well."""
+
+MOST_DEVICES = 64
+"""``ResourceSliceMaxDevicesWithAdvancedFeatures``: the limit if a device has a taint."""
+
+_LONGEST_TEXT = 64  # of an attribute
+_LONGEST_LABEL = 63
+
+
+def nvlink_groups(inventory: Inventory) -> Mapping[int, int]:
+    """Return the group of each card that has NVLinks: the lowest index of the cards it reaches."""
+    group: dict[int, int] = {}
+    for link in inventory.links:
+        if link.kind.startswith("NV"):
+            low, high = sorted(group.get(each, each) for each in link.cards)
+            group |= dict.fromkeys(link.cards, low)
+            group = {each: low if found == high else found for each, found in group.items()}
+    return group
+
+
+def devices_of(  # noqa: PLR0913 -- its surroundings, by keyword
+    inventory: Inventory,
+    *,
+    domain: str,
+    block: int,
+    driver_version: str,
+    unhealthy: Callable[[str], str],
+    cordoned: AbstractSet[str],
+    pcie_root: Callable[[str], str],
+) -> list[dict[str, Any]]:
+    """Return the device of each card.
+
+    Args:
+        inventory: the cards.
+        domain: the domain of our names.
+        block: bytes of a memory block.
+        driver_version: the GPU driver's; empty while it is not known.
+        unhealthy: returns a card's fault by UUID, empty without one.
+        cordoned: the UUIDs of the cordoned cards.
+        pcie_root: returns the PCIe root of a PCI address, empty if it is not known.
+    """
+    groups = nvlink_groups(inventory)
+    devices = []
+    for card in inventory.cards:
+        attributes: dict[str, str | int | None] = {
+            "uuid": card.uuid,
+            "model": card.model.lower()[:_LONGEST_TEXT],
+            "index": card.index,
+            "numa": card.numa,
+            "nvlinkGroup": groups.get(card.index),
+            "driverVersion": driver_version[:_LONGEST_TEXT] or None,
+            "memoryBlock": block,
+            PCIE_ROOT: pcie_root(card.bus_id) or None,
+        }
+        size = card.size(block)
+        device: dict[str, Any] = {
+            "name": device_name(card),
+            "allowMultipleAllocations": True,
+            "attributes": {
+                name: {"int" if isinstance(value, int) else "string": value}
+                for name, value in attributes.items()
+                if value is not None
+            },
+            "capacity": {
+                name: _capacity(count_of(size, resource))
+                for name, resource in zip((CORES, MEMORY), RESOURCES, strict=True)
+            },
+        }
+        faults = {"unhealthy": unhealthy(card.uuid), REASON: REASON * (card.uuid in cordoned)}
+        taints = [
+            {
+                "key": f"{domain}/{key}",
+                "value": to_label(value)[:_LONGEST_LABEL].strip("._-"),
+                "effect": "NoSchedule",  # running containers stay
+            }
+            for key, value in faults.items()
+            if value
+        ]
+        devices.append(device | ({"taints": taints} if taints else {}))
+    return devices
+
+
+def slices_of(
+    devices: Sequence[Mapping[str, Any]], *, driver: str, node: str
+) -> dict[str, dict[str, Any]]:
+    """Return the specs of a node's slices by name; without the pool's generation."""
+    parts = [devices[at : at + MOST_DEVICES] for at in range(0, len(devices), MOST_DEVICES)]
+    return {
+        f"{node}-{driver}" + (f"-{at}" if at else ""): {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "resourceSliceCount": len(parts)},
+            "devices": list(part),
+        }
+        for at, part in enumerate(parts)
+    }
+
+
+def published(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of an existing slice without what the API server and generations add."""
+    pool = {key: value for key, value in spec["pool"].items() if key != "generation"}
+    devices = []
+    for each in spec.get("devices") or ():
+        taints = [
+            {key: value for key, value in taint.items() if key != "timeAdded"}
+            for taint in each.get("taints") or ()
+        ]
+        devices.append({**each, "taints": taints} if taints else each)
+    return {**spec, "pool": pool, "devices": devices}
+
+
+def manifest(name: str, spec: Mapping[str, Any], generation: int, node_uid: str) -> dict[str, Any]:
+    """Return a slice; it belongs to the node, so that it is deleted with it."""
+    node = spec["nodeName"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceSlice",
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
+    }
+
+
+def _capacity(count: int) -> dict[str, Any]:
+    """Return a capacity of which each share takes a whole number, 1 or more."""
+    text = format_quantity(count)  # as the API server returns it, for the comparison
+    policy = {"default": "1", "validRange": {"min": "1", "max": text, "step": "1"}}
+    return {"value": text, "requestPolicy": policy}

@@ -1,0 +1,106 @@
+"""Publishes the node's ResourceSlices, and makes them again if they are deleted.
+
+A kubelet deletes the slices of its node when it starts. The agent never does, except for those
+beyond the number that it needs.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from agent.dra.devices import manifest, published
+from agent.kubernetes_api.client import Api, Json
+from agent.kubernetes_api.write_queue import WriteQueue
+from common.apiserver.follower import Follower
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_SECONDS = (0.2, 30.0)
+# Until the same specs are written again to existing slices: the watch may not show them yet, or the
+# API server drops fields whose feature gate is off.
+_AGAIN_SECONDS = 10.0
+
+
+class SlicePublisher(WriteQueue[str, None]):
+    """A queue with one key, the node's pool; its slices are compared at the moment of the write."""
+
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+        self,
+        *,
+        api: Api,
+        node: str,
+        driver: str,
+        specs: Callable[[], Mapping[str, dict[str, Any]] | None],
+        on_result: Callable[[str], None] = lambda _result: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; nothing is written before :meth:`run`.
+
+        *specs* returns the wanted specs by the slices' names, ``None`` while they are not known.
+        """
+        super().__init__(backoff=_BACKOFF_SECONDS, on_result=on_result, clock=clock)
+        self._api = api
+        self._node = node
+        self._driver = driver
+        self._specs = specs
+        self._written: Mapping[str, Any] = {}
+        self._written_at = -math.inf
+        self._known: dict[str, Json] | None = None  # what the watch shows, only
+
+    def poke(self) -> None:
+        """Report that cards, health or slices may have changed."""
+        self._enqueue(self._node, None)
+
+    def follow(self, stop: threading.Event) -> None:
+        """Follow the existing slices until *stop*, in a thread of its own."""
+        Follower(self, trouble="no ResourceSlices from the API server").run(stop)
+
+    def list(self) -> str:
+        """List the slices; for :class:`Follower`."""
+        items, version = self._api.list_slices(self._node, self._driver)
+        self._known = {each["metadata"]["name"]: each for each in items}
+        self.poke()
+        return version
+
+    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
+        """Stream changes of the slices; for :class:`Follower`."""
+        return self._api.watch_slices(self._node, self._driver, version)
+
+    def apply(self, kind: str, obj: Json) -> None:
+        """Apply one event; for :class:`Follower`."""
+        known = dict(self._known or {})
+        known.pop(obj["metadata"]["name"], None)
+        if kind != "DELETED":
+            known[obj["metadata"]["name"]] = obj
+        self._known = known
+        self.poke()
+
+    def _write(self, key: str, item: None) -> float | None:  # noqa: ARG002 -- there is one pool
+        wanted, known = self._specs(), self._known
+        if wanted is None or known is None:
+            return None  # another poke follows
+        if wanted == {name: published(each["spec"]) for name, each in known.items()}:
+            return None
+        age = self._clock() - self._written_at
+        if wanted == self._written and wanted.keys() <= known.keys() and age < _AGAIN_SECONDS:
+            return _AGAIN_SECONDS - age
+        generations = [each["spec"]["pool"]["generation"] for each in known.values()]
+        generation = max(generations, default=0) + 1
+        node_uid = self._api.get_node(self._node)["metadata"]["uid"]
+        for name, spec in wanted.items():
+            body = manifest(name, spec, generation, node_uid)
+            if name in known:
+                self._api.patch_slice(name, body)
+            else:
+                self._api.create_slice(body)
+        for name in known.keys() - wanted.keys():
+            self._api.delete_slice(name)
+        self._written, self._written_at = wanted, self._clock()
+        log.info("slices published", extra={"slices": sorted(wanted), "generation": generation})
+        return None
+
+    def _log_failure(self, key: str, error: Exception, *, dropped: bool) -> None:  # noqa: ARG002
+        log.warning("slices not published, will retry", extra={"node": key, "reason": str(error)})

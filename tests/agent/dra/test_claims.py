@@ -1,0 +1,172 @@
+"""What a claim says, and what is refused about it, with the exact words."""
+
+from typing import Any
+
+import pytest
+
+from agent.dra.claims import (
+    ClaimRef,
+    allocations_by,
+    check_pod,
+    device_name,
+    is_allocated,
+    read_claim,
+)
+from agent.errors import ClaimError
+from contract.allocation import Allocation, Evidence
+from contract.inventory import Amounts
+from tests.agent.builders import INIT, cases, container, device_table, pod_id, view
+from tests.agent.dra.a_claim import DRIVER, NODE, claim_of, result
+
+REF = ClaimRef("default", "p-gpus", "u-claim")
+CARDS = {device_name(card): card for card in device_table(2).inventory.cards}
+POD = {"metadata": {"name": "p", "uid": "u-p"}}
+
+
+def claim(*results: Any, **metadata: str) -> dict[str, Any]:
+    made = claim_of(POD, *results)
+    made["metadata"] |= {"uid": "u-claim", **metadata}
+    return made
+
+
+def read(obj: dict[str, Any]) -> Any:
+    return read_claim(obj, REF, driver=DRIVER, cards=CARDS, pool=NODE)
+
+
+def test_the_shares_of_a_request_are_in_the_order_of_the_cards() -> None:
+    foreign = {**result("c0", "nic-0", 1, 1), "driver": "nic.example"}
+    elsewhere = {**result("c0", "gpu-0", 1, 1), "pool": "n2"}
+    found = read(
+        claim(result("c0", "gpu-1", 30, 4), foreign, elsewhere, result("c0", "gpu-0", 30, 4))
+    )
+    assert found.pod == pod_id("p")
+    assert [each.card for each in found.by_request["c0"]] == ["GPU-0", "GPU-1"]
+    assert found.by_card == {"GPU-0": Amounts(30, 4), "GPU-1": Amounts(30, 4)}
+
+
+@cases(
+    "change, message",
+    {
+        "another UID": (
+            {"metadata": {"name": "p-gpus", "namespace": "default", "uid": "u-old"}},
+            (
+                'claim default/p-gpus: metadata.uid: Invalid value: "u-old": must be '
+                "u-claim: it was "
+                "deleted and created again"
+            ),
+        ),
+        "not allocated": (
+            {"status": {}},
+            (
+                "claim default/p-gpus: status.allocation.devices.results: Required value: "
+                "a device of "
+                "driver gpu.tencent.com and pool n1"
+            ),
+        ),
+        "for no pod": (
+            {
+                "status": {
+                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
+                    "reservedFor": [],
+                }
+            },
+            "claim default/p-gpus: status.reservedFor: Required value: the pod that uses it",
+        ),
+    },
+)
+def test_a_claim_that_is_not_for_this_node_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ClaimError) as caught:
+        read({**claim(result("c0", "gpu-0", 30, 4)), **change})
+    assert str(caught.value) == message
+
+
+@cases(
+    "wrong, message",
+    {
+        "no such card": (
+            result("c0", "gpu-7", 30, 4),
+            'device: Not found: "gpu-7": this node has no such card',
+        ),
+        "no share": (
+            {**result("c0", "gpu-0", 30, 4), "consumedCapacity": None},
+            (
+                "consumedCapacity[cores]: Invalid value: null: must be a whole number, 1 or more; "
+                "without any, the cluster's feature gate DRAConsumableCapacity is off"
+            ),
+        ),
+        "a half": (
+            {**result("c0", "gpu-0", 1, 1), "consumedCapacity": {"cores": "500m", "memory": "1"}},
+            (
+                'consumedCapacity[cores]: Invalid value: "500m": must be a whole number, '
+                "1 or more; "
+                "without any, the cluster's feature gate DRAConsumableCapacity is off"
+            ),
+        ),
+    },
+)
+def test_a_result_that_is_no_share_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ClaimError) as caught:
+        read(claim(wrong))
+    path = "claim default/p-gpus: status.allocation.devices.results[0]."
+    assert str(caught.value) == path + message
+
+
+@cases(
+    "results, message",
+    {
+        "more than the limits": (
+            [result("c0", "gpu-0", 60, 4)],
+            (
+                'claim default/p-gpus: request "c0": 60 cores and 4 memory blocks of '
+                "gpu-0, but the "
+                "container's limits are 1 x 50 cores and 4 memory blocks"
+            ),
+        ),
+        "more cards": (
+            [result("c0", "gpu-0", 50, 4), result("c0", "gpu-1", 50, 4)],
+            (
+                'claim default/p-gpus: request "c0": 50 cores and 4 memory blocks of '
+                "gpu-0, 50 cores "
+                "and 4 memory blocks of gpu-1, but the container's limits are 1 x 50 cores and 4 "
+                "memory blocks"
+            ),
+        ),
+        "a container without limits": (
+            [result("other", "gpu-0", 50, 4)],
+            (
+                'claim default/p-gpus: request "other": must be the name of a container of pod '
+                "default/p that has GPU limits"
+            ),
+        ),
+    },
+)
+def test_a_claim_that_takes_what_no_quota_counts_is_refused(
+    results: list[Any], message: str
+) -> None:
+    with pytest.raises(ClaimError) as caught:
+        check_pod(read(claim(*results)), view("p", container("c0", 50, 4)))
+    assert str(caught.value) == message
+
+
+def test_whole_cards_may_have_any_memory() -> None:
+    found = read(claim(result("c0", "gpu-0", 100, 1), result("c0", "gpu-1", 100, 7)))
+    info = view("p", container("c0", 200, 0))
+    assert check_pod(found, info) is info
+
+
+def test_a_pod_that_has_ended_is_served_no_more() -> None:
+    with pytest.raises(ClaimError, match="pod default/p is not running on this node"):
+        check_pod(read(claim(result("c0", "gpu-0", 50, 4))), view("p", terminal=True))
+
+
+def test_an_init_container_has_the_request_of_the_next_equal_container() -> None:
+    info = view("p", container("init", 50, 4, kind=INIT), container("main", 50, 4))
+    found = read(claim(result("main", "gpu-1", 50, 4)))
+    each = Allocation(("GPU-1",), 50, 4, Evidence.CLAIM)
+    assert allocations_by([found], info) == {"init": each, "main": each}
+
+
+def test_claims_of_other_nodes_and_drivers_are_not_kept() -> None:
+    assert is_allocated(claim(result("c0", "gpu-0", 1, 1)), DRIVER, NODE)
+    assert not is_allocated(claim(result("c0", "gpu-0", 1, 1)), DRIVER, "n2")
+    assert not is_allocated({"metadata": {}, "spec": {}}, DRIVER, NODE)

@@ -1,0 +1,110 @@
+"""The devices of ResourceSlices, as data."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.cards.pci import pcie_root
+from agent.dra.devices import devices_of, nvlink_groups, published, slices_of
+from contract.inventory import Inventory, Link
+from contract.quantity import format_quantity, parse_quantity
+from simulator.api.quantities import canonical
+from tests.agent.builders import BLOCK, card
+
+
+def devices(
+    inventory: Inventory, *, unhealthy: str = "", cordoned: str = ""
+) -> list[dict[str, Any]]:
+    return devices_of(
+        inventory,
+        domain="tencent.com",
+        block=BLOCK,
+        driver_version="580.65.06",
+        unhealthy=lambda uuid: "Xid 79: fallen off the bus" if uuid == unhealthy else "",
+        cordoned={cordoned},
+        pcie_root=lambda _bus: "pci0000:00",
+    )
+
+
+def test_a_card_is_a_shared_device_with_two_capacities() -> None:
+    one = replace(card(3, blocks=1000), model="NVIDIA L4", numa=1)
+    assert devices(Inventory((one,))) == [
+        {
+            "name": "gpu-3",
+            "allowMultipleAllocations": True,
+            "attributes": {
+                "uuid": {"string": "GPU-3"},
+                "model": {"string": "nvidia l4"},
+                "index": {"int": 3},
+                "numa": {"int": 1},
+                "driverVersion": {"string": "580.65.06"},
+                "memoryBlock": {"int": BLOCK},
+                "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
+            },
+            "capacity": {
+                name: {
+                    "value": text,
+                    "requestPolicy": {
+                        "default": "1",
+                        "validRange": {"min": "1", "max": text, "step": "1"},
+                    },
+                }
+                for name, text in (("cores", "100"), ("memory", "1k"))
+            },
+        }
+    ]
+
+
+def test_a_card_that_gets_no_new_container_is_tainted() -> None:
+    two = Inventory((card(0), card(1)))
+    found = devices(two, unhealthy="GPU-0", cordoned="GPU-1")
+    assert [each["taints"] for each in found] == [
+        [
+            {
+                "key": "tencent.com/unhealthy",
+                "value": "Xid-79-fallen-off-the-bus",
+                "effect": "NoSchedule",
+            }
+        ],
+        [{"key": "tencent.com/cordoned", "value": "cordoned", "effect": "NoSchedule"}],
+    ]
+    (spec,) = slices_of(found, driver="d", node="n").values()
+    stored = {**spec, "pool": {**spec["pool"], "generation": 7}}
+    stored["devices"] = [
+        {**each, "taints": [{**each["taints"][0], "timeAdded": "2026-01-01T00:00:00Z"}]}
+        for each in found
+    ]
+    assert published(stored) == spec
+
+
+def test_many_instances_take_two_slices() -> None:
+    many = devices(Inventory(tuple(card(at) for at in range(70))))
+    found = slices_of(many, driver="d", node="n")
+    assert {name: len(each["devices"]) for name, each in found.items()} == {"n-d": 64, "n-d-1": 6}
+    assert {each["pool"]["resourceSliceCount"] for each in found.values()} == {2}
+
+
+def test_cards_that_nvlinks_connect_are_a_group() -> None:
+    links = (Link((0, 1), "NODE"), Link((1, 2), "NV4"), Link((2, 3), "NV4"), Link((5, 6), "NV1"))
+    six = Inventory(tuple(card(at) for at in range(7)), links)
+    assert nvlink_groups(six) == {1: 1, 2: 1, 3: 1, 5: 5, 6: 5}
+
+
+@given(st.integers(0, 2**40))
+def test_counts_are_written_as_the_api_server_writes_them(count: int) -> None:
+    assert format_quantity(count) == canonical(str(count))
+    assert parse_quantity(format_quantity(count)) == count
+
+
+def test_the_pcie_root_is_the_first_part_of_a_devices_path(tmp_path: Path) -> None:
+    sysfs = tmp_path
+    real = sysfs / "devices/pci0000:40/0000:40:01.1/0000:41:00.0"
+    real.mkdir(parents=True)
+    (sysfs / "bus/pci/devices").mkdir(parents=True)
+    (sysfs / "bus/pci/devices/0000:41:00.0").symlink_to(real)
+    assert pcie_root("00000000:41:00.0", sysfs) == "pci0000:40"
+    assert pcie_root("0000:42:00.0", sysfs) == ""
+    assert pcie_root("", sysfs) == ""

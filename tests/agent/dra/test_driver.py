@@ -1,0 +1,258 @@
+"""The driver's memory: sums, idempotence, restarts, and an end at every step."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.allocator.grants import ContainerEdits, Grant
+from agent.dra.claim_cache import ClaimCache
+from agent.dra.claims import ClaimRef, is_allocated
+from agent.dra.driver import ClaimDriver
+from agent.dra.specs import ClaimSpecs
+from agent.enforcement.hami import HamiCore
+from agent.enforcement.hami_library import HamiLibrary
+from agent.errors import ClaimError
+from agent.injection.inject import Injection, inject
+from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.pods import PodCache
+from contract.resource import Resource
+from placement.pods import PodInfo
+from tests.agent.builders import BLOCK, container, device_table, patient, view
+from tests.agent.dra.a_claim import DRIVER, NODE, claim_of, result, spec_of
+from tests.agent.fakes import short_dir
+from tests.agent.injection.test_cdi import schema
+from tests.agent.killing import killed
+
+TABLE = device_table(2)
+MODES = (Injection.NODES, Injection.CDI)
+
+
+class FakeNode:
+    """Pods, claims and the annotations that are written, without an API server."""
+
+    def __init__(self) -> None:
+        self.infos: list[PodInfo] = []
+        self.claims: dict[str, Any] = {}
+        self.written: dict[str, Any] = {}
+        self.cache = ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE))
+
+    def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
+        self.infos.append(view(name, container("c0", cores, memory)))
+        claim = claim_of(
+            {"metadata": {"name": name, "uid": f"u-{name}"}}, result("c0", device, cores, memory)
+        )
+        claim["metadata"]["uid"] = f"uid-{name}"
+        self.claims[claim["metadata"]["name"]] = claim
+        return ClaimRef("default", claim["metadata"]["name"], f"uid-{name}")
+
+    def pods(self) -> list[PodInfo]:
+        return self.infos
+
+    def fetch(self, namespace: str, name: str) -> PodInfo | None:
+        return None
+
+    def get_claim(self, namespace: str, name: str) -> Any:
+        return self.claims.get(name)
+
+    def put(self, info: PodInfo, allocations: Mapping[str, Any]) -> None:
+        self.written[info.id.name] = allocations
+
+    def driver(self, folder: Path, mode: Injection = Injection.NODES) -> ClaimDriver:
+        """A driver that has just been started."""
+
+        def edits(grant: Grant) -> ContainerEdits:
+            names = {card.uuid: f"nvidia.com/gpu={card.index}" for card in TABLE.inventory.cards}
+            return inject(grant, TABLE.inventory, mode, cdi_names=names)
+
+        (folder / "lib").mkdir(exist_ok=True)
+        (folder / "lib/libvgpu.so").touch()
+        library = HamiLibrary(folder / "lib", on_outdated=lambda _outdated: None)
+        made = ClaimDriver(
+            table=TABLE,
+            driver=DRIVER,
+            pool=NODE,
+            claims=self.cache,
+            pods=cast(PodCache, self),
+            specs=ClaimSpecs(folder / "cdi", DRIVER),
+            inject=edits,
+            enforcer=HamiCore(
+                state_dir=folder / "state",
+                library=library,
+                block=BLOCK,
+                cards=TABLE.inventory.cards,
+            ),
+            writer=self,
+        )
+        made.load()
+        return made
+
+
+_SHARES = st.tuples(
+    st.sampled_from(["gpu-0", "gpu-1"]), st.sampled_from([30, 50, 60, 100]), st.integers(1, 10)
+)
+_STEPS = st.lists(
+    st.tuples(st.sampled_from(["prepare", "unprepare", "restart", "reboot"]), st.integers(0, 4)),
+    max_size=20,
+)
+
+
+@patient
+@given(st.lists(_SHARES, min_size=5, max_size=5), _STEPS)
+def test_no_card_is_ever_given_twice(
+    shares: list[tuple[str, int, int]], steps: list[tuple[str, int]]
+) -> None:
+    with short_dir() as folder:
+        node = FakeNode()
+        refs = [node.add(f"p{at}", *share) for at, share in enumerate(shares)]
+        driver, prepared = node.driver(folder), dict[int, Any]()
+        for step, at in steps:
+            if step == "prepare":
+                together = [shares[each] for each in {*prepared, at}]
+                on_card = [each for each in together if each[0] == shares[at][0]]
+                cores, blocks = sum(each[1] for each in on_card), sum(each[2] for each in on_card)
+                if cores > 100 or blocks > 10:
+                    with pytest.raises(ClaimError, match="are held by"):
+                        driver.prepare(refs[at])
+                else:
+                    devices = driver.prepare(refs[at])
+                    assert prepared.setdefault(at, devices) == devices
+                    schema().validate(spec_of(folder / "cdi", refs[at]))
+            elif step == "unprepare":
+                driver.unprepare(refs[at])
+                prepared.pop(at, None)
+            else:
+                if step == "reboot":
+                    prepared.clear()
+                    for each in (folder / "cdi").iterdir():
+                        each.unlink()
+                driver = node.driver(folder)
+            for card in TABLE.inventory.cards:
+                own = [shares[at] for at in prepared if shares[at][0] == f"gpu-{card.index}"]
+                cores = sum(each[1] for each in own)
+                whole = any(each[1] == 100 for each in own)
+                assert driver.free(Resource.CORE)[card.uuid] == 100 - cores >= 0
+                blocks = 0 if whole else 10 - sum(each[2] for each in own)
+                assert driver.free(Resource.MEMORY)[card.uuid] == blocks >= 0
+            assert len(driver.holdings().holders) == len(prepared)
+
+
+def test_names_of_the_host_are_beside_our_own_and_not_in_it() -> None:
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-1", 30, 4)
+        (device,) = node.driver(folder, Injection.CDI).prepare(ref)
+        assert device.cdi == (f"{DRIVER}/claim=uid-a-0", "nvidia.com/gpu=1")
+        (edits,) = spec_of(folder / "cdi", ref)["devices"]
+        assert "NVIDIA_VISIBLE_DEVICES=void" in edits["containerEdits"]["env"]
+
+
+def test_shares_of_two_cards_have_one_cdi_device() -> None:
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        node.infos[0] = view("a", container("c0", 200, 0))
+        results = [result("c0", each, 100, 1) for each in ("gpu-1", "gpu-0")]
+        node.claims[ref.name]["status"]["allocation"]["devices"]["results"] = results
+        devices = node.driver(folder).prepare(ref)
+        assert [(each.device, each.cdi) for each in devices] == [
+            ("gpu-0", (f"{DRIVER}/claim=uid-a-0",)),
+            ("gpu-1", ()),
+        ]
+        (edits,) = spec_of(folder / "cdi", ref)["devices"]
+        assert "NVIDIA_VISIBLE_DEVICES=GPU-0,GPU-1" in edits["containerEdits"]["env"]
+
+
+def test_a_driver_killed_at_every_step_has_prepared_all_or_nothing() -> None:
+    steps = ("mkdir", "open", "write", "fchmod", "rename", "unlink", "scandir")
+    with short_dir() as folder:
+        node = FakeNode()
+        other, ref = node.add("other", "gpu-0", 60, 4), node.add("a", "gpu-0", 40, 4)
+        expected = node.driver(folder).prepare(other)
+        at = 0
+        while True:
+            driver = node.driver(folder)
+            died = killed(at, steps, lambda driver=driver: driver.prepare(ref))  # type: ignore[misc]
+            successor = node.driver(folder)
+            assert successor.free(Resource.CORE)["GPU-0"] in (0, 40)
+            assert [each.device for each in successor.prepare(ref)] == ["gpu-0"]
+            schema().validate(spec_of(folder / "cdi", ref))
+            assert successor.prepare(other) == expected
+            gone = killed(at, steps, lambda driver=successor: driver.unprepare(ref))  # type: ignore[misc]
+            node.driver(folder).unprepare(ref)
+            assert node.driver(folder).free(Resource.CORE)["GPU-0"] == 40
+            if not died and not gone:
+                break
+            at += 1
+        assert at > 5
+        assert [each.name for each in (folder / "cdi").glob("*.json")] == [
+            "gpu-turnstile-claim-uid-other.json"
+        ]
+
+
+def test_a_spec_that_somebody_has_broken_is_left_and_written_again(tmp_path: Path) -> None:
+    node = FakeNode()
+    ref = node.add("a", "gpu-0", 30, 4)
+    node.driver(tmp_path).prepare(ref)
+    path = tmp_path / "cdi" / f"gpu-turnstile-claim-{ref.uid}.json"
+    for broken in (
+        "",
+        "{",
+        "[]",
+        '{"annotations": {}}',
+        '{"annotations": {"gpu-turnstile.io/claim": "1"}}',
+    ):
+        path.write_text(broken)
+        driver = node.driver(tmp_path)
+        assert driver.free(Resource.CORE)["GPU-0"] == 100
+        driver.prepare(ref)
+        schema().validate(spec_of(tmp_path / "cdi", ref))
+
+
+def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
+    with short_dir() as folder:
+        node = FakeNode()
+        driver = node.driver(folder)
+        driver.prepare(node.add("a", "gpu-1", 30, 4))
+        found = driver.entitled("u-a", "c0")
+        assert found is not None
+        assert (found.cores.by_card_text, found.uid) == ("30 on GPU-1", "u-a")
+        assert found.memory is not None
+        assert found.memory.slots == 4
+        assert driver.entitled("u-a", "c1") is None
+        assert driver.entitled("u-b", "c0") is None
+
+
+def test_a_claim_that_outlives_its_pod_is_read_again_for_the_next_one() -> None:
+    """The kubelet asks for the next pod before the watch shows what it was given."""
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        node.cache.apply("ADDED", node.claims[ref.name])
+        driver.prepare(ref)
+        driver.unprepare(ref)
+        node.infos[0] = view("a", container("c0", 30, 4), terminal=True)
+        node.add("b", "gpu-1", 30, 4)
+        node.claims[ref.name] = claim_of(
+            {"metadata": {"name": "b", "uid": "u-b"}}, result("c0", "gpu-1", 30, 4), name=ref.name
+        )
+        node.claims[ref.name]["metadata"]["uid"] = ref.uid
+        assert [each.device for each in driver.prepare(ref)] == ["gpu-1"]
+
+
+def test_a_claim_that_was_deleted_or_made_again_is_refused_with_words() -> None:
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        with pytest.raises(ClaimError, match="must be u-old: it was deleted and created again"):
+            driver.prepare(ref._replace(uid="u-old"))
+        del node.claims[ref.name]
+        with pytest.raises(ClaimError, match="claim default/a-gpus: Not found: it was deleted"):
+            driver.prepare(ref)
+        with pytest.raises(ClaimError, match="its UID has other characters"):
+            driver.unprepare(ref._replace(uid="../etc"))

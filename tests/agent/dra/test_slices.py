@@ -1,0 +1,156 @@
+"""When slices and counts are written, and when not."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from agent.dra.counts import NodeCounts
+from agent.dra.devices import slices_of
+from agent.dra.slices import SlicePublisher
+from agent.kubernetes_api.client import Api, Rejected
+from tests.agent.builders import cases
+from tests.agent.fakes import FakeClock
+
+DEVICES = [{"name": "gpu-0", "allowMultipleAllocations": True}]
+
+
+class FakeCluster:
+    """An API server that keeps what is written, or drops the fields of a feature gate."""
+
+    def __init__(self, *, drops: bool = False) -> None:
+        self.drops = drops
+        self.asked: list[str] = []
+        self.slices: dict[str, Any] = {}
+        self.devices = DEVICES
+        self.clock = FakeClock()
+        self.error: Exception | None = None
+        self.publisher = SlicePublisher(
+            api=cast(Api, self),
+            node="n1",
+            driver="d",
+            specs=lambda: slices_of(self.devices, driver="d", node="n1"),
+            clock=self.clock,
+        )
+        self.publisher.list()
+
+    def list_slices(self, node: str, driver: str) -> tuple[list[Any], str]:
+        return list(self.slices.values()), "1"
+
+    def get_node(self, name: str) -> Any:
+        return {"metadata": {"uid": "u-n1"}}
+
+    def create_slice(self, body: Any) -> None:
+        self._store("create", body)
+
+    def patch_slice(self, name: str, patch: Any) -> None:
+        self._store("patch", patch)
+
+    def delete_slice(self, name: str) -> None:
+        self.asked.append("delete")
+        self.publisher.apply("DELETED", self.slices.pop(name))
+
+    def patch_node_status(self, name: str, patch: Any) -> None:
+        self.asked.append(json.dumps(patch["status"], sort_keys=True))
+        if self.error is not None:
+            raise self.error
+
+    def _store(self, verb: str, body: Any) -> None:
+        self.asked.append(verb)
+        stored = json.loads(json.dumps(body))
+        for each in stored["spec"]["devices"] if self.drops else ():
+            del each["allowMultipleAllocations"]
+        self.slices[stored["metadata"]["name"]] = stored
+        self.publisher.apply("ADDED", stored)
+
+    def write(self) -> None:
+        """Write whatever is due."""
+        while (pause := self.publisher.pause()) is not None and pause <= 0:
+            self.publisher.write_next()
+
+
+def test_a_slice_that_has_been_published_is_not_written_again() -> None:
+    cluster = FakeCluster()
+    cluster.write()
+    cluster.publisher.poke()
+    cluster.write()
+    assert cluster.asked == ["create"]
+    cluster.devices = [*DEVICES, {"name": "gpu-1"}]
+    cluster.publisher.poke()
+    cluster.write()
+    assert cluster.asked == ["create", "patch"]
+    assert cluster.slices["n1-d"]["spec"]["pool"]["generation"] == 2
+
+
+def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None:
+    cluster = FakeCluster(drops=True)
+    cluster.write()
+    assert cluster.asked == ["create"]
+    cluster.clock.now += 10
+    cluster.write()
+    assert cluster.asked == ["create", "patch"]
+
+
+def test_a_deleted_slice_is_made_again_at_once() -> None:
+    cluster = FakeCluster()
+    cluster.write()
+    cluster.publisher.apply("DELETED", cluster.slices.pop("n1-d"))
+    cluster.write()
+    assert cluster.asked == ["create", "create"]
+
+
+def test_slices_beyond_those_that_are_needed_are_deleted() -> None:
+    cluster = FakeCluster()
+    cluster.devices = [{"name": f"gpu-{at}"} for at in range(65)]
+    cluster.write()
+    assert sorted(cluster.slices) == ["n1-d", "n1-d-1"]
+    cluster.devices = DEVICES
+    cluster.clock.now += 10
+    cluster.publisher.poke()
+    cluster.write()
+    assert sorted(cluster.slices) == ["n1-d"]
+
+
+WANTED = {"capacity": {"a.b/c": 1000}, "allocatable": {"a.b/c": 900}}
+WRITTEN = '{"allocatable": {"a.b/c": "900"}, "capacity": {"a.b/c": "1k"}}'
+BOTH = {"capacity": {"a.b/c": "1k", "cpu": "4"}, "allocatable": {"a.b/c": "900"}}
+KNOWN = json.dumps({"Data": {"RegisteredDevices": {"a.b/c": ["x"]}}})
+OTHERS = json.dumps({"Data": {"RegisteredDevices": {"other/c": ["x"]}}})
+
+
+@cases(
+    "checkpoint, status, asked, problem",
+    {
+        "no checkpoint": (None, {}, [WRITTEN], ""),
+        "another plugin": (OTHERS, {}, [WRITTEN], ""),
+        "as wanted": (None, BOTH, [], ""),
+        "set to 0": (None, {**BOTH, "allocatable": {"a.b/c": "0"}}, [WRITTEN], ""),
+        "not forgotten": (KNOWN, {}, [], "the kubelet has not forgotten the device plugin yet"),
+        "unreadable": ("{", {}, [], "the kubelet's device plugin checkpoint cannot be read"),
+    },
+)
+def test_counts_are_written_only_if_the_kubelet_does_not_know_a_plugin(
+    tmp_path: Path, checkpoint: str | None, status: Any, asked: list[str], problem: str
+) -> None:
+    if checkpoint is not None:
+        (tmp_path / "kubelet_internal_checkpoint").write_text(checkpoint)
+    cluster = FakeCluster()
+    counts = NodeCounts(
+        api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
+    )
+    counts.update({"status": status})
+    assert cluster.asked == asked
+    assert counts.problem.startswith(problem)
+    assert bool(counts.problem) == bool(problem)
+
+
+def test_counts_that_cannot_be_written_are_a_problem_until_they_can(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    counts = NodeCounts(
+        api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
+    )
+    cluster.error = Rejected(403, "no")
+    counts.update({})
+    assert counts.problem == "the counts in the node's status cannot be written: no"
+    cluster.error = None
+    counts.update({})
+    assert counts.problem == ""

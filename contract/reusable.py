@@ -226,13 +226,13 @@ def _find_conflict(
     cores, memory = (_Reuse(demand, each, column, bound) for column, each in enumerate(RESOURCES))
     if cores.is_partial:
         whole = CORES_PER_CARD in cores.amounts and demand.split == 1
-        text = _split(cores.total) if whole else _over_cards(cores, memory)
+        text = _split_text(cores.total) if whole else _over_cards_text(cores, memory)
         return LeftoverConflict(container, SPLIT, text)
     # If it reuses only some memory, the kubelet may choose that on the card with most free cores.
     free_cores = [CORES_PER_CARD - card.held for card in bound]
     free = max(free_cores) if memory.is_partial else min(free_cores)
     if free < min(demand.cores, demand.cores_per_card):  # memory without cores fits
-        return LeftoverConflict(container, NO_ROOM, _no_room(cores.total, memory.total, free))
+        return LeftoverConflict(container, NO_ROOM, _no_room_text(cores.total, memory.total, free))
     # The cards that it has, whatever the kubelet chooses.
     certain = {*cores.cards, *(() if memory.is_partial else memory.cards)}
     certainly_uneven = cores.is_uneven or (memory.is_uneven and not memory.is_partial)
@@ -240,10 +240,14 @@ def _find_conflict(
         on_one_card_each = demand.split == 1 and all(
             len(each.cards) < 2 for each in (cores, memory)
         )
-        text = _no_room(0, memory.total, 0) if on_one_card_each else _over_cards(cores, memory)
+        text = (
+            _no_room_text(0, memory.total, 0)
+            if on_one_card_each
+            else _over_cards_text(cores, memory)
+        )
         return LeftoverConflict(container, NO_ROOM, text)
     if len(bound) > demand.cards or memory.is_uneven:
-        return LeftoverConflict(container, SPLIT, _over_cards(cores, memory))
+        return LeftoverConflict(container, SPLIT, _over_cards_text(cores, memory))
     return None
 
 
@@ -272,14 +276,14 @@ class _Reuse:
         self.is_uneven = demand.split > 1 and self.most > count // demand.split
 
 
-def _split(reusable: int) -> str:
+def _split_text(reusable: int) -> str:
     return (
         f"the kubelet would reuse some of the {reusable} cores of init containers before it, from "
         f"several cards: request {reusable} or more here, or at most {CORES_PER_CARD} in those"
     )
 
 
-def _over_cards(*reuses: _Reuse) -> str:
+def _over_cards_text(*reuses: _Reuse) -> str:
     reusable, each = (
         " and ".join(
             reuse.resource.format_count(count)
@@ -296,7 +300,7 @@ def _over_cards(*reuses: _Reuse) -> str:
     )
 
 
-def _no_room(cores: int, memory: int, free: int) -> str:
+def _no_room_text(cores: int, memory: int, free: int) -> str:
     counts = ((cores, "core"), (memory, "memory block"))
     reusable = " and ".join(format_count(count, unit) for count, unit in counts if count)
     has = f"only {format_count(free, 'core')}" if free else "no core"

@@ -26,7 +26,7 @@ from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.resource import Resource, count_of
-from contract.reusable import find_leftover_conflicts
+from contract.reusable import find_leftover_conflict
 from contract.text import format_count
 
 _MOST_BLOCKS = 2**24
@@ -93,7 +93,8 @@ def read_pod_demand(
     unused = splits.keys() - used
     if unused and found:
         errors["metadata"] = list(_find_unused_splits(unused, splits, found, names, path))
-    for conflicting, (rule, detail) in find_leftover_conflicts(found):
+    if conflict := find_leftover_conflict(found):
+        conflicting, rule, detail = conflict
         field = "containers" if conflicting.kind is ContainerKind.MAIN else "initContainers"
         where = f"{path}spec.{field}[{conflicting.index}].resources"
         limit, value = f"{where}.limits[{names.core}]", str(conflicting.demand.cores)
@@ -285,11 +286,16 @@ def _check_cores(
         )
 
 
+def has_cards_annotation(name: object) -> bool:
+    """Return whether Kubernetes allows ``gpu-cards-<container>`` for a container of this name."""
+    return isinstance(name, str) and 0 < len(name) <= LONGEST_DIVIDED
+
+
 def _suggest_split(cores: int, name: str, names: Names) -> str:
     """Return how to get shares of several cards instead; empty if *cores* cannot be divided so."""
     fewest = cores // CORES_PER_CARD + 1
     cards = next((each for each in range(fewest, MOST_CARDS + 1) if cores % each == 0), 0)
-    if not cards or not 0 < len(name) <= LONGEST_DIVIDED:
+    if not cards or not has_cards_annotation(name):
         return ""
     annotation = f'{names.gpu_cards_of(name)}: "{cards}"'
     return f", or annotate {annotation} for {cores // cards} of each of {cards} cards"

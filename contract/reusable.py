@@ -8,11 +8,10 @@ containers can never be served.
 :func:`placement.search.bound_cards` computes the cards to which this binds a container.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import chain
-from operator import mul
 from typing import NamedTuple, TypeVar
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
@@ -155,11 +154,13 @@ class LeftoverConflict(NamedTuple):
     """Why a container cannot be served after the init containers before it.
 
     Attributes:
+        container: the container.
         rule: ``SPLIT`` if the kubelet might choose well among the reusable devices, by luck;
             ``NO_ROOM`` if no choice is good.
         detail: the rule and what to do instead, one line.
     """
 
+    container: ContainerDemand
     rule: str
     detail: str
 
@@ -177,33 +178,32 @@ class _UsedCard:
     held: int = 0
 
 
-def find_leftover_conflicts(
-    containers: Iterable[ContainerDemand],
-) -> Iterator[tuple[ContainerDemand, LeftoverConflict]]:
-    """Yield the containers that no node can serve, because of the init containers before them.
+def find_leftover_conflict(containers: Iterable[ContainerDemand]) -> LeftoverConflict | None:
+    """Return why no node can serve a container, because of the init containers before it.
 
-    This assumes a node on which all cards are empty. A container that reuses devices is bound to
-    their cards; its other cards may be empty ones. Memory is not compared with a card's size, which
-    is unknown at creation.
+    Only the first such container is reported: what later ones can reuse is unknown then. All cards
+    of the node are assumed to be empty. A container that reuses devices is bound to their cards;
+    its other cards may be empty ones. Memory is not compared with a card's size, which is unknown
+    at creation.
     """
     listed = tuple(containers)
     if not any(each.kind is ContainerKind.INIT for each in listed[:-1]):
-        return
+        return None
     if any(each.demand.cards > _MOST_CARDS for each in listed):
-        return
+        return None
     used: list[_UsedCard] = []  # cards with something reusable
     for container in listed:
         demand = container.demand
-        wanted = [count_of(demand, each) > 0 for each in RESOURCES]
-        bound = [card for card in used if any(map(mul, wanted, card.reusable))]
-        conflict = _find_conflict(demand, bound) if bound else None
+        wanted = [column for column, each in enumerate(RESOURCES) if count_of(demand, each)]
+        bound = [card for card in used if any(card.reusable[column] for column in wanted)]
+        conflict = _find_conflict(container, bound) if bound else None
         if conflict:
-            yield container, conflict
-            return  # what later containers can reuse is unknown
+            return conflict
         empty = [_UsedCard() for _ in range(demand.cards - len(bound))]
         used += empty
         _serve_all(container, [*bound, *empty])
         used = [card for card in used if any(card.reusable)]
+    return None
 
 
 def _serve_all(container: ContainerDemand, cards: Sequence[_UsedCard]) -> None:
@@ -218,30 +218,36 @@ def _serve_all(container: ContainerDemand, cards: Sequence[_UsedCard]) -> None:
         card.held += 0 if is_init else demand.cores_per_card
 
 
-def _find_conflict(demand: Demand, bound: Sequence[_UsedCard]) -> LeftoverConflict | None:
+def _find_conflict(
+    container: ContainerDemand, bound: Sequence[_UsedCard]
+) -> LeftoverConflict | None:
     """Return why a container cannot have the cards to which reusable devices bind it."""
+    demand = container.demand
     cores, memory = (_Reuse(demand, each, column, bound) for column, each in enumerate(RESOURCES))
-    usual = not demand.split > 1 and all(each.most in (0, each.total) for each in (cores, memory))
     if cores.is_partial:
         whole = CORES_PER_CARD in cores.amounts and demand.split == 1
-        text = _split(cores.total) if whole else _over_cards(cores, memory)
-        return LeftoverConflict(SPLIT, text)
-    rooms = [CORES_PER_CARD - card.held for card in bound]
-    free = max(rooms) if memory.is_partial else min(rooms)
-    if free < min(demand.cores, demand.cores_per_card):
-        text = _no_room(cores.total if cores.cards else 0, memory.total, free)
-        return LeftoverConflict(NO_ROOM, text)
+        text = _split_text(cores.total) if whole else _over_cards_text(cores, memory)
+        return LeftoverConflict(container, SPLIT, text)
+    # If it reuses only some memory, the kubelet may choose that on the card with most free cores.
+    free_cores = [CORES_PER_CARD - card.held for card in bound]
+    free = max(free_cores) if memory.is_partial else min(free_cores)
+    if free < min(demand.cores, demand.cores_per_card):  # memory without cores fits
+        return LeftoverConflict(container, NO_ROOM, _no_room_text(cores.total, memory.total, free))
+    # The cards that it has, whatever the kubelet chooses.
     certain = {*cores.cards, *(() if memory.is_partial else memory.cards)}
-    if (
-        len(certain) > demand.cards
-        or cores.is_uneven
-        or (memory.is_uneven and not memory.is_partial)
-    ):
-        apart = usual and not set(cores.cards) & set(memory.cards)
-        text = _no_room(0, memory.total, 0) if apart else _over_cards(cores, memory)
-        return LeftoverConflict(NO_ROOM, text)
+    certainly_uneven = cores.is_uneven or (memory.is_uneven and not memory.is_partial)
+    if len(certain) > demand.cards or certainly_uneven:
+        on_one_card_each = demand.split == 1 and all(
+            len(each.cards) < 2 for each in (cores, memory)
+        )
+        text = (
+            _no_room_text(0, memory.total, 0)
+            if on_one_card_each
+            else _over_cards_text(cores, memory)
+        )
+        return LeftoverConflict(container, NO_ROOM, text)
     if len(bound) > demand.cards or memory.is_uneven:
-        return LeftoverConflict(SPLIT, _over_cards(cores, memory))
+        return LeftoverConflict(container, SPLIT, _over_cards_text(cores, memory))
     return None
 
 
@@ -270,14 +276,14 @@ class _Reuse:
         self.is_uneven = demand.split > 1 and self.most > count // demand.split
 
 
-def _split(reusable: int) -> str:
+def _split_text(reusable: int) -> str:
     return (
         f"the kubelet would reuse some of the {reusable} cores of init containers before it, from "
         f"several cards: request {reusable} or more here, or at most {CORES_PER_CARD} in those"
     )
 
 
-def _over_cards(*reuses: _Reuse) -> str:
+def _over_cards_text(*reuses: _Reuse) -> str:
     reusable, each = (
         " and ".join(
             reuse.resource.format_count(count)
@@ -294,7 +300,7 @@ def _over_cards(*reuses: _Reuse) -> str:
     )
 
 
-def _no_room(cores: int, memory: int, free: int) -> str:
+def _no_room_text(cores: int, memory: int, free: int) -> str:
     counts = ((cores, "core"), (memory, "memory block"))
     reusable = " and ".join(format_count(count, unit) for count, unit in counts if count)
     has = f"only {format_count(free, 'core')}" if free else "no core"

@@ -28,7 +28,7 @@ def is_for_shares(card: Card, wishes: Wishes) -> bool:
     return card.is_instance and not wishes.names_instance(model=card.model, uuid=card.uuid)
 
 
-def may_share(demand: Demand) -> bool:
+def may_get_instances(demand: Demand) -> bool:
     """Return whether a container may get MIG instances that its author does not name.
 
     It may with a share of one card: a CUDA program sees only one instance.
@@ -72,7 +72,7 @@ class CardSet:
 
     def refuses(self, position: int, demand: Demand) -> bool:
         """Return whether a card is a MIG instance that is not for such a container."""
-        return position in self.for_shares and not may_share(demand)
+        return position in self.for_shares and not may_get_instances(demand)
 
     def eligible(self, demand: Demand) -> list[int]:
         """Return the cards that are for such a container, and that no wish excludes."""
@@ -86,7 +86,7 @@ class CardSet:
         """Return the usable cards that have enough free, and are for such a container."""
         cores, memory = need.per_card
         usable: Sequence[int] = self.usable
-        if self.for_shares and not may_share(need.demand):
+        if self.for_shares and not may_get_instances(need.demand):
             usable = [position for position in usable if position not in self.for_shares]
         return [
             position

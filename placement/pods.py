@@ -20,7 +20,7 @@ from contract.names import Names
 from contract.pod_annotations import read_allocations, read_choice, valid_allocations
 from contract.requests import read_pod_demand, walk_containers
 from contract.resource import RESOURCES
-from contract.reusable import NO_ROOM, find_leftover_conflicts, most_at_once
+from contract.reusable import NO_ROOM, find_leftover_conflict, most_at_once
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 from placement.capacity import CardNeed, need_of
@@ -309,9 +309,11 @@ def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
         needs = tuple([need_of(each.demand) for each in demand.containers])
     except NoPlacement as error:
         return PodClass((), (), wishes, str(error))
-    for container, conflict in find_leftover_conflicts(demand.containers):
-        if conflict.rule == NO_ROOM:  # with a SPLIT the kubelet may, by luck, reuse devices well
-            return PodClass((), (), wishes, f"container {container.name}: {conflict.detail}")
+    conflict = find_leftover_conflict(demand.containers)
+    # With a SPLIT the kubelet may, by luck, reuse devices well.
+    if conflict and conflict.rule == NO_ROOM:
+        problem = f"container {conflict.container.name}: {conflict.detail}"
+        return PodClass((), (), wishes, problem)
     return PodClass(
         tuple([each.kind for each in demand.containers]),
         needs,

@@ -463,7 +463,7 @@ def _may_exceed_part(step: ContainerStep, reusable: Rows, position: int) -> bool
     """Return whether the kubelet may reuse more of a card than its part of a divided share."""
     demand = step.container.demand
     return any(
-        count > count_of(demand, each) // demand.split
+        count > demand.most_per_card(each)
         for each, count in zip(RESOURCES, _row_at(reusable, position), strict=True)
         if each in step.lacking and count_of(demand, each)
     )
@@ -498,10 +498,7 @@ def take_slots(
             row = rows[position]
             if row[column] < each.fresh:
                 return None
-            if (
-                demand.split > 1
-                and each.reused + each.fresh > count_of(demand, resource) // demand.split
-            ):
+            if demand.split > 1 and each.reused + each.fresh > demand.most_per_card(resource):
                 return None  # the card would provide more than its part
             part[column] = each.fresh
             row[column] -= each.fresh

@@ -26,7 +26,7 @@ from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
-from placement.capacity import is_for_shares, may_share
+from placement.capacity import is_for_shares, may_get_instances
 from placement.pods import PodId, PodInfo
 from placement.topology import Links
 
@@ -223,7 +223,7 @@ class PreStartCall:
         """
         ruled_out = []
         container = info.demand.of(name)
-        shares = container is None or may_share(container.demand)
+        shares = container is None or may_get_instances(container.demand)
         cards, link = translate(resource, self.table.read(resource, ids)).cards, info.wishes.link
         inventory = self.table.inventory
         if not Links(inventory).fulfils(inventory.positions(cards), link):

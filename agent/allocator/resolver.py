@@ -383,9 +383,8 @@ def assumed_container(name: str, held: HeldSlots, request: TargetRequest) -> Con
         held: the slots that it holds.
         request: the call, of another resource than that of *held*.
     """
-    counts = {each: len(held.get(each, ())) for each in Resource}
-    counts[request.resource] = request.size
-    cores, memory = counts.values()
+    counts = {each: len(slots) for each, slots in held.items()} | {request.resource: request.size}
+    cores, memory = (counts.get(each, 0) for each in (Resource.CORE, Resource.MEMORY))
     cards = max(map(count_cards, (request.named, *held.values())), default=0) or 1
     cores = cores or (CORES_PER_CARD * cards if memory % cards else cards)
     if cores >= CORES_PER_CARD * cards:  # whole cards

@@ -30,6 +30,7 @@ from agent.cards.nvml_calls import (
     translated,
 )
 from agent.cards.nvml_instances import (
+    NO_INSTANCE,
     PROC,
     MigInstance,
     capability_nodes,
@@ -67,10 +68,7 @@ _ACTIONS: Mapping[int, str] = {
     7: "a reboot of the system",
 }
 _EVENTS = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
-_WHOLE_CARD = 0xFFFFFFFF
-"""Instead of an instance's ID, in an event of the whole card."""
-
-_NO_INSTANCE = "in MIG mode, and the agent sees no instance of it"
+_NONE_VISIBLE = "in MIG mode, and the agent sees no instance of it"
 _SHARED_MEMORY = "a compute instance that shares the memory of its GPU instance with others"
 _NUMA_WORDS = 16  # of 64 nodes each
 
@@ -142,7 +140,7 @@ class NvmlSession:
                     else:
                         instances = list_instances(handle)
                         if not instances:
-                            found.skip(card, _NO_INSTANCE)
+                            found.skip(card, _NONE_VISIBLE)
                 if instances:
                     self._read_instances(index, handle, instances, found)
             cards = [card for card in found.cards if card.index in handles]
@@ -153,9 +151,9 @@ class NvmlSession:
         )
 
     def _read_instances(
-        self, index: int, card: Any, instances: list[MigInstance], found: "_Findings"
+        self, index: int, handle: Any, instances: list[MigInstance], found: "_Findings"
     ) -> None:
-        """Read the MIG instances of a card."""
+        """Read the MIG instances of the card with this index and handle."""
         capabilities = read_capabilities(self._proc)
         for each in instances:
             with found.reading(index) as instance:
@@ -165,7 +163,7 @@ class NvmlSession:
                 if [other.gpu for other in instances].count(each.gpu) > 1:
                     found.skip(instance, _SHARED_MEMORY)
                     continue
-                read = self._card(each.index_on(index), instance.uuid, each.handle, parent=card)
+                read = self._card(each.index_on(index), instance.uuid, each.handle, parent=handle)
                 nodes = capability_nodes(capabilities, read.minor, each)
                 found.add(replace(read, capabilities=tuple(nodes)))
 
@@ -174,19 +172,20 @@ class NvmlSession:
     ) -> Card:
         """Read one card; its values must follow the rules of a cards file.
 
-        *parent* is the card of a MIG instance, whose place it has.
+        *parent* is the handle of a MIG instance's card, which has the PCI address, the minor
+        number and the NUMA node.
 
         Raises:
             SettingsError: a value breaks a rule, or the card does not support a call that is
                 needed, such as one with unified memory, or in WSL.
         """
-        place, memory_in = handle, memory_of
+        physical, read_memory = handle, memory_of
         if parent is not None:
-            place, memory_in = parent, memory_of_instance
-        pci = supported(pynvml.nvmlDeviceGetPciInfo, place)
+            physical, read_memory = parent, memory_of_instance
+        pci = supported(pynvml.nvmlDeviceGetPciInfo, physical)
         bus_id = "" if pci is None else bus_id_of(pci)
-        minor = supported(pynvml.nvmlDeviceGetMinorNumber, place)
-        memory = supported(memory_in, handle)
+        minor = supported(pynvml.nvmlDeviceGetMinorNumber, physical)
+        memory = supported(read_memory, handle)
         needed = {("UUID", "uuid"): uuid, ("minor number", "device"): minor}
         needed["memory", "memory"] = memory
         missing = [names for names, value in needed.items() if value is None]
@@ -204,7 +203,7 @@ class NvmlSession:
                 "index": index,
                 "minor": minor,
                 "memory": total,
-                "numa": self._numa(bus_id, place),
+                "numa": self._numa(bus_id, physical),
                 "busId": bus_id,
             }
             | ({} if model is None else {"model": model}),
@@ -342,7 +341,7 @@ class NvmlSession:
         uuids = [
             uuid
             for uuid, instance in watched
-            if instance is None or named in {instance, _WHOLE_CARD}
+            if instance is None or named in {instance, NO_INSTANCE}
         ]
         return tuple(uuids), fault
 

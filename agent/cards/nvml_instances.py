@@ -5,7 +5,6 @@ instance share its memory, so they cannot be served as cards.
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +15,11 @@ from agent.errors import SettingsError
 
 PROC = Path("/proc")
 
-_FIRST_INDEX = 1000
+NO_INSTANCE = 0xFFFFFFFF
+"""Instead of a GPU instance's ID: in an event of a whole card, and for processes if the driver does
+not report it."""
+
+_INDICES_PER_CARD = 1000
 _MINORS = "driver/nvidia-caps/mig-minors"
 _MINOR = re.compile(r"(?P<capability>gpu[0-9]+/gi[0-9]+/(?:ci[0-9]+/)?access) (?P<minor>[0-9]+)\Z")
 
@@ -33,20 +36,19 @@ class MigInstance(NamedTuple):
 
         NVML's own index of an instance may change when another one is destroyed.
         """
-        return _FIRST_INDEX * (card + 1) + (self.gpu or 0)
+        return _INDICES_PER_CARD * (card + 1) + (self.gpu or 0)
 
 
 def list_instances(card: Any) -> list[MigInstance]:
     """List the instances of a card in MIG mode, as far as NVML shows them to this process."""
-    return list(_instances(card))
-
-
-def _instances(card: Any) -> Iterator[MigInstance]:
+    found = []
     for index in range(or_none(pynvml.nvmlDeviceGetMaxMigDeviceCount, card) or 0):
         handle = or_none(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, card, index)
         if handle is not None:
             gpu = or_none(pynvml.nvmlDeviceGetGpuInstanceId, handle)
-            yield MigInstance(handle, gpu, or_none(pynvml.nvmlDeviceGetComputeInstanceId, handle))
+            compute = or_none(pynvml.nvmlDeviceGetComputeInstanceId, handle)
+            found.append(MigInstance(handle, gpu, compute))
+    return found
 
 
 def memory_of_instance(handle: Any) -> tuple[int, int]:
@@ -72,7 +74,7 @@ def read_capabilities(proc: Path) -> dict[str, int]:
     return {each["capability"]: int(each["minor"]) for each in found}
 
 
-def capability_nodes(capabilities: dict[str, int], minor: int, found: MigInstance) -> list[str]:
+def capability_nodes(capabilities: dict[str, int], minor: int, instance: MigInstance) -> list[str]:
     """Return the device nodes of a GPU instance and its compute instance.
 
     *minor* is the minor number of the card.
@@ -80,8 +82,8 @@ def capability_nodes(capabilities: dict[str, int], minor: int, found: MigInstanc
     Raises:
         SettingsError: the driver does not list them.
     """
-    instance = f"gpu{minor}/gi{found.gpu}"
-    names = f"{instance}/access", f"{instance}/ci{found.compute}/access"
+    prefix = f"gpu{minor}/gi{instance.gpu}"
+    names = f"{prefix}/access", f"{prefix}/ci{instance.compute}/access"
     missing = [name for name in names if name not in capabilities]
     if missing:
         raise SettingsError(f"{PROC / _MINORS} does not list {' and '.join(missing)}")

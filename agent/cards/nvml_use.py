@@ -13,10 +13,8 @@ import pynvml
 
 from agent.cards.card_use import CardUse, CoreSample, memory_by_process, newest_samples
 from agent.cards.nvml_calls import SESSION_ERRORS, in_mig_mode, translated
+from agent.cards.nvml_instances import NO_INSTANCE
 from contract.inventory import is_instance_uuid
-
-_NO_INSTANCE = 0xFFFFFFFF
-"""Instead of an instance's ID, in drivers that do not report it."""
 
 # No process has used the card since then.
 _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
@@ -94,7 +92,7 @@ def _processes(handle: Any, instance: int | None) -> Iterator[tuple[int, int | N
     """
     for kind in ("Compute", "Graphics"):
         for each in _running(kind, handle, instance):
-            if instance is None or each.gpuInstanceId in {instance, _NO_INSTANCE}:
+            if instance is None or each.gpuInstanceId in {instance, NO_INSTANCE}:
                 yield each.pid, each.usedGpuMemory
 
 

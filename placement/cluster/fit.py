@@ -15,7 +15,7 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.inventory import Amounts
 from contract.text import format_count
 from contract.wishes import Wishes
-from placement.capacity import LINK_PHRASES, CardNeed, CardSet, may_share
+from placement.capacity import LINK_PHRASES, CardNeed, CardSet, may_get_instances
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import search, steps_of
 from placement.errors import NoPlacement
@@ -128,7 +128,9 @@ def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
     """Return why a pod does not fit even if all cards are free; ``None`` if it does fit then."""
     wishes = pod_class.wishes
     kind, kinds = _card_nouns(wishes)
-    hardest = max(pod_class.needs, key=lambda need: (need.demand.cards, not may_share(need.demand)))
+    hardest = max(
+        pod_class.needs, key=lambda need: (need.demand.cards, not may_get_instances(need.demand))
+    )
     most, eligible = hardest.demand.cards, cards.eligible(hardest.demand)
     available = sum([not cards.withheld[position] for position in eligible])
     short = next(
@@ -153,7 +155,7 @@ def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
     elif not eligible:
         reason = _INSTANCES
     elif len(eligible) < most:
-        instances = cards.for_shares and not may_share(hardest.demand)
+        instances = cards.for_shares and not may_get_instances(hardest.demand)
         reason = f"fewer than {most} {kinds}{' that are no MIG instances' * bool(instances)}"
     elif short:
         amount, wanted = short
@@ -182,7 +184,7 @@ def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unsched
     kind, kinds = _card_nouns(wishes)
     for need in pod_class.needs:
         if len(cards.fitting(free, need)) < need.demand.cards:
-            uncounted = cards.for_shares and not may_share(need.demand)
+            uncounted = cards.for_shares and not may_get_instances(need.demand)
             besides = ", not counting MIG instances" * bool(uncounted)
             return Unschedulable(_too_full(need, kind, kinds) + besides, unresolvable=False)
     reason = f"no {kind} is left for one of {len(pod_class.needs)} containers"

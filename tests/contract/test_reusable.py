@@ -17,7 +17,7 @@ from contract.reusable import (
     NO_ROOM,
     SPLIT,
     ReceivedDevices,
-    find_leftover_conflicts,
+    find_leftover_conflict,
     held_on_cards,
     most_at_once,
     reusable_ids,
@@ -309,10 +309,11 @@ def _in_hundredths(container: Asked) -> Asked:
     return kind, 20 * cores, memory, split
 
 
-def _rules(containers: Sequence[Asked]) -> set[str]:
-    """The rules that a pod breaks; its cores are in fifths of a card."""
+def _rule(containers: Sequence[Asked]) -> str | None:
+    """The rule that a pod breaks; its cores are in fifths of a card."""
     demand = pod(*[_in_hundredths(each) for each in containers])
-    return {misfit.rule for _, misfit in find_leftover_conflicts(demand.containers)}
+    conflict = find_leftover_conflict(demand.containers)
+    return conflict.rule if conflict else None
 
 
 @settings(max_examples=share(400), deadline=None)
@@ -324,10 +325,10 @@ def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
 
     What would be split is refused, although by luck the kubelet might hand on what is of one card.
     """
-    rules = _rules(containers)
-    if NO_ROOM in rules:
+    rule = _rule(containers)
+    if rule == NO_ROOM:
         assert not is_served(containers, by_any_choice=False)
-    elif SPLIT in rules:
+    elif rule == SPLIT:
         assert not is_served(containers, by_any_choice=True)
     else:
         assert is_served(containers, by_any_choice=True)
@@ -339,12 +340,12 @@ def test_what_a_refusal_advises_is_the_most_that_helps(last: ContainerKind) -> N
     advised = 0
     for (init, init_memory), (kept, kept_memory), (cores, memory) in product(asked, repeat=3):
         before = ((INIT, init, init_memory), (SIDECAR, kept, kept_memory))
-        for _, misfit in find_leftover_conflicts(pod(*before, (last, cores, memory)).containers):
-            _, _, advice = misfit.detail.partition("request at most ")
-            if not advice:
-                continue
-            most = int(advice.split()[0])
-            assert not list(find_leftover_conflicts(pod(*before, (last, most, memory)).containers))
-            assert list(find_leftover_conflicts(pod(*before, (last, most + 1, memory)).containers))
-            advised += 1
+        conflict = find_leftover_conflict(pod(*before, (last, cores, memory)).containers)
+        _, _, advice = (conflict.detail if conflict else "").partition("request at most ")
+        if not advice:
+            continue
+        most = int(advice.split()[0])
+        assert not find_leftover_conflict(pod(*before, (last, most, memory)).containers)
+        assert find_leftover_conflict(pod(*before, (last, most + 1, memory)).containers)
+        advised += 1
     assert advised > 100

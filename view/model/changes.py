@@ -16,10 +16,10 @@ from contract.inventory import NOTHING
 from contract.names import Names
 from contract.requests import MOST_CARDS
 from contract.resource import Resource
-from contract.reusable import find_leftover_conflicts
+from contract.reusable import find_leftover_conflict
 from contract.text import format_count
 from contract.wishes import NO_WISHES
-from placement.capacity import may_share
+from placement.capacity import may_get_instances
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
@@ -80,10 +80,12 @@ def find_advice(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Advic
 def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     """Return what a pod requests that no node has at all, and the most there is; else empty."""
     demands = [each.demand for each in pod.demand.containers]
-    demand = max(demands, key=lambda each: (each.cards, not may_share(each)))
+    demand = max(demands, key=lambda each: (each.cards, not may_get_instances(each)))
     sets = [each.snapshot.node.card_set_for(pod.wishes) for each in nodes]
     cards = demand.cards
-    most = max(len(each.names) - len(each.for_shares) * (not may_share(demand)) for each in sets)
+    most = max(
+        len(each.names) - len(each.for_shares) * (not may_get_instances(demand)) for each in sets
+    )
     if cards > most:
         return f"no node has {format_count(cards, 'card')}; the largest has {most}"
     blocks = max(each.most_per_card(Resource.MEMORY) for each in demands)
@@ -128,7 +130,7 @@ class _ChangeSearch:
         return (each.snapshot.node.name for each in self.usable if each.refusal(shape) is None)
 
     def _fits(self, pod: PodInfo) -> bool:
-        return not any(find_leftover_conflicts(pod.demand.containers)) and any(self._nodes_for(pod))
+        return not find_leftover_conflict(pod.demand.containers) and any(self._nodes_for(pod))
 
     # --- smaller requests ---------------------------------------------------------------
 

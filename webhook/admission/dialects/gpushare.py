@@ -21,12 +21,13 @@ What its code means, and what becomes of it:
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from contract.errors import FieldError, FieldFault, quote
 from webhook.admission.annotations import annotations_of
-from webhook.admission.dialects.counts import CountedContainer, count_containers
-from webhook.admission.dialects.reading import MOST_MIB, CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
+from webhook.admission.dialects.reading import MOST_MIB, CardRequest, Reading
 
 GIB: Final = 1024
 """MiB of a unit of ``gpu-mem``, unless the device plugin has ``--memory-unit=MiB``."""
@@ -47,32 +48,34 @@ def read_gpushare(pod: Mapping[str, Any], *, path: str, memory_unit: int = GIB) 
     found = tuple(count_containers(pod, (_MEMORY, _COUNT, _CORES), path=path))
     if not found:
         return None
-    containers, warnings, sharing = [], [], 0
-    errors: list[FieldError] = []
-    for each in found:
-        broken = (*each.errors, *_check(each, memory_unit))
-        errors += broken
-        request = None
-        if each.counts is not None and not broken:
-            memory, count = each.counts[_MEMORY], each.counts[_COUNT]
-            if memory:
-                request = CardRequest(1, memory=memory * memory_unit)
-                sharing += 1
-            elif count:
-                request = CardRequest(count)
-                warnings.append(f"container {each.name}: {_COUNT} gave no card in gpushare")
-        containers.append(ContainerReading(each.field, each.index, request, each.resources))
+    containers, errors = read_containers(
+        found,
+        partial(_read_request, memory_unit=memory_unit),
+        partial(_find_errors, memory_unit=memory_unit),
+    )
     if any(each.counts is None or each.counts[_MEMORY] for each in found):
-        errors += _check_label(pod, path)
-    if sharing > 1:
+        errors += tuple(_check_label(pod, path))
+    requests = [each.request for each in containers]
+    warnings = [
+        f"container {each.name}: {_COUNT} gave no card in gpushare"
+        for each, request in zip(found, requests, strict=True)
+        if request and request.is_whole
+    ]
+    if sum(not request.is_whole for request in requests if request) > 1:
         warnings.append("containers may get different cards: gpushare put all of a pod on one")
     stamps = tuple(each for each in annotations_of(pod) if each.startswith(_STAMPS))
-    return Reading(
-        tuple(containers), annotations=stamps, errors=tuple(errors), warnings=tuple(warnings)
-    )
+    return Reading(containers, annotations=stamps, errors=errors, warnings=tuple(warnings))
 
 
-def _check(container: CountedContainer, memory_unit: int) -> Iterator[FieldError]:
+def _read_request(
+    _: CountedContainer, counts: Mapping[str, int], *, memory_unit: int
+) -> CardRequest | None:
+    if memory := counts[_MEMORY]:
+        return CardRequest(1, memory=memory * memory_unit)
+    return CardRequest(counts[_COUNT]) if counts[_COUNT] else None
+
+
+def _find_errors(container: CountedContainer, *, memory_unit: int) -> Iterator[FieldError]:
     counts = container.counts
     if counts is None:
         return

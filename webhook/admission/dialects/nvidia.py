@@ -9,8 +9,8 @@ from typing import Any
 
 from contract.errors import FieldError
 from contract.other_systems import MIG_PREFIX, NVIDIA
-from webhook.admission.dialects.counts import CountedContainer, count_containers
-from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
+from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
+from webhook.admission.dialects.reading import CardRequest, Reading
 
 _COUNT, _SHARED = NVIDIA
 _SLICES = (
@@ -33,14 +33,12 @@ def read_nvidia(pod: Mapping[str, Any], *, path: str) -> Reading | None:
     found = tuple(count_containers(pod, NVIDIA, path=path, prefix=MIG_PREFIX))
     if not found:
         return None
-    containers = []
-    errors: list[FieldError] = []
-    for each in found:
-        errors += [*each.errors, *_refuse_parts(each)]
-        cards = each.counts[_COUNT] if each.counts else 0
-        request = CardRequest(cards) if cards else None
-        containers.append(ContainerReading(each.field, each.index, request, each.resources))
-    return Reading(tuple(containers), errors=tuple(errors))
+    containers, errors = read_containers(found, _read_request, _refuse_parts)
+    return Reading(containers, errors=errors)
+
+
+def _read_request(_: CountedContainer, counts: Mapping[str, int]) -> CardRequest | None:
+    return CardRequest(counts[_COUNT]) if counts[_COUNT] else None
 
 
 def _refuse_parts(container: CountedContainer) -> Iterator[FieldError]:

@@ -31,7 +31,13 @@ from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 from contract.other_systems import MIG_PREFIX, RESOURCES
 from contract.quantity import parse_quantity
-from contract.requests import MOST_CARDS, listings_of, walk_containers
+from contract.requests import (
+    LONGEST_DIVIDED,
+    MOST_CARDS,
+    has_cards_annotation,
+    listings_of,
+    walk_containers,
+)
 from contract.text import format_count
 from webhook.admission.annotations import annotations_of
 from webhook.admission.decision import Operation, short
@@ -41,9 +47,6 @@ from webhook.admission.options import AdmissionOptions
 from webhook.admission.patches import remove_value, set_value
 
 _MIB = 2**20
-_LONGEST_NAME = 53
-"""An annotation's last part has at most 63 characters, of which ``gpu-cards-`` has ten."""
-
 _MOST_MIXED = 8
 """Most errors of our own names beside another system's: a hostile pod may have thousands."""
 
@@ -216,11 +219,11 @@ def _find_errors(
             f"{float(request.percent or 0):g}%",
         )
     name = pod["spec"][reading.field][reading.index].get("name")
-    if request.cards > 1 and not (isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME):
+    if request.cards > 1 and not has_cards_annotation(name):
         yield FieldError(
             f"{where}.name",
             FieldFault.INVALID,
-            f"must have 1 to {_LONGEST_NAME} characters for parts of several cards, because an "
+            f"must have 1 to {LONGEST_DIVIDED} characters for parts of several cards, because an "
             "annotation has this name",
             "name-too-long",
             quote(name),

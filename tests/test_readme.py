@@ -105,8 +105,12 @@ def test_the_table_of_xids_is_the_agents() -> None:
 
 def test_the_table_has_every_rule_and_no_other() -> None:
     found = set()
-    rule = r'"((?:not?-|wish|too-|share-|memory-|split-|requests-|negative|misspelt)[a-z-]*)"'
+    rule = (
+        r'"((?:not?-|wish|too-|share-|memory-|split-|requests-|negative|misspelt|'
+        r'node-named|claim-|static-|selector-)[a-z-]*)"'
+    )
     for name in (
+        "contract/claims",
         "contract/requests",
         "contract/reusable",
         "contract/wishes",

@@ -266,7 +266,10 @@ class Registrar:
         return self._services.keys() <= known_resources(self._checkpoint.parent)
 
     def _show_when_known(self, services: Sequence[DevicePluginService]) -> None:
-        """Wait until the kubelet knows all resources, or a stream ends; then show the devices."""
+        """Wait until the kubelet knows all resources, or a stream ends; then show the devices.
+
+        Until it has the new lists, it refuses pods, so nobody is told earlier that all is ready.
+        """
         self._wait(
             lambda: self._all_known() or not all(each.streaming for each in services),
             HIDDEN_SECONDS,
@@ -274,6 +277,10 @@ class Registrar:
         if all(each.streaming for each in services) and not self._all_known():
             log.warning(SHOWN_LATE, extra={"seconds": HIDDEN_SECONDS})
         self._set_hidden(hidden=False)
+        deadline = time.monotonic() + _STREAM_SECONDS
+        for each in services:
+            if not each.wait_listed(max(deadline - time.monotonic(), 0)):
+                raise OSError("the kubelet does not take the list of devices")
 
     def _set_hidden(self, *, hidden: bool) -> None:
         for each in self._served.values():

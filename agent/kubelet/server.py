@@ -84,6 +84,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._open: set[int] = set()
         self._oldest = 0  # the oldest stream that may stay open
         self._hidden = False
+        self._listed: frozenset[str] | None = None
         self._pass = threading.Event()
         self._pass.set()
         self.held = 0
@@ -127,6 +128,11 @@ class DevicePluginService(rpc.DevicePluginServicer):
         if self._hidden:
             return frozenset(card.uuid for card in self._table.inventory.cards)
         return self._health_feed.unhealthy()
+
+    def wait_listed(self, seconds: float) -> bool:
+        """Wait until the present list has been sent; return whether that happened."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._listed == self._unhealthy(), seconds)
 
     def end_older(self) -> None:
         """End all streams but the newest."""
@@ -174,6 +180,9 @@ class DevicePluginService(rpc.DevicePluginServicer):
         while not is_over():
             shown = self._unhealthy()
             yield self._list(shown)
+            with self._changed:
+                self._listed = shown
+                self._changed.notify_all()
             self._wait_for_change(shown, is_over)
 
     def _wait_for_change(self, shown: frozenset[str], is_over: Callable[[], bool]) -> None:

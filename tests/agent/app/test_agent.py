@@ -390,6 +390,7 @@ def test_a_refused_pod_and_a_vetoed_start_create_events(
     cores = tuple(f"GPU-0::{number}" for number in range(20))
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
+        eventually(lambda: all(kubelet.capacity()[1].values()), "the kubelet has the lists")
         kubelet.add_pods(too_large)
         refused = eventually(lambda: kubelet.status(uid), "it is refused")
         eventually(lambda: _events(admin), "it is told")

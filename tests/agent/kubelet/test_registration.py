@@ -2,12 +2,14 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from agent.kubelet.device_list import HealthFeed
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from common.known_resources import SHOWN_LATE
@@ -46,6 +48,8 @@ class Site:
             },
             on_gap=self.gaps.append,
         )
+        self.health_known = threading.Event()
+        self.health_known.set()
         self._log = log
         self._stack = stack
 
@@ -56,7 +60,14 @@ class Site:
     def _service(self, resource: Resource) -> DevicePluginService:
         happens, self.when_served = self.when_served, lambda: None
         happens()
-        return DevicePluginService(resource=resource, table=make_table(1), calls=FakeCalls())
+        feed = HealthFeed(self._unhealthy)
+        return DevicePluginService(
+            resource=resource, table=make_table(1), calls=FakeCalls(), health_feed=feed
+        )
+
+    def _unhealthy(self) -> frozenset[str]:
+        self.health_known.wait(DEADLINE_S)
+        return frozenset()
 
     def wait(self, times: int = 1) -> None:
         """Wait until it has registered so often, and check that both sockets respond."""
@@ -251,6 +262,20 @@ def test_devices_are_unhealthy_until_the_kubelet_knows_all_resources(site: Site)
     eventually(lambda: NAMES.core in site.kubelet.capacity()[0], "it knows the cores")
     assert _healthy(site) == {NAMES.core: 0}
     known.set()
+    eventually(lambda: _healthy(site) == {NAMES.core: 100, NAMES.memory: 32}, "both are healthy")
+
+
+def test_nothing_is_registered_before_the_kubelet_has_the_lists_of_healthy_devices(
+    site: Site,
+) -> None:
+    """It refuses a pod that comes earlier: "no healthy devices present"."""
+    site.health_known.clear()
+    site.begin()
+    eventually(lambda: len(site.kubelet.capacity()[0]) == 2, "it knows both")
+    time.sleep(0.2)  # in which the agent would have said that all is registered
+    assert not site.registrar.registered
+    site.health_known.set()
+    site.wait(1)
     eventually(lambda: _healthy(site) == {NAMES.core: 100, NAMES.memory: 32}, "both are healthy")
 
 

@@ -136,7 +136,8 @@ def test_a_refused_registration_is_retried_and_its_delay_logged(
     site.at["Register"] = TurnsAway(refusal, times=2)
     site.begin()
     site.wait()
-    assert site.resources == BOTH
+    # Both are sent at once: the second refusal may meet the next attempt, beside an acceptance.
+    assert {*site.resources} == {*BOTH}
     assert set(site.failures()) == {"UNKNOWN: the kubelet does not like this"}
     assert site.gaps[0] >= 0.005  # the pause after the refusal
 

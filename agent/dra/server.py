@@ -1,5 +1,8 @@
 """Serves the driver to the kubelet, whose plugin watcher finds and registers it by its sockets.
 
+With the device plugin proxy, the proxy finds them, and registers itself with the kubelet, whose
+calls wait at the proxy while there is no agent.
+
 Each instance has sockets with names of its own: for a rolling update the kubelet knows the old and
 the new instance, and calls the newest one to which it is connected (``DRAPluginManager.get`` in its
 ``pkg/kubelet/cm/dra/plugin``). A restarted kubelet finds the sockets again by itself. A kubelet
@@ -169,7 +172,7 @@ class DriverServer:
     """Serves a driver on its two sockets until :meth:`stop`; again if a socket disappears."""
 
     stands_in = False
-    """There is no proxy to stand in for."""
+    """It does not stand in for a proxy: the kubelet calls again for a claim that has failed."""
 
     def __init__(self, service: DriverService, *, plugins: Path, registry: Path) -> None:
         """Prepare; nothing is served yet.

@@ -218,6 +218,9 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     edited = _nodes_with(facts.agents, f"{_AGENT}cards_file_problem")
     run = f"{AGENT_LOGS}  # docs/operate.md#the-cards-file-is-not-used"
     found.add(Level.WARNING, edited, text, run)
+    text = "the node's status does not get the counts of its cards: GPU pods are refused or wait"
+    nodes = _nodes_with(facts.agents, f"{_AGENT}counts_problem")
+    found.add(Level.ERROR, nodes, text, AGENT_LOGS)
     cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
     text = f"{count} cards, all healthy"
     yield from found.findings(f"{text}; {cordoned} cordoned" if cordoned else text)

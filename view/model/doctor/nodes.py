@@ -218,9 +218,6 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
     edited = _nodes_with(facts.agents, f"{_AGENT}cards_file_problem")
     run = f"{AGENT_LOGS}  # docs/operate.md#the-cards-file-is-not-used"
     found.add(Level.WARNING, edited, text, run)
-    text = "the node's status does not get the counts of its cards: GPU pods are refused or wait"
-    nodes = _nodes_with(facts.agents, f"{_AGENT}counts_problem")
-    found.add(Level.ERROR, nodes, text, AGENT_LOGS)
     cordoned = sum(card.cordoned for node in require(facts.nodes) for card in node.node.cards)
     text = f"{count} cards, all healthy"
     yield from found.findings(f"{text}; {cordoned} cordoned" if cordoned else text)
@@ -229,6 +226,9 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
     """Compare the allocatable amounts of each node with its available cards."""
     found, names = FindingsByText(), Names(facts.domain)
+    text = "the agent cannot write its cards' counts to the node: GPU pods are refused or wait"
+    unwritten = _nodes_with(facts.agents, f"{_AGENT}counts_problem")
+    found.add(Level.ERROR, unwritten, text, _NOTHING_OFFERED)
     for node in require(facts.nodes):
         name, problem = node.node.name, node.node.problem
         programs = _programs_on(facts, node, AGENT, PROXY)

@@ -16,6 +16,8 @@ from claims.writer import template_of
 from contract.claims import driver_name
 from contract.names import Names
 from contract.stamps import OrderStamp
+from proxy.__main__ import main as proxy_command
+from proxy.program import REGISTRY
 from simulator.api.patching import apply_json_patch
 from simulator.api.webhooks import Operation
 from tests.deploy.cel import condition_holds
@@ -34,6 +36,7 @@ CONTROLLER = "system:serviceaccount:kube-system:resource-claim-controller"
 DRIVER = driver_name(NAMES)
 MODE = "gpu-turnstile.io/mode"
 _PLUGIN, _DRA = "DaemonSet/gpu-turnstile-agent", "DaemonSet/gpu-turnstile-agent-dra"
+_PROXY = "DaemonSet/gpu-turnstile-proxy-dra"
 
 
 def _objects() -> list[Json]:
@@ -47,18 +50,34 @@ def _denied(policy: str, update: Update) -> list[str]:
 # --- the agents -----------------------------------------------------------------------------
 
 
-def test_a_node_has_the_agent_of_its_label_and_a_proxy_only_with_a_device_plugin() -> None:
+def test_a_node_has_the_agent_and_the_proxy_of_its_label() -> None:
     specs = pod_specs(_objects())
     for name in (_PLUGIN, "DaemonSet/gpu-turnstile-proxy"):
         affinity = specs[name]["affinity"]["nodeAffinity"]
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         away = {"key": MODE, "operator": "NotIn", "values": ["dra"]}
         assert all(away in each["matchExpressions"] for each in terms)
-    assert specs[_DRA]["nodeSelector"] == {MODE: "dra"}
-    assert "affinity" not in specs[_DRA]
+    for name in (_DRA, _PROXY):
+        assert specs[name]["nodeSelector"] == {MODE: "dra"}
+        assert "affinity" not in specs[name]
 
 
-def test_the_kubelet_finds_the_agents_sockets_where_the_agent_says_and_it_mounts_no_more(
+def test_the_proxy_has_the_kubelets_registry_and_finds_the_agent() -> None:
+    specs = pod_specs(_objects())
+    options = proxy_command.make_context("proxy", []).params
+    (container,) = containers(specs[_PROXY])
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    kubelet, plugins = options["kubelet_dir"], options["plugin_dir"]
+    assert {*mounted.values()} == {
+        str(each) for each in (kubelet, kubelet.parent / REGISTRY, plugins)
+    }
+    outside = {each["name"]: each["hostPath"]["path"] for each in specs[_PROXY]["volumes"]}
+    assert mounted == outside
+    (agent,) = containers(specs[_DRA])
+    assert environment(agent)["GPU_TURNSTILE_PLUGIN_DIR"] == str(plugins)
+
+
+def test_the_proxy_finds_the_agents_sockets_where_the_agent_says_and_it_mounts_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     spec = pod_specs(_objects())[_DRA]

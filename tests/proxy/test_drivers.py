@@ -79,7 +79,7 @@ class DriverSite(Site):
         wait("a registration", lambda: len(self.sockets) == 1)
         with grpc.insecure_channel(f"unix:{self.sockets[0]}") as channel:
             stub = registration_rpc.RegistrationStub(channel)
-            info = stub.GetInfo(registration.InfoRequest(), timeout=5)
+            info: registration.PluginInfo = stub.GetInfo(registration.InfoRequest(), timeout=5)
             stub.NotifyRegistrationStatus(
                 registration.RegistrationStatus(plugin_registered=True), timeout=5
             )

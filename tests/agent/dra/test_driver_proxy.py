@@ -30,10 +30,10 @@ class Site:
         self.kubelet = DraKubelet(folder)
         write_cards(folder / "cards.yaml")
         (folder / "k").mkdir()
-        folders = ["--kubelet-dir", folder / "k", "--plugin-dir", folder / "p"]
+        folders: list[str | Path] = ["--kubelet-dir", folder / "k", "--plugin-dir", folder / "p"]
         http = ["--http-host", "127.0.0.1", "--http-port", "0"]
-        self._proxy = [sys.executable, "-m", "proxy", *folders, *http]
-        self._agent = [
+        self._proxy: list[str | Path] = [sys.executable, "-m", "proxy", *folders, *http]
+        self._agent: list[str | Path] = [
             sys.executable, "-m", "agent", *folders, *http, "--node-name", "n1",
             "--mode", "dra", "--cards", folder / "cards.yaml", "--kubeconfig", kubeconfig,
             "--cdi-dir", folder / "cdi", "--memory-block", "256Mi",
@@ -69,11 +69,13 @@ class Site:
     def prepare(self, *refs: ClaimRef) -> Mapping[str, Any]:
         """Call once, as a kubelet that does not try again; return the entries by UID."""
         request = pb.NodePrepareResourcesRequest(claims=[message_of(each) for each in refs])
-        return self._stub.NodePrepareResources(request, timeout=45).claims
+        found: Mapping[str, Any] = self._stub.NodePrepareResources(request, timeout=45).claims
+        return found
 
     def unprepare(self, *refs: ClaimRef) -> Mapping[str, Any]:
         request = pb.NodeUnprepareResourcesRequest(claims=[message_of(each) for each in refs])
-        return self._stub.NodeUnprepareResources(request, timeout=45).claims
+        found: Mapping[str, Any] = self._stub.NodeUnprepareResources(request, timeout=45).claims
+        return found
 
 
 @pytest.fixture

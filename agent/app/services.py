@@ -19,7 +19,7 @@ from agent.dra.claims import device_name, is_allocated
 from agent.dra.counts import NodeCounts
 from agent.dra.devices import devices_of, slices_of
 from agent.dra.driver import ClaimDriver
-from agent.dra.server import DriverServer, DriverService
+from agent.dra.server import DriverServer
 from agent.dra.slices import SlicePublisher
 from agent.dra.specs import ClaimSpecs
 from agent.errors import EnforcementError, SettingsError
@@ -141,23 +141,25 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
             for status, of in (("capacity", inventory.cards), ("allocatable", usable))
         }
 
-    service = DriverService(
-        driver,
-        node,
-        made,
-        lambda: [(device_name(card), watch.unhealthy(card.uuid)) for card in inventory.cards],
+    server = DriverServer(
+        driver=driver,
+        pool=node,
+        calls=made,
+        unhealthy=lambda: [
+            (device_name(card), watch.unhealthy(card.uuid)) for card in inventory.cards
+        ],
+        plugins=settings.claim_plugins,
+        registry=settings.plugin_registry,
     )
     slices = SlicePublisher(api=api, node=node, driver=driver, specs=specs)
 
     def wake() -> None:
-        service.wake()
+        server.wake()
         slices.poke()
 
     return DriverParts(
         driver=made,
-        server=DriverServer(
-            service, plugins=settings.claim_plugins, registry=settings.plugin_registry
-        ),
+        server=server,
         threads={
             "claims": lambda: claims.run(stop),
             "slices": lambda: slices.follow(stop),

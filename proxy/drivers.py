@@ -217,7 +217,7 @@ class ProxiedDriver:
                             raise
                         self.repeated += 1
                         log.info(
-                            "call sent again",
+                            "driver called again",
                             extra={"driver": self.name, "call": method, "reason": str(failure)},
                         )
         except TimeoutError as error:

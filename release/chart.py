@@ -58,7 +58,7 @@ _FILLED_IN: Final = tuple(
         (r'("hostPath": {"path": ")/var/lib/kubelet(?=[/"])', r"\g<1>@kubeletDir@"),
         # Of the component dra: the agent and the kubelet name its sockets alike.
         (
-            r'("mountPath": ")/var/lib/kubelet(?=/[^"]+", "name": "(?:checkpoint|claims|registry)")',
+            r'("mountPath": ")/var/lib/kubelet(?=/[^"]+", "name": "(checkpoint|claims|registry)")',
             r"\g<1>@kubeletDir@",
         ),
         (r'("GPU_TURNSTILE_KUBELET_DIR", "value": ")/var/lib/kubelet(?=/)', r"\g<1>@kubeletDir@"),

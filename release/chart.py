@@ -46,7 +46,7 @@ CHOSEN: Final[Mapping[str, str]] = {
 }
 """Components that exclude or need each other: not their own switch but another value decides."""
 
-_COPIED: Final = ("apps DaemonSet @node@ gpu-turnstile-agent", "-dra")
+_COPIED: Final = ("apps DaemonSet gpu-turnstile-node gpu-turnstile-agent", "-dra")
 """The object whose pod the component ``dra`` copies, and what the name of the copy has besides."""
 
 _FILLED_IN: Final = tuple(

@@ -12,6 +12,7 @@ from agent.settings import AgentMode, Settings
 from claims.__main__ import cli as claims
 from claims.state import TemplateState
 from claims.writer import template_of
+from contract.claims import MODE_LABEL as MODE
 from contract.claims import driver_name
 from contract.names import Names
 from contract.stamps import OrderStamp
@@ -33,7 +34,6 @@ from webhook.admission.pods import decide_pod
 CLAIMS = "system:serviceaccount:gpu-turnstile:gpu-turnstile-claims"
 CONTROLLER = "system:serviceaccount:kube-system:resource-claim-controller"
 DRIVER = driver_name(NAMES)
-MODE = "gpu-turnstile.io/mode"
 _PLUGIN, _DRA = "DaemonSet/gpu-turnstile-agent", "DaemonSet/gpu-turnstile-agent-dra"
 _PROXY = "DaemonSet/gpu-turnstile-proxy-dra"
 
@@ -225,7 +225,6 @@ def _away(*modes: list[str], operator: str = "NotIn") -> Json:
 
 
 _TEMPLATE = f"gpu-turnstile-{'a1' * 8}"
-_ELSEWHERE: Json = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
 _NO_CLAIM, _CLAIM = "Required value: the pod requests GPUs", "Forbidden: a claim by a template"
 
 
@@ -239,6 +238,7 @@ _NO_CLAIM, _CLAIM = "Required value: the pod requests GPUs", "Forbidden: a claim
         (GPU, _away(["other", "dra"], ["dra"]), ""),
         (GPU, _away(["dra"], ["other"]), _NO_CLAIM),
         (GPU, _away(["dra"], operator="In"), _NO_CLAIM),
+        (GPU, _away(), ""),  # no term matches no node
         (GPU, {"nodeSelector": {MODE: "plugin"}}, ""),
         (GPU, {"nodeSelector": {MODE: "dra"}}, _NO_CLAIM),
         (GPU, {"nodeSelector": {"zone": "a"}, "affinity": {"podAffinity": {}}}, _NO_CLAIM),
@@ -256,8 +256,10 @@ def test_a_gpu_pod_has_its_claim_or_stays_off_nodes_with_claims(
     assert any(denied in each for each in found) if denied else found == []
 
 
-def test_what_the_webhook_makes_of_a_gpu_pod_passes() -> None:
-    pod = _admitted(_pod(GPU))
+@pytest.mark.parametrize("claims", [Claims.ON, Claims.AWAY])
+@pytest.mark.parametrize("spec", [{}, _away(["other"]), _by_template(_TEMPLATE)])
+def test_what_the_webhook_makes_of_a_gpu_pod_passes(claims: Claims, spec: Json) -> None:
+    pod = _admitted(_pod(GPU, **spec), claims)
     assert _denied("claimed-pods", Update(SOMEBODY, {}, pod, operation="CREATE")) == []
 
 

@@ -46,8 +46,10 @@ CHOSEN: Final[Mapping[str, str]] = {
 }
 """Components that exclude or need each other: not their own switch but another value decides."""
 
-_COPIED: Final = ("apps DaemonSet gpu-turnstile-node gpu-turnstile-agent", "-dra")
-"""The object whose pod the component ``dra`` copies, and what the name of the copy has besides."""
+_COPIED: Final = tuple(
+    f"apps DaemonSet gpu-turnstile-node gpu-turnstile-{each}" for each in ("agent", "proxy")
+)
+"""The objects whose pods the component ``dra`` copies; the copies' names end with ``-dra``."""
 
 _FILLED_IN: Final = tuple(
     (re.compile(pattern), replacement)
@@ -56,9 +58,9 @@ _FILLED_IN: Final = tuple(
         (rf'(?<="){IMAGE}:[^"]+', "@image@"),
         (r'(?<=")registry\.k8s\.io/kube-scheduler:[^"]+', "@kubeSchedulerImage@"),
         (r'("hostPath": {"path": ")/var/lib/kubelet(?=[/"])', r"\g<1>@kubeletDir@"),
-        # Of the component dra: the agent and the kubelet name its sockets alike.
+        # Of the component dra: the agent's checkpoint has the same path inside.
         (
-            r'("mountPath": ")/var/lib/kubelet(?=/[^"]+", "name": "(checkpoint|claims|registry)")',
+            r'("mountPath": ")/var/lib/kubelet(?=/[^"]+", "name": "checkpoint")',
             r"\g<1>@kubeletDir@",
         ),
         (r'("GPU_TURNSTILE_KUBELET_DIR", "value": ")/var/lib/kubelet(?=/)', r"\g<1>@kubeletDir@"),
@@ -180,14 +182,14 @@ def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:
             before = _render(root / f"{name}-before", deploy, needs) if needs else base
             after = _render(root / name, deploy, (*needs, name))
             manifests[name] = _changes(before, after)
-            copied, suffix = _COPIED
-            if copied in manifests[name] and name != "dra":
-                with_copy = (
+            changed = [each for each in _COPIED if each in manifests[name] and name != "dra"]
+            if changed:
+                was, becomes = (
                     _render(root / f"{name}-dra{len(each)}", deploy, (*needs, *each, "dra"))
                     for each in ((), (name,))
                 )
-                was, becomes = (each[copied + suffix] for each in with_copy)
-                manifests[name][copied + suffix] = _changes(was, becomes)
+                for copy in (f"{each}-dra" for each in changed):
+                    manifests[name][copy] = _changes(was[copy], becomes[copy])
             workloads = _workloads(after) | workloads
     return manifests, dict(sorted(workloads.items()))
 

@@ -98,7 +98,7 @@ def test_the_copy_of_the_agent_has_what_components_change_and_the_kubelets_folde
     outside = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
     (container,) = containers(spec)
     for each in container["volumeMounts"]:
-        if each["name"] in ("checkpoint", "claims", "registry"):
+        if each["name"] == "checkpoint":
             assert each["mountPath"] == outside[each["name"]]
     assert environment(container)["GPU_TURNSTILE_KUBELET_DIR"] == outside["checkpoint"]
     assert outside["checkpoint"] == "/var/lib/k0s/kubelet/device-plugins"

@@ -175,8 +175,8 @@ class Settings:
     mode: AgentMode = choice(
         AgentMode.PLUGIN,
         help="Serve the cards as a device plugin, or as a driver for Dynamic Resource Allocation "
-        "(Kubernetes 1.36), whose sockets are in the folders plugins and plugins_registry beside "
-        "--kubelet-dir.",
+        "(Kubernetes 1.36). Its sockets are in --plugin-dir if that is the proxy's, otherwise in "
+        "the folders plugins and plugins_registry beside --kubelet-dir.",
     )
     kubelet_dir: Path = setting(
         default=_DEVICE_PLUGINS,
@@ -341,10 +341,11 @@ class Settings:
             )
         claim_sockets = []
         if self.mode is AgentMode.DRA:
+            flag = "plugin-dir" if self.has_proxy else "kubelet-dir"
             registration = f"{self.claim_driver}-01234567-reg.sock"
             claim_sockets = [
-                ("kubelet-dir", self.claim_plugins / "dra-01234567.sock"),
-                ("kubelet-dir", self.plugin_registry / registration),
+                (flag, self.claim_plugins / "dra-01234567.sock"),
+                (flag, self.plugin_registry / registration),
             ]
         for flag, path in (
             ("plugin-dir", self.plugin_dir / "vmemory-01234567.sock"),
@@ -405,13 +406,22 @@ class Settings:
         return driver_name(self.names)
 
     @property
+    def has_proxy(self) -> bool:
+        """Whether the agent registers with the device plugin proxy."""
+        return self.plugin_dir.resolve() != self.kubelet_dir.resolve()
+
+    @property
     def claim_plugins(self) -> Path:
-        """The folder of that driver's socket, below the kubelet's own."""
+        """The folder of that driver's socket: the proxy's, or one below the kubelet's own."""
+        if self.has_proxy:
+            return self.plugin_dir
         return self.kubelet_dir.parent / "plugins" / self.claim_driver
 
     @property
     def plugin_registry(self) -> Path:
-        """The folder in which the kubelet looks for plugins to register."""
+        """The folder in which the proxy, or the kubelet, looks for drivers to register."""
+        if self.has_proxy:
+            return self.plugin_dir
         return self.kubelet_dir.parent / "plugins_registry"
 
     @property

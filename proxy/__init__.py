@@ -2,15 +2,16 @@
 
 Plugins register with it as with a kubelet, and it registers with the kubelet as a plugin. If a
 plugin ends, hangs or is replaced, the kubelet keeps the last list of devices, and its calls wait
-for the next plugin. The proxy has no code about GPUs, pods or this project's agent, and no state
-on disk. Why there is one: docs/decisions/0001-device-plugin-proxy.md.
+for the next plugin. Drivers for Dynamic Resource Allocation register likewise (``drivers.py``). The
+proxy has no code about GPUs, pods or this project's agent, and no state on disk. Why there is
+one: docs/decisions/0001-device-plugin-proxy.md.
 
 ::
 
     kubelet  <->  kubelet.py   calls.py     resource.py   roster.py   plugin.py  <->  plugins
                   registers    passes on    follows       decides     dials
 
-Only code that any device plugin needs belongs here. From this project it imports the generated
-stubs, the resources that the kubelet knows, the log format and the server of probes, all in
-``common``. I/O: unix sockets and their folders, HTTP for probes and metrics.
+Only code that any device plugin or driver needs belongs here. From this project it imports the
+generated stubs, the resources that the kubelet knows, the log format and the server of probes, all
+in ``common``. I/O: unix sockets and their folders, HTTP for probes and metrics.
 """

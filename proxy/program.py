@@ -10,6 +10,7 @@ from typing import Any
 
 from common.errors import SettingsError
 from common.kubelet_api import CHECKPOINT_FILE
+from proxy.drivers import Drivers
 from proxy.folder import FolderWatch, identity
 from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
 from proxy.registration import MOST_RESOURCES, Registration
@@ -17,6 +18,8 @@ from proxy.resource import ProxiedResource
 
 log = logging.getLogger(__name__)
 
+REGISTRY = "plugins_registry"
+"""The folder beside the kubelet's device plugin directory where drivers register."""
 BEAT_SECONDS = 10.0
 HUNG_SECONDS = 60.0
 """If the event loop has not run for this long, it counts as hung."""
@@ -36,6 +39,7 @@ class Proxy:
     Attributes:
         endpoints: the servers for the kubelet, by name of the resource.
         registration: where plugins register.
+        drivers: the drivers for Dynamic Resource Allocation.
     """
 
     def __init__(self, kubelet_dir: Path, plugin_dir: Path, *, patience: float) -> None:
@@ -67,6 +71,9 @@ class Proxy:
             plugin_dir, endpoint_for=self._endpoint_for, forget=self._forget, spawn=self._spawn
         )
 
+        self._registry = kubelet_dir.parent / REGISTRY
+        self.drivers = Drivers(plugin_dir.absolute(), self._registry, patience=patience)
+
     async def run(self, *, on_beat: Callable[[], None] = lambda: None) -> None:
         """Serve until :meth:`stop`.
 
@@ -76,9 +83,10 @@ class Proxy:
         Raises:
             BaseException: a bug in a task; the process must end.
         """
-        remove_left_behind(self._kubelet_dir)
+        for folder in (self._kubelet_dir, self._plugin_dir, self._registry):
+            remove_left_behind(folder)
         watch = FolderWatch(self._check_all, (self._kubelet_dir, self._plugin_dir))
-        for work in (self._beat(on_beat), self._listen(), watch.run()):
+        for work in (self._beat(on_beat), self._listen(), self.drivers.run(), watch.run()):
             self._spawn(work)
         await self._stop.wait()
         await self._end()
@@ -102,7 +110,7 @@ class Proxy:
             if endpoint.resource.roster.serving is not None and not endpoint.registered:
                 reason = endpoint.refusal or "no kubelet is running"
                 return f"{name} is not registered with the kubelet: {reason}"
-        return ""
+        return self.drivers.problem()
 
     # --- inside ------------------------------------------------------------------------
 
@@ -129,6 +137,7 @@ class Proxy:
 
     def _check_all(self) -> None:
         self._listening.set()
+        self.drivers.check()
         for name in tuple(self.endpoints):
             self._check_resource(name)
 
@@ -199,6 +208,7 @@ class Proxy:
             lambda: not any(each.calls.under_way for each in self.endpoints.values()), _END_SECONDS
         )
         await self.registration.stop()
+        await self.drivers.stop()
         for endpoint in self.endpoints.values():
             await endpoint.stop()
         for task in (tasks := tuple(self._tasks)):

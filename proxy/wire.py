@@ -37,7 +37,7 @@ _CODES = {each.value[0]: each for each in grpc.StatusCode}
 
 
 class GrpcServer:
-    """One gRPC service on one socket.
+    """One socket with one gRPC service, or more.
 
     gRPC unlinks a socket's path when its server stops, even late, and a server without references
     stops. So every server needs its own path, and its owner must keep a reference.
@@ -61,10 +61,20 @@ class GrpcServer:
         """
         self.socket = socket
         self._server = grpc.aio.server(options=_OPTIONS)
+        self.add(service, calls=calls, streams=streams)
+
+    def add(
+        self,
+        service: str,
+        *,
+        calls: Mapping[str, CallHandler] | None = None,
+        streams: Mapping[str, StreamHandler] | None = None,
+    ) -> None:
+        """Serve one more service; before :meth:`start`."""
         handlers = {
             **{
                 name: grpc.unary_unary_rpc_method_handler(_call_handler(each))
-                for name, each in calls.items()
+                for name, each in (calls or {}).items()
             },
             **{
                 name: grpc.unary_stream_rpc_method_handler(_stream_handler(each))

@@ -46,6 +46,11 @@ CHOSEN: Final[Mapping[str, str]] = {
 }
 """Components that exclude or need each other: not their own switch but another value decides."""
 
+_COPIED: Final = tuple(
+    f"apps DaemonSet gpu-turnstile-node gpu-turnstile-{each}" for each in ("agent", "proxy")
+)
+"""The objects whose pods the component ``dra`` copies; the copies' names end with ``-dra``."""
+
 _FILLED_IN: Final = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -53,6 +58,12 @@ _FILLED_IN: Final = tuple(
         (rf'(?<="){IMAGE}:[^"]+', "@image@"),
         (r'(?<=")registry\.k8s\.io/kube-scheduler:[^"]+', "@kubeSchedulerImage@"),
         (r'("hostPath": {"path": ")/var/lib/kubelet(?=[/"])', r"\g<1>@kubeletDir@"),
+        # Of the component dra: the agent's checkpoint has the same path inside.
+        (
+            r'("mountPath": ")/var/lib/kubelet(?=/[^"]+", "name": "checkpoint")',
+            r"\g<1>@kubeletDir@",
+        ),
+        (r'("GPU_TURNSTILE_KUBELET_DIR", "value": ")/var/lib/kubelet(?=/)', r"\g<1>@kubeletDir@"),
         (r'("hostPath": {"path": ")/run/containerd(?=[/"])', r"\g<1>@containerdDir@"),
         (r"tencent\.com", "@domain@"),
         *(
@@ -151,11 +162,13 @@ def components(deploy: Path) -> list[str]:
     """Return the names of all components of the chart, in the order in which they are applied.
 
     ``domain`` is not among them: it replaces text everywhere, for which the chart has a value.
-    ``driver-auto`` is the last, because it replaces a folder that ``vcuda`` sets. ``host-network``
-    is the first, because it changes an object that ``cert-manager`` removes.
+    ``driver-auto`` is after ``vcuda``, because it replaces a folder that that one sets, and ``dra``
+    is the last, because it copies the agent. ``host-network`` is the first, because it changes an
+    object that ``cert-manager`` removes.
     """
     found = {each.name for each in (deploy / "components").iterdir()} - {"domain"}
-    return sorted(found, key=lambda name: (name == "driver-auto", name != "host-network", name))
+    ends = ("host-network", "", "driver-auto", "dra")
+    return sorted(found, key=lambda name: (ends.index(name if name in ends else ""), name))
 
 
 def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:
@@ -169,6 +182,14 @@ def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:
             before = _render(root / f"{name}-before", deploy, needs) if needs else base
             after = _render(root / name, deploy, (*needs, name))
             manifests[name] = _changes(before, after)
+            changed = [each for each in _COPIED if each in manifests[name] and name != "dra"]
+            if changed:
+                was, becomes = (
+                    _render(root / f"{name}-dra{len(each)}", deploy, (*needs, *each, "dra"))
+                    for each in ((), (name,))
+                )
+                for copy in (f"{each}-dra" for each in changed):
+                    manifests[name][copy] = _changes(was[copy], becomes[copy])
             workloads = _workloads(after) | workloads
     return manifests, dict(sorted(workloads.items()))
 
@@ -263,9 +284,12 @@ def camel(name: str) -> str:
 
 
 def _choice(names: Iterable[str]) -> str:
-    """Return the helper template that lists base and chosen components, in their order."""
+    """Return the helper template that lists base and chosen components, in their order.
+
+    ``dra`` comes first here: what the others change in its copy of the agent is in their files.
+    """
     lines = ['{{- define "gpu-turnstile.components" -}}', "- base"]
-    for each in names:
+    for each in sorted(names, key=lambda name: name != "dra"):
         when = CHOSEN.get(each, f'index .Values.components "{each}"')
         lines += [f"{{{{- if {when} }}}}", f"- {each}", "{{- end }}"]
     return "\n".join([*lines, "{{- end -}}"]) + "\n"

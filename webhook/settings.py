@@ -107,7 +107,8 @@ class Settings:
     )
     claims: Claims = choice(
         Claims.OFF,
-        help="Give GPU pods a claim, for nodes whose agent runs with --mode dra; the limits stay.",
+        help="Give GPU pods a claim, for nodes whose agent runs with --mode dra; the limits stay. "
+        "With away they get none, and an affinity that keeps them off those nodes.",
     )
     drain_delay: float = setting(
         default=2.0,

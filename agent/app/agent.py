@@ -26,6 +26,7 @@ from agent.app.container_setup import EnforcerRunner, Injector, set_up_container
 from agent.app.missing_cards import report_missing_cards
 from agent.app.refresher import Refreshable, Refresher
 from agent.app.services import CardServices, make_driver
+from agent.app.unclaimed import UnclaimedPods
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.fault_store import FaultStore, driver_instance
 from agent.cards.health import Rules
@@ -172,6 +173,7 @@ class Agent:
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.stands_in.set_function(self._stands_in)
         self._metrics.pending.set_function(self.pending)
+        self._metrics.counts_problem.set_function(self._counts_problem)
         self._metrics.read_requests = self._api.failures.samples
         self._metrics.info.labels(
             version("gpu-turnstile"), settings.enforcement.value, settings.inject.value
@@ -350,15 +352,17 @@ class Agent:
                 on_prepared=self._metrics.decisions.labels("prepare", Evidence.CLAIM).inc,
                 on_refusal=self._refuse_claim,
             )
-            refresher = self._refresher(parts.driver, enforcer_runner, injector.refresh)
+            driver, unclaimed = parts.driver, UnclaimedPods(self._events.put)
+            compare = self._once_known(table, driver.holdings, lambda: driver.confirmed)
+
+            def look() -> None:
+                injector.refresh()
+                compare()
+                unclaimed.report(driver.unclaimed())
+
+            refresher = self._refresher(driver, enforcer_runner, look)
             return CardServices(
-                writer,
-                parts.driver,
-                parts.server,
-                enforcer_runner,
-                refresher,
-                parts.driver.holdings,
-                parts,
+                writer, driver, parts.server, enforcer_runner, refresher, driver.holdings, parts
             )
         decision_log = LoggedDecisions(self._metrics, on_refusal=self._report_refusal)
         allocator = Allocator(
@@ -396,24 +400,33 @@ class Agent:
             on_proxy_end=self._report_proxy_end,
         )
 
-        compared = False
-
-        def tick() -> None:
-            nonlocal compared
-            injector.refresh()
-            decision_log.tick()
-            # Only the pods of the agent's start can hold missing cards.
-            snapshot = allocator.snapshot()
-            if not compared and snapshot.listing and self.pods.is_synced():
-                compared = True
-                report_missing_cards(snapshot, table, settings.node_name, self._events.put)
-
-        refresher = self._refresher(allocator, enforcer_runner, tick)
-
         def holdings() -> Holdings:
             return count_holdings(allocator.snapshot(), table)
 
+        compare = self._once_known(table, holdings, lambda: bool(allocator.snapshot().listing))
+
+        def tick() -> None:
+            injector.refresh()
+            decision_log.tick()
+            compare()
+
+        refresher = self._refresher(allocator, enforcer_runner, tick)
         return CardServices(writer, allocator, registrar, enforcer_runner, refresher, holdings)
+
+    def _once_known(
+        self, table: DeviceTable, holdings: Callable[[], Holdings], known: Callable[[], bool]
+    ) -> Callable[[], None]:
+        """Return what reports missing cards once: only pods of the agent's start can hold them."""
+        compared = False
+
+        def compare() -> None:
+            nonlocal compared
+            if not compared and known() and self.pods.is_synced():
+                compared = True
+                node = self._settings.node_name
+                report_missing_cards(holdings(), table, node, self._events.put)
+
+        return compare
 
     def _refresher(
         self,
@@ -468,7 +481,11 @@ class Agent:
 
     def _update_counts(self, node: Json) -> None:
         if self._services is not None and self._services.parts is not None:
-            self._services.parts.update_counts(node)
+            self._services.parts.counts.update(node)
+
+    def _counts_problem(self) -> bool:
+        parts = self._services.parts if self._services is not None else None
+        return parts is not None and bool(parts.counts.problem)
 
     def _refuse_claim(self, ref: ContainerRef, reason: str) -> None:
         self._metrics.refusals.labels("prepare", Resource.CORE).inc()

@@ -19,13 +19,13 @@ from agent.dra.claims import device_name, is_allocated
 from agent.dra.counts import NodeCounts
 from agent.dra.devices import devices_of, slices_of
 from agent.dra.driver import ClaimDriver
-from agent.dra.server import DriverServer, DriverService
+from agent.dra.server import DriverServer
 from agent.dra.slices import SlicePublisher
 from agent.dra.specs import ClaimSpecs
 from agent.errors import EnforcementError, SettingsError
 from agent.kubelet.registration import Registrar
 from agent.kubernetes_api.annotation_writer import PatchQueue
-from agent.kubernetes_api.client import Api, Json
+from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
 from agent.settings import Settings
 from agent.usage.holdings import Holdings
@@ -41,7 +41,7 @@ class DriverParts:
         server: the sockets for the kubelet.
         threads: what else runs, each by a name, until the agent stops.
         wake: reports that the health or the cordon of a card has changed.
-        update_counts: compares the counts of this node's object.
+        counts: the counts in the node's status.
         close: ends the threads that do not watch the API server.
     """
 
@@ -49,7 +49,7 @@ class DriverParts:
     server: DriverServer
     threads: Mapping[str, Callable[[], None]]
     wake: Callable[[], None]
-    update_counts: Callable[[Json], None]
+    counts: NodeCounts
     close: Callable[[], None]
 
 
@@ -141,31 +141,31 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
             for status, of in (("capacity", inventory.cards), ("allocatable", usable))
         }
 
-    service = DriverService(
-        driver,
-        node,
-        made,
-        lambda: [(device_name(card), watch.unhealthy(card.uuid)) for card in inventory.cards],
+    server = DriverServer(
+        driver=driver,
+        pool=node,
+        calls=made,
+        unhealthy=lambda: [
+            (device_name(card), watch.unhealthy(card.uuid)) for card in inventory.cards
+        ],
+        plugins=settings.claim_plugins,
+        registry=settings.plugin_registry,
     )
     slices = SlicePublisher(api=api, node=node, driver=driver, specs=specs)
 
     def wake() -> None:
-        service.wake()
+        server.wake()
         slices.poke()
 
     return DriverParts(
         driver=made,
-        server=DriverServer(
-            service, plugins=settings.claim_plugins, registry=settings.plugin_registry
-        ),
+        server=server,
         threads={
             "claims": lambda: claims.run(stop),
             "slices": lambda: slices.follow(stop),
             "slice-writer": slices.run,
         },
         wake=wake,
-        update_counts=NodeCounts(
-            api=api, node=node, kubelet_dir=settings.kubelet_dir, counts=counts
-        ).update,
+        counts=NodeCounts(api=api, node=node, kubelet_dir=settings.kubelet_dir, counts=counts),
         close=slices.stop,
     )

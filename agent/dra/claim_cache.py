@@ -36,6 +36,14 @@ class ClaimCache:
         """
         return self._api.get_claim(ref.namespace, ref.name)
 
+    def pods(self) -> set[str]:
+        """Return the UIDs of the pods that have a claim with a card of this node."""
+        return {
+            user["uid"]
+            for claim in tuple(self._claims.values())
+            for user in claim["status"].get("reservedFor") or ()
+        }
+
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*."""
         Follower(self, trouble="no claims from the API server").run(stop)

@@ -241,6 +241,26 @@ class ClaimDriver:
                 return
             self._unconfirmed.pop()
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether the API has all claims that an earlier agent had prepared."""
+        return not self._unconfirmed and self._claims.synced.is_set()
+
+    def unclaimed(self) -> list[PodInfo]:
+        """Return the running pods with GPU limits and no claim of this node.
+
+        A claim that is allocated counts before it is prepared: after a reboot, pods still count as
+        running while the kubelet has yet to prepare their claims again.
+        """
+        if not self.confirmed:
+            return []
+        claimed = {each.pod.uid for each in self._held.values()} | self._claims.pods()
+        return [
+            each
+            for each in self._pods.pods()
+            if each.running and each.demand and each.id.uid not in claimed
+        ]
+
     # --- who holds what ----------------------------------------------------------------
 
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:

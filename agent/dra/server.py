@@ -1,5 +1,8 @@
 """Serves the driver to the kubelet, whose plugin watcher finds and registers it by its sockets.
 
+With the device plugin proxy, the proxy finds them, and registers itself with the kubelet, whose
+calls wait at the proxy while there is no agent.
+
 Each instance has sockets with names of its own: for a rolling update the kubelet knows the old and
 the new instance, and calls the newest one to which it is connected (``DRAPluginManager.get`` in its
 ``pkg/kubelet/cm/dra/plugin``). A restarted kubelet finds the sockets again by itself. A kubelet
@@ -42,29 +45,50 @@ _BACKOFF_SECONDS = 0.1, 10.0
 _HEALTH_SECONDS, _HEALTH_TIMEOUT_SECONDS = 10.0, 60
 
 
-class DriverService(
+class DriverServer(
     rpc.DRAPluginServicer,
     health_rpc.DRAResourceHealthServicer,
     registration_rpc.RegistrationServicer,
 ):
-    """The calls of the kubelet; a claim that fails does not hold up the others of its call."""
+    """Serves a driver on two sockets until :meth:`stop`; again if a socket disappears.
 
-    def __init__(
+    A claim that fails does not hold up the others of its call.
+    """
+
+    stands_in = False
+    """It does not stand in for a proxy: the kubelet calls again for a claim that has failed."""
+
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
+        *,
         driver: str,
         pool: str,
         calls: ClaimDriver,
         unhealthy: Callable[[], Iterable[tuple[str, str]]],
+        plugins: Path,
+        registry: Path,
     ) -> None:
-        """Serve *calls*; *unhealthy* returns each device's name and fault, empty without one."""
+        """Prepare; nothing is served yet.
+
+        Args:
+            driver: the driver's name.
+            pool: the name of the node's pool of devices.
+            calls: the prepared claims.
+            unhealthy: returns each device's name and fault, empty without one.
+            plugins: the folder of the driver's own socket.
+            registry: the folder of registration sockets, the proxy's or the kubelet's.
+        """
         self._driver = driver
         self._pool = pool
         self._calls = calls
         self._unhealthy = unhealthy
         self._changed = threading.Condition()
         self._changes = 0
-        self._ended = False
-        self.endpoint = Path()
+        self._plugins = plugins
+        self._registry = registry
+        self._endpoint = Path()
+        self._stopping = threading.Event()
+        self._servers: list[tuple[Path, grpc.Server]] = []
         self.registered = False
         """Whether a kubelet has registered this instance."""
 
@@ -110,12 +134,12 @@ class DriverService(
     ) -> Iterator[health_api.NodeWatchResourcesResponse]:
         """Send the health of every device: at once, after each change, and every ten seconds."""
         context.add_callback(self.wake)
-        while context.is_active() and not self._ended:
+        while context.is_active() and not self._stopping.is_set():
             seen = self._changes
             yield self._health()
             with self._changed:
                 self._changed.wait_for(
-                    lambda seen=seen: self._changes != seen or self._ended,  # type: ignore[misc]
+                    lambda seen=seen: self._changes != seen,  # type: ignore[misc]
                     _HEALTH_SECONDS,
                 )
 
@@ -124,11 +148,6 @@ class DriverService(
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
-
-    def end(self) -> None:
-        """End all streams of health."""
-        self._ended = True
-        self.wake()
 
     def _health(self) -> health_api.NodeWatchResourcesResponse:
         response, now = health_api.NodeWatchResourcesResponse(), int(time.time())
@@ -149,7 +168,7 @@ class DriverService(
         return registration.PluginInfo(
             type="DRAPlugin",
             name=self._driver,
-            endpoint=str(self.endpoint),
+            endpoint=str(self._endpoint),
             supported_versions=SERVICES,
         )
 
@@ -164,31 +183,7 @@ class DriverService(
             log.warning("registration failed", extra={"reason": request.error})
         return registration.RegistrationStatusResponse()
 
-
-class DriverServer:
-    """Serves a driver on its two sockets until :meth:`stop`; again if a socket disappears."""
-
-    stands_in = False
-    """There is no proxy to stand in for."""
-
-    def __init__(self, service: DriverService, *, plugins: Path, registry: Path) -> None:
-        """Prepare; nothing is served yet.
-
-        Args:
-            service: the kubelet's calls.
-            plugins: the driver's own folder below the kubelet's ``plugins``.
-            registry: the kubelet's folder ``plugins_registry``.
-        """
-        self._service = service
-        self._plugins = plugins
-        self._registry = registry
-        self._stopping = threading.Event()
-        self._servers: list[tuple[Path, grpc.Server]] = []
-
-    @property
-    def registered(self) -> bool:
-        """Whether a kubelet has registered this instance."""
-        return self._service.registered
+    # --- serving -----------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until ``stop``, and remove the sockets of killed instances."""
@@ -211,6 +206,7 @@ class DriverServer:
     def stop(self) -> None:
         """Make ``run`` return; calls in flight finish."""
         self._stopping.set()
+        self.wake()
 
     def _serve(self) -> None:
         """Serve on new sockets.
@@ -219,12 +215,12 @@ class DriverServer:
             OSError: a socket cannot be made.
         """
         self._end_servers()
-        self._service.registered = False
+        self.registered = False
         instance = secrets.token_hex(4)
         self._plugins.mkdir(parents=True, exist_ok=True)
-        self._service.endpoint = self._plugins / f"dra-{instance}.sock"
+        self._endpoint = self._plugins / f"dra-{instance}.sock"
         self._listen(
-            self._service.endpoint,
+            self._endpoint,
             rpc.add_DRAPluginServicer_to_server,
             health_rpc.add_DRAResourceHealthServicer_to_server,
         )
@@ -234,15 +230,13 @@ class DriverServer:
             registration_rpc.add_RegistrationServicer_to_server,
         )
 
-    def _listen(
-        self, socket: Path, *services: Callable[[DriverService, grpc.Server], None]
-    ) -> None:
+    def _listen(self, socket: Path, *services: Callable[[Any, grpc.Server], None]) -> None:
         server = grpc.server(
             ThreadPoolExecutor(_THREADS, thread_name_prefix=socket.stem),
             options=(("grpc.so_reuseport", 0),),
         )
         for add in services:
-            add(self._service, server)
+            add(self, server)
         try:
             server.add_insecure_port(f"unix:{socket}")
         except RuntimeError as error:
@@ -252,11 +246,9 @@ class DriverServer:
 
     def _end_servers(self) -> None:
         """Stop serving: registration first, so that the kubelet prefers another instance."""
-        self._service.wake()
+        self.wake()
         while self._servers:
             path, server = self._servers.pop()
-            if self._stopping.is_set():
-                self._service.end()
             server.stop(_STOP_SECONDS).wait(_STOP_SECONDS + 1)
             path.unlink(missing_ok=True)
 

@@ -163,6 +163,11 @@ class Metrics:
             "cards_file_problem",
             "Whether the edited cards file cannot be used, so that the one before applies.",
         )
+        self.counts_problem = gauge(
+            "counts_problem",
+            "Whether the node's status cannot get the counts of its cards (--mode dra): the "
+            "kubelet has not forgotten the device plugin, or the write fails.",
+        )
         self.cards_served_twice = gauge(
             "cards_served_twice",
             "Devices of the node's cards that another plugin offers, for example nvidia.com/gpu.",

@@ -16,7 +16,7 @@ class Update:
     Attributes:
         user: the name of who asks.
         old: the object before; empty for none.
-        new: the object after.
+        new: the object after; for ``DELETE`` the one that is deleted.
         subresource: such as ``status``; empty for the object itself.
         node: what the user's token says of the node it is on; none for ``None``.
         operation: what is done.
@@ -33,7 +33,8 @@ class Update:
 
     def target(self) -> RequestTarget:
         """Return what the request names."""
-        resource = resource_of_kind("v1", self.new.get("kind", "Pod")) or PODS
+        named = self.new.get("apiVersion", "v1"), self.new.get("kind", "Pod")
+        resource = resource_of_kind(*named) or PODS
         return RequestTarget(
             resource, self.namespace if resource.namespaced else "", "p", self.subresource
         )
@@ -43,10 +44,14 @@ class Update:
         user: Json = {"username": self.user}
         if self.node is not None:
             user["extra"] = {"authentication.kubernetes.io/node-name": [self.node]}
-        request: Json = {"userInfo": user, "object": self.new, "oldObject": self.old or None}
+        new, old = self.new, self.old or None
+        if self.operation == "DELETE":
+            new, old = None, self.new
+        request: Json = {"userInfo": user, "operation": self.operation}
         if self.subresource:  # an API server leaves out what is empty
             request["subResource"] = self.subresource
-        return {"object": self.new, "oldObject": self.old or None, "request": request}
+        request |= {"object": new, "oldObject": old}
+        return {"object": new, "oldObject": old, "request": request}
 
 
 def denials(policy: Json, update: Update) -> list[str]:

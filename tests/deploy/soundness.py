@@ -36,7 +36,7 @@ PROGRAMS: dict[str, click.Command] = {
 _OTHERS = {"kube-scheduler": "registry.k8s.io/kube-scheduler:"}
 _HTTPS = ("kube-scheduler", "scheduler", "webhook")
 _CLUSTER_WIDE = (
-    *("Namespace", "ClusterRole", "ClusterRoleBinding"),
+    *("Namespace", "ClusterRole", "ClusterRoleBinding", "DeviceClass"),
     *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
     *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
 )

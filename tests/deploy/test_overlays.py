@@ -263,6 +263,7 @@ def test_an_agent_comes_only_where_gpu_manager_is_not() -> None:
     assert term["matchExpressions"] == [
         {"key": "gpu-turnstile.io/gpus", "operator": "In", "values": ["true"]},
         {"key": "nvidia-device-enable", "operator": "NotIn", "values": ["enable"]},
+        {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]},
     ]
 
 

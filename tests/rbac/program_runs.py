@@ -13,6 +13,7 @@ import pytest
 
 from agent.kubernetes_api.client import Api
 from certs.__main__ import main as certs
+from claims.cluster import ClaimsApi
 from common.serving.tls import Files
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
@@ -146,6 +147,32 @@ def _empty_the_secrets(admin: ApiClient, server: ApiServer) -> None:
         admin.delete(f"{path}/{metadata['name']}")
         kind = {"apiVersion": "v1", "kind": "Secret", "type": secret["type"]}
         server.apply({**kind, "metadata": metadata, "data": {}})
+
+
+# --- claims ------------------------------------------------------------------------------
+
+
+def claims(folder: Path) -> Heard:
+    """Ask by every method of the client of the claims program, for two namespaces."""
+    kubeconfig = folder / "kubeconfig"
+    with _listening() as server:
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        _namespaces(server, *_TEAMS)
+        api = ClaimsApi(kubeconfig)
+        for team in _TEAMS:
+            _, pods, _ = api.pods.list("")
+            server.apply(make_pod(f"a-{team}", (10, 1), namespace=team, uid=""))
+            next(api.pods.watch(pods))
+            _, templates, _ = api.templates.list("")
+            metadata = {"name": f"t-{team}", "namespace": team}
+            kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+            api.create_template(team, {**kind, "metadata": metadata, "spec": {}})
+            _, made = next(api.templates.watch(templates))
+            api.delete_template(team, f"t-{team}", made["metadata"]["uid"])
+            about: Json = {"metadata": {"name": "e", "namespace": team}, "involvedObject": {}}
+            api.create_event(team, about)
+        api.close()
+        return by_program(server.requests)
 
 
 # --- scheduler ----------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from simulator.api import http
 from simulator.api.faults import RequestRecord
 from tests.rbac.grants import Request
 
-_PROGRAMS = {f"gpu-turnstile-{each}": each for each in ("agent", "certs", "scheduler", "view")}
+_PROGRAMS = {
+    f"gpu-turnstile-{each}": each for each in ("agent", "certs", "claims", "scheduler", "view")
+}
 
 
 class Recording:

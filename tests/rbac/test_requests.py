@@ -21,6 +21,7 @@ from tests.rbac.grants import (
 PROGRAM_RUNS = {
     "agent": program_runs.agents,
     "certs": program_runs.rotations,
+    "claims": program_runs.claims,
     "scheduler": program_runs.extender,
     "view": program_runs.page,
 }
@@ -58,8 +59,27 @@ def test_every_role_is_bound_and_only_to_accounts_of_our_programs() -> None:
     programs = (*PROGRAM_RUNS, "webhook", "kube-scheduler", "proxy")
     ours = set().union(*(accounts(objects, each) for each in programs))
     ours.add(("Group", "system:serviceaccounts:gpu-turnstile"))  # its SCC on OpenShift
+    ours.add(("Group", "system:nodes"))  # below
     assert role_keys(objects) - set(map(reference, bindings)) == set()
     assert [each for each in bindings if subjects(each) - ours] == []
+
+
+def test_kubelets_may_read_claims_by_name_and_nothing_else() -> None:
+    objects = read()
+    kubelets = ("Group", "system:nodes")
+    (binding,) = (
+        each
+        for each in objects
+        if each["kind"].endswith("RoleBinding") and kubelets in subjects(each)
+    )
+    (role,) = (
+        each
+        for each in objects
+        if each["kind"] == "ClusterRole" and each["metadata"]["name"] == binding["roleRef"]["name"]
+    )
+    assert role["rules"] == [
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    ]
 
 
 def test_each_program_has_an_account_of_its_own() -> None:

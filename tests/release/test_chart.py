@@ -86,6 +86,24 @@ def test_it_renders_what_kustomize_renders_of_components_together(
     assert _by_identity(render(chart, values)) == _by_identity(built)
 
 
+def test_the_copy_of_the_agent_has_what_components_change_and_the_kubelets_folder(
+    chart: Path,
+) -> None:
+    taken = {"cdi", "runtime-class", "driver-auto", "dra"}
+    objects = render(chart, values_for(taken))
+    built = build_components(*(each for each in components(DEPLOY) if each in taken))
+    assert _by_identity(objects) == _by_identity(built)
+    elsewhere = render(chart, values_for(taken) | {"kubeletDir": "/var/lib/k0s/kubelet"})
+    spec = pod_specs(elsewhere)["DaemonSet/gpu-turnstile-agent-dra"]
+    outside = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
+    (container,) = containers(spec)
+    for each in container["volumeMounts"]:
+        if each["name"] == "checkpoint":
+            assert each["mountPath"] == outside[each["name"]]
+    assert environment(container)["GPU_TURNSTILE_KUBELET_DIR"] == outside["checkpoint"]
+    assert outside["checkpoint"] == "/var/lib/k0s/kubelet/device-plugins"
+
+
 def test_helm_has_nothing_against_it(chart: Path) -> None:
     done = run("lint", "--strict", str(chart))
     assert done.returncode == 0, done.stdout + done.stderr

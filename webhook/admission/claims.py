@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from contract.claims import CLAIM, PodClaim, is_template_name
+from contract.claims import CLAIM, MODE_LABEL, PodClaim, is_template_name
 from contract.demand import PodDemand
 from contract.requests import walk_containers
 from webhook.admission.decision import Operation, short
@@ -19,7 +19,13 @@ class Claims(StrEnum):
     """Whether GPU pods get a claim."""
 
     OFF = "off"
+    AWAY = "away"
+    """None does, and each stays off the nodes that serve claims."""
     ON = "on"
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_AWAY = {"key": MODE_LABEL, "operator": "NotIn", "values": ["dra"]}
 
 
 def add_claim(spec: Mapping[str, Any], claim: PodClaim) -> tuple[Operation, ...]:
@@ -33,6 +39,40 @@ def add_claim(spec: Mapping[str, Any], claim: PodClaim) -> tuple[Operation, ...]
     """
     ours = {"name": CLAIM, "resourceClaimTemplateName": claim.template}
     return tuple(_changes(spec, [ours], claim.requests))
+
+
+def keep_away(spec: Mapping[str, Any]) -> tuple[Operation, ...]:
+    """Return the changes that keep a GPU pod without a claim off the nodes that serve claims.
+
+    The counts of its limits are there, too, so it would start without a card.
+    """
+    dropped = _changes(spec, [], {}) if _by_our_templates(spec) else ()
+    affinity = _mapping(spec.get("affinity"))
+    of_nodes = _mapping(affinity.get("nodeAffinity"))
+    required = _mapping(of_nodes.get(_REQUIRED))
+    before = required.get("nodeSelectorTerms") or [{"matchExpressions": []}]
+    if not isinstance(before, list):
+        return tuple(dropped)  # the API server denies it
+    terms = [_with_away(each) for each in before]
+    if terms == before:
+        return tuple(dropped)
+    required = {**required, "nodeSelectorTerms": terms}
+    changed = {**affinity, "nodeAffinity": {**of_nodes, _REQUIRED: required}}
+    return (*dropped, set_value(("spec", "affinity"), changed))
+
+
+def _with_away(term: Any) -> Any:
+    """Add the expression to one term, of which any must match; one without any matches no node."""
+    if not isinstance(term, Mapping) or not term:
+        return term
+    expressions = term.get("matchExpressions") or []
+    if not isinstance(expressions, list) or _AWAY in expressions:
+        return term
+    return {**term, "matchExpressions": [*expressions, _AWAY]}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def drop_claims(pod: Mapping[str, Any]) -> tuple[tuple[Operation, ...], tuple[str, ...]]:

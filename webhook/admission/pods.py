@@ -18,7 +18,7 @@ from webhook.admission.annotations import (
     changes_at_create,
     changes_without_gpus,
 )
-from webhook.admission.claims import Claims, about_claims, add_claim, drop_claims
+from webhook.admission.claims import Claims, about_claims, add_claim, drop_claims, keep_away
 from webhook.admission.decision import Decision, Operation, bounded
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
 from webhook.admission.dialects.translation import translate
@@ -109,6 +109,7 @@ def decide_pod(
             *choose_scheduler(translated.pod["spec"], options.scheduler_name),
             *choose_runtime_class(pod["spec"], options.runtime_class),
             *(_add_claim(adjusted.pod, demand, names) if claims is Claims.ON else ()),
+            *(keep_away(pod["spec"]) if claims is Claims.AWAY else ()),
         ),
         warnings=bounded(
             (
@@ -143,7 +144,7 @@ def _drop_what_is_ours(
     """Remove what would make a pod without GPUs look like a GPU pod, or get it a card."""
     given = annotations_of(pod)
     changes = changes_without_gpus(given, names)
-    patch, warnings = drop_claims(pod) if claims is Claims.ON else ((), ())
+    patch, warnings = drop_claims(pod) if claims is not Claims.OFF else ((), ())
     if not changes:
         return Decision(patch=patch, warnings=bounded(warnings))
     # If another webhook removed the GPU request after our first call, the stamps are ours.

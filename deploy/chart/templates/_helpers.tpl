@@ -46,7 +46,7 @@
 {{- $_ := set $.workload.spec "replicas" $given.replicas }}
 {{- end }}
 {{- range $key, $value := $given.env }}
-{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|[A-Z]+_(ACCEPT|NAMESPACE|ADDRESS|REPLICAS)))$" $key }}
+{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|MODE|KUBELET_DIR|[A-Z]+_(ACCEPT|NAMESPACE|ADDRESS|REPLICAS)))$" $key }}
 {{- fail (printf "%s.env.%s: Forbidden: other values of the chart, or the pod, decide it" $name $key) }}
 {{- end }}
 {{- $variable := dict "name" $key "value" (toString $value) }}

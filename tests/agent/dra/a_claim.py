@@ -82,7 +82,7 @@ class DraKubelet:
 
         def found() -> bool:
             for socket in self._registry.glob("*-reg.sock"):
-                with suppress(grpc.RpcError), _channel(socket) as channel:
+                with suppress(grpc.RpcError), channel_to(socket) as channel:
                     stub = registration_rpc.RegistrationStub(channel)
                     info = stub.GetInfo(registration.InfoRequest(), timeout=DEADLINE_S)
                     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
@@ -99,16 +99,16 @@ class DraKubelet:
 
     def prepare(self, *refs: ClaimRef) -> Any:
         """Call ``NodePrepareResources``; return the entries by the claims' UIDs."""
-        request = pb.NodePrepareResourcesRequest(claims=[_claim(each) for each in refs])
-        with _channel(self.endpoint) as channel:
+        request = pb.NodePrepareResourcesRequest(claims=[message_of(each) for each in refs])
+        with channel_to(self.endpoint) as channel:
             return (
                 rpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=DEADLINE_S).claims
             )
 
     def unprepare(self, *refs: ClaimRef) -> Any:
         """Call ``NodeUnprepareResources``; return the entries by the claims' UIDs."""
-        request = pb.NodeUnprepareResourcesRequest(claims=[_claim(each) for each in refs])
-        with _channel(self.endpoint) as channel:
+        request = pb.NodeUnprepareResourcesRequest(claims=[message_of(each) for each in refs])
+        with channel_to(self.endpoint) as channel:
             return (
                 rpc.DRAPluginStub(channel)
                 .NodeUnprepareResources(request, timeout=DEADLINE_S)
@@ -118,7 +118,7 @@ class DraKubelet:
     @contextmanager
     def health(self) -> Iterator[Iterator[Any]]:
         """Watch the health of the devices."""
-        with _channel(self.endpoint) as channel:
+        with channel_to(self.endpoint) as channel:
             stream = health_rpc.DRAResourceHealthStub(channel).NodeWatchResources(
                 drahealth_pb2.NodeWatchResourcesRequest(), timeout=DEADLINE_S
             )
@@ -134,11 +134,13 @@ def spec_of(folder: Path, ref: ClaimRef) -> dict[str, Any]:
     return found
 
 
-def _claim(ref: ClaimRef) -> pb.Claim:
+def message_of(ref: ClaimRef) -> pb.Claim:
+    """A claim as the kubelet names it."""
     return pb.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name)
 
 
-def _channel(socket: Path) -> grpc.Channel:
+def channel_to(socket: Path) -> grpc.Channel:
+    """A connection that knows nothing of earlier ones."""
     return grpc.insecure_channel(
         f"unix:{socket}",
         options=(("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)),

@@ -13,7 +13,7 @@ from agent.settings import AgentMode, EnforcementMode
 from simulator.client import ApiClient
 from tests.agent.app.whole import page, ready, running
 from tests.agent.dra.a_claim import CLAIMS, DRIVER, PODS, SLICES, DraKubelet, add, spec_of
-from tests.agent.fakes import NAMES, eventually, make_settings, write_cards
+from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings, write_cards
 from tests.agent.injection.test_cdi import schema
 
 pytestmark = pytest.mark.slow
@@ -188,10 +188,20 @@ def test_counts_wait_until_the_kubelet_has_forgotten_the_plugin(
         status = admin.get(NODE).get("status") or {}
         return (status.get("allocatable") or {}).get(NAMES.core)
 
-    with agent_of(node, kubeconfig) as _:
+    def gauge() -> str:
+        (line,) = [
+            each
+            for each in page(agent, "/metrics")[1].splitlines()
+            if each.startswith("gpu_turnstile_agent_counts_problem ")
+        ]
+        return line.split()[-1]
+
+    with agent_of(node, kubeconfig) as (agent, _):
         assert counts() is None
+        eventually(lambda: gauge() == "1.0", "the gauge shows it")
         checkpoint.write_text(json.dumps({"Data": {"RegisteredDevices": {}}}))
         eventually(lambda: counts() == "200", "the counts are written")
+        eventually(lambda: gauge() == "0.0", "the gauge shows it")
         admin.patch(f"{NODE}/status", {"status": {"allocatable": {NAMES.core: "0"}}})
         eventually(lambda: counts() == "200", "the counts are put back")
 
@@ -202,3 +212,35 @@ def test_the_health_of_devices_is_streamed(node: Path, kubeconfig: Path, admin: 
         assert [(each.device.device_name, each.health) for each in devices] == [
             ("gpu-0", 1), ("gpu-1", 1)
         ]  # fmt: skip
+
+
+def events(admin: ApiClient) -> set[tuple[str, str, str]]:
+    """The reason, the kind and the name of each Event's object."""
+    return {
+        (each["reason"], each["involvedObject"]["kind"], each["involvedObject"]["name"])
+        for each in admin.get("/api/v1/events")["items"]
+    }
+
+
+def test_a_card_that_has_gone_is_an_event(node: Path, kubeconfig: Path, admin: ApiClient) -> None:
+    with agent_of(node, kubeconfig) as (_, kubelet):
+        kubelet.prepare(add(admin, "lost", ("gpu-1", 60, 4)), add(admin, "a", ("gpu-0", 60, 4)))
+    write_cards(node / "cards.yaml", cards=1)
+    with agent_of(node, kubeconfig) as _:
+        expected = {("GPUMissing", "Pod", "lost"), ("GPUMissing", "Node", "n1")}
+        eventually(lambda: events(admin) >= expected, "the Events")
+        assert ("GPUMissing", "Pod", "a") not in events(admin)
+
+
+def test_a_pod_that_runs_without_a_claim_is_an_event(
+    node: Path, kubeconfig: Path, admin: ApiClient
+) -> None:
+    """As after a reboot, a claim is allocated but not prepared, and its pod counts as running."""
+    add(admin, "after-reboot", ("gpu-0", 30, 4))
+    admin.create(PODS, make_manifest("bare", (30, 4)))
+    admin.create(PODS, make_manifest("waits", (30, 4)))
+    for name in ("after-reboot", "bare"):
+        admin.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running"}})
+    with agent_of(node, kubeconfig) as _:
+        eventually(lambda: ("GPUNotClaimed", "Pod", "bare") in events(admin), "the Event")
+        assert {name for reason, _, name in events(admin) if reason == "GPUNotClaimed"} == {"bare"}

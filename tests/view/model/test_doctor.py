@@ -314,6 +314,8 @@ TROUBLES: dict[str, dict[str, object]] = {
     "cards warning: the edited cards file cannot be used, the one before applies": {
         "agents": {"n1": agent(cards_file_problem=1)}
     },
+    "allocatable error: the agent cannot write its cards' counts to the node: GPU pods are refused "
+    "or wait": {"agents": {"n1": agent(counts_problem=1)}},
     "allocatable error: the agent has not written its inventory of cards": {
         "nodes": [node(inventory=None)]
     },

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.claims import CLAIM, named_template, read_pod_claim, template_name
+from contract.claims import CLAIM, MODE_LABEL, named_template, read_pod_claim, template_name
 from contract.names import Names
 from tests.examples import any_json, share
 from tests.webhook.admission.building import Json, applied, decide, no_stamp, review_of
@@ -266,3 +266,69 @@ def test_a_workload_is_told_of_a_claim_that_its_pods_lose() -> None:
     target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
     decision = validate_workload(review_of(target, workload), names=NAMES, options=ON)
     assert decision.warnings == ("claim x: dropped, the pod requests no GPU",)
+
+
+# --- --claims away --------------------------------------------------------------------
+
+AWAY = AdmissionOptions(claims=Claims.AWAY)
+_NOT_IN = {"key": MODE_LABEL, "operator": "NotIn", "values": ["dra"]}
+_ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+_NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+
+
+def _required(*terms: Json) -> Json:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "terms"),
+    [
+        (None, [{"matchExpressions": [_NOT_IN]}]),
+        ({"nodeAffinity": None}, [{"matchExpressions": [_NOT_IN]}]),
+        (
+            {"nodeAffinity": _required({"matchExpressions": [_ZONE]}, _NAMED)},
+            [{"matchExpressions": [_ZONE, _NOT_IN]}, {**_NAMED, "matchExpressions": [_NOT_IN]}],
+        ),
+        # A term without any requirement matches no node, and must not begin to match some.
+        (
+            {"nodeAffinity": _required({}, {"matchExpressions": [_NOT_IN]})},
+            [{}, {"matchExpressions": [_NOT_IN]}],
+        ),
+    ],
+)
+def test_away_keeps_gpu_pods_off_nodes_that_serve_claims(
+    affinity: Json | None, terms: list[Json]
+) -> None:
+    given = pod(container("a"), affinity=affinity)
+    found = created(given, AWAY)
+    assert found["spec"]["affinity"]["nodeAffinity"] == _required(*terms)
+    assert created(found, AWAY)["spec"] == found["spec"]
+    assert claims_of(found) == (None, [None])
+
+
+def test_away_keeps_the_rest_of_an_affinity_and_leaves_pods_without_gpus_alone() -> None:
+    others: Json = {
+        "podAffinity": {"a": 1},
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]},
+    }
+    found = created(pod(container("a"), affinity=others), AWAY)["spec"]["affinity"]
+    assert found["podAffinity"] == others["podAffinity"]
+    assert found["nodeAffinity"] == {
+        **others["nodeAffinity"],
+        **_required({"matchExpressions": [_NOT_IN]}),
+    }
+    assert "affinity" not in created(pod(container("a", {})), AWAY)["spec"]
+
+
+def test_away_drops_a_copied_claim() -> None:
+    copied = {"name": CLAIM, "resourceClaimTemplateName": OURS}
+    given = pod(container("a", None, {"name": CLAIM, "request": "a"}), claims=[copied])
+    assert claims_of(created(given, AWAY)) == (None, [None])
+    without = pod(container("a", {}, {"name": CLAIM, "request": "a"}), claims=[copied])
+    assert claims_of(created(without, AWAY)) == (None, [None])
+
+
+@settings(max_examples=share(40), deadline=None)
+@given(any_json("affinity", "nodeAffinity", "nodeSelectorTerms", "matchExpressions"))
+def test_away_reads_any_affinity(hostile: Any) -> None:
+    decide(pod(container("a"), affinity=hostile), AWAY)

@@ -226,6 +226,9 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
     """Compare the allocatable amounts of each node with its available cards."""
     found, names = FindingsByText(), Names(facts.domain)
+    text = "the agent cannot write its cards' counts to the node: GPU pods are refused or wait"
+    unwritten = _nodes_with(facts.agents, f"{_AGENT}counts_problem")
+    found.add(Level.ERROR, unwritten, text, _NOTHING_OFFERED)
     for node in require(facts.nodes):
         name, problem = node.node.name, node.node.problem
         programs = _programs_on(facts, node, AGENT, PROXY)

@@ -1,0 +1,33 @@
+"""Reports pods that run with GPU limits and without a claim, where claims give out the cards."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from agent.kubernetes_api.events import EventSubject, Notice
+from placement.pods import PodId, PodInfo
+
+log = logging.getLogger(__name__)
+
+_REASON = "GPUNotClaimed"
+_TEXT = (
+    "the pod runs with GPU limits but without a resource claim: it has no card, or one that is "
+    "not counted. Delete it, so that it is created again with a claim (webhook --claims on)"
+)
+
+
+class UnclaimedPods:
+    """Logs each such pod once, and sends an Event on it."""
+
+    def __init__(self, send_event: Callable[[Notice], None]) -> None:
+        """Start without any."""
+        self._send_event = send_event
+        self._reported: frozenset[PodId] = frozenset()
+
+    def report(self, pods: Iterable[PodInfo]) -> None:
+        """Report those of *pods* that were not reported at the last call."""
+        found = frozenset(each.id for each in pods)
+        for pod in sorted(found - self._reported):
+            log.warning("runs without a claim", extra={"pod": str(pod)})
+            subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
+            self._send_event(Notice(subject, _REASON, _TEXT))
+        self._reported = found

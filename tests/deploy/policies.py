@@ -44,9 +44,8 @@ class Update:
         user: Json = {"username": self.user}
         if self.node is not None:
             user["extra"] = {"authentication.kubernetes.io/node-name": [self.node]}
-        new, old = self.new, self.old or None
-        if self.operation == "DELETE":
-            new, old = None, self.new
+        deleted = self.operation == "DELETE"
+        new, old = (None, self.new) if deleted else (self.new, self.old or None)
         request: Json = {"userInfo": user, "operation": self.operation}
         if self.subresource:  # an API server leaves out what is empty
             request["subResource"] = self.subresource

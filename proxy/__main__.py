@@ -90,7 +90,11 @@ def main(  # noqa: PLR0913 -- the options of a command line
         pages = {
             "/healthz": probe(proxy.liveness_problem),
             "/readyz": probe(proxy.readiness_problem),
-            "/metrics": metrics(ProxyMetrics(proxy.endpoints, lambda: proxy.registration.refused)),
+            "/metrics": metrics(
+                ProxyMetrics(
+                    proxy.endpoints, proxy.drivers.found, lambda: proxy.registration.refused
+                )
+            ),
         }
         server = StatusServer(http_host, http_port, pages, slow=["/metrics"])
     except OSError as error:

@@ -8,19 +8,16 @@ sent again. The kubelet admits one pod at a time and waits for a response withou
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Mapping
 
 from proxy.errors import Code, RpcFailed
 from proxy.resource import ConnectedPlugin, ProxiedResource
+from proxy.waits import MOST_CALLS, CallWaits
 
 log = logging.getLogger(__name__)
 
-MOST_CALLS = 512
-"""Most calls of one resource at a time: more than a node has pods."""
 SETTLE_SECONDS = 2.0
 """Longest wait for the end of a plugin's stream: it may come after the end of its calls."""
-_RECENT_SECONDS = 60.0
 
 _BROKEN = frozenset({Code.UNAVAILABLE, Code.CANCELLED})
 """Status of a call if its plugin ends. A running plugin may return these as well."""
@@ -34,19 +31,21 @@ class ProxiedCalls:
     Attributes:
         under_way: number of calls in progress.
         repeated: number of calls that were sent again because their plugin had ended.
+        unanswered: number of calls that ended without a plugin's response.
         held: number of calls that wait for :meth:`release` while the kubelet admits a pod.
+        waits: the calls that wait for a plugin.
     """
 
     def __init__(self, resource: ProxiedResource) -> None:
         """Forward calls to the plugins of *resource*."""
         self.under_way = 0
         self.repeated = 0
+        self.unanswered = 0
         self.held = 0
+        self.waits = CallWaits()
         self._open = asyncio.Event()
         self._open.set()
         self._resource = resource
-        self._waiting: dict[object, float] = {}
-        self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
 
     async def call(self, method: str, request: bytes, _metadata: Mapping[str, str]) -> bytes:
         """Forward a call; wait for a plugin and send it again until patience is over.
@@ -99,13 +98,15 @@ class ProxiedCalls:
                     return await plugin.call(method, request)
             except TimeoutError as error:
                 await self._resource.check_silent(plugin)
-                raise RpcFailed(
-                    Code.UNAVAILABLE,
+                raise self._without_response(
                     f"the device plugin of {self._resource.name} has not responded to {method} "
                     f"within {self._resource.patience:g} s",
                 ) from error
             except RpcFailed as failure:
-                if not await self._plugin_has_ended(plugin, failure) or time.monotonic() > until:
+                if not await self._plugin_has_ended(plugin, failure):
+                    raise
+                if time.monotonic() > until:
+                    self.unanswered += 1
                     raise
                 self.repeated += 1
                 self._resource.log("call sent again", plugin, call=method, reason=str(failure))
@@ -116,27 +117,24 @@ class ProxiedCalls:
         Raises:
             RpcFailed: no plugin has connected in time.
         """
-        if not self._waiting and not self._resource.roster.given_up:
-            log.warning("calls wait for a plugin", extra={"resource": self._resource.name})
-        token, began = object(), time.monotonic()
-        self._waiting[token] = began
-        try:
-            await self._resource.until(
-                lambda: self._resource.roster.serving is not None or self._resource.roster.given_up,
-                within,
-            )
-        finally:
-            del self._waiting[token]
-            now = time.monotonic()
-            self._waited.append((now, now - began))
         resource = self._resource
+        if not self.waits.waiting and not resource.roster.given_up:
+            log.warning("calls wait for a plugin", extra={"resource": resource.name})
+        with self.waits.wait():
+            await resource.until(
+                lambda: resource.roster.serving is not None or resource.roster.given_up, within
+            )
         if resource.roster.serving is None:
             text = f"the device plugin of {resource.name} "
             if resource.roster.given_up:
                 text += f"has been unavailable for more than {resource.patience:g} s"
             else:  # for less, but the call was sent to an earlier plugin before
                 text += f"is unavailable, and the call has taken {resource.patience:g} s"
-            raise RpcFailed(Code.UNAVAILABLE, text)
+            raise self._without_response(text)
+
+    def _without_response(self, text: str) -> RpcFailed:
+        self.unanswered += 1
+        return RpcFailed(Code.UNAVAILABLE, text)
 
     async def _plugin_has_ended(self, plugin: ConnectedPlugin, failure: RpcFailed) -> bool:
         """Return whether a call failed because its plugin ended, not by the plugin's response."""
@@ -147,15 +145,3 @@ class ProxiedCalls:
         if failure.code in _BROKEN:
             return await self._resource.until(has_ended, SETTLE_SECONDS) or not plugin.connected
         return failure.code in _AMBIGUOUS and plugin.ended.is_set()
-
-    @property
-    def waiting(self) -> int:
-        """The number of calls that wait for a plugin."""
-        return len(self._waiting)
-
-    def longest_wait(self) -> float:
-        """Return the longest wait of a call now or within the last minute, in seconds."""
-        now = time.monotonic()
-        recent = (waited for end, waited in tuple(self._waited) if now - end < _RECENT_SECONDS)
-        current = (now - since for since in tuple(self._waiting.values()))
-        return max((*recent, *current), default=0.0)

@@ -25,6 +25,7 @@ from common.kubelet_api import pluginregistration_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
 from proxy.folder import Identity, has_no_listener, identity
 from proxy.registration import check_endpoint
+from proxy.waits import CallWaits
 from proxy.wire import GrpcPeer, GrpcServer
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,9 @@ class ProxiedDriver:
     Attributes:
         name: the driver's name.
         repeated: number of calls that were sent again.
+        unanswered: number of calls that ended without an instance's response.
+        waits: the calls that wait for an instance.
+        given_up: whether the kubelet has lost the driver, because there is no instance.
         status: the kubelet's ``RegistrationStatus``; ``None`` before the first.
         problem: why there is no registration with the kubelet; empty if there is one.
     """
@@ -85,6 +89,9 @@ class ProxiedDriver:
         """
         self.name = info.name
         self.repeated = 0
+        self.unanswered = 0
+        self.waits = CallWaits()
+        self.given_up = False
         self.status: bytes | None = None
         self.problem = ""
         self._info = info
@@ -99,6 +106,17 @@ class ProxiedDriver:
     def _serving(self) -> _Instance | None:
         """The newest instance that has not ended."""
         return next((each for each in reversed(self._instances) if not each.has_ended), None)
+
+    @property
+    def connected(self) -> int:
+        """The number of instances."""
+        return len(self._instances)
+
+    @property
+    def registered(self) -> bool:
+        """Whether the kubelet has registered the driver."""
+        status = api.RegistrationStatus.FromString(self.status or b"")
+        return bool(status.plugin_registered)
 
     @property
     def awaits_kubelet(self) -> bool:
@@ -123,6 +141,7 @@ class ProxiedDriver:
         now = time.monotonic()
         if self._instances:
             self._served_at = now
+            self.given_up = False
             if not (self._servers and all(each.socket.exists() for each in self._servers)):
                 await self._serve()
         elif self._servers and now - self._served_at > self._patience:
@@ -130,6 +149,7 @@ class ProxiedDriver:
                 "driver given up",
                 extra={"driver": self.name, "patience_seconds": self._patience},
             )
+            self.given_up = True
             await self.stop()
 
     async def stop(self) -> None:
@@ -205,8 +225,7 @@ class ProxiedDriver:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 while True:
                     if (instance := self._serving) is None:
-                        await asyncio.sleep(_POLL_SECONDS)
-                        continue
+                        instance = await self._wait_for_instance()
                     try:
                         return await instance.peer.call(f"/{_CLAIMS}/{method}", request)
                     except RpcFailed as failure:
@@ -221,10 +240,18 @@ class ProxiedDriver:
                             extra={"driver": self.name, "call": method, "reason": str(failure)},
                         )
         except TimeoutError as error:
+            self.unanswered += 1
             waited = time.monotonic() - began
             raise RpcFailed(
                 Code.UNAVAILABLE, f"driver {self.name} has not responded within {waited:.0f} s"
             ) from error
+
+    async def _wait_for_instance(self) -> _Instance:
+        with self.waits.wait():
+            # Sockets of instances are found by looking, so there is no event to wait for.
+            while (instance := self._serving) is None:  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_SECONDS)
+        return instance
 
 
 class Drivers:

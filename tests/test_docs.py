@@ -306,7 +306,7 @@ def exported() -> dict[str, set[str]]:
     for program, text in (
         ("agent", AgentMetrics().render().decode()),
         ("claims", claims.render().decode()),
-        ("proxy", generate_latest(ProxyMetrics({}, lambda: 0)).decode()),
+        ("proxy", generate_latest(ProxyMetrics({}, {}, lambda: 0)).decode()),
         ("scheduler", extender.render().decode()),
         ("view", page.render().decode()),
         ("webhook", WebhookMetrics().render().decode()),

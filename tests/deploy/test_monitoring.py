@@ -10,9 +10,14 @@ import pytest
 from prometheus_client import generate_latest
 
 from agent.observability.metrics import Metrics as AgentMetrics
+from claims.metrics import Metrics as ClaimsMetrics
+from claims.program import export_gauges
+from claims.state import TemplateState
+from contract.names import Names
 from proxy.metrics import ProxyMetrics
 from scheduler.metrics import Metrics as SchedulerMetrics
-from tests.deploy.manifests import DEPLOY, base, find, read_yaml, selects
+from tests.deploy.kustomize import build_components
+from tests.deploy.manifests import DEPLOY, find, read_yaml, selects
 from webhook.metrics import Metrics as WebhookMetrics
 
 FOLDER = DEPLOY / "components" / "monitoring"
@@ -40,8 +45,11 @@ def _exported() -> dict[str, str]:
     found: dict[str, str] = {}
     scheduler = SchedulerMetrics()
     scheduler.export("leader", "As server.py has it.", lambda: 1.0)
-    proxy = generate_latest(ProxyMetrics({}, lambda: 0))
-    for text in (AgentMetrics().render(), WebhookMetrics().render(), scheduler.render(), proxy):
+    claims = ClaimsMetrics()
+    export_gauges(claims, TemplateState(Names()), in_step=lambda: True)
+    proxy = generate_latest(ProxyMetrics({}, {}, lambda: 0))
+    programs = (AgentMetrics(), WebhookMetrics(), scheduler, claims)
+    for text in (*(each.render() for each in programs), proxy):
         for family in prometheus_client.parser.text_string_to_metric_families(text.decode()):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             for suffix in suffixes.get(family.type, ("",)):
@@ -68,8 +76,8 @@ def test_every_metric_that_is_asked_for_is_exported_and_what_only_grows_is_a_rat
 
 def test_counters_of_alerts_exist_before_their_first_event() -> None:
     """``increase`` sees nothing of a series that begins after 137 refusals within a scrape."""
-    rendered = (AgentMetrics().render(), WebhookMetrics().render(), SchedulerMetrics().render())
-    there = {line.split("{")[0].split()[0] for text in rendered for line in _samples(text)}
+    programs = (AgentMetrics(), WebhookMetrics(), SchedulerMetrics(), ClaimsMetrics())
+    there = {line.split("{")[0].split()[0] for each in programs for line in _samples(each.render())}
     alerts = " ".join(each["expr"] for each in RULES["spec"]["groups"][0]["rules"])
     assert set(re.findall(r"increase\((gpu_turnstile_\w+)", alerts)) <= there
 
@@ -97,7 +105,7 @@ def test_cordoned_cards_are_listed_beside_unhealthy_ones() -> None:
 
 
 def test_what_is_scraped_is_there() -> None:
-    objects, scrapes = base(), read_yaml(FOLDER / "scrape.yaml")
+    objects, scrapes = build_components("dra"), read_yaml(FOLDER / "scrape.yaml")
     monitor = find(scrapes, "ServiceMonitor", "gpu-turnstile-webhook")
     services = [
         each
@@ -111,15 +119,21 @@ def test_what_is_scraped_is_there() -> None:
     assert endpoint["port"] in [each["name"] for each in service["spec"]["ports"]]
     name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
     assert endpoint["tlsConfig"]["serverName"] == f"{name}.{namespace}.svc"
-    for program in ("agent", "proxy"):
-        pod = find(objects, "DaemonSet", f"gpu-turnstile-{program}")["spec"]["template"]
-        pods = find(scrapes, "PodMonitor", f"gpu-turnstile-{program}")["spec"]
-        assert selects(pods["selector"], pod["metadata"]["labels"])
-        ports = [each["name"] for each in pod["spec"]["containers"][0]["ports"]]
-        (scrape,) = pods["podMetricsEndpoints"]
-        assert scrape["port"] in ports
-        (label,) = scrape["relabelings"]
-        assert label["targetLabel"] == "node"
+    for program, kind, sets in (
+        ("agent", "DaemonSet", ("agent", "agent-dra")),
+        ("proxy", "DaemonSet", ("proxy", "proxy-dra")),
+        ("claims", "Deployment", ("claims",)),
+    ):
+        monitor = find(scrapes, "PodMonitor", f"gpu-turnstile-{program}")
+        (scrape,) = monitor["spec"]["podMetricsEndpoints"]
+        for each in sets:
+            found = find(objects, kind, f"gpu-turnstile-{each}")
+            assert monitor["metadata"]["namespace"] == found["metadata"]["namespace"]
+            pod = found["spec"]["template"]
+            assert selects(monitor["spec"]["selector"], pod["metadata"]["labels"])
+            assert scrape["port"] in [it["name"] for it in pod["spec"]["containers"][0]["ports"]]
+        labels = [it["targetLabel"] for it in scrape.get("relabelings", ())]
+        assert labels == (["node"] if kind == "DaemonSet" else [])
         # Gauges of containers have labels that Prometheus sets as well.
         assert scrape.get("honorLabels", False) == (program == "agent")
 
@@ -127,13 +141,28 @@ def test_what_is_scraped_is_there() -> None:
 def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_by() -> None:
     # The operator names the job of a PodMonitor so, kube-state-metrics a DaemonSet.
     monitor = find(read_yaml(FOLDER / "scrape.yaml"), "PodMonitor", "gpu-turnstile-agent")
-    agents = find(base(), "DaemonSet", "gpu-turnstile-agent")
+    objects = build_components("dra")
+    agents = find(objects, "DaemonSet", "gpu-turnstile-agent")
     rules = {each["alert"]: each["expr"] for each in RULES["spec"]["groups"][0]["rules"]}
     namespace, name = monitor["metadata"]["namespace"], monitor["metadata"]["name"]
     assert f'{{job="{namespace}/{name}"}}' in rules["GPUTurnstileAgentDown"]
     namespace = agents["metadata"]["namespace"]
-    counted = f'{{namespace="{namespace}",daemonset=~"gpu-turnstile-(agent|proxy)"}}'
-    assert counted in rules["GPUTurnstileAgentMissing"]
+    sets = [each["metadata"] for each in objects if each["kind"] == "DaemonSet"]
+    assert {each["namespace"] for each in sets} == {namespace}
+    for alert, counted in (
+        ("GPUTurnstileAgentMissing", {each["name"] for each in sets}),
+        ("GPUTurnstileAgentUpdateHangs", {"gpu-turnstile-agent", "gpu-turnstile-agent-dra"}),
+    ):
+        chosen = set(re.findall(r'{namespace="([^"]+)",daemonset=~"([^"]+)"}', rules[alert]))
+        ((where, names),) = chosen
+        assert where == namespace
+        assert {each["name"] for each in sets if re.fullmatch(names, each["name"])} == counted
+    claims = find(objects, "Deployment", "gpu-turnstile-claims")["metadata"]
+    for where, kind, name in (
+        (namespace, "daemonset", "gpu-turnstile-agent-dra"),
+        (claims["namespace"], "deployment", claims["name"]),
+    ):
+        assert f'{{namespace="{where}",{kind}="{name}"}}' in rules["GPUTurnstileClaimsDown"]
     for alert, folder, name in (
         ("GPUTurnstileSchedulerDown", "scheduler-extender", "gpu-turnstile-scheduler"),
         ("GPUTurnstileKubeSchedulerDown", "scheduler-own", "gpu-turnstile-kube-scheduler"),

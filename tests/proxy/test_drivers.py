@@ -1,5 +1,6 @@
 """Drivers for Dynamic Resource Allocation behind the proxy, over real sockets."""
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from common.kubelet_api import dra_pb2 as api
 from common.kubelet_api import dra_pb2_grpc as rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
 from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
+from proxy import drivers as proxy_drivers
+from proxy.metrics import ProxyMetrics, metrics
 from tests.proxy.site import Site, wait
 
 DRIVER = "gpu.example.com"
@@ -99,6 +102,17 @@ class DriverSite(Site):
             yield prepare
 
 
+def figures(site: DriverSite) -> dict[str, float]:
+    """Return the proxy's metrics of the driver."""
+    page = metrics(ProxyMetrics(site.proxy.endpoints, site.proxy.drivers.found, lambda: 0))
+    found = re.findall(
+        rf'^gpu_turnstile_proxy_(\w+){{resource="{DRIVER}"}} (\S+)$',
+        page()[2].decode(),
+        re.MULTILINE,
+    )
+    return {name: float(value) for name, value in found}
+
+
 @pytest.fixture
 def site(folder: Path) -> Iterator[DriverSite]:
     (folder / "plugins_registry").mkdir()
@@ -135,12 +149,44 @@ def test_a_driver_that_is_away_for_patience_is_not_registered_any_more(folder: P
     with DriverSite(folder, patience=0.5) as site:
         first = Driver(site.plugin_dir, "first")
         (info,) = {site.register().endpoint}
+        assert (figures(site)["kubelet_registered"], figures(site)["given_up"]) == (1, 0)
         first.end()
         wait("the kubelet may know", lambda: not site.sockets)
+        assert (figures(site)["kubelet_registered"], figures(site)["given_up"]) == (0, 1)
         second = Driver(site.plugin_dir, "second")
         assert site.register().endpoint != info
         wait("the next is told", lambda: second.registered)
+        assert (figures(site)["kubelet_registered"], figures(site)["given_up"]) == (1, 0)
         second.end()
+
+
+def test_metrics_show_calls_that_wait_and_that_are_lost(
+    site: DriverSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Driver(site.plugin_dir, "first")
+    with site.calls() as prepare, ThreadPoolExecutor(1) as pool:
+        assert figures(site) == {
+            "connected_plugins": 1,
+            "waiting_calls": 0,
+            "longest_wait_seconds": 0,
+            "kubelet_registered": 1,
+            "given_up": 0,
+            "asked_again_calls_total": 0,
+            "unanswered_calls_total": 0,
+        }
+        first.end()
+        call = pool.submit(prepare, "a")
+        wait("it waits", lambda: figures(site)["waiting_calls"] == 1)
+        second = Driver(site.plugin_dir, "second")
+        assert call.result() == "second"
+        found = figures(site)
+        assert (found["waiting_calls"], found["unanswered_calls_total"]) == (0, 0)
+        assert found["longest_wait_seconds"] > 0
+        second.end()
+        monkeypatch.setattr(proxy_drivers, "_ANSWER_SECONDS", 0.2)
+        with pytest.raises(grpc.RpcError, match="has not responded within 0 s"):
+            prepare("a")
+        assert figures(site)["unanswered_calls_total"] == 1
 
 
 def test_only_drivers_are_registered(site: DriverSite) -> None:

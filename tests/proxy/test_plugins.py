@@ -92,13 +92,13 @@ def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None
     for each in threads:
         each.start()
     calls = running.proxy.endpoints[RESOURCE].calls
-    wait("all wait", lambda: calls.waiting == 20)
+    wait("all wait", lambda: calls.waits.waiting == 20)
     plugin("b").register()
     for each in threads:
         each.join()
 
     assert names == ["b"] * 20
-    assert 0 < calls.longest_wait() < PATIENCE
+    assert 0 < calls.waits.longest() < PATIENCE
 
 
 def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site, plugin: MakePlugin) -> None:
@@ -269,7 +269,7 @@ def test_no_more_calls_are_kept_than_a_bound(
     threads = [threading.Thread(target=_by, args=(running,)) for _ in range(2)]
     for each in threads:
         each.start()
-    wait("both wait", lambda: running.proxy.endpoints[RESOURCE].calls.waiting == 2)
+    wait("both wait", lambda: running.proxy.endpoints[RESOURCE].calls.waits.waiting == 2)
 
     with pytest.raises(
         PluginCallFailed, match=r"ResourceExhausted desc = 2 calls for example.com/widget"

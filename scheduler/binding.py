@@ -21,7 +21,7 @@ from placement.pods import PodInfo, read_pod
 from placement.scoring import Policy
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
-from scheduler.state import State
+from scheduler.state import State, read_undecided
 
 _LOOKUPS = 3
 _LOOKUP_PAUSE_SECONDS = 0.2
@@ -72,7 +72,7 @@ class Binder:
         """Bind a pod.
 
         Returns:
-            The chosen cards, for the log; empty if the pod requests none.
+            The chosen cards, for the log; empty if none are chosen here.
 
         Raises:
             BindError: the pod is not bound, or it is unknown whether it is; kube-scheduler tries
@@ -124,14 +124,16 @@ class Binder:
         """Get a pod that the watch has not shown.
 
         Returns:
-            The pod; ``None`` if it requests no GPU; text if it is already bound to the node.
+            The pod; ``None`` if no cards are chosen for it here; text if it is already bound to the
+            node.
         """
         try:
-            pod = await self._get(args)
+            obj = await self._get(args)
         except (Rejected, Unavailable, Gone) as error:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
-        if pod is None:
+        if obj is None:
             raise self._error("gone", f"the pod with UID {args.uid} is gone")
+        pod = read_pod(obj, self.names)
         if pod.terminal:
             raise self._error("gone", "the pod has ended")
         if pod.node == args.node:
@@ -139,14 +141,12 @@ class Binder:
             return "already bound to this node"
         if pod.node:
             raise self._error("elsewhere", f"the pod is already bound to {pod.node}")
-        return pod if pod.demand else None
+        return read_undecided(obj, self.names)
 
-    async def _get(self, args: BindingArgs) -> PodInfo | None:
+    async def _get(self, args: BindingArgs) -> Json | None:
         """Get the pod; ``None`` if it is gone, or if another pod has its name."""
         obj = await self.api.get_pod(args.namespace, args.name)
-        if obj is None or obj["metadata"].get("uid") != args.uid:
-            return None
-        return read_pod(obj, self.names)
+        return obj if obj is not None and obj["metadata"].get("uid") == args.uid else None
 
     def _assume(self, pod: PodInfo, node: str) -> dict[str, tuple[int, ...]]:
         """Choose cards, count the pod on the node, and return its card indices by container."""
@@ -189,12 +189,13 @@ class Binder:
             if attempt:
                 await self.wait(_LOOKUP_PAUSE_SECONDS)
             try:
-                pod = await self._get(args)
+                obj = await self._get(args)
             except (Rejected, Unavailable, Gone):
                 continue
-            if pod is None:
+            if obj is None:
                 self.state.drop_pod(args.uid)
                 raise self._error("gone", f"the pod with UID {args.uid} is gone: {why}")
+            pod = read_pod(obj, self.names)
             if pod.node == args.node:
                 self.state.confirm_binding(args.uid, args.node)
                 self.on_result("found")

@@ -86,7 +86,7 @@ class Decisions:
         """Return the *nodes* on which a pod fits.
 
         Args:
-            pod: the pod; ``None`` if it requests no GPU: it fits on all nodes.
+            pod: the pod; ``None`` if no cards are chosen for it here: it fits on all nodes.
             nodes: names of the nodes.
             objects: the node objects, if the request has whole nodes.
         """

@@ -13,7 +13,6 @@ from http import HTTPStatus
 from common.serving.app import JSON, TEXT, HttpResponse
 from common.serving.errors import BadRequest
 from contract.names import Names
-from placement.pods import read_gpu_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BindError
@@ -26,6 +25,7 @@ from scheduler.protocol import (
     encode_filtered,
     encode_scores,
 )
+from scheduler.state import read_undecided
 
 INTERNAL = "internal error, see the log of the scheduler extender"
 NOT_IN_STEP = "not ready yet: nodes and pods are being listed"
@@ -106,7 +106,7 @@ class ExtenderHandler:
 
     def _filter(self, body: bytes) -> bytes:
         args = decode_args(body)
-        pod = read_gpu_pod(args.pod, self.names)
+        pod = read_undecided(args.pod, self.names)
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
         found = self.decisions.filter(pod, args.names, args.nodes)
@@ -115,7 +115,7 @@ class ExtenderHandler:
 
     def _prioritize(self, body: bytes) -> bytes:
         args = decode_args(body)
-        pod = read_gpu_pod(args.pod, self.names)
+        pod = read_undecided(args.pod, self.names)
         return encode_scores(args.names, self.decisions.scores(pod, args.names, args.nodes))
 
     async def _bind(self, body: bytes) -> bytes:

@@ -11,11 +11,21 @@ from collections.abc import Set as AbstractSet
 from itertools import takewhile
 from typing import Any
 
+from contract.claims import named_template
 from contract.names import Names
 from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
+
+
+def read_undecided(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
+    """Read a pod whose cards the extender chooses.
+
+    ``None`` if it requests no GPU, or has a claim: kube-scheduler itself chooses the cards of
+    claims, and only the agent's annotation shows them.
+    """
+    return None if named_template(obj) else read_gpu_pod(obj, names)
 
 
 class State:
@@ -121,7 +131,7 @@ class State:
                 self.drop_pod(uid)
             elif pod.node:
                 self._put_bound(pod)
-            else:
+            elif not named_template(obj):
                 self._unbound[uid] = pod
 
     def drop_pod(self, uid: str) -> None:

@@ -82,7 +82,8 @@ class Settings:
     scheduler_name: str = setting(
         default="",
         parse=_name_of("scheduler"),
-        help="Scheduler for GPU pods that name none, or the default one. Empty: no change.",
+        help="Scheduler for GPU pods that name none, or the default one. Empty, or with "
+        "--claims on: no change.",
     )
     runtime_class: str = setting(
         default="",

@@ -60,7 +60,8 @@ def template(
     """Render the chart, offline."""
     file = chart.parent / "given.yaml"
     file.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
-    return run("template", "mine", str(chart), "--values", str(file), *more)
+    version = ("--kube-version", KUBE_SCHEDULER)  # helm's own depends on its age
+    return run("template", "mine", str(chart), "--values", str(file), *version, *more)
 
 
 def render(chart: Path, values: Mapping[str, Any], *more: str) -> list[Json]:

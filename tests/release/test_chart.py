@@ -202,6 +202,26 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("version", "served"),
+    [
+        ("v1.30.0", False),
+        ("v1.35.9-gke.1183000", False),
+        ("v1.36.0-rc.1", True),
+        ("v1.36.2-gke.1183000", True),
+        ("v1.37.0", True),
+    ],
+)
+def test_claims_need_a_cluster_that_has_them(version: str, served: bool, chart: Path) -> None:
+    done = template(chart, {"components": {"dra": True}}, "--kube-version", version)
+    assert (done.returncode == 0) == served, done.stderr
+    if not served:
+        text = f"components.dra: Forbidden: needs Kubernetes 1.36 or newer, this is {version} ("
+        assert text in done.stderr
+    plain = template(chart, {}, "--kube-version", version)
+    assert plain.returncode == 0, plain.stderr
+
+
+@pytest.mark.parametrize(
     ("values", "text"),
     [
         ({"enforcment": "vcuda"}, r"dditional propert\w+ '?enforcment'? (is )?not allowed"),
@@ -229,7 +249,13 @@ def test_an_impossible_value_is_refused_with_a_reason(values: Json, text: str, c
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"scheduling": "extender"}, {"components": {"try-out": True}}]
+    "values",
+    [
+        {},
+        {"scheduling": "extender"},
+        {"scheduling": "own", "components": {"dra": True}},
+        {"components": {"try-out": True}},
+    ],
 )
 def test_notes_end_with_a_command(values: Json, chart: Path) -> None:
     file = chart.parent / "notes.yaml"

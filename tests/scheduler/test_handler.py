@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.serving.app import VERIFIED
+from contract.claims import CLAIM
 from placement.scoring import Policy
 from scheduler import app as module
 from scheduler.app import create_app
@@ -97,6 +98,25 @@ def test_a_pod_is_filtered_prioritized_and_bound(stage: Stage) -> None:
     assert stage.count('nodes_total{decision="fits"}') == 1
     assert stage.count('nodes_total{decision="full"}') == 2
     assert stage.count('request_duration_seconds_count{verb="filter"}') == 1
+
+
+def test_a_pod_with_a_claim_is_left_to_kube_scheduler(stage: Stage) -> None:
+    """Its cards are those of its claim, not those that the extender would choose."""
+    pod = make_pod("a", (60, 4))
+    template = f"gpu-turnstile-{'0' * 16}"
+    pod["spec"]["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": template}]
+    stage.state.put_pod(make_pod("b", (50, 4), node="n2", annotations=hint("0")))
+    stage.state.put_pod(pod)
+    stage.api.pods["a"] = pod
+    args = {**ARGS, "Pod": pod}
+    found = stage.post("filter", args)
+    assert found["NodeNames"] == args["NodeNames"]
+    assert (found["FailedNodes"], found["FailedAndUnresolvableNodes"]) == ({}, {})
+    assert {each["Score"] for each in stage.post("prioritize", args)} == {0}
+    assert stage.post("bind", BINDING) == {"Error": ""}
+    assert stage.api.pods["a"]["spec"]["nodeName"] == "n2"
+    assert not [each for each in pod["metadata"]["annotations"] if "predicate-gpu-idx" in each]
+    assert stage.state.assumed == 0
 
 
 def test_halves_of_two_cards_go_where_two_cards_have_room(stage: Stage) -> None:

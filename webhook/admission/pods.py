@@ -106,7 +106,13 @@ def decide_pod(
             *patch_annotations(pod.get("metadata"), {**changes, **translated.changes}),
             *translated.patch,
             *adjusted.patch,
-            *choose_scheduler(translated.pod["spec"], options.scheduler_name),
+            # Kube-scheduler chooses the cards of claims. A second one would not see its choices in
+            # time, and the extender does not decide about them.
+            *(
+                choose_scheduler(translated.pod["spec"], options.scheduler_name)
+                if claims is not Claims.ON
+                else ()
+            ),
             *choose_runtime_class(pod["spec"], options.runtime_class),
             *(_add_claim(adjusted.pod, demand, names) if claims is Claims.ON else ()),
             *(keep_away(pod["spec"]) if claims is Claims.AWAY else ()),

@@ -85,6 +85,17 @@ def test_without_the_option_no_claim_is_added_or_refused() -> None:
     assert decide(copy, AdmissionOptions()).patch == ()
 
 
+@pytest.mark.parametrize(
+    ("claims", "expected"), [(Claims.ON, None), (Claims.AWAY, "theirs"), (Claims.OFF, "theirs")]
+)
+def test_a_pod_with_a_claim_stays_with_the_clusters_scheduler(
+    claims: Claims, expected: str | None
+) -> None:
+    """Of two schedulers neither would know which devices the other one is about to allocate."""
+    options = AdmissionOptions(claims=claims, scheduler_name="theirs")
+    assert created(pod(container("a")), options)["spec"].get("schedulerName") == expected
+
+
 def test_claims_of_the_author_stay() -> None:
     net = {"name": "net", "resourceClaimName": "nic"}
     given = pod(container("a", SHARE, {"name": "net"}), container("b", {}, {"name": "net"}))

@@ -7,6 +7,10 @@ call that an instance leaves unanswered is sent again: a driver must prepare a p
 
 A kubelet deletes the ResourceSlices of a driver 30 s after it has lost it. So without an instance
 for ``patience``, the proxy stops listening for the kubelet as well.
+
+A kubelet calls the newest of several registrations, and closes the connection of one whose socket
+has gone (``DRAPluginManager`` in its ``pkg/kubelet/cm/dra/plugin``). So a proxy that ends waits for
+the calls in progress; if the next proxy is registered already, no call comes meanwhile.
 """
 
 import asyncio
@@ -69,6 +73,7 @@ class ProxiedDriver:
     Attributes:
         name: the driver's name.
         repeated: number of calls that were sent again.
+        under_way: number of calls in progress.
         unanswered: number of calls that ended without an instance's response.
         waits: the calls that wait for an instance.
         given_up: whether the kubelet has lost the driver, because there is no instance.
@@ -89,6 +94,7 @@ class ProxiedDriver:
         """
         self.name = info.name
         self.repeated = 0
+        self.under_way = 0
         self.unanswered = 0
         self.waits = CallWaits()
         self.given_up = False
@@ -215,7 +221,17 @@ class ProxiedDriver:
                     yield each
 
     async def _forward(self, method: str, request: bytes, _metadata: Mapping[str, str]) -> bytes:
-        """Forward a call, again if its instance has ended.
+        self.under_way += 1
+        try:
+            return await self._call(method, request)
+        except asyncio.CancelledError:  # by the kubelet's end, or the proxy's
+            self.unanswered += 1
+            raise
+        finally:
+            self.under_way -= 1
+
+    async def _call(self, method: str, request: bytes) -> bytes:
+        """Make a call, again if its instance has ended.
 
         Raises:
             RpcFailed: the instance's own error, or none has responded in time.
@@ -269,6 +285,7 @@ class Drivers:
         self._patience = patience
         self._known: set[Identity] = set()
         self._changed = asyncio.Event()
+        self._has_looked = False
 
     def check(self) -> None:
         """Check after a change of the folder, and from time to time."""
@@ -282,14 +299,22 @@ class Drivers:
             await self._find_new()
             for each in self.found.values():
                 await each.check()
+            self._has_looked = True
+
+    @property
+    def under_way(self) -> int:
+        """The number of calls in progress."""
+        return sum(each.under_way for each in self.found.values())
 
     async def stop(self) -> None:
-        """Stop serving the kubelet."""
+        """Stop serving the kubelet, which ends the calls in progress."""
         for each in self.found.values():
             await each.stop()
 
     def problem(self) -> str:
         """Return why a driver is not registered with the kubelet; empty if all are."""
+        if not self._has_looked:
+            return "drivers are not found yet"
         for each in tuple(self.found.values()):
             if each.awaits_kubelet:
                 reason = each.problem or "no kubelet is running"

@@ -205,7 +205,11 @@ class Proxy:
             for each in served:
                 each.calls.release()
         await _wait(
-            lambda: not any(each.calls.under_way for each in self.endpoints.values()), _END_SECONDS
+            lambda: (
+                not self.drivers.under_way
+                and not any(each.calls.under_way for each in self.endpoints.values())
+            ),
+            _END_SECONDS,
         )
         await self.registration.stop()
         await self.drivers.stop()

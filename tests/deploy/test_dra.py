@@ -49,16 +49,24 @@ def _denied(policy: str, update: Update) -> list[str]:
 # --- the agents -----------------------------------------------------------------------------
 
 
-def test_a_node_has_the_agent_and_the_proxy_of_its_label() -> None:
-    specs = pod_specs(_objects())
+@pytest.mark.parametrize("before", [(), ("try-out",), ("gpu-manager",)], ids="-".join)
+def test_a_node_has_the_agent_and_the_proxy_of_its_label(before: tuple[str, ...]) -> None:
+    specs = pod_specs(build_components(*before, "dra"))
     for name in (_PLUGIN, "DaemonSet/gpu-turnstile-proxy"):
         affinity = specs[name]["affinity"]["nodeAffinity"]
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         away = {"key": MODE, "operator": "NotIn", "values": ["dra"]}
         assert all(away in each["matchExpressions"] for each in terms)
     for name in (_DRA, _PROXY):
-        assert specs[name]["nodeSelector"] == {MODE: "dra"}
+        assert specs[name]["nodeSelector"][MODE] == "dra"
         assert "affinity" not in specs[name]
+
+
+def test_the_next_agent_and_the_next_proxy_start_beside_the_old_ones() -> None:
+    for each in (_DRA, _PROXY):
+        found = find(_objects(), "DaemonSet", each.partition("/")[2])["spec"]["updateStrategy"]
+        surge = {"maxSurge": 1, "maxUnavailable": 0}
+        assert found == {"type": "RollingUpdate", "rollingUpdate": surge}
 
 
 def test_the_proxy_has_the_kubelets_registry_and_finds_the_agent() -> None:

@@ -270,7 +270,9 @@ def test_an_agent_comes_only_where_gpu_manager_is_not() -> None:
 def test_the_try_out_runs_on_any_node_with_cards_that_the_agent_reads(tmp_path: Path) -> None:
     objects = build("overlays/try-out")
     spec = _agent(objects)
-    assert "affinity" not in spec
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    away = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
+    assert required["nodeSelectorTerms"] == [{"matchExpressions": [away]}]
     assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
     (cards,) = (each for each in objects if each["kind"] == "ConfigMap")
     (volume,) = (each for each in spec["volumes"] if each["name"] == "cards")

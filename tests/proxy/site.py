@@ -121,24 +121,39 @@ class Site:
             assert self.defect is None
 
     def start_proxy(self) -> None:
-        self.proxy = Proxy(self.kubelet_dir, self.plugin_dir, patience=self.patience)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
+        self._launch()
         wait("the proxy listens", lambda: not self.proxy.readiness_problem())
 
-    def stop_proxy(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self.proxy.stop)
-            self._thread.join(WITHIN)
+    def surge(self) -> Callable[[], Callable[[], None]]:
+        """Start the next proxy beside the old one; return the old one's :meth:`ask_to_end`."""
+        ask_old = self.ask_to_end
+        self._launch()
+        return ask_old
 
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self.proxy.run())
-        except Exception as error:  # noqa: BLE001 -- told at the end
-            self.defect = error
-        finally:
-            self._loop.close()
+    def stop_proxy(self) -> None:
+        self.ask_to_end()()
+
+    def _launch(self) -> None:
+        proxy = self.proxy = Proxy(self.kubelet_dir, self.plugin_dir, patience=self.patience)
+        loop = self._loop = asyncio.new_event_loop()
+
+        def run() -> None:
+            try:
+                loop.run_until_complete(proxy.run())
+            except Exception as error:  # noqa: BLE001 -- told at the end
+                self.defect = error
+            finally:
+                loop.close()
+
+        def ask_to_end() -> Callable[[], None]:
+            """Ask as SIGTERM does; the function waits for the end."""
+            if thread.is_alive():
+                loop.call_soon_threadsafe(proxy.stop)
+            return lambda: thread.join(WITHIN)
+
+        thread = self._thread = threading.Thread(target=run)
+        thread.start()
+        self.ask_to_end = ask_to_end
 
     def plugin(
         self, endpoint: str = "plugin.sock", kill_at: str = "", resource: str = RESOURCE

@@ -1,6 +1,7 @@
 """Drivers for Dynamic Resource Allocation behind the proxy, over real sockets."""
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from common.kubelet_api import pluginregistration_pb2 as registration
 from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
 from proxy import drivers as proxy_drivers
 from proxy.metrics import ProxyMetrics, metrics
-from tests.proxy.site import Site, wait
+from tests.proxy.site import WITHIN, Site, wait
 
 DRIVER = "gpu.example.com"
 
@@ -29,6 +30,9 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         self._socket = folder / f"{name}.sock"
         self._servers: list[grpc.Server] = []
         self.registered = False
+        self.calls = 0
+        self.responds = threading.Event()
+        self.responds.set()
         self._listen(self._socket, rpc.add_DRAPluginServicer_to_server)
         self._listen(
             folder / f"{name}-reg.sock", registration_rpc.add_RegistrationServicer_to_server
@@ -58,6 +62,8 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         return registration.RegistrationStatusResponse()
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self.calls += 1
+        assert self.responds.wait(WITHIN)
         if not request.claims:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no claims")
         response = api.NodePrepareResourcesResponse()
@@ -77,10 +83,11 @@ class DriverSite(Site):
     def sockets(self) -> list[Path]:
         return list(self.registry.iterdir())
 
-    def register(self) -> registration.PluginInfo:
+    def register(self, *known: Path) -> registration.PluginInfo:
         """Register the proxy, as a kubelet does; return what it says of itself."""
-        wait("a registration", lambda: len(self.sockets) == 1)
-        with grpc.insecure_channel(f"unix:{self.sockets[0]}") as channel:
+        wait("a registration", lambda: len({*self.sockets} - {*known}) == 1)
+        (socket,) = {*self.sockets} - {*known}
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
             stub = registration_rpc.RegistrationStub(channel)
             info: registration.PluginInfo = stub.GetInfo(registration.InfoRequest(), timeout=5)
             stub.NotifyRegistrationStatus(
@@ -89,9 +96,9 @@ class DriverSite(Site):
         return info
 
     @contextmanager
-    def calls(self) -> Iterator[Callable[..., str]]:
+    def calls(self, *known: Path) -> Iterator[Callable[..., str]]:
         """Connect as a kubelet; the function makes one call and returns who has responded."""
-        with grpc.insecure_channel(f"unix:{self.register().endpoint}") as channel:
+        with grpc.insecure_channel(f"unix:{self.register(*known).endpoint}") as channel:
             stub = rpc.DRAPluginStub(channel)
 
             def prepare(*uids: str) -> str:
@@ -216,4 +223,45 @@ def test_a_proxys_end_leaves_no_socket(site: DriverSite) -> None:
     site.register()
     site.stop_proxy()
     assert not site.sockets
+    driver.end()
+
+
+def test_a_proxy_ends_after_the_calls_in_progress(site: DriverSite) -> None:
+    driver = Driver(site.plugin_dir, "driver")
+    driver.responds.clear()
+    with site.calls() as prepare, ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(prepare, "a")]
+        wait("the driver is called", lambda: driver.calls == 1)
+        wait_for_end = site.ask_to_end()
+        calls.append(pool.submit(prepare, "b"))
+        wait("the driver is called again", lambda: driver.calls == 2)
+        assert site.sockets  # a kubelet that does not find it ends its calls
+        driver.responds.set()
+        assert [each.result() for each in calls] == ["driver", "driver"]
+        wait_for_end()
+    assert not site.sockets
+    driver.end()
+
+
+def test_with_the_next_proxy_beside_it_a_proxys_end_is_free(site: DriverSite) -> None:
+    """As in a rolling update: a kubelet calls the newest registration."""
+    driver = Driver(site.plugin_dir, "driver")
+    with site.calls() as by_old, ThreadPoolExecutor(2) as pool:
+        old = site.sockets
+        ask_old_to_end = site.surge()
+        assert site.proxy.readiness_problem()  # a rollout waits until the kubelet knows the new one
+        with site.calls(*old) as by_new:
+            wait("it is ready", lambda: not site.proxy.readiness_problem())
+            driver.responds.clear()
+            calls = [pool.submit(by_old, "a")]
+            wait("the driver is called", lambda: driver.calls == 1)
+            wait_for_end = ask_old_to_end()
+            calls.append(pool.submit(by_new, "b"))
+            wait("the driver is called again", lambda: driver.calls == 2)
+            driver.responds.set()
+            assert [each.result() for each in calls] == ["driver", "driver"]
+            wait_for_end()
+            assert by_new("c") == "driver"
+            assert len(site.sockets) == 1
+            assert site.sockets != old
     driver.end()

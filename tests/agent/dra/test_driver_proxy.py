@@ -43,9 +43,20 @@ class Site:
     def start(self) -> None:
         self._running.append(subprocess.Popen(self._proxy))
         self.start_agent()
+        self._connect()
+
+    def _connect(self) -> None:
         self.kubelet.register()
         self._channel = channel_to(self.kubelet.endpoint)
         self._stub = rpc.DRAPluginStub(self._channel)
+
+    def kill_proxy(self) -> None:
+        """Kill the proxy, and start the next one, as the kubelet would; register that."""
+        self._running[0].kill()
+        self._running[0].wait(DEADLINE_S)
+        self._channel.close()
+        self._running[0] = subprocess.Popen(self._proxy)
+        self._connect()
 
     def start_agent(self) -> None:
         self._running.append(subprocess.Popen(self._agent))
@@ -130,3 +141,12 @@ def test_the_kubelet_keeps_one_registration(site: Site, admin: ApiClient) -> Non
     assert list(registry.iterdir()) == before
     with site.kubelet.health() as stream:
         assert len(next(stream).devices) == 2
+
+
+def test_after_a_killed_proxy_the_next_one_finds_the_agent(site: Site, admin: ApiClient) -> None:
+    ref = add(admin, "a", ("gpu-0", 30, 4))
+    before = str(site.prepare(ref)[ref.uid])
+    site.kill_proxy()
+    assert str(site.prepare(ref)[ref.uid]) == before
+    (registered,) = (site.folder / "plugins_registry").iterdir()  # none of the killed proxy
+    assert registered.name.startswith("proxy-")

@@ -58,12 +58,6 @@ _FILLED_IN: Final = tuple(
         (rf'(?<="){IMAGE}:[^"]+', "@image@"),
         (r'(?<=")registry\.k8s\.io/kube-scheduler:[^"]+', "@kubeSchedulerImage@"),
         (r'("hostPath": {"path": ")/var/lib/kubelet(?=[/"])', r"\g<1>@kubeletDir@"),
-        # Of the component dra: the agent's checkpoint has the same path inside.
-        (
-            r'("mountPath": ")/var/lib/kubelet(?=/[^"]+", "name": "checkpoint")',
-            r"\g<1>@kubeletDir@",
-        ),
-        (r'("GPU_TURNSTILE_KUBELET_DIR", "value": ")/var/lib/kubelet(?=/)', r"\g<1>@kubeletDir@"),
         (r'("hostPath": {"path": ")/run/containerd(?=[/"])', r"\g<1>@containerdDir@"),
         (r"tencent\.com", "@domain@"),
         *(

@@ -97,11 +97,13 @@ def test_the_copy_of_the_agent_has_what_components_change_and_the_kubelets_folde
     spec = pod_specs(elsewhere)["DaemonSet/gpu-turnstile-agent-dra"]
     outside = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
     (container,) = containers(spec)
-    for each in container["volumeMounts"]:
-        if each["name"] == "checkpoint":
-            assert each["mountPath"] == outside[each["name"]]
-    assert environment(container)["GPU_TURNSTILE_KUBELET_DIR"] == outside["checkpoint"]
+    inside = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert environment(container)["GPU_TURNSTILE_KUBELET_DIR"] == inside["checkpoint"]
     assert outside["checkpoint"] == "/var/lib/k0s/kubelet/device-plugins"
+    proxy = pod_specs(elsewhere)["DaemonSet/gpu-turnstile-proxy-dra"]
+    outside = {each["name"]: each["hostPath"]["path"] for each in proxy["volumes"]}
+    assert outside["registry"] == "/var/lib/k0s/kubelet/plugins_registry"
+    assert outside["plugins"] == "/run/gpu-turnstile/device-plugins"
 
 
 def test_helm_has_nothing_against_it(chart: Path) -> None:

@@ -168,7 +168,7 @@ def test_with_device_plugins_no_driver_is_served(folder: Path) -> None:
     (folder / "plugins_registry").mkdir()
     with Site(folder) as site:
         driver = Driver(site.plugin_dir, "driver")
-        plugin = site.served()
+        site.served()
         assert not list((folder / "plugins_registry").iterdir())
         driver.end()
 

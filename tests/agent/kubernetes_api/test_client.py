@@ -207,7 +207,7 @@ def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -
 
 
 def test_a_silent_watch_simply_ends(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.apiserver.client.SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("common.apiserver.client.SILENT_SECONDS", 0.03)
     _, version = api.list_pods("n1")
     assert {kind for kind, _ in api.watch_pods("n1", version)} <= {"BOOKMARK"}
 

@@ -149,9 +149,14 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
     namespace = agents["metadata"]["namespace"]
     sets = [each["metadata"] for each in objects if each["kind"] == "DaemonSet"]
     assert {each["namespace"] for each in sets} == {namespace}
+    rolled = {
+        each["metadata"]["name"]
+        for each in objects
+        if each["kind"] == "DaemonSet" and each["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+    }
     for alert, counted in (
         ("GPUTurnstileAgentMissing", {each["name"] for each in sets}),
-        ("GPUTurnstileAgentUpdateHangs", {"gpu-turnstile-agent", "gpu-turnstile-agent-dra"}),
+        ("GPUTurnstileAgentUpdateHangs", rolled),
     ):
         chosen = set(re.findall(r'{namespace="([^"]+)",daemonset=~"([^"]+)"}', rules[alert]))
         ((where, names),) = chosen

@@ -25,7 +25,7 @@ from tests.e2e.settings import Settings
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PODS = 60
-SWEPT_AFTER = 20
+SWEPT_AFTER = 60
 """Seconds after which the tests' claims program sweeps a template that no pod names."""
 
 

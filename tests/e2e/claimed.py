@@ -22,11 +22,7 @@ from tests.e2e.kubectl import Kubectl
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
-AGENT, PROXY, CLAIMS = (
-    "daemonset/gpu-turnstile-agent-dra",
-    "daemonset/gpu-turnstile-proxy-dra",
-    "deployment/gpu-turnstile-claims",
-)
+AGENT, CLAIMS = "daemonset/gpu-turnstile-agent-dra", "deployment/gpu-turnstile-claims"
 _FORGOTTEN_SECONDS = 420.0
 _CHECKPOINT = "kubelet_internal_checkpoint"
 
@@ -269,11 +265,10 @@ class Claimed:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait for the webhook, the claims program, and proxy and agent of claims."""
+        """Wait for the webhook, the claims program, and the agent, which needs the proxy."""
         for namespace, each in (
             (NAMESPACE, WEBHOOK),
             (NAMESPACE, CLAIMS),
-            (AGENTS, PROXY),
             (AGENTS, AGENT),
         ):
             self.installation.rolled_out(namespace, each)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from contract.claims import MODE_LABEL
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
@@ -43,6 +44,11 @@ class NodeFacts:
     cordoned: Annotated[bool, "whether it is unschedulable."]
     for_gpus: Annotated[bool, "whether it has GPUs or should have some."]
     not_ready: Annotated[str, "reason of the condition Ready if it is not true; else empty."]
+
+    @property
+    def serves_claims(self) -> bool:
+        """Whether its agent gives cards by claims (``--mode dra``), and not by a device plugin."""
+        return self.labels.get(MODE_LABEL) == "dra"
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:

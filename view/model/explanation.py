@@ -12,7 +12,9 @@ class ProgressStep:
     """One step of a pod's progress."""
 
     name: Annotated[
-        str, "``created``, ``admitted``, ``bound``, ``allocated``, ``started``, ``ended``."
+        str,
+        "``created``, ``admitted``, ``claimed`` (with a claim only), ``bound``, ``allocated``, "
+        "``started``, ``ended``.",
     ]
     at: Annotated[str, "time; empty if unknown."]
     text: Annotated[str, "what happened, in one line."]

@@ -24,6 +24,12 @@ GPU_LABELS = (
 (``deploy/base/agent/daemonset.yaml``)."""
 
 
+NO_COUNTS = (
+    "nothing is allocatable yet: the kubelet still knows the device plugin, or the agent for "
+    "claims does not run"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One node."""
@@ -49,6 +55,13 @@ class NodeFacts:
     def serves_claims(self) -> bool:
         """Whether its agent gives cards by claims (``--mode dra``), and not by a device plugin."""
         return self.labels.get(MODE_LABEL) == "dra"
+
+    @property
+    def problem(self) -> str:
+        """Why it serves no GPU pod at all; empty if it does."""
+        if self.serves_claims and self.node.problem is Problem.AGENT_DISCONNECTED:
+            return NO_COUNTS
+        return self.node.problem.value
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:

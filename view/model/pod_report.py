@@ -8,6 +8,7 @@ from contract.demand import ContainerDemand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
+from view.model.claims import NOT_CLAIMED
 from view.model.nodes import NodeFacts
 from view.model.occupancy import PodHolding
 from view.model.pods import PodFacts
@@ -84,10 +85,13 @@ def report_pod(
     """
     pairs = zip(facts.info.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in pairs)
-    if facts.report.stage is not Stage.PENDING:
+    report = replace(facts.report, containers=containers, events=events)
+    if report.stage is not Stage.PENDING:
         cards = [_why_cards(each, facts, node) for each in containers]
-        why = "; ".join(filter(None, (*cards, why_stopped(facts.report, events))))
-    return replace(facts.report, containers=containers, why=why, events=events)
+        if node is not None and node.serves_claims and not (report.claim_template or facts.ended):
+            cards = [NOT_CLAIMED]
+        why = "; ".join(filter(None, (*cards, why_stopped(report, events))))
+    return replace(report, why=why)
 
 
 def _why_cards(container: ContainerReport, facts: PodFacts, node: NodeFacts | None) -> str:

@@ -15,13 +15,25 @@ from contract.names import Names
 from contract.text import format_count
 from placement.capacity import CardNeed, CardSet, shortfall
 from placement.cluster.holdings import NodeSnapshot, Provenance
-from placement.cluster.nodes import Problem
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from placement.search import Plan
 from view.model.changes import NO_ADVICE, find_advice
+from view.model.claims import (
+    CLAIMS_ONLY,
+    NO_CLAIMS,
+    NOT_CREATED_WITH_ONE,
+    NOT_PREPARED,
+    WAITS,
+    TemplateFacts,
+    as_claimed,
+    first_fit,
+    of_kind,
+    refusal_by_kind,
+    why_no_claim,
+)
 from view.model.explanation import CardFit, NodeFit, PodExplanation, ProgressStep, SuggestedChange
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, failing, refusal_text, time_of
@@ -69,18 +81,29 @@ class PodClassFit(NamedTuple):
 
 
 def find_fitting_nodes(
-    shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap]
+    shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap], *, by_claim: bool
 ) -> PodClassFit:
-    """Check all nodes; nodes that serve no GPU pod at all count as one reason."""
+    """Check all nodes; nodes that serve no GPU pod at all count as one reason.
+
+    Args:
+        shape: the class of the pods.
+        nodes: all nodes.
+        gaps: what could not be read.
+        by_claim: whether they have a claim.
+    """
     if not nodes:
         unread = [gap.reason for gap in gaps if gap.what == "nodes"]
         known = f"unknown: nodes cannot be read ({unread[0]})" if unread else ""
         return PodClassFit((), known or "no node of this cluster has GPUs")
-    refusal_of = {each.snapshot.node.name: each.refusal(shape) for each in nodes}
+    suitable = of_kind(nodes, by_claim=by_claim)
+    if not suitable and not by_claim:
+        return PodClassFit((), NOT_CREATED_WITH_ONE)
+    refusal_of = {each.snapshot.node.name: each.refusal(shape) for each in suitable}
     refusals = [refusal.reason for refusal in refusal_of.values() if refusal]
-    problems = {problem.value for problem in Problem}
+    problems = {each.facts.problem for each in suitable}
     others = [clamp(reason) for reason in refusals if reason not in problems]
-    unavailable = len(refusals) - len(others)
+    others += [NO_CLAIMS if by_claim else CLAIMS_ONLY] * (len(nodes) - len(suitable))
+    unavailable = sum(reason in problems for reason in refusals)
     agents = f"{format_count(unavailable, 'node')} without a working agent" if unavailable else ""
     return PodClassFit(
         tuple(name for name, refusal in refusal_of.items() if refusal is None),
@@ -88,8 +111,20 @@ def find_fitting_nodes(
     )
 
 
-def why_pending(facts: PodFacts, fit: PodClassFit, events: Iterable[EventReport]) -> str:
-    """Return why a pod has no node yet; *events* are sorted, the newest first."""
+def why_pending(
+    facts: PodFacts,
+    fit: PodClassFit,
+    events: Sequence[EventReport],
+    template: TemplateFacts | None,
+) -> str:
+    """Return why a pod has no node yet.
+
+    Args:
+        facts: the pod.
+        fit: where pods of its class fit.
+        events: its Events, the newest first.
+        template: the template of its claim; ``None`` if that was not read.
+    """
     reason, message = _scheduler_message(facts, events)
     if facts.report.deleting:
         return "it is being deleted"
@@ -97,6 +132,9 @@ def why_pending(facts: PodFacts, fit: PodClassFit, events: Iterable[EventReport]
         return facts.info.errors[0]
     if reason == _GATED:
         return f"{_GATED}: {message}"
+    no_claim = why_no_claim(facts.report, events, template)
+    if no_claim:
+        return no_claim
     if fit.nodes:
         status = f': "{message}"' if message else " has not reported anything yet"
         return f"it fits on the cards of {name_some(fit.nodes)}; {facts.report.scheduler}{status}"
@@ -127,13 +165,19 @@ def why_stopped(pod: PodReport, events: Iterable[EventReport]) -> str:
             texts = [_joined(pod.reason, pod.message), *map(describe_status, wrong)]
             return "; ".join(filter(None, texts)) or "its phase is Failed, without a reason"
         case Stage.STARTING | Stage.FAILING:
+            reasons = (_VETOED,) if _is_recorded(pod) or not pod.claim else NOT_PREPARED
             for event in events:
-                if event.reason == _VETOED:
+                if event.reason in reasons:
                     return event.message
     # A container that runs again is shown too: its last failure may be what a user looks for.
     now = failing(pod.statuses)
     again = [each for each in pod.statuses if each.restarts and each.ending]
     return "; ".join(map(describe_status, [now] if now else again))
+
+
+def _is_recorded(pod: PodReport) -> bool:
+    """Return whether the agent has reported the cards of a pod."""
+    return any(each.source is Provenance.RECORDED for each in pod.containers)
 
 
 def describe_status(status: ContainerStatus) -> str:
@@ -169,7 +213,10 @@ def evaluate_nodes(
     """Check whether a pod fits on a node and each of its cards, now or with another *snapshot*."""
     snapshot = snapshot or occupancy.snapshot
     refusal = occupancy.refusal(pod.pod_class, snapshot)
-    plan = plan_on(pod, snapshot, policy) if refusal is None else None
+    plan = None
+    if refusal is None:
+        by_claim = occupancy.facts.serves_claims
+        plan = first_fit(pod, snapshot) if by_claim else plan_on(pod, snapshot, policy)
     index = [card.index for card in snapshot.node.cards]
     return NodeFit(
         snapshot.node.name,
@@ -241,23 +288,28 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     names: Names,
     policy: Policy,
     node: NodeReport | None,
+    template: TemplateFacts | None = None,
     again: str = "",
     deleted: str = "",
 ) -> PodExplanation:
     """Explain a pod; for one that was *deleted* no candidate cards or changes are searched.
 
-    *again* is how often pods of its owner were refused.
+    *again* is how often pods of its owner were refused, *template* is that of its claim, if read.
     """
-    pod, stage = facts.info, report.stage
+    stage, by_claim = report.stage, bool(report.claim_template)
+    pod = as_claimed(facts.info) if by_claim else facts.info
     searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
     ended = deleted or stage in _ENDED
     node_fits = [
         evaluate_nodes(pod, each, policy, each.snapshot_without({pod.id.uid}))
+        if not (kind := refusal_by_kind(each, by_claim=by_claim))
+        else NodeFit(each.snapshot.node.name, fits=False, reason=kind, unresolvable=True)
         for each in nodes
         if not ended and (searching or each.snapshot.node.name == pod.node)
     ]
     node_fits.sort(key=fits_first)
-    advice = find_advice(pod, nodes, names) if searching else NO_ADVICE
+    suitable = of_kind(nodes, by_claim=by_claim)
+    advice = find_advice(pod, suitable, names) if searching else NO_ADVICE
     prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not ended and stage is not Stage.REFUSED
@@ -265,7 +317,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     return PodExplanation(
         pod=report,
         summary=prefix + _summary(report, node_fits, advice.changes, again, problem),
-        steps=tuple(_steps(facts, report)),
+        steps=tuple(_steps(facts, report, template)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
         warnings=facts.warnings,
@@ -300,10 +352,9 @@ def _summary(
                 text += f". A new pod would now fit on {name_some(fitting)}"
         case Stage.STARTING:
             text = f"is bound to {report.node} and is not running yet"
-            recorded = any(each.source is Provenance.RECORDED for each in report.containers)
             if report.why:
                 text += f": {report.why}"
-            elif node_fits and not fitting and not recorded:
+            elif node_fits and not fitting and not _is_recorded(report):
                 text += f"; it does not fit there now: {node_fits[0].reason}"
         case Stage.RUNNING:
             text = f"runs{on}" + (f", which is unavailable: {problem}" if problem else "")
@@ -319,11 +370,15 @@ def _summary(
     return text
 
 
-def _steps(facts: PodFacts, report: PodReport) -> Iterator[ProgressStep]:
+def _steps(
+    facts: PodFacts, report: PodReport, template: TemplateFacts | None
+) -> Iterator[ProgressStep]:
     yield ProgressStep("created", report.created, "created", _DONE)
     admitted = time_of(facts.info.rank.admitted)
     text = "by the webhook" if admitted else "without a stamp: the webhook was not called"
     yield ProgressStep("admitted", admitted, text, _DONE if admitted else _WRONG)
+    if report.claim_template:
+        yield _claimed(report, template)
     yield _bound(facts, report)
     if report.stage is Stage.PENDING:
         return
@@ -334,6 +389,15 @@ def _steps(facts: PodFacts, report: PodReport) -> Iterator[ProgressStep]:
         at = max((each.ending.at for each in report.statuses if each.ending), default="")
         good = report.stage is Stage.SUCCEEDED
         yield ProgressStep("ended", at, *(("succeeded", _DONE) if good else (report.why, _WRONG)))
+
+
+def _claimed(report: PodReport, template: TemplateFacts | None) -> ProgressStep:
+    if report.claim:
+        text = f"claim {report.claim}, by template {report.claim_template}"
+        return ProgressStep("claimed", "", text, _DONE)
+    text = why_no_claim(report, report.events, template)
+    waits = any(each.reason == WAITS for each in report.events)
+    return ProgressStep("claimed", "", text, _WRONG if waits else _MISSING)
 
 
 def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
@@ -360,10 +424,14 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
 
 
 def _allocated(report: PodReport) -> ProgressStep:
-    if not any(each.source is Provenance.RECORDED for each in report.containers):
+    if not _is_recorded(report):
         wrong = report.stage in (Stage.REFUSED, Stage.RUNNING)
-        state = _WRONG if wrong else _MISSING
-        return ProgressStep("allocated", "", "not reported by the agent", state)
+        text = "not reported by the agent"
+        if report.claim and not wrong:
+            why = why_stopped(report, report.events)
+            text = _joined("by kube-scheduler; the agent has not prepared the claim", why)
+            wrong = bool(why)
+        return ProgressStep("allocated", "", text, _WRONG if wrong else _MISSING)
     wrong = any(part.lost for each in report.containers for part in each.parts) or (
         report.stage is Stage.RUNNING
         and any(each.source in ESTIMATES for each in report.containers)
@@ -398,6 +466,8 @@ def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
     started = min((each.started for each in report.statuses if each.started), default="")
     why = why_stopped(report, report.events)
     wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(why)
+    if report.claim and not _is_recorded(report):
+        wrong = False  # the step before has the reason
     if not started:
         return ProgressStep(
             "started", "", why if wrong else "not yet", _WRONG if wrong else _MISSING

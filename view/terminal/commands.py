@@ -49,6 +49,9 @@ _MOST_AGENTS = 20
 _USAGE_SECONDS = 15.0
 """Interval in which ``pods`` reads usage, however often the cluster changes."""
 
+_TEMPLATE_SECONDS = 2.0
+"""Interval in which ``explain`` reads the template of the claim that a pod waits for."""
+
 _HISTORY_SECONDS = 300.0
 """Interval in which ``top`` queries Prometheus."""
 
@@ -222,7 +225,12 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
         if cluster.explain(namespace, name) is None:
             raise CommandError(f'error: pod "{name}" {requests_none(found, context.names)}')
 
+    read_template = at_most_every(
+        _TEMPLATE_SECONDS, lambda: cluster.load_template_of(namespace, name)
+    )
+
     def build_output() -> CommandOutput:
+        read_template()
         explanation = cluster.explain(namespace, name)
         if explanation is None:
             raise not_found("pods", name)

@@ -111,7 +111,8 @@ class FitResult(StrEnum):
     INVALID = "would be denied"
     """The webhook would deny its pods: the request itself is invalid."""
     UNKNOWN = "unknown"
-    """Nodes cannot be read, or too many pods fit to count them."""
+    """Nodes cannot be read, too many pods fit to count them, or it depends on the webhook's
+    ``--claims``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,9 @@ class FitReport:
         tuple[str, ...], "what nobody reads, and what to write instead, as the webhook words it."
     ]
     gaps: Annotated[tuple[Gap, ...], "what could not be read."]
+    claims: Annotated[
+        str, "what is different because nodes serve claims, in a sentence; empty if nothing is."
+    ] = ""
 
     @property
     def fits(self) -> bool:

@@ -213,10 +213,7 @@ def evaluate_nodes(
     """Check whether a pod fits on a node and each of its cards, now or with another *snapshot*."""
     snapshot = snapshot or occupancy.snapshot
     refusal = occupancy.refusal(pod.pod_class, snapshot)
-    plan = None
-    if refusal is None:
-        by_claim = occupancy.facts.serves_claims
-        plan = first_fit(pod, snapshot) if by_claim else plan_on(pod, snapshot, policy)
+    plan = plan_on(pod, occupancy, policy, snapshot) if refusal is None else None
     index = [card.index for card in snapshot.node.cards]
     return NodeFit(
         snapshot.node.name,
@@ -236,8 +233,23 @@ def fits_first(node_fit: NodeFit) -> tuple[bool, bool, str]:
     return not node_fit.fits, node_fit.unresolvable, node_fit.node
 
 
-def plan_on(pod: PodInfo, snapshot: NodeSnapshot, policy: Policy) -> Plan | None:
-    """Place a pod on a node; ``None`` if it does not fit or no placement was found in time."""
+def refuse(occupancy: Occupancy, *, by_claim: bool) -> NodeFit:
+    """Return that a node does not serve pods with a claim, or not those without one."""
+    reason = refusal_by_kind(occupancy, by_claim=by_claim)
+    return NodeFit(occupancy.snapshot.node.name, fits=False, reason=reason, unresolvable=True)
+
+
+def plan_on(
+    pod: PodInfo, occupancy: Occupancy, policy: Policy, snapshot: NodeSnapshot | None = None
+) -> Plan | None:
+    """Place a pod on a node, as the agent does or, by a claim, kube-scheduler.
+
+    Returns:
+        The plan; ``None`` if it does not fit or no placement was found in time.
+    """
+    snapshot = snapshot or occupancy.snapshot
+    if occupancy.facts.serves_claims:
+        return first_fit(pod, snapshot)
     try:
         return plan_pod(pod, snapshot.node, snapshot.free, policy)
     except NoPlacement:
@@ -301,9 +313,9 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
     ended = deleted or stage in _ENDED
     node_fits = [
-        evaluate_nodes(pod, each, policy, each.snapshot_without({pod.id.uid}))
-        if not (kind := refusal_by_kind(each, by_claim=by_claim))
-        else NodeFit(each.snapshot.node.name, fits=False, reason=kind, unresolvable=True)
+        refuse(each, by_claim=by_claim)
+        if refusal_by_kind(each, by_claim=by_claim)
+        else evaluate_nodes(pod, each, policy, each.snapshot_without({pod.id.uid}))
         for each in nodes
         if not ended and (searching or each.snapshot.node.name == pod.node)
     ]

@@ -235,6 +235,7 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page += [line(f"Not placed: {report.short}", WARN)] if report.room and report.short else []
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
         page += [line(f"Warning: {each}", WARN) for each in report.warnings]
+        page += [line(f"{report.claims}.")] if report.claims else []
         if report.changes:
             page.append(line("Ways to make it fit, smallest change first", BOLD))
             page += show_changes(report.changes, most=None if wide else _MOST_CHANGES)

@@ -4,8 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from contract.allocation import Allocation, Evidence, encode_allocations
+from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
@@ -251,20 +254,138 @@ def test_a_node_whose_kubelet_still_knows_the_device_plugin_says_so() -> None:
 
 # --- where kube-scheduler puts them --------------------------------------------------------
 
-_LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
-_POD = {"spec": {"containers": [{"name": "main", "resources": _LIMITS}]}}
+
+def manifest(cores: int = 40, *, replicas: int = 1, **pod: Any) -> Json:
+    limits = {"limits": {NAMES.core: str(cores), NAMES.memory: "4"}}
+    template = {"spec": {"containers": [{"name": "main", "resources": limits}], **pod}}
+    return {"kind": "Deployment", "spec": {"replicas": replicas, "template": template}}
 
 
-def fits(state: ClusterState, pod: Json) -> tuple[str, int]:
-    (found,) = state.fit(pod)
-    return found.result.value, found.room
+def fit(state: ClusterState, *manifests: Json) -> list[tuple[str, int, str]]:
+    return [(each.result.value, each.room, each.claims) for each in state.fit(*manifests)]
+
+
+FIRST = (
+    "By a claim: kube-scheduler takes the first cards that fit, without scores, and preempts no "
+    "pod for a card"
+)
+EITHER = (
+    "Some nodes serve claims, and the webhook's --claims decides whether pods get one: with a "
+    "claim "
+)
 
 
 def test_the_first_card_that_fits_is_taken_and_not_the_fullest() -> None:
     """The agent's own placement would take card 1, so that card 0 stays whole."""
     held = scenes.running("b", (50, 4), "n1", 1)
-    pod = {"kind": "Pod", **_POD}
+    pod = manifest()
     (by_claim,) = state_of([dra_node(cards=2)], [claimed(held, "b-gpus")]).fit(pod)
     assert by_claim.nodes[0].placement == (("main", (0,)),)
     (by_plugin,) = state_of([make_node("n1", 2)], [scenes.running("b", (50, 4), "n1", 1)]).fit(pod)
     assert by_plugin.nodes[0].placement == (("main", (1,)),)
+
+
+def test_by_first_fit_fewer_pods_may_fit_than_by_the_agents_placement() -> None:
+    """60 takes card 0 of 100 although 60 are free on card 1, so that 100 do not fit any more."""
+    held = scenes.running("b", (40, 4), "n1", 1)
+    manifests = [manifest(60), manifest(100)]
+    by_plugin = state_of([make_node("n1", 2)], [held])
+    assert [room for _, room, _ in fit(by_plugin, *manifests)] == [1, 1]
+    by_claim = state_of([dra_node(cards=2)], [claimed(held, "b-gpus")])
+    assert fit(by_claim, *manifests) == [("fits", 1, FIRST), ("does not fit", 0, FIRST)]
+
+
+def test_an_init_container_with_another_demand_keeps_its_part_as_long_as_the_pod_lives() -> None:
+    pod = make_pod("a", (50, 4), inits=[(60, 4)])
+    assert fit(state_of([make_node("n1", 1)]), pod) == [("fits", 1, "")]
+    assert fit(state_of([dra_node()]), pod) == [("does not fit", 0, FIRST)]
+    same = make_pod("a", (60, 4), inits=[(60, 4)])
+    assert fit(state_of([dra_node()]), same) == [("fits", 1, FIRST)]
+    prepared = {
+        name: Allocation(("GPU-n1-0",), cores, 4, Evidence.CLAIM)
+        for name, cores in (("i0", 30), ("c0", 50))
+    }
+    annotations = {**scenes.stamps("n1"), NAMES.gpu_allocation: encode_allocations(prepared)}
+    runs = make_pod("a", (50, 4), inits=[(30, 4)], node="n1", annotations=annotations)
+    (node,) = state_of([dra_node()], [claimed(runs, "a-gpus")]).report().nodes
+    assert (node.cores_held, node.blocks_held) == (80, 8)
+
+
+def test_where_both_kinds_of_nodes_are_only_what_is_true_for_both_is_promised() -> None:
+    state = state_of([dra_node("n1", 2), make_node("n2", 1)])
+    assert fit(state, manifest(60)) == [("fits", 1, "")]
+    assert fit(state, manifest(60, replicas=2)) == [
+        ("unknown", 1, f"{EITHER}2 of 2 fit, without one 1 of 2 fit")
+    ]
+    assert fit(state, manifest(60, replicas=3)) == [
+        ("does not fit", 1, f"{EITHER}2 of 3 fit, without one 1 of 3 fit")
+    ]
+    (found,) = state.fit(manifest(60))
+    assert [(each.node, each.fits) for each in found.nodes] == [("n1", True), ("n2", True)]
+
+
+def test_a_pod_that_has_its_claim_fits_only_where_claims_are_served() -> None:
+    """As ``kubectl create --dry-run=server -o yaml`` prints it."""
+    pod = claimed(make_pod("a", (60, 4)))
+    (found,) = state_of([dra_node("n1"), make_node("n2", 1)]).fit(pod)
+    assert [(each.node, each.fits, each.reason) for each in found.nodes] == [
+        ("n1", True, ""),
+        ("n2", False, "the node serves no claims"),
+    ]
+    assert (found.room, found.claims) == (1, FIRST)
+    (found,) = state_of([make_node("n2", 1)]).fit(pod)
+    assert (found.result.value, found.short) == (
+        "does not fit",
+        "the node serves no claims (1 node)",
+    )
+
+
+NAMED = (
+    'spec.nodeName: Invalid value: "n1": the scheduler chooses the cards of a claim, and does not '
+    "see a pod that names its node: use nodeSelector or affinity"
+)
+
+
+def test_what_no_claim_can_have_would_be_denied() -> None:
+    named = manifest(40, nodeName="n1")
+    (found,) = state_of([dra_node()]).fit(named)
+    assert (found.result.value, found.errors, found.nodes) == ("would be denied", (NAMED,), ())
+    (found,) = state_of([make_node("n1", 1)]).fit(named)
+    assert found.fits
+    mixed = state_of([dra_node("n1"), make_node("n2", 1)])
+    assert fit(mixed, named) == [
+        ("unknown", 0, f"{EITHER}would be denied ({NAMED}), without one 1 of 1 fit")
+    ]
+    (found,) = state_of([dra_node(cards=1)]).fit(manifest(3300))
+    assert "request 33 cards, a claim has at most 32" in found.errors[0]
+    exists = make_pod("a", (40, 4), node="n1")  # its node says nothing of a new one
+    (found,) = state_of([dra_node()]).fit(exists)
+    assert found.fits
+
+
+_CORES = st.sampled_from([10, 30, 50, 70, 100, 200])
+_HELD = st.lists(st.sampled_from([0, 30, 60]), min_size=1, max_size=4)
+
+
+@patient
+@given(st.lists(_CORES, min_size=1, max_size=4), _HELD)
+def test_a_first_fit_takes_no_more_than_is_free_and_fails_only_where_nothing_fits(
+    cores: list[int], held: list[int]
+) -> None:
+    pods = [
+        claimed(scenes.running(f"b{at}", (amount, 1), "n1", at), f"b{at}")
+        for at, amount in enumerate(held)
+        if amount
+    ]
+    pod = make_pod("a", *((each, 4) for each in cores))
+    (found,) = state_of([dra_node(cards=len(held))], pods).fit(pod)
+    (by_plugin,) = state_of([make_node("n1", len(held))], pods).fit(pod)
+    assert found.nodes[0].fits == by_plugin.nodes[0].fits
+    free = [100 - amount for amount in held]
+    for name, cards in found.nodes[0].placement:
+        share = cores[int(name[1:])]
+        assert len(cards) == max(share // 100, 1)
+        for card in cards:
+            free[card] -= min(share, 100)
+    assert min(free) >= 0
+    assert bool(found.nodes[0].placement) == found.nodes[0].fits

@@ -60,7 +60,7 @@ def why_no_claim(
     """
     if not pod.claim_template or pod.claim:
         return ""
-    name, said = f"template {pod.claim_template}", {}
+    name, said = f"template {pod.claim_template}", dict[str, str]()
     for each in events:
         said.setdefault(each.reason, each.message)
     if template is not None and template.exists:

@@ -34,6 +34,14 @@ NOT_CREATED_WITH_ONE = (
     "it has no claim, and all nodes with cards serve only pods with one: delete it, so that it is "
     "created again with a claim"
 )
+STILL_KNOWN = (
+    "The kubelet still knows the device plugin, which it forgets about five minutes after the "
+    "plugin's end"
+)
+UNSEEN = "or it does not see these cards: kubectl gpu doctor"
+NO_DEVICES = "cannot allocate all claims"
+"""In kube-scheduler's message for each node whose ResourceSlices have no room."""
+
 NOT_PREPARED = ("GPUStartVetoed", "GPURefused", "FailedPrepareDynamicResources")
 """Events of agent and kubelet about a bound pod that cannot start yet."""
 

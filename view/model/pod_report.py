@@ -8,10 +8,10 @@ from contract.demand import ContainerDemand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
-from view.model.claims import NOT_CLAIMED
+from view.model.claims import NOT_CLAIMED, STILL_KNOWN
 from view.model.nodes import NodeFacts
 from view.model.occupancy import PodHolding
-from view.model.pods import PodFacts
+from view.model.pods import WITHOUT_PLUGIN, PodFacts
 from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
 from view.model.siblings import repeated
 from view.model.why import why_stopped
@@ -90,7 +90,10 @@ def report_pod(
         cards = [_why_cards(each, facts, node) for each in containers]
         if node is not None and node.serves_claims and not (report.claim_template or facts.ended):
             cards = [NOT_CLAIMED]
-        why = "; ".join(filter(None, (*cards, why_stopped(report, events))))
+        stopped = why_stopped(report, events)
+        if node is not None and node.serves_claims and report.stage is Stage.REFUSED:
+            stopped += f". {STILL_KNOWN}" * any(each in report.message for each in WITHOUT_PLUGIN)
+        why = "; ".join(filter(None, (*cards, stopped)))
     return replace(report, why=why)
 
 

@@ -27,6 +27,9 @@ _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _NO_TIME = ("", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z")
 """Times of a start that never was: a runtime reports 0 for it, which the kubelet formats."""
 
+WITHOUT_PLUGIN = ("no healthy devices present", "client connection is closing")
+"""What the kubelet reports if no device plugin is connected (K19)."""
+
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 """Prefixes of the reasons with which the kubelet rejects a pod for lack of resources."""
 

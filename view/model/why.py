@@ -24,8 +24,10 @@ from view.model.changes import NO_ADVICE, find_advice
 from view.model.claims import (
     CLAIMS_ONLY,
     NO_CLAIMS,
+    NO_DEVICES,
     NOT_CREATED_WITH_ONE,
     NOT_PREPARED,
+    UNSEEN,
     WAITS,
     TemplateFacts,
     as_claimed,
@@ -137,6 +139,7 @@ def why_pending(
         return no_claim
     if fit.nodes:
         status = f': "{message}"' if message else " has not reported anything yet"
+        status += f" ({UNSEEN})" * (NO_DEVICES in message)
         return f"it fits on the cards of {name_some(fit.nodes)}; {facts.report.scheduler}{status}"
     return fit.short
 

@@ -384,8 +384,8 @@ def top(
 def doctor(context: CommandContext, node: str | None) -> None:
     """Check an installation.
 
-    Checks webhook, certificates, policies, agents, cards, scheduler extender, allocations and
-    leftovers.
+    Checks webhook, certificates, policies, agents, cards, claims, scheduler extender, allocations
+    and leftovers.
 
     One line per check: ok, warning, error, or unknown if you may not read what it needs; below it
     the next command to run. The exit code is 1 if there is an error, 3 if nothing may be read.

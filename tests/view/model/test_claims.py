@@ -128,7 +128,10 @@ def test_a_pod_that_waits_for_a_card_shows_the_schedulers_words() -> None:
     pod = claimed(scenes.waiting("a", (30, 4), message=FULL), "a-gpus-x7k2p")
     pod["status"]["conditions"][0]["message"] = FULL
     found = explained(pod)
-    assert found.summary == f'is pending: it fits on the cards of n1; default-scheduler: "{FULL}"'
+    assert found.summary == (
+        f'is pending: it fits on the cards of n1; default-scheduler: "{FULL}" '
+        "(or it does not see these cards: kubectl gpu doctor)"
+    )
     assert step(found, "claimed") == ("done", f"claim a-gpus-x7k2p, by template {SHAPE}")
     assert FULL in step(found, "bound")[1]
     assert (found.pod.claim, found.pod.claim_template) == ("a-gpus-x7k2p", SHAPE)
@@ -250,6 +253,17 @@ def test_a_node_whose_kubelet_still_knows_the_device_plugin_says_so() -> None:
     found = explained(pod, nodes=[dra_node(allocatable="0")])
     assert found.pod.why == "1 node without a working agent"
     assert [each.text for each in found.changes] == [f"make n1 usable: {node.problem}"]
+
+
+def test_a_pod_that_a_kubelet_refused_that_still_knows_the_device_plugin_learns_the_cause() -> None:
+    text = "no healthy devices present; cannot allocate unhealthy devices tencent.com/vcuda-core"
+    pod = claimed(scenes.refused("a", (30, 4), "n1", text), "a-gpus")
+    cause = (
+        ". The kubelet still knows the device plugin, which it forgets about five minutes after "
+        "the plugin's end"
+    )
+    assert explained(pod).summary.startswith(f"was refused on n1: {text}{cause}")
+    assert cause not in explained(pod, nodes=[make_node("n1", 1)]).summary
 
 
 # --- where kube-scheduler puts them --------------------------------------------------------

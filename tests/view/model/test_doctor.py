@@ -905,14 +905,25 @@ def test_each_problem_of_claims_is_the_only_finding_and_names_what_to_do(
 
 
 def test_a_policy_that_denies_pods_without_a_claim_names_the_webhooks_setting() -> None:
-    (found,) = [
-        each
-        for each in findings(**{**BY_CLAIMS, "dry_run": DryRun(stamped=False, denied=DENIED)})
-        if each.check == "claims"
-    ]
-    assert found.level is Level.ERROR
+    changed = {**BY_CLAIMS, "dry_run": DryRun(stamped=False, denied=DENIED)}
+    webhook, found = [each for each in findings(**changed) if each.level is not Level.OK]
+    text = "the dry run of a GPU pod was denied: see the check claims"
+    assert (webhook.check, webhook.level, webhook.text) == ("webhook", Level.UNKNOWN, text)
+    assert (found.check, found.level) == ("claims", Level.ERROR)
     assert found.text.startswith("a GPU pod gets no claim (--claims off), and a policy denies it: ")
     assert "deployment/gpu-turnstile-webhook" in found.run
+
+
+def test_a_kubelet_that_still_knows_the_device_plugin_is_the_cause_of_its_refusals() -> None:
+    pods = refused(without_plugin(2, UNHEALTHY), 3 * MINUTE)
+    (found,) = [
+        each for each in findings(**{**BY_CLAIMS, "refused": pods}) if each.check == "refusals"
+    ]
+    assert found.text == (
+        "2 pods failed within 4 s, last 3 min ago, because the kubelet still knows the device "
+        f'plugin ("{UNHEALTHY}")'
+    )
+    assert found.run.endswith("# docs/operate.md#the-node-offers-nothing")
 
 
 def test_a_slice_that_stays_on_a_node_with_a_device_plugin_is_an_error() -> None:

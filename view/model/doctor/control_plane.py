@@ -32,6 +32,9 @@ _OLDEST = (1, 30)
 _NEW_CERTIFICATE_DAYS = 14
 """Certificates are renewed 30 days before they expire: with fewer days left, renewal failed."""
 
+CLAIMED_PODS = "gpu-turnstile-claimed-pods"
+"""The policy of the component ``dra`` that denies a GPU pod without a claim."""
+
 _STAMPS = "gpu-turnstile-stamps"
 """The policy that denies a GPU pod without the webhook's stamps."""
 
@@ -119,6 +122,8 @@ def check_dry_run(facts: Facts) -> Iterator[Finding]:
     elif "failed calling webhook" in dry_run.denied:
         text = f"the API server cannot reach the webhook: {dry_run.denied}"
         yield error(text, "kubectl -n gpu-turnstile get pods,endpointslices")
+    elif CLAIMED_PODS in dry_run.denied:
+        yield unknown("the dry run of a GPU pod was denied: see the check claims")
     else:  # quota, Pod Security or another webhook: ours was not tested
         text = f"the dry run of a GPU pod was denied: {dry_run.denied}"
         yield unknown(text, "kubectl gpu doctor --namespace ANOTHER")

@@ -6,7 +6,12 @@ from contract.claims import MODE_LABEL, driver_name
 from contract.inventory import Amounts
 from contract.names import Names
 from contract.text import format_count
-from view.model.doctor.control_plane import check_replicas, installed, is_older
+from view.model.doctor.control_plane import (
+    CLAIMED_PODS,
+    check_replicas,
+    installed,
+    is_older,
+)
 from view.model.doctor.facts import (
     AGENT,
     CLAIMS,
@@ -27,13 +32,12 @@ from view.model.words import name_some
 
 POLICIES = (
     "gpu-turnstile-agent-slices",
-    "gpu-turnstile-claimed-pods",
+    CLAIMED_PODS,
     "gpu-turnstile-claims-templates",
     "gpu-turnstile-own-claims",
 )
 """The policies of ``deploy/components/dra``."""
 
-_CLAIMED_PODS = POLICIES[1]
 _OLDEST = (1, 36)
 _WHICH = "docs/dra.md#which-one"
 _LABEL = f"kubectl label node NODE {MODE_LABEL}=dra  # docs/dra.md#install"
@@ -54,7 +58,7 @@ def in_use(facts: Facts) -> bool:
     return (
         installed(facts, CLAIMS)
         or any(each.serves_claims for each in nodes)
-        or (dry_run is not None and (dry_run.claims == "on" or _CLAIMED_PODS in dry_run.denied))
+        or (dry_run is not None and (dry_run.claims == "on" or CLAIMED_PODS in dry_run.denied))
         or bool(facts.slices and not isinstance(facts.slices, UnreadSource))
     )
 
@@ -95,7 +99,7 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
     claims = sorted(each.node.name for each in nodes if each.serves_claims)
     plugin = sorted(each.node.name for each in nodes if each.node.cards and not each.serves_claims)
     bad = []
-    if _CLAIMED_PODS in dry_run.denied:
+    if CLAIMED_PODS in dry_run.denied:
         text = f"a GPU pod gets no claim (--claims off), and a policy denies it: {dry_run.denied}"
         bad = [error(text, _SETTING)]
     elif dry_run.denied or not dry_run.stamped:

@@ -136,7 +136,10 @@ class FitReport:
         "how many pods it requests; for a DaemonSet, the number of nodes that are not cordoned.",
     ]
     room: Annotated[int, "how many of them fit together."]
-    placed: Annotated[tuple[Placed, ...], "on which nodes, by name."]
+    placed: Annotated[
+        tuple[Placed, ...],
+        "on which nodes, by name; empty if that depends on the webhook's ``--claims``.",
+    ]
     short: Annotated[
         str, "why the others are not placed, with the number of nodes; empty if all fit."
     ]

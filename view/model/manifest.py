@@ -137,7 +137,7 @@ def fit_manifests(
                 result=least.result if alike else FitResult.UNKNOWN,
                 replicas=replicas,
                 room=least.room,
-                placed=tuple(Placed(node, pods) for node, pods in least.placed.items()),
+                placed=tuple(Placed(*each) for each in least.placed.items() if len(trials) == 1),
                 short=least.short,
                 containers=read.facts.report.containers,
                 errors=least.errors if alike else info.errors,
@@ -197,13 +197,11 @@ def _try(  # noqa: PLR0913 -- all it depends on
 def _about_claims(trials: Sequence[_Trial], replicas: int) -> str:
     """Return what is different because nodes serve claims; empty if none does."""
     if len(trials) == 1:
-        return FIRST_FIT if trials[0].by_claim and not trials[0].errors else ""
+        return FIRST_FIT if trials[0].by_claim and trials[0].node_fits else ""
     without, by_claim = (
         f"would be denied ({each.errors[0]})" if each.errors else f"{each.room} of {replicas} fit"
         for each in trials
     )
-    if without == by_claim:
-        return ""
     return (
         "Some nodes serve claims, and the webhook's --claims decides whether pods get one: with a "
         f"claim {by_claim}, without one {without}"

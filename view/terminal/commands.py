@@ -257,8 +257,8 @@ def fit(context: CommandContext, filename: Sequence[Any]) -> None:
     """Show whether and where pods would fit.
 
     Nothing is created. The exit code is 0 if all pods of all manifests fit, 1 if some do not, 2 if
-    a manifest cannot be read, and 3 if it is unknown: nodes may not be read, or the API server does
-    not respond.
+    a manifest cannot be read, and 3 if it is unknown: nodes may not be read, the API server does
+    not respond, or it depends on the webhook's --claims.
     """
     try:
         with as_command_errors(2):

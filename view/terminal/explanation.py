@@ -258,16 +258,16 @@ def _result_of(report: FitReport) -> Cell:
     if report.result is FitResult.FITS and report.replicas == 1:
         return cell(f"fits on {format_count(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
     pods = f"{report.room} of {format_count(report.replicas, 'pod')}"
-    where = f"on {format_count(len(report.placed), 'node')}: "
-    where += name_some(
-        [f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed]
-    )
+    placed = [
+        f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed
+    ]
+    where = f" on {format_count(len(placed), 'node')}: {name_some(placed)}" if placed else ""
     if report.result is FitResult.UNKNOWN:
-        known = f": at least {pods} fit {where}" if report.room else ""
+        known = f": at least {pods} fit{where}" if report.room else ""
         return cell(f"unknown{known}", WARN)
     if report.result is FitResult.FITS:
-        many = f"fits: all {report.replicas} pods {where}"
+        many = f"fits: all {report.replicas} pods{where}"
         return cell(many if report.replicas else "fits: it has no pods", GOOD)
     if report.room:
-        return cell(f"does not fit: {pods} fit {where}", BAD)
+        return cell(f"does not fit: {pods} fit{where}", BAD)
     return cell(f"fits on no node: {report.short if report.nodes else 'no node has GPUs'}", BAD)

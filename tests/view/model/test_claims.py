@@ -327,7 +327,7 @@ def test_an_init_container_with_another_demand_keeps_its_part_as_long_as_the_pod
 
 def test_where_both_kinds_of_nodes_are_only_what_is_true_for_both_is_promised() -> None:
     state = state_of([dra_node("n1", 2), make_node("n2", 1)])
-    assert fit(state, manifest(60)) == [("fits", 1, "")]
+    assert fit(state, manifest(60)) == [("fits", 1, f"{EITHER}1 of 1 fit, without one 1 of 1 fit")]
     assert fit(state, manifest(60, replicas=2)) == [
         ("unknown", 1, f"{EITHER}2 of 2 fit, without one 1 of 2 fit")
     ]
@@ -336,6 +336,7 @@ def test_where_both_kinds_of_nodes_are_only_what_is_true_for_both_is_promised() 
     ]
     (found,) = state.fit(manifest(60))
     assert [(each.node, each.fits) for each in found.nodes] == [("n1", True), ("n2", True)]
+    assert found.placed == ()
 
 
 def test_a_pod_that_has_its_claim_fits_only_where_claims_are_served() -> None:
@@ -348,9 +349,10 @@ def test_a_pod_that_has_its_claim_fits_only_where_claims_are_served() -> None:
     ]
     assert (found.room, found.claims) == (1, FIRST)
     (found,) = state_of([make_node("n2", 1)]).fit(pod)
-    assert (found.result.value, found.short) == (
+    assert (found.result.value, found.short, found.claims) == (
         "does not fit",
         "the node serves no claims (1 node)",
+        "",
     )
 
 

@@ -30,6 +30,10 @@ NOT_CLAIMED = (
     "without a claim on a node that serves claims, it has no card, or one that is not counted "
     "(GPUNotClaimed): delete it, so that it is created again with a claim"
 )
+STATIC = (
+    "a static pod gets no card by a claim (GPUNotClaimed): remove its manifest, and create it "
+    "through the API server"
+)
 NOT_CREATED_WITH_ONE = (
     "it has no claim, and all nodes with cards serve only pods with one: delete it, so that it is "
     "created again with a claim"

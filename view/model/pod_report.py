@@ -8,7 +8,7 @@ from contract.demand import ContainerDemand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
-from view.model.claims import NOT_CLAIMED, STILL_KNOWN
+from view.model.claims import NOT_CLAIMED, STATIC, STILL_KNOWN
 from view.model.nodes import NodeFacts
 from view.model.occupancy import PodHolding
 from view.model.pods import WITHOUT_PLUGIN, PodFacts
@@ -89,7 +89,8 @@ def report_pod(
     if report.stage is not Stage.PENDING:
         cards = [_why_cards(each, facts, node) for each in containers]
         if node is not None and node.serves_claims and not (report.claim_template or facts.ended):
-            cards = [NOT_CLAIMED]
+            is_static = facts.info.runtime_uid != facts.info.id.uid
+            cards = [STATIC if is_static else NOT_CLAIMED]
         stopped = why_stopped(report, events)
         if node is not None and node.serves_claims and report.stage is Stage.REFUSED:
             stopped += f". {STILL_KNOWN}" * any(each in report.message for each in WITHOUT_PLUGIN)

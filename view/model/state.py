@@ -18,6 +18,7 @@ from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Occupancy, occupancy_of
 from view.model.pod_report import report_pod
 from view.model.pods import PodFacts, read_pod_facts
+from view.model.progress import explain_pod
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
@@ -28,7 +29,7 @@ from view.model.reports import (
     Stage,
 )
 from view.model.siblings import OwnedPods, repeated
-from view.model.why import PodClassFit, explain_pod, find_fitting_nodes, why_pending
+from view.model.why import PodClassFit, find_fitting_nodes, why_pending
 from view.model.workloads import DeniedWorkload
 
 _REMEMBERED = timedelta(minutes=15)

@@ -242,12 +242,13 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page += [line(report.no_change)] if report.no_change else []
         page += show_node_fits(report.nodes, most=None if wide else _MOST_FITTING)
     if reports:
-        page.append(
-            line(
-                "Checked: cards, and whether a node is cordoned. Not checked: taints, node "
-                "selectors, affinity, CPU, memory, volumes and quotas."
-            )
+        text = (
+            "Checked: cards, and whether a node is cordoned. Not checked: taints, node "
+            "selectors, affinity, CPU, memory, volumes and quotas"
         )
+        slices = any(each.claims for each in reports)
+        text += "; whether kube-scheduler sees the cards (kubectl gpu doctor)" * slices
+        page.append(line(f"{text}."))
     return page
 
 

@@ -207,6 +207,16 @@ def test_a_pod_that_runs_without_a_claim_where_claims_are_served_is_to_be_delete
     )
 
 
+def test_a_static_pod_is_not_told_to_come_back_with_a_claim() -> None:
+    pod = scenes.running("a", (30, 4), "n1", 0)
+    own = {"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}
+    pod["metadata"]["annotations"] |= own
+    assert explained(pod).summary == (
+        "runs on n1; a static pod gets no card by a claim (GPUNotClaimed): remove its manifest, "
+        "and create it through the API server"
+    )
+
+
 def test_a_pending_pod_without_a_claim_learns_that_all_nodes_want_one() -> None:
     found = explained(scenes.waiting("a", (30, 4)))
     assert found.summary == (
@@ -405,3 +415,27 @@ def test_a_first_fit_takes_no_more_than_is_free_and_fails_only_where_nothing_fit
             free[card] -= min(share, 100)
     assert min(free) >= 0
     assert bool(found.nodes[0].placement) == found.nodes[0].fits
+
+
+@patient
+@given(st.lists(_CORES, min_size=1, max_size=2), _HELD, _HELD, st.integers(1, 3))
+def test_what_is_promised_of_both_kinds_of_nodes_is_what_each_kind_promises_alone(
+    cores: list[int], by_claim: list[int], by_plugin: list[int], replicas: int
+) -> None:
+    def on(name: str, held: list[int], node: Json) -> tuple[Json, list[Json]]:
+        pods = [
+            scenes.running(f"{name}-{at}", (amount, 1), name, at)
+            for at, amount in enumerate(held)
+            if amount
+        ]
+        return node, [claimed(each, "c") if name == "n1" else each for each in pods]
+
+    first, claimants = on("n1", by_claim, dra_node("n1", len(by_claim)))
+    second, plain = on("n2", by_plugin, make_node("n2", len(by_plugin)))
+    template = make_pod("a", *((each, 4) for each in cores))
+    wanted = {"kind": "Deployment", "spec": {"replicas": replicas, "template": template}}
+    alone = [state_of([first], claimants).fit(wanted)[0], state_of([second], plain).fit(wanted)[0]]
+    (both,) = state_of([first, second], [*claimants, *plain]).fit(wanted)
+    assert both.room == min(each.room for each in alone)
+    results = {each.result.value for each in alone}
+    assert both.result.value == (results.pop() if len(results) == 1 else "unknown")

@@ -101,6 +101,11 @@ class ClaimGround(Ground):
         """Return the container whose limits a container finds: that of its request."""
         return request_names(read_pod_demand(pod, self.names)[0])[container]
 
+    def clear(self) -> None:
+        """Delete all pods: with a grace period of 0 they go before the kubelet has ended them."""
+        super().clear()
+        wait("the end of all claims on the node", lambda: not self.prepared(), within=120)
+
     def prepared(self) -> list[Path]:
         """Return the CDI specs of claims."""
         return sorted(Path("/var/run/cdi").glob("gpu-turnstile-claim-*"))

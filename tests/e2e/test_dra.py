@@ -49,8 +49,10 @@ def claim_ground(
 @pytest.fixture(scope="module")
 def whole(claim_ground: ClaimGround, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Claimed]:
     with claiming(claim_ground, tmp_path_factory.mktemp("dra"), unused=SWEPT_AFTER) as claimed:
-        yield claimed
-        claimed.ground.clear()
+        try:
+            yield claimed
+        finally:
+            claimed.ground.clear()  # without its driver, the kubelet does not end a pod
 
 
 @pytest.fixture

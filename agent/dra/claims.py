@@ -138,12 +138,15 @@ def read_claim(
     shares.sort(key=lambda each: (each.request, order[each.device]))
     if len({(each.request, each.device) for each in shares}) < len(shares):
         raise ClaimError(f"{ref}: a request has two shares of one card: their limits cannot be set")
-    status = claim["status"]
-    for user in status.get("reservedFor") or ():
-        if user.get("resource") == "pods" and not user.get("apiGroup"):
-            pod = PodId(ref.namespace, user["name"], user["uid"])
-            return ClaimAllocation(ref, pod, tuple(shares))
-    raise ClaimError(f"{ref}: status.reservedFor: Required value: the pod that uses it")
+    users = claim["status"].get("reservedFor") or ()
+    if [(user.get("resource"), user.get("apiGroup") or "") for user in users] != [("pods", "")]:
+        names = quote(", ".join(user["name"] for user in users))
+        # The limits of one pod are counted, and the kubelet asks only for the first.
+        raise ClaimError(
+            f"{ref}: status.reservedFor: Invalid value: {names}: must be one pod alone"
+        )
+    pod = PodId(ref.namespace, users[0]["name"], users[0]["uid"])
+    return ClaimAllocation(ref, pod, tuple(shares))
 
 
 def check_pod(claim: ClaimAllocation, info: PodInfo | None) -> PodInfo:
@@ -182,9 +185,16 @@ def check_room(
     """Check that a claim and all others that are prepared fit on its cards.
 
     Raises:
-        ClaimError: two schedulers gave the same share; it fits once the others have ended.
+        ClaimError: two schedulers gave the same share; it fits once the others have ended. Or a
+            container has another claim.
     """
     others = tuple(others)
+    for each in others:
+        for request in sorted(claim.by_request.keys() & each.by_request.keys()):
+            if each.pod == claim.pod:
+                raise ClaimError(
+                    f"{claim.ref}: request {quote(request)}: {each.ref} serves this container"
+                )
     for card, wanted in claim.by_card.items():
         on_card = {each.ref: each.by_card[card] for each in others if card in each.by_card}
         for resource in RESOURCES:

@@ -28,7 +28,7 @@ class NodeCounts:
         api: Api,
         node: str,
         kubelet_dir: Path,
-        counts: Callable[[], Mapping[str, Mapping[str, int]] | None],
+        counts: Callable[[], Mapping[str, Mapping[str, int]]],
     ) -> None:
         """Prepare.
 
@@ -36,8 +36,7 @@ class NodeCounts:
             api: the API server.
             node: the node's name.
             kubelet_dir: the kubelet's device plugin directory.
-            counts: returns the wanted ``capacity`` and ``allocatable`` by resource, ``None`` while
-                they are not known.
+            counts: returns the wanted ``capacity`` and ``allocatable`` by resource.
         """
         self._api = api
         self._node = node
@@ -48,10 +47,7 @@ class NodeCounts:
 
     def update(self, node: Json) -> None:
         """Compare the counts of a node, and write them if the kubelet has forgotten the plugin."""
-        wanted = self._counts()
-        if wanted is None:
-            return
-        status = node.get("status") or {}
+        wanted, status = self._counts(), node.get("status") or {}
         texts = {
             field: {name: format_quantity(count) for name, count in counts.items()}
             for field, counts in wanted.items()

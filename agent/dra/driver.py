@@ -28,7 +28,6 @@ from agent.dra.claims import (
 )
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
-from agent.kubernetes_api.client import Json
 from agent.kubernetes_api.pods import PodCache
 from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
 from contract.claims import request_names
@@ -131,27 +130,15 @@ class ClaimDriver:
     def _read(self, ref: ClaimRef) -> tuple[ClaimAllocation, PodInfo | None]:
         """Read a claim and its pod; from the API server if the watches do not show them yet.
 
-        A claim that outlives its pod may be allocated again before the watch shows it: then its pod
-        has ended.
-
         Raises:
             ClaimError: it is not for this node.
             Unavailable: no response in time.
         """
-        obj = self._claims.find(ref)
-        if obj is not None:
-            claim = self._parse(obj, ref)
-            info = self._find_pod(claim.pod.uid)
-            if info is not None and not info.terminal:
-                return claim, info
-        obj = self._claims.fetch(ref)
+        obj = self._claims.find(ref) or self._claims.fetch(ref)
         if obj is None:
             raise ClaimError(f"{ref}: Not found: it was deleted")
-        claim = self._parse(obj, ref)
+        claim = read_claim(obj, ref, driver=self._driver, cards=self._cards, pool=self._pool)
         return claim, self._find_pod(claim.pod.uid) or self._pods.fetch(*claim.pod.key)
-
-    def _parse(self, obj: Json, ref: ClaimRef) -> ClaimAllocation:
-        return read_claim(obj, ref, driver=self._driver, cards=self._cards, pool=self._pool)
 
     def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> list[PreparedDevice]:
         """Check the sums, make the files, then write the spec; the lock is held."""

@@ -27,21 +27,20 @@ _AGAIN_SECONDS = 10.0
 class SlicePublisher(WriteQueue[str, None]):
     """A queue with one key, the node's pool; its slices are compared at the moment of the write."""
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+    def __init__(
         self,
         *,
         api: Api,
         node: str,
         driver: str,
-        specs: Callable[[], Mapping[str, dict[str, Any]] | None],
-        on_result: Callable[[str], None] = lambda _result: None,
+        specs: Callable[[], Mapping[str, dict[str, Any]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.
 
-        *specs* returns the wanted specs by the slices' names, ``None`` while they are not known.
+        *specs* returns the wanted specs by the slices' names.
         """
-        super().__init__(backoff=_BACKOFF_SECONDS, on_result=on_result, clock=clock)
+        super().__init__(backoff=_BACKOFF_SECONDS, on_result=lambda _result: None, clock=clock)
         self._api = api
         self._node = node
         self._driver = driver
@@ -80,14 +79,15 @@ class SlicePublisher(WriteQueue[str, None]):
 
     def _write(self, key: str, item: None) -> float | None:  # noqa: ARG002 -- there is one pool
         wanted, known = self._specs(), self._known
-        if wanted is None or known is None:
+        if known is None:
             return None  # another poke follows
-        if wanted == {name: published(each["spec"]) for name, each in known.items()}:
+        found = {name: published(each["spec"]) for name, each in known.items()}
+        generations = {each["spec"]["pool"]["generation"] for each in known.values()}
+        if found == wanted and len(generations) <= 1:  # of several, schedulers take the newest only
             return None
         age = self._clock() - self._written_at
         if wanted == self._written and wanted.keys() <= known.keys() and age < _AGAIN_SECONDS:
             return _AGAIN_SECONDS - age
-        generations = [each["spec"]["pool"]["generation"] for each in known.values()]
         generation = max(generations, default=0) + 1
         node_uid = self._api.get_node(self._node)["metadata"]["uid"]
         for name, spec in wanted.items():

@@ -70,7 +70,32 @@ def test_the_shares_of_a_request_are_in_the_order_of_the_cards() -> None:
                     "reservedFor": [],
                 }
             },
-            "claim default/p-gpus: status.reservedFor: Required value: the pod that uses it",
+            'claim default/p-gpus: status.reservedFor: Invalid value: "": must be one pod alone',
+        ),
+        "for two pods": (
+            {
+                "status": {
+                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
+                    "reservedFor": [
+                        {"resource": "pods", "name": name, "uid": f"u-{name}"} for name in "pq"
+                    ],
+                }
+            },
+            (
+                'claim default/p-gpus: status.reservedFor: Invalid value: "p, q": must be one pod '
+                "alone"
+            ),
+        ),
+        "for a group of pods": (
+            {
+                "status": {
+                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
+                    "reservedFor": [
+                        {"apiGroup": "x", "resource": "podgroups", "name": "g", "uid": "u"}
+                    ],
+                }
+            },
+            'claim default/p-gpus: status.reservedFor: Invalid value: "g": must be one pod alone',
         ),
     },
 )

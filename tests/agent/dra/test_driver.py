@@ -226,22 +226,24 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
         assert driver.entitled("u-b", "c0") is None
 
 
-def test_a_claim_that_outlives_its_pod_is_read_again_for_the_next_one() -> None:
-    """The kubelet asks for the next pod before the watch shows what it was given."""
+def test_a_pod_gets_no_second_claim_for_the_same_container() -> None:
+    """Its limits, which quotas count, are those of one."""
     with short_dir() as folder:
         node = FakeNode()
         ref = node.add("a", "gpu-0", 30, 4)
-        driver = node.driver(folder)
-        node.cache.apply("ADDED", node.claims[ref.name])
-        driver.prepare(ref)
-        driver.unprepare(ref)
-        node.infos[0] = view("a", container("c0", 30, 4), terminal=True)
-        node.add("b", "gpu-1", 30, 4)
-        node.claims[ref.name] = claim_of(
-            {"metadata": {"name": "b", "uid": "u-b"}}, result("c0", "gpu-1", 30, 4), name=ref.name
+        second = claim_of(
+            {"metadata": {"name": "a", "uid": "u-a"}}, result("c0", "gpu-1", 30, 4), name="more"
         )
-        node.claims[ref.name]["metadata"]["uid"] = ref.uid
-        assert [each.device for each in driver.prepare(ref)] == ["gpu-1"]
+        second["metadata"]["uid"] = "uid-more"
+        node.claims["more"] = second
+        driver = node.driver(folder)
+        driver.prepare(ref)
+        with pytest.raises(
+            ClaimError,
+            match='claim default/more: request "c0": claim default/a-gpus serves this container',
+        ):
+            driver.prepare(ClaimRef("default", "more", "uid-more"))
+        assert driver.prepare(ref)
 
 
 def test_a_claim_that_was_deleted_or_made_again_is_refused_with_words() -> None:

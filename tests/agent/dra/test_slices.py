@@ -24,6 +24,7 @@ class FakeCluster:
         self.devices = DEVICES
         self.clock = FakeClock()
         self.error: Exception | None = None
+        self.refused: list[str] = []
         self.publisher = SlicePublisher(
             api=cast(Api, self),
             node="n1",
@@ -43,6 +44,9 @@ class FakeCluster:
         self._store("create", body)
 
     def patch_slice(self, name: str, patch: Any) -> None:
+        if name in self.refused:
+            self.refused.remove(name)
+            raise Rejected(429, "too many requests")
         self._store("patch", patch)
 
     def delete_slice(self, name: str) -> None:
@@ -108,6 +112,22 @@ def test_slices_beyond_those_that_are_needed_are_deleted() -> None:
     cluster.publisher.poke()
     cluster.write()
     assert sorted(cluster.slices) == ["n1-d"]
+
+
+def test_all_slices_of_a_pool_have_one_generation_after_a_write_that_failed_between_two() -> None:
+    """A scheduler takes a pool whose newest generation lacks a slice for incomplete."""
+    cluster = FakeCluster()
+    cluster.devices = [{"name": f"gpu-{at}"} for at in range(65)]
+    cluster.write()
+    cluster.devices = [{"name": "gpu-0", "taints": []}, *cluster.devices[1:]]
+    cluster.refused = ["n1-d-1"]
+    cluster.publisher.poke()
+    cluster.write()
+    cluster.clock.now += 10
+    cluster.write()
+    pools = [each["spec"]["pool"]["generation"] for each in cluster.slices.values()]
+    assert len(pools) == 2
+    assert len(set(pools)) == 1
 
 
 WANTED = {"capacity": {"a.b/c": 1000}, "allocatable": {"a.b/c": 900}}

@@ -91,18 +91,25 @@ class ClaimDriver:
 
     # --- the kubelet's calls -----------------------------------------------------------
 
-    def prepare(self, ref: ClaimRef) -> list[PreparedDevice]:
+    def prepare(
+        self, ref: ClaimRef, is_wanted: Callable[[], bool] = lambda: True
+    ) -> list[PreparedDevice]:
         """Write the CDI spec of a claim, also of one that is prepared already.
+
+        *is_wanted* returns whether the kubelet still waits. It cancels the call for a pod that is
+        deleted meanwhile, and calls ``NodeUnprepareResources``: nothing is prepared after that.
 
         Raises:
             Refusal: it cannot be served: the kubelet asks again later.
-            Unavailable: the API server does not respond.
+            Unavailable: the API server does not respond, or the call is cancelled.
         """
         try:
             claim, found = self._read(ref)
             try:
                 info = check_pod(claim, found)
                 with self._lock:
+                    if not is_wanted():
+                        raise Unavailable(f"{ref}: the call was cancelled")
                     devices = self._prepare(claim, info)
             except Refusal as error:
                 self._on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))

@@ -95,14 +95,14 @@ class DriverServer(
     # --- claims ------------------------------------------------------------------------
 
     def NodePrepareResources(
-        self, request: api.NodePrepareResourcesRequest, context: Any
+        self, request: api.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> api.NodePrepareResourcesResponse:
         """Prepare each claim; the kubelet asks again for one with an error."""
         response = api.NodePrepareResourcesResponse()
         for claim in request.claims:
             entry = response.claims[claim.uid]
             try:
-                for each in self._calls.prepare(_ref(claim)):
+                for each in self._calls.prepare(_ref(claim), context.is_active):
                     entry.devices.add(
                         request_names=[each.request],
                         pool_name=self._pool,

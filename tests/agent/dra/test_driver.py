@@ -1,6 +1,8 @@
 """The driver's memory: sums, idempotence, restarts, and an end at every step."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ from agent.allocator.grants import ContainerEdits, Grant
 from agent.dra.claim_cache import ClaimCache
 from agent.dra.claims import ClaimRef, is_allocated
 from agent.dra.driver import ClaimDriver
+from agent.dra.server import DriverServer
 from agent.dra.specs import ClaimSpecs
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
@@ -19,11 +22,22 @@ from agent.errors import ClaimError
 from agent.injection.inject import Injection, inject
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
+from common.kubelet_api import dra_pb2 as pb
+from common.kubelet_api import dra_pb2_grpc as rpc
 from contract.resource import Resource
 from placement.pods import PodInfo
 from tests.agent.builders import BLOCK, container, device_table, patient, view
-from tests.agent.dra.a_claim import DRIVER, NODE, claim_of, result, spec_of
-from tests.agent.fakes import short_dir
+from tests.agent.dra.a_claim import (
+    DRIVER,
+    NODE,
+    DraKubelet,
+    channel_to,
+    claim_of,
+    message_of,
+    result,
+    spec_of,
+)
+from tests.agent.fakes import DEADLINE_S, short_dir
 from tests.agent.injection.test_cdi import schema
 from tests.agent.killing import killed
 
@@ -89,6 +103,28 @@ class FakeNode:
         )
         made.load()
         return made
+
+
+@contextmanager
+def serving(folder: Path, driver: ClaimDriver) -> Iterator[DraKubelet]:
+    """A kubelet that has registered this driver."""
+    kubelet = DraKubelet(folder)
+    server = DriverServer(
+        driver=DRIVER,
+        pool=NODE,
+        calls=driver,
+        unhealthy=lambda: (),
+        plugins=folder / DRIVER,
+        registry=folder / "plugins_registry",
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        kubelet.register()
+        yield kubelet
+    finally:
+        server.stop()
+        thread.join()
 
 
 _SHARES = st.tuples(
@@ -210,6 +246,46 @@ def test_a_spec_that_somebody_has_broken_is_left_and_written_again(tmp_path: Pat
         assert driver.free(Resource.CORE)["GPU-0"] == 100
         driver.prepare(ref)
         schema().validate(spec_of(tmp_path / "cdi", ref))
+
+
+def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing() -> None:
+    """The pod was deleted meanwhile: nobody would call ``NodeUnprepareResources`` again."""
+    asked, answers, ended = (threading.Event() for _ in range(3))
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        prepare = driver.prepare
+
+        def get_claim(namespace: str, name: str) -> Any:
+            asked.set()
+            answers.wait(DEADLINE_S)
+            return node.claims[name]
+
+        def watched(*args: Any) -> Any:
+            try:
+                return prepare(*args)
+            finally:
+                ended.set()
+
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            serving(folder, driver) as kubelet,
+            channel_to(kubelet.endpoint) as channel,
+        ):
+            patch.setattr(node, "get_claim", get_claim)
+            patch.setattr(driver, "prepare", watched)
+            stub, claims = rpc.DRAPluginStub(channel), [message_of(ref)]
+            call = stub.NodePrepareResources.future(pb.NodePrepareResourcesRequest(claims=claims))
+            assert asked.wait(DEADLINE_S)
+            call.cancel()
+            stub.NodeUnprepareResources(pb.NodeUnprepareResourcesRequest(claims=claims))
+            answers.set()
+            assert ended.wait(DEADLINE_S)
+            assert not list((folder / "cdi").glob("*.json"))
+            assert driver.free(Resource.CORE)["GPU-0"] == 100
+            patch.undo()
+            assert kubelet.prepare(ref)[ref.uid].error == ""
 
 
 def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:

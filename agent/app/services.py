@@ -110,6 +110,7 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
         inject=inject,
         enforcer=enforcer,
         writer=writer,
+        unhealthy=watch.unhealthy,
         on_prepared=on_prepared,
         on_refusal=on_refusal,
     )

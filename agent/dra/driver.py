@@ -53,6 +53,7 @@ class ClaimDriver:
         inject: Callable[[Grant], ContainerEdits],
         enforcer: Enforcer,
         writer: AnnotationWriter,
+        unhealthy: Callable[[str], str],
         on_prepared: Callable[[], None] = lambda: None,
         on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None,
     ) -> None:
@@ -68,6 +69,7 @@ class ClaimDriver:
             inject: returns the container edits of a grant.
             enforcer: enforces the limits of containers, and adds container edits.
             writer: writes allocations to pods.
+            unhealthy: returns the fault of a card, empty without one.
             on_prepared: called for each prepared claim.
             on_refusal: called for each refused claim whose pod is known, with the reason.
         """
@@ -80,6 +82,7 @@ class ClaimDriver:
         self._inject = inject
         self._enforcer = enforcer
         self._writer = writer
+        self._unhealthy = unhealthy
         self._on_prepared = on_prepared
         self._on_refusal = on_refusal
         self._cards = {device_name(card): card for card in table.inventory.cards}
@@ -150,6 +153,12 @@ class ClaimDriver:
     def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> list[PreparedDevice]:
         """Check the sums, make the files, then write the spec; the lock is held."""
         uid = claim.ref.uid
+        for card in claim.by_card if uid not in self._held else ():
+            if fault := self._unhealthy(card):
+                raise ClaimError(
+                    f"{claim.ref}: card {card} is unhealthy ({fault}), and gets no new container: "
+                    "delete the pod, so that another card is chosen"
+                )
         check_room(claim, (each for key, each in self._held.items() if key != uid), self._sizes)
         edits = {
             request: self._edits(claim, request, shares, info)

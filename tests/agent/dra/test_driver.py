@@ -52,6 +52,7 @@ class FakeNode:
         self.infos: list[PodInfo] = []
         self.claims: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
+        self.unhealthy: dict[str, str] = {}
         self.cache = ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE))
 
     def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
@@ -100,6 +101,7 @@ class FakeNode:
                 cards=TABLE.inventory.cards,
             ),
             writer=self,
+            unhealthy=lambda card: self.unhealthy.get(card, ""),
         )
         made.load()
         return made
@@ -300,6 +302,26 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
         assert found.memory.slots == 4
         assert driver.entitled("u-a", "c1") is None
         assert driver.entitled("u-b", "c0") is None
+
+
+def test_a_card_that_got_unhealthy_after_the_scheduler_chose_it_is_given_to_no_new_container() -> (
+    None
+):
+    with short_dir() as folder:
+        node = FakeNode()
+        runs, ref = node.add("runs", "gpu-0", 30, 4), node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        driver.prepare(runs)
+        node.unhealthy = {"GPU-0": "Xid 79"}
+        with pytest.raises(
+            ClaimError,
+            match=r"claim default/a-gpus: card GPU-0 is unhealthy \(Xid 79\), and gets no new "
+            "container: delete the pod, so that another card is chosen",
+        ):
+            driver.prepare(ref)
+        assert driver.prepare(runs)
+        node.unhealthy = {}
+        assert driver.prepare(ref)
 
 
 def test_a_pod_gets_no_second_claim_for_the_same_container() -> None:

@@ -23,18 +23,19 @@ class ClaimCache:
         self.synced = threading.Event()
         """Set once the first list has been read."""
 
-    def find(self, ref: ClaimRef) -> Json | None:
-        """Return a claim as the watch shows it; ``None`` if it does not show it on this node."""
-        found = self._claims.get((ref.namespace, ref.name))
-        return found if found is not None and found["metadata"].get("uid") == ref.uid else None
+    def get(self, ref: ClaimRef) -> Json | None:
+        """Return a claim, from the API server if the watch does not show it on this node.
 
-    def fetch(self, ref: ClaimRef) -> Json | None:
-        """Get the claim that has this name now, whatever its UID; ``None`` if there is none.
+        Returns:
+            The claim; ``None`` if there is none with this UID.
 
         Raises:
             Unavailable: no response in time.
         """
-        return self._api.get_claim(ref.namespace, ref.name)
+        found = self._claims.get((ref.namespace, ref.name))
+        if found is None or found["metadata"]["uid"] != ref.uid:
+            found = self._api.get_claim(ref.namespace, ref.name)
+        return found if found is not None and found["metadata"]["uid"] == ref.uid else None
 
     def pods(self) -> set[str]:
         """Return the UIDs of the pods that have a claim with a card of this node."""

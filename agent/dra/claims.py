@@ -119,14 +119,8 @@ def read_claim(
     """Read the claim that the kubelet names by *ref*; *cards* are this node's, by device name.
 
     Raises:
-        ClaimError: it is another claim, or not allocated to a pod and to cards of this node.
+        ClaimError: it is not allocated to a pod and to cards of this node.
     """
-    uid = claim["metadata"].get("uid", "")
-    if uid != ref.uid:
-        raise ClaimError(
-            f"{ref}: metadata.uid: Invalid value: {quote(uid)}: must be {ref.uid}: it was deleted "
-            "and created again"
-        )
     results = _results(claim, driver, pool)
     if not results:
         raise ClaimError(

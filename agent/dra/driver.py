@@ -144,9 +144,9 @@ class ClaimDriver:
             ClaimError: it is not for this node.
             Unavailable: no response in time.
         """
-        obj = self._claims.find(ref) or self._claims.fetch(ref)
+        obj = self._claims.get(ref)
         if obj is None:
-            raise ClaimError(f"{ref}: Not found: it was deleted")
+            raise ClaimError(f"{ref}: Not found: it was deleted, or deleted and created again")
         claim = read_claim(obj, ref, driver=self._driver, cards=self._cards, pool=self._pool)
         return claim, self._find_pod(claim.pod.uid) or self._pods.fetch(*claim.pod.key)
 
@@ -226,7 +226,7 @@ class ClaimDriver:
             self._enforcer.prune({each.pod for each in self._held.values()})
 
     def _drop_deleted(self) -> None:
-        """Forget the claims of an earlier agent that the API does not have any more.
+        """Forget the claims of an earlier agent that are deleted, or not allocated any more.
 
         Only those: a claim that is deleted later may be of a pod that was force-deleted and still
         runs, and the kubelet calls ``NodeUnprepareResources`` for it.
@@ -236,8 +236,8 @@ class ClaimDriver:
         while self._unconfirmed:
             ref = self._unconfirmed[-1]
             try:
-                found = self._claims.find(ref) or self._claims.fetch(ref)
-                if found is None or found["metadata"].get("uid") != ref.uid:
+                found = self._claims.get(ref)
+                if found is None or not (found.get("status") or {}).get("allocation"):
                     self.unprepare(ref)
             except (Unavailable, EnforcementError) as error:
                 log.warning("claim not removed", extra={"claim": str(ref), "reason": str(error)})

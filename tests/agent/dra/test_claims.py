@@ -47,14 +47,6 @@ def test_the_shares_of_a_request_are_in_the_order_of_the_cards() -> None:
 @cases(
     "change, message",
     {
-        "another UID": (
-            {"metadata": {"name": "p-gpus", "namespace": "default", "uid": "u-old"}},
-            (
-                'claim default/p-gpus: metadata.uid: Invalid value: "u-old": must be '
-                "u-claim: it was "
-                "deleted and created again"
-            ),
-        ),
         "not allocated": (
             {"status": {}},
             (

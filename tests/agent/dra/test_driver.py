@@ -26,7 +26,7 @@ from common.kubelet_api import dra_pb2 as pb
 from common.kubelet_api import dra_pb2_grpc as rpc
 from contract.resource import Resource
 from placement.pods import PodInfo
-from tests.agent.builders import BLOCK, container, device_table, patient, view
+from tests.agent.builders import BLOCK, cases, container, device_table, patient, view
 from tests.agent.dra.a_claim import (
     DRIVER,
     NODE,
@@ -54,6 +54,7 @@ class FakeNode:
         self.written: dict[str, Any] = {}
         self.unhealthy: dict[str, str] = {}
         self.cache = ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE))
+        self.cache.synced.set()
 
     def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
         self.infos.append(view(name, container("c0", cores, memory)))
@@ -63,6 +64,12 @@ class FakeNode:
         claim["metadata"]["uid"] = f"uid-{name}"
         self.claims[claim["metadata"]["name"]] = claim
         return ClaimRef("default", claim["metadata"]["name"], f"uid-{name}")
+
+    def delete(self, ref: ClaimRef) -> None:
+        self.claims.pop(ref.name, None)
+
+    def deallocate(self, ref: ClaimRef) -> None:
+        self.claims.get(ref.name, {})["status"] = {}
 
     def pods(self) -> list[PodInfo]:
         return self.infos
@@ -133,13 +140,18 @@ _SHARES = st.tuples(
     st.sampled_from(["gpu-0", "gpu-1"]), st.sampled_from([30, 50, 60, 100]), st.integers(1, 10)
 )
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(["prepare", "unprepare", "restart", "reboot"]), st.integers(0, 4)),
-    max_size=20,
+    st.tuples(
+        st.sampled_from(
+            ["prepare", "unprepare", "restart", "reboot", "delete", "deallocate", "refresh"]
+        ),
+        st.integers(0, 2),
+    ),
+    max_size=30,
 )
 
 
 @patient
-@given(st.lists(_SHARES, min_size=5, max_size=5), _STEPS)
+@given(st.lists(_SHARES, min_size=3, max_size=3), _STEPS)
 def test_no_card_is_ever_given_twice(
     shares: list[tuple[str, int, int]], steps: list[tuple[str, int]]
 ) -> None:
@@ -147,12 +159,16 @@ def test_no_card_is_ever_given_twice(
         node = FakeNode()
         refs = [node.add(f"p{at}", *share) for at, share in enumerate(shares)]
         driver, prepared = node.driver(folder), dict[int, Any]()
+        gone, inherited = set[int](), set[int]()  # claims without a share; of an earlier agent
         for step, at in steps:
             if step == "prepare":
                 together = [shares[each] for each in {*prepared, at}]
                 on_card = [each for each in together if each[0] == shares[at][0]]
                 cores, blocks = sum(each[1] for each in on_card), sum(each[2] for each in on_card)
-                if cores > 100 or blocks > 10:
+                if at in gone:
+                    with pytest.raises(ClaimError, match=r"Not found|Required value"):
+                        driver.prepare(refs[at])
+                elif cores > 100 or blocks > 10:
                     with pytest.raises(ClaimError, match="are held by"):
                         driver.prepare(refs[at])
                 else:
@@ -162,12 +178,19 @@ def test_no_card_is_ever_given_twice(
             elif step == "unprepare":
                 driver.unprepare(refs[at])
                 prepared.pop(at, None)
+            elif step in {"delete", "deallocate"}:
+                getattr(node, step)(refs[at])
+                gone.add(at)
+            elif step == "refresh":
+                driver.refresh()
+                prepared = {at: prepared[at] for at in prepared.keys() - (gone & inherited)}
+                inherited.clear()
             else:
                 if step == "reboot":
                     prepared.clear()
                     for each in (folder / "cdi").iterdir():
                         each.unlink()
-                driver = node.driver(folder)
+                driver, inherited = node.driver(folder), set(prepared)
             for card in TABLE.inventory.cards:
                 own = [shares[at] for at in prepared if shares[at][0] == f"gpu-{card.index}"]
                 cores = sum(each[1] for each in own)
@@ -175,7 +198,36 @@ def test_no_card_is_ever_given_twice(
                 assert driver.free(Resource.CORE)[card.uuid] == 100 - cores >= 0
                 blocks = 0 if whole else 10 - sum(each[2] for each in own)
                 assert driver.free(Resource.MEMORY)[card.uuid] == blocks >= 0
-            assert len(driver.holdings().holders) == len(prepared)
+            assert {each.ref.pod.name for each in driver.holdings().holders} == {
+                f"p{at}" for at in prepared
+            }
+            assert {each.name for each in (folder / "cdi").iterdir()} == {
+                f"gpu-turnstile-claim-{refs[at].uid}.json" for at in prepared
+            }
+
+
+@cases(
+    "status, freed",
+    {
+        "it is allocated": (None, False),
+        "it has no card any more": ({}, True),
+        "another driver's domain": (
+            {"allocation": {"devices": {"results": [{"driver": "gpu.old"}]}}},
+            False,
+        ),
+    },
+)
+def test_claims_of_an_earlier_agent_are_kept_while_they_are_allocated(
+    tmp_path: Path, status: Any, *, freed: bool
+) -> None:
+    node = FakeNode()
+    ref = node.add("a", "gpu-0", 30, 4)
+    node.driver(tmp_path).prepare(ref)
+    node.claims[ref.name] |= {} if status is None else {"status": status}
+    driver = node.driver(tmp_path)
+    driver.refresh()
+    assert driver.free(Resource.CORE)["GPU-0"] == (100 if freed else 70)
+    assert driver.confirmed
 
 
 def test_names_of_the_host_are_beside_our_own_and_not_in_it() -> None:
@@ -349,10 +401,11 @@ def test_a_claim_that_was_deleted_or_made_again_is_refused_with_words() -> None:
         node = FakeNode()
         ref = node.add("a", "gpu-0", 30, 4)
         driver = node.driver(folder)
-        with pytest.raises(ClaimError, match="must be u-old: it was deleted and created again"):
+        gone = "claim default/a-gpus: Not found: it was deleted, or deleted and created again"
+        with pytest.raises(ClaimError, match=gone):
             driver.prepare(ref._replace(uid="u-old"))
         del node.claims[ref.name]
-        with pytest.raises(ClaimError, match="claim default/a-gpus: Not found: it was deleted"):
+        with pytest.raises(ClaimError, match=gone):
             driver.prepare(ref)
         with pytest.raises(ClaimError, match="its UID has other characters"):
             driver.unprepare(ref._replace(uid="../etc"))

@@ -18,6 +18,7 @@ from contract.errors import quote
 from contract.inventory import NOTHING, Amounts, Card
 from contract.quantity import parse_quantity
 from contract.resource import RESOURCES, Resource, count_of
+from contract.reusable import held_on_cards
 from placement.pods import PodId, PodInfo
 
 CORES, MEMORY = "cores", "memory"
@@ -87,22 +88,6 @@ class ClaimAllocation:
         return found
 
 
-class PreparedDevice(NamedTuple):
-    """A device of a prepared claim, as the kubelet keeps it.
-
-    Attributes:
-        request: the name of the claim's request.
-        device: its name in the ResourceSlice.
-        share_id: the API's ID of the share.
-        cdi: CDI names, which the containers with that request get.
-    """
-
-    request: str
-    device: str
-    share_id: str
-    cdi: tuple[str, ...]
-
-
 def device_name(card: Card) -> str:
     """Return the name of a card in ResourceSlices."""
     return f"gpu-{card.index}"
@@ -132,7 +117,7 @@ def read_claim(
     shares.sort(key=lambda each: (each.request, order[each.device]))
     if len({(each.request, each.device) for each in shares}) < len(shares):
         raise ClaimError(f"{ref}: a request has two shares of one card: their limits cannot be set")
-    users = claim["status"].get("reservedFor") or ()
+    users = claim["status"].get("reservedFor") or []
     if [(user.get("resource"), user.get("apiGroup") or "") for user in users] != [("pods", "")]:
         names = quote(", ".join(user["name"] for user in users))
         # The limits of one pod are counted, and the kubelet asks only for the first.
@@ -200,6 +185,19 @@ def check_room(
                     f"{claim.ref}: {resource.format_count(count)} of card {card}, but {held} of "
                     f"{size} are held by {names or 'nobody'}: it starts once they have ended"
                 )
+
+
+def served_by_plugin(info: PodInfo) -> ClaimAllocation | None:
+    """Return what a pod holds that a device plugin has served, as if by a claim of its name.
+
+    The node was not drained before its agent got ``--mode dra``.
+    """
+    if info.terminal or any(each.evidence is Evidence.CLAIM for each in info.annotated.values()):
+        return None
+    cards = {name: each.cards for name, each in info.annotated.items()}
+    held = held_on_cards(info.demand, cards).items()
+    shares = tuple(ClaimShare(name, card, card, amounts) for (name, card), amounts in held)
+    return ClaimAllocation(ClaimRef(*info.id), info.id, shares) if shares else None
 
 
 def allocations_by(claims: Iterable[ClaimAllocation], info: PodInfo) -> dict[str, Allocation]:

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from agent.allocator.grants import (
     CardGrant,
@@ -19,12 +20,12 @@ from agent.dra.claims import (
     ClaimAllocation,
     ClaimRef,
     ClaimShare,
-    PreparedDevice,
     allocations_by,
     check_pod,
     check_room,
     device_name,
     read_claim,
+    served_by_plugin,
 )
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
@@ -38,55 +39,45 @@ from placement.pods import PodInfo
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class ClaimDriver:
-    """The prepared claims of a node. Safe to share between threads."""
+    """The prepared claims of a node, first none: :meth:`load` reads those of an earlier agent.
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
-        self,
-        *,
-        table: DeviceTable,
-        driver: str,
-        pool: str,
-        claims: ClaimCache,
-        pods: PodCache,
-        specs: ClaimSpecs,
-        inject: Callable[[Grant], ContainerEdits],
-        enforcer: Enforcer,
-        writer: AnnotationWriter,
-        unhealthy: Callable[[str], str],
-        on_prepared: Callable[[], None] = lambda: None,
-        on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None,
-    ) -> None:
-        """Start without claims; :meth:`load` reads those of an earlier agent.
+    Safe to share between threads.
 
-        Args:
-            table: the node's cards.
-            driver: the driver's name.
-            pool: the name of the node's pool of devices.
-            claims: the claims in the API.
-            pods: the pods of this node.
-            specs: the CDI specs.
-            inject: returns the container edits of a grant.
-            enforcer: enforces the limits of containers, and adds container edits.
-            writer: writes allocations to pods.
-            unhealthy: returns the fault of a card, empty without one.
-            on_prepared: called for each prepared claim.
-            on_refusal: called for each refused claim whose pod is known, with the reason.
-        """
-        self.table = table
-        self._driver = driver
-        self._pool = pool
-        self._claims = claims
-        self._pods = pods
-        self._specs = specs
-        self._inject = inject
-        self._enforcer = enforcer
-        self._writer = writer
-        self._unhealthy = unhealthy
-        self._on_prepared = on_prepared
-        self._on_refusal = on_refusal
-        self._cards = {device_name(card): card for card in table.inventory.cards}
-        self._sizes = {card.uuid: card.size(table.block) for card in table.inventory.cards}
+    Attributes:
+        table: the node's cards.
+        driver: the driver's name.
+        pool: the name of the node's pool of devices.
+        claims: the claims in the API.
+        pods: the pods of this node.
+        specs: the CDI specs.
+        inject: returns the container edits of a grant.
+        enforcer: enforces the limits of containers, and adds container edits.
+        writer: writes allocations to pods.
+        unhealthy: returns the fault of a card by UUID, empty without one.
+        on_prepared: called for each prepared claim.
+        on_refusal: called for each refused claim whose pod is known, with the reason.
+    """
+
+    table: DeviceTable
+    driver: str
+    pool: str
+    claims: ClaimCache
+    pods: PodCache
+    specs: ClaimSpecs
+    inject: Callable[[Grant], ContainerEdits]
+    enforcer: Enforcer
+    writer: AnnotationWriter
+    unhealthy: Callable[[str], str]
+    on_prepared: Callable[[], None] = lambda: None
+    on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None
+
+    def __post_init__(self) -> None:
+        """Start without claims."""
+        cards = self.table.inventory.cards
+        self._cards = {device_name(card): card for card in cards}
+        self._sizes = {card.uuid: card.size(self.table.block) for card in cards}
         self._lock = threading.Lock()  # held while files are made or removed
         self._held: Mapping[str, ClaimAllocation] = {}
         self._unconfirmed: list[ClaimRef] = []  # of an earlier agent, not looked for in the API yet
@@ -96,8 +87,10 @@ class ClaimDriver:
 
     def prepare(
         self, ref: ClaimRef, is_wanted: Callable[[], bool] = lambda: True
-    ) -> list[PreparedDevice]:
+    ) -> dict[ClaimShare, tuple[str, ...]]:
         """Write the CDI spec of a claim, also of one that is prepared already.
+
+        Returns the CDI names of each share, which the containers with its request get.
 
         *is_wanted* returns whether the kubelet still waits. It cancels the call for a pod that is
         deleted meanwhile, and calls ``NodeUnprepareResources``: nothing is prepared after that.
@@ -115,13 +108,13 @@ class ClaimDriver:
                         raise Unavailable(f"{ref}: the call was cancelled")
                     devices = self._prepare(claim, info)
             except Refusal as error:
-                self._on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
+                self.on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
                 raise
         except (Refusal, Unavailable) as error:
             log.warning("claim refused", extra={"claim": str(ref), "reason": str(error)})
             raise
         log.info("claim prepared", extra={"claim": str(ref), "pod": str(claim.pod)})
-        self._on_prepared()
+        self.on_prepared()
         self.catch_up(info)
         return devices
 
@@ -132,7 +125,7 @@ class ClaimDriver:
             Refusal: the spec cannot be removed: the kubelet asks again later.
         """
         with self._lock:
-            self._specs.remove(ref)
+            self.specs.remove(ref)
             self._released |= ref.uid in self._held
             self._held = {uid: each for uid, each in self._held.items() if uid != ref.uid}
         log.info("claim forgotten", extra={"claim": str(ref)})
@@ -144,49 +137,47 @@ class ClaimDriver:
             ClaimError: it is not for this node.
             Unavailable: no response in time.
         """
-        obj = self._claims.get(ref)
+        obj = self.claims.get(ref)
         if obj is None:
             raise ClaimError(f"{ref}: Not found: it was deleted, or deleted and created again")
-        claim = read_claim(obj, ref, driver=self._driver, cards=self._cards, pool=self._pool)
-        return claim, self._find_pod(claim.pod.uid) or self._pods.fetch(*claim.pod.key)
+        claim = read_claim(obj, ref, driver=self.driver, cards=self._cards, pool=self.pool)
+        return claim, self._find_pod(claim.pod.uid) or self.pods.fetch(*claim.pod.key)
 
-    def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> list[PreparedDevice]:
+    def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
         """Check the sums, make the files, then write the spec; the lock is held."""
         uid = claim.ref.uid
         for card in claim.by_card if uid not in self._held else ():
-            if fault := self._unhealthy(card):
+            if fault := self.unhealthy(card):
                 raise ClaimError(
                     f"{claim.ref}: card {card} is unhealthy ({fault}), and gets no new container: "
                     "delete the pod, so that another card is chosen"
                 )
-        check_room(claim, (each for key, each in self._held.items() if key != uid), self._sizes)
+        check_room(claim, (each for each in self._holders() if each.ref.uid != uid), self._sizes)
         edits = {
             request: self._edits(claim, request, shares, info)
             for request, shares in claim.by_request.items()
         }
-        names = self._specs.write(claim, edits)
+        names = self.specs.write(claim, edits)
         self._held = {**self._held, uid: claim}
-        devices = []
-        for request, shares in claim.by_request.items():
-            cdi = names[request]
-            for share in shares:
-                # All cards of a request have one CDI device: the variables of a second one would
-                # replace its own.
-                devices.append(PreparedDevice(request, share.device, share.share_id, cdi))
-                cdi = ()
-        return devices
+        # All cards of a request have one CDI device: the variables of a second one would replace
+        # its own.
+        return {
+            share: () if at else names[request]
+            for request, shares in claim.by_request.items()
+            for at, share in enumerate(shares)
+        }
 
     def _edits(
         self, claim: ClaimAllocation, request: str, shares: Sequence[ClaimShare], info: PodInfo
     ) -> ContainerEdits:
         about = _entitlement(claim, ContainerRef(claim.pod, request), shares, info)
-        edits = self._inject(about.cores)
+        edits = self.inject(about.cores)
         for grant in (about.cores, about.memory):
             if grant is not None:
                 edits = edits.merged_with(
-                    self._enforcer.prepare_allocation(about.ref, about.core_ids, grant)
+                    self.enforcer.prepare_allocation(about.ref, about.core_ids, grant)
                 )
-        self._enforcer.prepare_start(about.core_ids, about)
+        self.enforcer.prepare_start(about.core_ids, about)
         return edits
 
     # --- after a restart, and between calls ---------------------------------------------
@@ -198,14 +189,14 @@ class ClaimDriver:
             EnforcementError: the specs cannot be read.
         """
         with self._lock:
-            self._held = self._specs.load()
+            self._held = self.specs.load()
             self._unconfirmed = [each.ref for each in self._held.values()]
 
     def refresh(self, *, thorough: bool = True) -> bool:
         """Write missing annotations; return whether a claim has ended since the last call."""
         if thorough:
             self._drop_deleted()
-            for info in self._pods.pods():
+            for info in self.pods.pods():
                 self.catch_up(info)
         with self._lock:
             released, self._released = self._released, False
@@ -218,12 +209,12 @@ class ClaimDriver:
         claims = [each for each in self._held.values() if each.pod.uid == info.id.uid]
         found = allocations_by(claims, info)
         if found and needs_annotation(found, info.annotated):
-            self._writer.put(info, found)
+            self.writer.put(info, found)
 
     def sweep(self) -> None:
-        """Remove the files of enforcement of pods without a prepared claim."""
+        """Remove the files of enforcement of pods that hold nothing."""
         with self._lock:
-            self._enforcer.prune({each.pod for each in self._held.values()})
+            self.enforcer.prune({each.pod for each in self._holders()})
 
     def _drop_deleted(self) -> None:
         """Forget the claims of an earlier agent that are deleted, or not allocated any more.
@@ -231,12 +222,12 @@ class ClaimDriver:
         Only those: a claim that is deleted later may be of a pod that was force-deleted and still
         runs, and the kubelet calls ``NodeUnprepareResources`` for it.
         """
-        if not self._claims.synced.is_set():
+        if not self.claims.synced.is_set():
             return
         while self._unconfirmed:
             ref = self._unconfirmed[-1]
             try:
-                found = self._claims.get(ref)
+                found = self.claims.get(ref)
                 if found is None or not (found.get("status") or {}).get("allocation"):
                     self.unprepare(ref)
             except (Unavailable, EnforcementError) as error:
@@ -247,7 +238,7 @@ class ClaimDriver:
     @property
     def confirmed(self) -> bool:
         """Whether the API has all claims that an earlier agent had prepared."""
-        return not self._unconfirmed and self._claims.synced.is_set()
+        return not self._unconfirmed and self.claims.synced.is_set()
 
     def unclaimed(self) -> list[PodInfo]:
         """Return the running pods with GPU limits and no claim of this node.
@@ -257,36 +248,38 @@ class ClaimDriver:
         """
         if not self.confirmed:
             return []
-        claimed = {each.pod.uid for each in self._held.values()} | self._claims.pods()
+        claimed = {each.pod.uid for each in self._held.values()} | self.claims.pods()
         return [
             each
-            for each in self._pods.pods()
+            for each in self.pods.pods()
             if each.running and each.demand and each.id.uid not in claimed
         ]
 
     # --- who holds what ----------------------------------------------------------------
 
+    def _holders(self) -> list[ClaimAllocation]:
+        """Return the prepared claims, and what pods hold that a device plugin has served."""
+        served = map(served_by_plugin, self.pods.pods())
+        return [*self._held.values(), *(each for each in served if each is not None)]
+
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
         """Return the entitlement of a running container; ``None`` if it holds nothing here."""
         info = self._find_pod(runtime_uid)
+        request = request_names(info.demand).get(container) if info is not None else None
         for claim in self._held.values():
-            if info is None or claim.pod.uid != runtime_uid:
-                continue
-            shares = claim.by_request
-            request = request_names(info.demand).get(container, "")
-            if request in shares:
-                ref = ContainerRef(claim.pod, container)
-                return _entitlement(claim, ref, shares[request], info)
+            shares = claim.by_request.get(request or "")
+            if info is not None and shares and claim.pod.uid == runtime_uid:
+                return _entitlement(claim, ContainerRef(claim.pod, container), shares, info)
         return None
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count what is free of each card; of one that is held whole nothing is."""
         free = {card: count_of(size, resource) for card, size in self._sizes.items()}
-        for claim in self._held.values():
+        for claim in self._holders():
             for share in claim.shares:
                 if share.card in free:  # else the card has gone
-                    free[share.card] -= count_of(share.amounts, resource)
-                    free[share.card] *= not share.is_whole
+                    left = free[share.card] - count_of(share.amounts, resource)
+                    free[share.card] = 0 if share.is_whole else max(left, 0)
         return free
 
     def holdings(self) -> Holdings:
@@ -298,7 +291,7 @@ class ClaimDriver:
                 {each.card: self._held_share(each) for each in shares},
                 info.wishes.core_limit if info is not None else None,
             )
-            for claim in self._held.values()
+            for claim in self._holders()
             for info in (self._find_pod(claim.pod.uid),)
             for request, shares in claim.by_request.items()
         ]
@@ -322,7 +315,7 @@ class ClaimDriver:
         return HeldShare(share.amounts.cores, share.amounts.memory * self.table.block)
 
     def _find_pod(self, uid: str) -> PodInfo | None:
-        return next((each for each in self._pods.pods() if each.id.uid == uid), None)
+        return next((each for each in self.pods.pods() if each.id.uid == uid), None)
 
 
 def _entitlement(

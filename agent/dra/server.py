@@ -102,13 +102,14 @@ class DriverServer(
         for claim in request.claims:
             entry = response.claims[claim.uid]
             try:
-                for each in self._calls.prepare(_ref(claim), context.is_active):
+                found = self._calls.prepare(_ref(claim), context.is_active)
+                for share, cdi_names in found.items():
                     entry.devices.add(
-                        request_names=[each.request],
+                        request_names=[share.request],
                         pool_name=self._pool,
-                        device_name=each.device,
-                        cdi_device_ids=each.cdi,
-                        share_id=each.share_id or None,
+                        device_name=share.device,
+                        cdi_device_ids=cdi_names,
+                        share_id=share.share_id or None,
                     )
             except (Refusal, Unavailable) as error:
                 entry.error = str(error)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,9 +25,10 @@ from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
 from common.kubelet_api import dra_pb2 as pb
 from common.kubelet_api import dra_pb2_grpc as rpc
+from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from placement.pods import PodInfo
-from tests.agent.builders import BLOCK, cases, container, device_table, patient, view
+from tests.agent.builders import BLOCK, INIT, cases, container, device_table, patient, view
 from tests.agent.dra.a_claim import (
     DRIVER,
     NODE,
@@ -234,8 +236,8 @@ def test_names_of_the_host_are_beside_our_own_and_not_in_it() -> None:
     with short_dir() as folder:
         node = FakeNode()
         ref = node.add("a", "gpu-1", 30, 4)
-        (device,) = node.driver(folder, Injection.CDI).prepare(ref)
-        assert device.cdi == (f"{DRIVER}/claim=uid-a-0", "nvidia.com/gpu=1")
+        (names,) = node.driver(folder, Injection.CDI).prepare(ref).values()
+        assert names == (f"{DRIVER}/claim=uid-a-0", "nvidia.com/gpu=1")
         (edits,) = spec_of(folder / "cdi", ref)["devices"]
         assert "NVIDIA_VISIBLE_DEVICES=void" in edits["containerEdits"]["env"]
 
@@ -248,7 +250,7 @@ def test_shares_of_two_cards_have_one_cdi_device() -> None:
         results = [result("c0", each, 100, 1) for each in ("gpu-1", "gpu-0")]
         node.claims[ref.name]["status"]["allocation"]["devices"]["results"] = results
         devices = node.driver(folder).prepare(ref)
-        assert [(each.device, each.cdi) for each in devices] == [
+        assert [(each.device, names) for each, names in devices.items()] == [
             ("gpu-0", (f"{DRIVER}/claim=uid-a-0",)),
             ("gpu-1", ()),
         ]
@@ -374,6 +376,33 @@ def test_a_card_that_got_unhealthy_after_the_scheduler_chose_it_is_given_to_no_n
         assert driver.prepare(runs)
         node.unhealthy = {}
         assert driver.prepare(ref)
+
+
+def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() -> None:
+    """The node was not drained before it got the label. Init containers leave their devices."""
+    with short_dir() as folder:
+        node = FakeNode()
+        old = view("old", container("first", 60, 4, kind=INIT), container("c0", 40, 6))
+        node.infos.append(
+            replace(
+                old,
+                annotated={
+                    "first": Allocation(("GPU-0",), 60, 4, Evidence.RECORD),
+                    "c0": Allocation(("GPU-0",), 40, 6, Evidence.TICKET),
+                },
+            )
+        )
+        ref = node.add("a", "gpu-0", 50, 4)
+        driver = node.driver(folder)
+        with pytest.raises(
+            ClaimError, match="50 cores of card GPU-0, but 60 of 100 are held by default/old"
+        ):
+            driver.prepare(ref)
+        assert driver.free(Resource.CORE) == {"GPU-0": 40, "GPU-1": 100}
+        assert [each.ref.container for each in driver.holdings().holders] == ["c0", "first"]
+        node.infos[0] = replace(node.infos[0], terminal=True)
+        driver.prepare(ref)
+        assert driver.free(Resource.CORE) == {"GPU-0": 50, "GPU-1": 100}
 
 
 def test_a_pod_gets_no_second_claim_for_the_same_container() -> None:

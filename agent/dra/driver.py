@@ -255,6 +255,10 @@ class ClaimDriver:
             if each.running and each.demand and each.id.uid not in claimed
         ]
 
+    def faults(self) -> dict[str, str]:
+        """Return the fault of each device, empty without one."""
+        return {device: self.unhealthy(card.uuid) for device, card in self._cards.items()}
+
     # --- who holds what ----------------------------------------------------------------
 
     def _holders(self) -> list[ClaimAllocation]:

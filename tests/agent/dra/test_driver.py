@@ -120,14 +120,7 @@ class FakeNode:
 def serving(folder: Path, driver: ClaimDriver) -> Iterator[DraKubelet]:
     """A kubelet that has registered this driver."""
     kubelet = DraKubelet(folder)
-    server = DriverServer(
-        driver=DRIVER,
-        pool=NODE,
-        calls=driver,
-        unhealthy=lambda: (),
-        plugins=folder / DRIVER,
-        registry=folder / "plugins_registry",
-    )
+    server = DriverServer(driver, plugins=folder / DRIVER, registry=folder / "plugins_registry")
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

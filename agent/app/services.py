@@ -150,7 +150,7 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
         ),
         threads={
             "claims": lambda: claims.run(stop),
-            "slices": lambda: slices.follow(stop),
+            "slices": lambda: slices.slices.run(stop),
             "slice-writer": slices.run,
         },
         wake=slices.poke,

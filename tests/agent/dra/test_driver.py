@@ -79,6 +79,12 @@ class FakeNode:
     def fetch(self, namespace: str, name: str) -> PodInfo | None:
         return None
 
+    def list_claims(self) -> tuple[list[Any], str]:
+        return list(self.claims.values()), "1"
+
+    def watch_claims(self, resource_version: str) -> Iterator[tuple[str, Any]]:
+        raise NotImplementedError
+
     def get_claim(self, namespace: str, name: str) -> Any:
         return self.claims.get(name)
 

@@ -32,7 +32,7 @@ class FakeCluster:
             specs=lambda: slices_of(self.devices, driver="d", node="n1"),
             clock=self.clock,
         )
-        self.publisher.list()
+        self.publisher.slices.list()
 
     def list_slices(self, node: str, driver: str) -> tuple[list[Any], str]:
         return list(self.slices.values()), "1"
@@ -51,7 +51,7 @@ class FakeCluster:
 
     def delete_slice(self, name: str) -> None:
         self.asked.append("delete")
-        self.publisher.apply("DELETED", self.slices.pop(name))
+        self.publisher.slices.apply("DELETED", self.slices.pop(name))
 
     def patch_node_status(self, name: str, patch: Any) -> None:
         self.asked.append(json.dumps(patch["status"], sort_keys=True))
@@ -64,7 +64,7 @@ class FakeCluster:
         for each in stored["spec"]["devices"] if self.drops else ():
             del each["allowMultipleAllocations"]
         self.slices[stored["metadata"]["name"]] = stored
-        self.publisher.apply("ADDED", stored)
+        self.publisher.slices.apply("ADDED", stored)
 
     def write(self) -> None:
         """Write whatever is due."""
@@ -97,7 +97,7 @@ def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None
 def test_a_deleted_slice_is_made_again_at_once() -> None:
     cluster = FakeCluster()
     cluster.write()
-    cluster.publisher.apply("DELETED", cluster.slices.pop("n1-d"))
+    cluster.publisher.slices.apply("DELETED", cluster.slices.pop("n1-d"))
     cluster.write()
     assert cluster.asked == ["create", "create"]
 

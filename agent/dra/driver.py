@@ -30,7 +30,7 @@ from agent.dra.claims import (
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
 from agent.kubernetes_api.pods import PodCache
-from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
+from agent.usage.holdings import CardHolder, HeldShare, Holdings, count_totals
 from contract.claims import request_names
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource, count_of
@@ -299,17 +299,7 @@ class ClaimDriver:
             for info in (self._find_pod(claim.pod.uid),)
             for request, shares in claim.by_request.items()
         ]
-        cores, memory = self.free(Resource.CORE), self.free(Resource.MEMORY)
-        block = self.table.block
-        totals = {
-            card: CardTotals(
-                CORES_PER_CARD - cores[card],
-                cores[card],
-                (size.memory - memory[card]) * block,
-                memory[card] * block,
-            )
-            for card, size in self._sizes.items()
-        }
+        totals = count_totals({each: self.free(each) for each in Resource}, self.table)
         return Holdings(tuple(sorted(holders, key=lambda each: each.ref)), totals)
 
     def _held_share(self, share: ClaimShare) -> HeldShare:

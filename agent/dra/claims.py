@@ -5,9 +5,9 @@ A ResourceClaim's ``status.allocation`` has one result for each device of a requ
 served only for the containers whose own limits it matches: quotas count the limits.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from agent.errors import ClaimError
@@ -65,7 +65,7 @@ class ClaimShare:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What a claim allocates on this node, for which pod; shares of a request by card index."""
+    """What a claim allocates on this node, for which pod; shares by request and card index."""
 
     ref: ClaimRef
     pod: PodId
@@ -74,10 +74,8 @@ class ClaimAllocation:
     @property
     def by_request(self) -> Mapping[str, tuple[ClaimShare, ...]]:
         """The shares of each request."""
-        found: dict[str, list[ClaimShare]] = defaultdict(list)
-        for each in self.shares:
-            found[each.request].append(each)
-        return {request: tuple(shares) for request, shares in found.items()}
+        grouped = groupby(self.shares, key=lambda each: each.request)
+        return {request: tuple(shares) for request, shares in grouped}
 
     @property
     def by_card(self) -> Mapping[str, Amounts]:
@@ -112,9 +110,8 @@ def read_claim(
             f"{ref}: status.allocation.devices.results: Required value: a device of driver "
             f"{driver} and pool {pool}"
         )
-    order = {name: card.index for name, card in cards.items()}
     shares = [_share(f"{ref}: {path}", result, cards) for path, result in results]
-    shares.sort(key=lambda each: (each.request, order[each.device]))
+    shares.sort(key=lambda each: (each.request, cards[each.device].index))
     if len({(each.request, each.device) for each in shares}) < len(shares):
         raise ClaimError(f"{ref}: a request has two shares of one card: their limits cannot be set")
     users = claim["status"].get("reservedFor") or []

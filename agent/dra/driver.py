@@ -30,9 +30,8 @@ from agent.dra.claims import (
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
 from agent.kubernetes_api.pods import PodCache
-from agent.usage.holdings import CardHolder, HeldShare, Holdings, count_totals
+from agent.usage.holdings import CardHolder, Holdings, count_totals, held_share
 from contract.claims import request_names
-from contract.demand import CORES_PER_CARD
 from contract.resource import Resource, count_of
 from placement.pods import PodInfo
 
@@ -99,19 +98,22 @@ class ClaimDriver:
             Refusal: it cannot be served: the kubelet asks again later.
             Unavailable: the API server does not respond, or the call is cancelled.
         """
+        claim = None
         try:
-            claim, found = self._read(ref)
-            try:
-                info = check_pod(claim, found)
-                with self._lock:
-                    if not is_wanted():
-                        raise Unavailable(f"{ref}: the call was cancelled")
-                    devices = self._prepare(claim, info)
-            except Refusal as error:
-                self.on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
-                raise
+            obj = self.claims.get(ref)
+            if obj is None:
+                raise ClaimError(f"{ref}: Not found: it was deleted, or deleted and created again")
+            claim = read_claim(obj, ref, driver=self.driver, cards=self._cards, pool=self.pool)
+            found = self._find_pod(claim.pod.uid) or self.pods.fetch(*claim.pod.key)
+            info = check_pod(claim, found)
+            with self._lock:
+                if not is_wanted():
+                    raise Unavailable(f"{ref}: the call was cancelled")
+                devices = self._prepare(claim, info)
         except (Refusal, Unavailable) as error:
             log.warning("claim refused", extra={"claim": str(ref), "reason": str(error)})
+            if claim is not None and isinstance(error, Refusal):
+                self.on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
             raise
         log.info("claim prepared", extra={"claim": str(ref), "pod": str(claim.pod)})
         self.on_prepared()
@@ -129,19 +131,6 @@ class ClaimDriver:
             self._released |= ref.uid in self._held
             self._held = {uid: each for uid, each in self._held.items() if uid != ref.uid}
         log.info("claim forgotten", extra={"claim": str(ref)})
-
-    def _read(self, ref: ClaimRef) -> tuple[ClaimAllocation, PodInfo | None]:
-        """Read a claim and its pod; from the API server if the watches do not show them yet.
-
-        Raises:
-            ClaimError: it is not for this node.
-            Unavailable: no response in time.
-        """
-        obj = self.claims.get(ref)
-        if obj is None:
-            raise ClaimError(f"{ref}: Not found: it was deleted, or deleted and created again")
-        claim = read_claim(obj, ref, driver=self.driver, cards=self._cards, pool=self.pool)
-        return claim, self._find_pod(claim.pod.uid) or self.pods.fetch(*claim.pod.key)
 
     def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
         """Check the sums, make the files, then write the spec; the lock is held."""
@@ -240,20 +229,9 @@ class ClaimDriver:
         """Whether the API has all claims that an earlier agent had prepared."""
         return not self._unconfirmed and self.claims.synced.is_set()
 
-    def unclaimed(self) -> list[PodInfo]:
-        """Return the running pods with GPU limits and no claim of this node.
-
-        A claim that is allocated counts before it is prepared: after a reboot, pods still count as
-        running while the kubelet has yet to prepare their claims again.
-        """
-        if not self.confirmed:
-            return []
-        claimed = {each.pod.uid for each in self._held.values()} | self.claims.pods()
-        return [
-            each
-            for each in self.pods.pods()
-            if each.running and each.demand and each.id.uid not in claimed
-        ]
+    def claimed_pods(self) -> set[str]:
+        """Return the UIDs of the pods with a claim that is prepared, or allocated on this node."""
+        return {each.pod.uid for each in self._held.values()} | self.claims.pods()
 
     def faults(self) -> dict[str, str]:
         """Return the fault of each device, empty without one."""
@@ -288,11 +266,12 @@ class ClaimDriver:
 
     def holdings(self) -> Holdings:
         """Return what the containers of prepared claims hold; each request is one container."""
+        card_of, block = self.table.inventory.card, self.table.block
         holders = [
             CardHolder(
                 ContainerRef(claim.pod, request),
                 claim.pod.uid,
-                {each.card: self._held_share(each) for each in shares},
+                {each.card: held_share(card_of(each.card), each.amounts, block) for each in shares},
                 info.wishes.core_limit if info is not None else None,
             )
             for claim in self._holders()
@@ -301,12 +280,6 @@ class ClaimDriver:
         ]
         totals = count_totals({each: self.free(each) for each in Resource}, self.table)
         return Holdings(tuple(sorted(holders, key=lambda each: each.ref)), totals)
-
-    def _held_share(self, share: ClaimShare) -> HeldShare:
-        card = self.table.inventory.card(share.card)
-        if share.is_whole and card is not None:
-            return HeldShare(CORES_PER_CARD, card.memory)
-        return HeldShare(share.amounts.cores, share.amounts.memory * self.table.block)
 
     def _find_pod(self, uid: str) -> PodInfo | None:
         return next((each for each in self.pods.pods() if each.id.uid == uid), None)

@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -121,21 +121,18 @@ class DriverServer(
         while context.is_active() and not self._stopping.is_set():
             faults, now = self._calls.faults(), time.monotonic()
             if faults != sent or now >= due:
-                yield self._health(faults)
                 sent, due = faults, now + _HEALTH_SECONDS
+                response = health_api.NodeWatchResourcesResponse()
+                for device, fault in faults.items():
+                    response.devices.add(
+                        device={"pool_name": self._calls.pool, "device_name": device},
+                        health=health_api.UNHEALTHY if fault else health_api.HEALTHY,
+                        last_updated_time=int(time.time()),
+                        health_check_timeout_seconds=_HEALTH_TIMEOUT_SECONDS,
+                        message=fault,
+                    )
+                yield response
             self._stopping.wait(_HEALTH_CHECK_SECONDS)
-
-    def _health(self, faults: Mapping[str, str]) -> health_api.NodeWatchResourcesResponse:
-        response, now = health_api.NodeWatchResourcesResponse(), int(time.time())
-        for device, fault in faults.items():
-            response.devices.add(
-                device={"pool_name": self._calls.pool, "device_name": device},
-                health=health_api.UNHEALTHY if fault else health_api.HEALTHY,
-                last_updated_time=now,
-                health_check_timeout_seconds=_HEALTH_TIMEOUT_SECONDS,
-                message=fault,
-            )
-        return response
 
     # --- registration ------------------------------------------------------------------
 

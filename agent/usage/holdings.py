@@ -12,6 +12,7 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD
+from contract.inventory import Amounts, Card
 from contract.resource import RESOURCES, Resource
 
 
@@ -109,6 +110,13 @@ def count_totals(
     return totals
 
 
+def held_share(card: Card | None, held: Amounts, block: int) -> HeldShare:
+    """Return what a container holds of a card, ``None`` if the node does not have it any more."""
+    if held.cores == CORES_PER_CARD and card is not None:
+        return HeldShare(held.cores, card.memory)
+    return HeldShare(held.cores, held.memory * block)
+
+
 def count_missing(slots: HeldSlots, table: DeviceTable) -> Mapping[str, Mapping[Resource, int]]:
     """Count the slots of cards that the node does not have any more, by card UUID."""
     found: dict[str, Counter[Resource]] = {}
@@ -130,13 +138,12 @@ def _holder(pod: SnapshotPod, name: str, slots: HeldSlots, table: DeviceTable) -
     blocks = table.count(Resource.MEMORY, slots.get(Resource.MEMORY, frozenset()))
     shares = {}
     for card in table.inventory.cards:
-        core, memory = cores.get(card.uuid, 0), blocks.get(card.uuid, 0) * table.block
-        if core == CORES_PER_CARD:
-            memory = card.memory
-        if core or memory:
-            shares[card.uuid] = HeldShare(core, memory)
+        held = Amounts(cores.get(card.uuid, 0), blocks.get(card.uuid, 0))
+        if any(held):
+            shares[card.uuid] = held_share(card, held, table.block)
     for uuid, count in sorted(count_missing(slots, table).items()):
-        shares[uuid] = HeldShare(count[Resource.CORE], count[Resource.MEMORY] * table.block)
+        missing = Amounts(*(count[each] for each in RESOURCES))
+        shares[uuid] = held_share(None, missing, table.block)
     info = pod.info
     return CardHolder(
         ContainerRef(pod.id, name),

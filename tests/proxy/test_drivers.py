@@ -26,6 +26,7 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         self._socket = folder / f"{name}.sock"
         self._servers: list[grpc.Server] = []
         self.registered = False
+        self.prepared: list[str] = []
         self._listen(self._socket, rpc.add_DRAPluginServicer_to_server)
         self._listen(
             folder / f"{name}-reg.sock", registration_rpc.add_RegistrationServicer_to_server
@@ -59,6 +60,7 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no claims")
         response = api.NodePrepareResourcesResponse()
         for each in request.claims:
+            self.prepared.append(each.uid)
             response.claims[each.uid].error = self._name
         return response
 
@@ -128,6 +130,30 @@ def test_the_newest_instance_is_called_and_its_errors_are_passed_on(site: Driver
             third = Driver(site.plugin_dir, "third")
             assert call.result() == "third"
         third.end()
+
+
+def test_a_call_that_the_kubelet_has_cancelled_does_not_reach_the_next_instance(
+    site: DriverSite,
+) -> None:
+    """Its pod was deleted: the next instance would keep a claim that nobody unprepares."""
+    first = Driver(site.plugin_dir, "first")
+    with grpc.insecure_channel(f"unix:{site.register().endpoint}") as channel:
+        stub = rpc.DRAPluginStub(channel)
+
+        def request(uid: str) -> api.NodePrepareResourcesRequest:
+            return api.NodePrepareResourcesRequest(claims=[api.Claim(uid=uid)])
+
+        stub.NodePrepareResources(request("a"), timeout=20)
+        first.end()
+        waits = stub.NodePrepareResources.future(request("b"), timeout=20)
+        with pytest.raises(grpc.FutureTimeoutError):
+            waits.result(timeout=0.2)
+        waits.cancel()
+        last = stub.NodePrepareResources.future(request("c"), timeout=20)
+        second = Driver(site.plugin_dir, "second")
+        last.result()
+        assert second.prepared == ["c"]
+        second.end()
 
 
 def test_a_driver_that_is_away_for_patience_is_not_registered_any_more(folder: Path) -> None:

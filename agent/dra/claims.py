@@ -178,9 +178,10 @@ def check_room(
             held = sum(count_of(each, resource) for each in on_card.values())
             if held + count > size:
                 names = ", ".join(sorted(f"{ref.namespace}/{ref.name}" for ref in on_card)[:3])
+                room = f"{held} of {size} are held by {names}: it starts once they have ended"
                 raise ClaimError(
-                    f"{claim.ref}: {resource.format_count(count)} of card {card}, but {held} of "
-                    f"{size} are held by {names or 'nobody'}: it starts once they have ended"
+                    f"{claim.ref}: {resource.format_count(count)} of card {card}, but "
+                    f"{room if names else f'it has {size} now: delete the pod'}"
                 )
 
 

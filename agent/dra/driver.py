@@ -135,13 +135,15 @@ class ClaimDriver:
     def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
         """Check the sums, make the files, then write the spec; the lock is held."""
         uid = claim.ref.uid
-        for card in claim.by_card if uid not in self._held else ():
-            if fault := self.unhealthy(card):
-                raise ClaimError(
-                    f"{claim.ref}: card {card} is unhealthy ({fault}), and gets no new container: "
-                    "delete the pod, so that another card is chosen"
-                )
-        check_room(claim, (each for each in self._holders() if each.ref.uid != uid), self._sizes)
+        if self._held.get(uid) != claim:
+            for card in claim.by_card:
+                if fault := self.unhealthy(card):
+                    raise ClaimError(
+                        f"{claim.ref}: card {card} is unhealthy ({fault}), and gets no new "
+                        "container: delete the pod, so that another card is chosen"
+                    )
+            others = (each for each in self._holders() if each.ref.uid != uid)
+            check_room(claim, others, self._sizes)
         edits = {
             request: self._edits(claim, request, shares, info)
             for request, shares in claim.by_request.items()

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.grants import ContainerEdits, Grant
+from agent.allocator.slots import DeviceTable
 from agent.dra.claim_cache import ClaimCache
 from agent.dra.claims import ClaimRef, is_allocated
 from agent.dra.driver import ClaimDriver
@@ -91,7 +93,9 @@ class FakeNode:
     def put(self, info: PodInfo, allocations: Mapping[str, Any]) -> None:
         self.written[info.id.name] = allocations
 
-    def driver(self, folder: Path, mode: Injection = Injection.NODES) -> ClaimDriver:
+    def driver(
+        self, folder: Path, mode: Injection = Injection.NODES, table: DeviceTable = TABLE
+    ) -> ClaimDriver:
         """A driver that has just been started."""
 
         def edits(grant: Grant) -> ContainerEdits:
@@ -102,7 +106,7 @@ class FakeNode:
         (folder / "lib/libvgpu.so").touch()
         library = HamiLibrary(folder / "lib", on_outdated=lambda _outdated: None)
         made = ClaimDriver(
-            table=TABLE,
+            table=table,
             driver=DRIVER,
             pool=NODE,
             claims=self.cache,
@@ -375,6 +379,36 @@ def test_a_card_that_got_unhealthy_after_the_scheduler_chose_it_is_given_to_no_n
         assert driver.prepare(runs)
         node.unhealthy = {}
         assert driver.prepare(ref)
+
+
+def test_a_prepared_claim_is_prepared_again_though_less_memory_is_offered_now() -> None:
+    """``--reserved-memory`` may change at any time."""
+    with short_dir() as folder:
+        node = FakeNode()
+        ref, other = node.add("a", "gpu-0", 30, 10), node.add("b", "gpu-0", 30, 1)
+        node.driver(folder).prepare(ref)
+        driver = node.driver(folder, table=device_table(2, blocks=8))
+        assert driver.prepare(ref)
+        assert driver.free(Resource.MEMORY)["GPU-0"] == 0
+        with pytest.raises(ClaimError, match="10 of 8 are held by default/a-gpus"):
+            driver.prepare(other)
+        driver.unprepare(ref)
+        with pytest.raises(
+            ClaimError,
+            match="10 memory blocks of card GPU-0, but it has 8 now: delete the pod",
+        ):
+            driver.prepare(ref)
+
+
+def test_calls_at_the_same_time_are_checked_one_after_the_other() -> None:
+    with short_dir() as folder, ThreadPoolExecutor(8) as pool:
+        node = FakeNode()
+        refs = [node.add(f"p{at}", "gpu-0", 30, 1) for at in range(8)]
+        driver = node.driver(folder)
+        calls = [pool.submit(driver.prepare, each) for each in refs]
+        refused = [each for each in calls if each.exception() is not None]
+        assert len(refused) == 5
+        assert driver.free(Resource.CORE)["GPU-0"] == 10
 
 
 def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() -> None:

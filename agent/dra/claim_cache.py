@@ -28,11 +28,3 @@ class ClaimCache(WatchedObjects):
         if found is None or found["metadata"]["uid"] != ref.uid:
             found = self._api.get_claim(ref.namespace, ref.name)
         return found if found is not None and found["metadata"]["uid"] == ref.uid else None
-
-    def pods(self) -> set[str]:
-        """Return the UIDs of the pods that have a claim with a card of this node."""
-        return {
-            user["uid"]
-            for claim in self.objects.values()
-            for user in claim["status"].get("reservedFor") or ()
-        }

@@ -24,8 +24,6 @@ from placement.pods import PodId, PodInfo
 CORES, MEMORY = "cores", "memory"
 """The capacities of a device: hundredths of the card, and memory blocks."""
 
-API_VERSION = "resource.k8s.io/v1"
-
 
 class ClaimRef(NamedTuple):
     """The identity of a claim."""
@@ -142,15 +140,19 @@ def check_pod(claim: ClaimAllocation, info: PodInfo | None) -> PodInfo:
             )
         demand = container.demand
         each = Amounts(demand.cores_per_card, demand.most_per_card(Resource.MEMORY))
-        wanted = [each] * demand.cards
         found = [
             Amounts(share.amounts.cores, share.amounts.memory if demand.is_share else each.memory)
             for share in shares
         ]
-        if found != wanted:
+        if len(found) != demand.cards or {*found} != {each}:
+            text = ", ".join(
+                f"{share.amounts.cores} cores and {share.amounts.memory} memory blocks of "
+                f"{share.device}"
+                for share in shares
+            )
             raise ClaimError(
-                f"{claim.ref}: request {quote(request)}: {_text(shares)}, but the container's "
-                f"limits are {demand.cards} x {each.cores} cores and {each.memory} memory blocks"
+                f"{claim.ref}: request {quote(request)}: {text}, but the container's limits are "
+                f"{demand.cards} x {each.cores} cores and {each.memory} memory blocks"
             )
     return info
 
@@ -245,10 +247,3 @@ def _share(path: str, result: Mapping[str, Any], cards: Mapping[str, Card]) -> C
         amounts.append(int(amount))
     share_id = result.get("shareID") or ""
     return ClaimShare(result["request"], result["device"], card.uuid, Amounts(*amounts), share_id)
-
-
-def _text(shares: Iterable[ClaimShare]) -> str:
-    return ", ".join(
-        f"{each.amounts.cores} cores and {each.amounts.memory} memory blocks of {each.device}"
-        for each in shares
-    )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from agent.dra.claims import API_VERSION, CORES, MEMORY, device_name
+from agent.dra.claims import CORES, MEMORY, device_name
 from contract.cordon import REASON
 from contract.inventory import Inventory
 from contract.quantity import format_quantity
@@ -132,7 +132,7 @@ def manifest(name: str, spec: Mapping[str, Any], generation: int, node_uid: str)
     node = spec["nodeName"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"name": name, "ownerReferences": [owner]},
         "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.allocator.grants import (
@@ -32,7 +32,7 @@ from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
 from agent.kubernetes_api.pods import PodCache
 from agent.usage.holdings import CardHolder, Holdings, count_totals, held_share
 from contract.claims import request_names
-from contract.resource import Resource, count_of
+from contract.resource import RESOURCES, Resource, count_of
 from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)
@@ -233,7 +233,11 @@ class ClaimDriver:
 
     def claimed_pods(self) -> set[str]:
         """Return the UIDs of the pods with a claim that is prepared, or allocated on this node."""
-        return {each.pod.uid for each in self._held.values()} | self.claims.pods()
+        return {each.pod.uid for each in self._held.values()} | {
+            user["uid"]
+            for claim in self.claims.objects.values()
+            for user in claim["status"].get("reservedFor") or ()
+        }
 
     def faults(self) -> dict[str, str]:
         """Return the fault of each device, empty without one."""
@@ -243,8 +247,9 @@ class ClaimDriver:
 
     def _holders(self) -> list[ClaimAllocation]:
         """Return the prepared claims, and what pods hold that a device plugin has served."""
-        served = map(served_by_plugin, self.pods.pods())
-        return [*self._held.values(), *(each for each in served if each is not None)]
+        claimed = self.claimed_pods()
+        others = (served_by_plugin(each) for each in self.pods.pods() if each.id.uid not in claimed)
+        return [*self._held.values(), *(each for each in others if each is not None)]
 
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
         """Return the entitlement of a running container; ``None`` if it holds nothing here."""
@@ -293,13 +298,9 @@ def _entitlement(
     """Return the limits of a container with a request; its core slots are those of the claim."""
     key = f"{claim.ref.uid}/{shares[0].request}"
     ids = frozenset(f"{each.card}::{key}/{n}" for each in shares for n in range(each.amounts.cores))
-    whole = all(each.is_whole for each in shares)
-    memory = None if whole else _grant(Resource.MEMORY, shares)
-    limit = info.wishes.core_limit
-    return Entitlement(ref, ids, _grant(Resource.CORE, shares), memory, limit, claim.pod.uid)
-
-
-def _grant(resource: Resource, shares: Iterable[ClaimShare]) -> Grant:
-    return Grant(
-        resource, tuple(CardGrant(each.card, count_of(each.amounts, resource)) for each in shares)
+    cores, memory = (
+        Grant(each, tuple(CardGrant(share.card, count_of(share.amounts, each)) for share in shares))
+        for each in RESOURCES
     )
+    limited = None if all(each.is_whole for each in shares) else memory
+    return Entitlement(ref, ids, cores, limited, info.wishes.core_limit, claim.pod.uid)

@@ -165,6 +165,11 @@ def test_a_claim_that_takes_what_no_quota_counts_is_refused(
     assert str(caught.value) == message
 
 
+def test_a_count_larger_than_any_memory_is_compared() -> None:
+    with pytest.raises(ClaimError, match="are 10000000000000000 x 100 cores"):
+        check_pod(read(claim(result("c0", "gpu-0", 100, 1))), view("p", container("c0", 10**18, 0)))
+
+
 def test_whole_cards_may_have_any_memory() -> None:
     found = read(claim(result("c0", "gpu-0", 100, 1), result("c0", "gpu-1", 100, 7)))
     info = view("p", container("c0", 200, 0))

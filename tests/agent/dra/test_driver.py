@@ -435,6 +435,8 @@ def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() ->
         assert [each.ref.container for each in driver.holdings().holders] == ["c0", "first"]
         node.infos[0] = replace(node.infos[0], terminal=True)
         driver.prepare(ref)
+        forged = {"c0": Allocation(("GPU-0",), 50, 4, Evidence.TICKET)}
+        node.infos[1] = replace(node.infos[1], annotated=forged)
         assert driver.free(Resource.CORE) == {"GPU-0": 50, "GPU-1": 100}
 
 

@@ -100,31 +100,29 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
     inventory = table.inventory
     roots = {card.bus_id: pcie_root(card.bus_id) for card in inventory.cards}
     claims = ClaimCache(api, lambda claim: is_allocated(claim, driver, node))
-    made = ClaimDriver(
-        table=table,
-        driver=driver,
-        pool=node,
-        claims=claims,
-        pods=pods,
-        specs=ClaimSpecs(settings.cdi_dir, driver, locate),
-        inject=inject,
-        enforcer=enforcer,
-        writer=writer,
-        unhealthy=watch.unhealthy,
-        on_prepared=on_prepared,
-        on_refusal=on_refusal,
-    )
     try:
-        made.load()
+        made = ClaimDriver(
+            table=table,
+            driver=driver,
+            pool=node,
+            claims=claims,
+            pods=pods,
+            specs=ClaimSpecs(settings.cdi_dir, driver, locate),
+            inject=inject,
+            enforcer=enforcer,
+            writer=writer,
+            unhealthy=watch.unhealthy,
+            on_prepared=on_prepared,
+            on_refusal=on_refusal,
+        )
     except EnforcementError as error:
         raise SettingsError(str(error)) from error
 
     def specs() -> Mapping[str, dict[str, Any]]:
         found = watch.status.discovery
         devices = devices_of(
-            inventory,
+            table,
             domain=settings.names.domain,
-            block=table.block,
             driver_version=found.driver if found is not None else "",
             unhealthy=watch.unhealthy,
             cordoned=watch.cordoned,

@@ -40,9 +40,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, kw_only=True)
 class ClaimDriver:
-    """The prepared claims of a node, first none: :meth:`load` reads those of an earlier agent.
+    """The prepared claims of a node, first those of an earlier agent.
 
-    Safe to share between threads.
+    Safe to share between threads. The constructor raises ``EnforcementError`` if the specs cannot
+    be read.
 
     Attributes:
         table: the node's cards.
@@ -73,13 +74,14 @@ class ClaimDriver:
     on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None
 
     def __post_init__(self) -> None:
-        """Start without claims."""
+        """Read the claims of an earlier agent."""
         cards = self.table.inventory.cards
         self._cards = {device_name(card): card for card in cards}
         self._sizes = {card.uuid: card.size(self.table.block) for card in cards}
         self._lock = threading.Lock()  # held while files are made or removed
-        self._held: Mapping[str, ClaimAllocation] = {}
-        self._unconfirmed: list[ClaimRef] = []  # of an earlier agent, not looked for in the API yet
+        self._held: Mapping[str, ClaimAllocation] = self.specs.load()
+        # Claims of an earlier agent that were not looked for in the API yet.
+        self._unconfirmed = [each.ref for each in self._held.values()]
         self._released = False
 
     # --- the kubelet's calls -----------------------------------------------------------
@@ -173,16 +175,6 @@ class ClaimDriver:
 
     # --- after a restart, and between calls ---------------------------------------------
 
-    def load(self) -> None:
-        """Read the claims that an earlier agent has prepared.
-
-        Raises:
-            EnforcementError: the specs cannot be read.
-        """
-        with self._lock:
-            self._held = self.specs.load()
-            self._unconfirmed = [each.ref for each in self._held.values()]
-
     def refresh(self, *, thorough: bool = True) -> bool:
         """Write missing annotations; return whether a claim has ended since the last call."""
         if thorough:
@@ -195,11 +187,9 @@ class ClaimDriver:
 
     def catch_up(self, info: PodInfo) -> None:
         """Write the allocation annotation of a pod if it is missing or out of date."""
-        if info.terminal or not info.demand:
-            return
         claims = [each for each in self._held.values() if each.pod.uid == info.id.uid]
         found = allocations_by(claims, info)
-        if found and needs_annotation(found, info.annotated):
+        if found and not info.terminal and needs_annotation(found, info.annotated):
             self.writer.put(info, found)
 
     def sweep(self) -> None:

@@ -83,9 +83,12 @@ class DriverServer(
         """Prepare each claim; the kubelet asks again for one with an error."""
         response = api.NodePrepareResourcesResponse()
         for claim in request.claims:
-            entry = response.claims[claim.uid]
+            ref, entry = (
+                ClaimRef(claim.namespace, claim.name, claim.uid),
+                response.claims[claim.uid],
+            )
             try:
-                found = self._calls.prepare(_ref(claim), context.is_active)
+                found = self._calls.prepare(ref, context.is_active)
                 for share, cdi_names in found.items():
                     entry.devices.add(
                         request_names=[share.request],
@@ -106,7 +109,7 @@ class DriverServer(
         for claim in request.claims:
             entry = response.claims[claim.uid]
             try:
-                self._calls.unprepare(_ref(claim))
+                self._calls.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
             except Refusal as error:
                 entry.error = str(error)
         return response
@@ -215,7 +218,3 @@ class DriverServer(
             self._server.stop(_STOP_SECONDS).wait(_STOP_SECONDS + 1)
             self._sockets[0].unlink(missing_ok=True)
             self._server = None
-
-
-def _ref(claim: api.Claim) -> ClaimRef:
-    return ClaimRef(claim.namespace, claim.name, claim.uid)

@@ -105,7 +105,7 @@ class FakeNode:
         (folder / "lib").mkdir(exist_ok=True)
         (folder / "lib/libvgpu.so").touch()
         library = HamiLibrary(folder / "lib", on_outdated=lambda _outdated: None)
-        made = ClaimDriver(
+        return ClaimDriver(
             table=table,
             driver=DRIVER,
             pool=NODE,
@@ -122,8 +122,6 @@ class FakeNode:
             writer=self,
             unhealthy=lambda card: self.unhealthy.get(card, ""),
         )
-        made.load()
-        return made
 
 
 @contextmanager

@@ -83,10 +83,8 @@ class DriverServer(
         """Prepare each claim; the kubelet asks again for one with an error."""
         response = api.NodePrepareResourcesResponse()
         for claim in request.claims:
-            ref, entry = (
-                ClaimRef(claim.namespace, claim.name, claim.uid),
-                response.claims[claim.uid],
-            )
+            ref = ClaimRef(claim.namespace, claim.name, claim.uid)
+            entry = response.claims[claim.uid]
             try:
                 found = self._calls.prepare(ref, context.is_active)
                 for share, cdi_names in found.items():
@@ -107,9 +105,10 @@ class DriverServer(
         """Forget each claim."""
         response = api.NodeUnprepareResourcesResponse()
         for claim in request.claims:
+            ref = ClaimRef(claim.namespace, claim.name, claim.uid)
             entry = response.claims[claim.uid]
             try:
-                self._calls.unprepare(ClaimRef(claim.namespace, claim.name, claim.uid))
+                self._calls.unprepare(ref)
             except Refusal as error:
                 entry.error = str(error)
         return response

@@ -21,7 +21,7 @@ from agent.dra.server import DriverServer
 from agent.dra.specs import ClaimSpecs
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
-from agent.errors import ClaimError
+from agent.errors import ClaimError, Unavailable
 from agent.injection.inject import Injection, inject
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
@@ -30,7 +30,7 @@ from common.kubelet_api import dra_pb2_grpc as rpc
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from placement.pods import PodInfo
-from tests.agent.builders import BLOCK, INIT, cases, container, device_table, patient, view
+from tests.agent.builders import BLOCK, INIT, cases, container, device_table, patient, raising, view
 from tests.agent.dra.a_claim import (
     DRIVER,
     NODE,
@@ -230,6 +230,25 @@ def test_claims_of_an_earlier_agent_are_kept_while_they_are_allocated(
     driver = node.driver(tmp_path)
     driver.refresh()
     assert driver.free(Resource.CORE)["GPU-0"] == (100 if freed else 70)
+    assert driver.confirmed
+
+
+def test_an_api_server_that_is_away_loses_no_prepared_claim(tmp_path: Path) -> None:
+    node = FakeNode()
+    kept, ended = node.add("a", "gpu-0", 30, 4), node.add("b", "gpu-0", 30, 4)
+    node.driver(tmp_path).prepare(kept)
+    node.driver(tmp_path).prepare(ended)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "get_claim", raising(Unavailable("no response")))
+        driver = node.driver(tmp_path)
+        driver.refresh()
+        with pytest.raises(Unavailable, match="no response"):
+            driver.prepare(kept)
+        driver.unprepare(ended)
+        assert driver.free(Resource.CORE)["GPU-0"] == 70
+        assert not driver.confirmed
+    driver.refresh()
+    assert driver.free(Resource.CORE)["GPU-0"] == 70
     assert driver.confirmed
 
 

@@ -4,6 +4,7 @@ Messages are forwarded unchanged, because kubelet and plugin may use fields that
 All servers are on unix sockets.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -131,7 +132,7 @@ class GrpcPeer:
             request: sent unchanged.
 
         Raises:
-            RpcFailed: it ended with an error, or no server listens.
+            RpcFailed: it ended with an error, no server listens, or :meth:`close` was called.
         """
         if method not in self._methods:
             self._methods[method] = self._channel.unary_unary(method, None, None)
@@ -139,6 +140,12 @@ class GrpcPeer:
             response: bytes = await self._methods[method](request)
         except grpc.aio.AioRpcError as error:
             raise _failed(error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Only this call was: a handler that is cancelled sends no response at all.
+            raise RpcFailed(Code.CANCELLED, "disconnected") from None
         return response
 
     async def stream(self, method: str) -> AsyncGenerator[bytes]:

@@ -1,5 +1,6 @@
 """Drivers for Dynamic Resource Allocation behind the proxy, over real sockets."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         self._servers: list[grpc.Server] = []
         self.registered = False
         self.prepared: list[str] = []
+        self.asked, self.answers = threading.Event(), threading.Event()
+        self.answers.set()
         self._listen(self._socket, rpc.add_DRAPluginServicer_to_server)
         self._listen(
             folder / f"{name}-reg.sock", registration_rpc.add_RegistrationServicer_to_server
@@ -44,6 +47,11 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         for each in self._servers:
             each.stop(None).wait()
 
+    def end_after_its_calls(self) -> None:
+        """Listen no more; calls in flight go on."""
+        for each in self._servers:
+            each.stop(10)
+
     def GetInfo(self, request: Any, context: Any) -> registration.PluginInfo:
         return registration.PluginInfo(
             type=self._kind,
@@ -59,6 +67,8 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:
         if not request.claims:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no claims")
+        self.asked.set()
+        self.answers.wait(10)
         response = api.NodePrepareResourcesResponse()
         for each in request.claims:
             self.prepared.append(each.uid)
@@ -157,6 +167,23 @@ def test_a_call_that_the_kubelet_has_cancelled_does_not_reach_the_next_instance(
         last.result()
         assert second.prepared == ["c"]
         second.end()
+
+
+def test_a_call_that_an_instance_has_not_answered_when_it_stops_listening_is_answered(
+    site: DriverSite,
+) -> None:
+    first = Driver(site.plugin_dir, "first")
+    with site.calls() as prepare, ThreadPoolExecutor(1) as pool:
+        first.answers.clear()
+        call = pool.submit(prepare, "a")
+        assert first.asked.wait(10)
+        first.end_after_its_calls()
+        second = Driver(site.plugin_dir, "second")
+        wait("the second is told", lambda: second.registered)
+        assert prepare("b") == "second"
+        first.answers.set()
+        assert call.result() in {"first", "second"}
+    second.end()
 
 
 def test_a_driver_that_is_away_for_patience_is_not_registered_any_more(folder: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from common.kubelet_api import dra_pb2 as api
 from common.kubelet_api import dra_pb2_grpc as rpc
+from common.kubelet_api import drahealth_pb2 as health_api
+from common.kubelet_api import drahealth_pb2_grpc as health_rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
 from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
 from proxy.program import DRA
@@ -20,7 +22,11 @@ from tests.proxy.site import Site, wait
 DRIVER = "gpu.example.com"
 
 
-class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
+class Driver(
+    rpc.DRAPluginServicer,
+    health_rpc.DRAResourceHealthServicer,
+    registration_rpc.RegistrationServicer,
+):
     """One instance of a driver, which names itself in the error of each claim."""
 
     def __init__(self, folder: Path, name: str, kind: str = "DRAPlugin") -> None:
@@ -31,14 +37,19 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         self.prepared: list[str] = []
         self.asked, self.answers = threading.Event(), threading.Event()
         self.answers.set()
-        self._listen(self._socket, rpc.add_DRAPluginServicer_to_server)
+        self._listen(
+            self._socket,
+            rpc.add_DRAPluginServicer_to_server,
+            health_rpc.add_DRAResourceHealthServicer_to_server,
+        )
         self._listen(
             folder / f"{name}-reg.sock", registration_rpc.add_RegistrationServicer_to_server
         )
 
-    def _listen(self, socket: Path, add: Callable[[Any, grpc.Server], None]) -> None:
+    def _listen(self, socket: Path, *services: Callable[[Any, grpc.Server], None]) -> None:
         server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
-        add(self, server)
+        for add in services:
+            add(self, server)
         server.add_insecure_port(f"unix:{socket}")
         server.start()
         self._servers.append(server)
@@ -63,6 +74,10 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
     def NotifyRegistrationStatus(self, request: Any, context: Any) -> Any:
         self.registered = request.plugin_registered
         return registration.RegistrationStatusResponse()
+
+    def NodeWatchResources(self, request: Any, context: Any) -> Iterator[Any]:
+        yield health_api.NodeWatchResourcesResponse()
+        self.answers.wait(10)
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:
         if not request.claims:
@@ -99,6 +114,13 @@ class DriverSite(Site):
                 registration.RegistrationStatus(plugin_registered=True), timeout=5
             )
         return info
+
+    def watch_health(self) -> Iterator[Any]:
+        """Connect as a kubelet, and watch the health of devices."""
+        (endpoint,) = self.plugin_dir.glob("proxy-*.sock")
+        with grpc.insecure_channel(f"unix:{endpoint}") as channel:
+            stub = health_rpc.DRAResourceHealthStub(channel)
+            yield from stub.NodeWatchResources(health_api.NodeWatchResourcesRequest(), timeout=20)
 
     @contextmanager
     def calls(self) -> Iterator[Callable[..., str]]:
@@ -175,14 +197,16 @@ def test_a_call_that_an_instance_has_not_answered_when_it_stops_listening_is_ans
     first = Driver(site.plugin_dir, "first")
     with site.calls() as prepare, ThreadPoolExecutor(1) as pool:
         first.answers.clear()
+        health = site.watch_health()
+        next(health)
         call = pool.submit(prepare, "a")
         assert first.asked.wait(10)
         first.end_after_its_calls()
         second = Driver(site.plugin_dir, "second")
         wait("the second is told", lambda: second.registered)
-        assert prepare("b") == "second"
+        assert call.result() == "second"
+        assert not list(health)
         first.answers.set()
-        assert call.result() in {"first", "second"}
     second.end()
 
 

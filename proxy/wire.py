@@ -4,7 +4,9 @@ Messages are forwarded unchanged, because kubelet and plugin may use fields that
 All servers are on unix sockets.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -131,28 +133,25 @@ class GrpcPeer:
             request: sent unchanged.
 
         Raises:
-            RpcFailed: it ended with an error, or no server listens.
+            RpcFailed: it ended with an error, no server listens, or :meth:`close` was called.
         """
         if method not in self._methods:
             self._methods[method] = self._channel.unary_unary(method, None, None)
-        try:
+        with _translated():
             response: bytes = await self._methods[method](request)
-        except grpc.aio.AioRpcError as error:
-            raise _failed(error) from error
         return response
 
     async def stream(self, method: str) -> AsyncGenerator[bytes]:
         """Receive messages until the server ends the stream.
 
         Raises:
-            RpcFailed: it ended with an error, or no server listens.
+            RpcFailed: it ended with an error, no server listens, or :meth:`close` was called.
         """
         call = self._channel.unary_stream(method, None, None)(b"")
         try:
-            async for message in call:
-                yield message
-        except grpc.aio.AioRpcError as error:
-            raise _failed(error) from error
+            with _translated():
+                async for message in call:
+                    yield message
         finally:
             call.cancel()
 
@@ -170,13 +169,23 @@ def _address(socket: Path) -> str:
     return f"unix:{quote(str(socket))}"  # a URI: a file name may have "%" or "#" in it
 
 
-def _failed(error: Any) -> RpcFailed:  # grpc.aio.AioRpcError, whose stubs are incomplete
-    code: int = error.code().value[0]
-    return RpcFailed(
-        code,
-        error.details() or "",
-        tuple(error.trailing_metadata() or ()),
-    )
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Translate the errors of a call, also of one that is cancelled because its peer is closed.
+
+    As an ``asyncio.CancelledError`` it would end a handler, which then sends no response at all.
+    """
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        code: int = error.code().value[0]
+        trailing: Any = error.trailing_metadata()  # the stubs are incomplete
+        raise RpcFailed(code, error.details() or "", tuple(trailing or ())) from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # the handler itself is cancelled
+        raise RpcFailed(Code.CANCELLED, "disconnected") from None
 
 
 def _call_handler(handle: CallHandler) -> Callable[[bytes, Any], Awaitable[bytes]]:

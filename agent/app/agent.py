@@ -358,7 +358,8 @@ class Agent:
             def look() -> None:
                 injector.refresh()
                 compare()
-                unclaimed.report(driver.unclaimed())
+                if driver.confirmed:
+                    unclaimed.report(self.pods.pods(), driver.claimed_pods())
 
             refresher = self._refresher(driver, enforcer_runner, look)
             return CardServices(

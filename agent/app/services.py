@@ -15,7 +15,7 @@ from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch
 from agent.cards.pci import pcie_root
 from agent.dra.claim_cache import ClaimCache
-from agent.dra.claims import device_name, is_allocated
+from agent.dra.claims import is_allocated
 from agent.dra.counts import NodeCounts
 from agent.dra.devices import devices_of, slices_of
 from agent.dra.driver import ClaimDriver
@@ -100,30 +100,29 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
     inventory = table.inventory
     roots = {card.bus_id: pcie_root(card.bus_id) for card in inventory.cards}
     claims = ClaimCache(api, lambda claim: is_allocated(claim, driver, node))
-    made = ClaimDriver(
-        table=table,
-        driver=driver,
-        pool=node,
-        claims=claims,
-        pods=pods,
-        specs=ClaimSpecs(settings.cdi_dir, driver, locate),
-        inject=inject,
-        enforcer=enforcer,
-        writer=writer,
-        on_prepared=on_prepared,
-        on_refusal=on_refusal,
-    )
     try:
-        made.load()
+        made = ClaimDriver(
+            table=table,
+            driver=driver,
+            pool=node,
+            claims=claims,
+            pods=pods,
+            specs=ClaimSpecs(settings.cdi_dir, driver, locate),
+            inject=inject,
+            enforcer=enforcer,
+            writer=writer,
+            unhealthy=watch.unhealthy,
+            on_prepared=on_prepared,
+            on_refusal=on_refusal,
+        )
     except EnforcementError as error:
         raise SettingsError(str(error)) from error
 
     def specs() -> Mapping[str, dict[str, Any]]:
         found = watch.status.discovery
         devices = devices_of(
-            inventory,
+            table,
             domain=settings.names.domain,
-            block=table.block,
             driver_version=found.driver if found is not None else "",
             unhealthy=watch.unhealthy,
             cordoned=watch.cordoned,
@@ -141,31 +140,18 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
             for status, of in (("capacity", inventory.cards), ("allocatable", usable))
         }
 
-    server = DriverServer(
-        driver=driver,
-        pool=node,
-        calls=made,
-        unhealthy=lambda: [
-            (device_name(card), watch.unhealthy(card.uuid)) for card in inventory.cards
-        ],
-        plugins=settings.claim_plugins,
-        registry=settings.plugin_registry,
-    )
     slices = SlicePublisher(api=api, node=node, driver=driver, specs=specs)
-
-    def wake() -> None:
-        server.wake()
-        slices.poke()
-
     return DriverParts(
         driver=made,
-        server=server,
+        server=DriverServer(
+            made, plugins=settings.claim_plugins, registry=settings.plugin_registry
+        ),
         threads={
             "claims": lambda: claims.run(stop),
-            "slices": lambda: slices.follow(stop),
+            "slices": lambda: slices.slices.run(stop),
             "slice-writer": slices.run,
         },
-        wake=wake,
+        wake=slices.poke,
         counts=NodeCounts(api=api, node=node, kubelet_dir=settings.kubelet_dir, counts=counts),
         close=slices.stop,
     )

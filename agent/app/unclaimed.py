@@ -1,7 +1,7 @@
 """Reports pods that run with GPU limits and without a claim, where claims give out the cards."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from agent.kubernetes_api.events import EventSubject, Notice
 from placement.pods import PodId, PodInfo
@@ -23,9 +23,18 @@ class UnclaimedPods:
         self._send_event = send_event
         self._reported: frozenset[PodId] = frozenset()
 
-    def report(self, pods: Iterable[PodInfo]) -> None:
-        """Report those of *pods* that were not reported at the last call."""
-        found = frozenset(each.id for each in pods)
+    def report(self, pods: Iterable[PodInfo], claimed: Collection[str]) -> None:
+        """Report the running pods with GPU limits that were not reported at the last call.
+
+        Args:
+            pods: the node's pods.
+            claimed: the UIDs of those with a claim. One that is allocated counts before it is
+                prepared: after a reboot, pods still count as running while the kubelet has yet to
+                prepare their claims again.
+        """
+        found = frozenset(
+            each.id for each in pods if each.running and each.demand and each.id.uid not in claimed
+        )
         for pod in sorted(found - self._reported):
             log.warning("runs without a claim", extra={"pod": str(pod)})
             subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)

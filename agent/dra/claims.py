@@ -5,9 +5,9 @@ A ResourceClaim's ``status.allocation`` has one result for each device of a requ
 served only for the containers whose own limits it matches: quotas count the limits.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from agent.errors import ClaimError
@@ -18,12 +18,11 @@ from contract.errors import quote
 from contract.inventory import NOTHING, Amounts, Card
 from contract.quantity import parse_quantity
 from contract.resource import RESOURCES, Resource, count_of
+from contract.reusable import held_on_cards
 from placement.pods import PodId, PodInfo
 
 CORES, MEMORY = "cores", "memory"
 """The capacities of a device: hundredths of the card, and memory blocks."""
-
-API_VERSION = "resource.k8s.io/v1"
 
 
 class ClaimRef(NamedTuple):
@@ -64,7 +63,7 @@ class ClaimShare:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What a claim allocates on this node, for which pod; shares of a request by card index."""
+    """What a claim allocates on this node, for which pod; shares by request and card index."""
 
     ref: ClaimRef
     pod: PodId
@@ -73,10 +72,8 @@ class ClaimAllocation:
     @property
     def by_request(self) -> Mapping[str, tuple[ClaimShare, ...]]:
         """The shares of each request."""
-        found: dict[str, list[ClaimShare]] = defaultdict(list)
-        for each in self.shares:
-            found[each.request].append(each)
-        return {request: tuple(shares) for request, shares in found.items()}
+        grouped = groupby(self.shares, key=lambda each: each.request)
+        return {request: tuple(shares) for request, shares in grouped}
 
     @property
     def by_card(self) -> Mapping[str, Amounts]:
@@ -85,22 +82,6 @@ class ClaimAllocation:
         for each in self.shares:
             found[each.card] = found.get(each.card, NOTHING).plus(each.amounts)
         return found
-
-
-class PreparedDevice(NamedTuple):
-    """A device of a prepared claim, as the kubelet keeps it.
-
-    Attributes:
-        request: the name of the claim's request.
-        device: its name in the ResourceSlice.
-        share_id: the API's ID of the share.
-        cdi: CDI names, which the containers with that request get.
-    """
-
-    request: str
-    device: str
-    share_id: str
-    cdi: tuple[str, ...]
 
 
 def device_name(card: Card) -> str:
@@ -119,31 +100,27 @@ def read_claim(
     """Read the claim that the kubelet names by *ref*; *cards* are this node's, by device name.
 
     Raises:
-        ClaimError: it is another claim, or not allocated to a pod and to cards of this node.
+        ClaimError: it is not allocated to a pod and to cards of this node.
     """
-    uid = claim["metadata"].get("uid", "")
-    if uid != ref.uid:
-        raise ClaimError(
-            f"{ref}: metadata.uid: Invalid value: {quote(uid)}: must be {ref.uid}: it was deleted "
-            "and created again"
-        )
     results = _results(claim, driver, pool)
     if not results:
         raise ClaimError(
             f"{ref}: status.allocation.devices.results: Required value: a device of driver "
             f"{driver} and pool {pool}"
         )
-    order = {name: card.index for name, card in cards.items()}
     shares = [_share(f"{ref}: {path}", result, cards) for path, result in results]
-    shares.sort(key=lambda each: (each.request, order[each.device]))
+    shares.sort(key=lambda each: (each.request, cards[each.device].index))
     if len({(each.request, each.device) for each in shares}) < len(shares):
         raise ClaimError(f"{ref}: a request has two shares of one card: their limits cannot be set")
-    status = claim["status"]
-    for user in status.get("reservedFor") or ():
-        if user.get("resource") == "pods" and not user.get("apiGroup"):
-            pod = PodId(ref.namespace, user["name"], user["uid"])
-            return ClaimAllocation(ref, pod, tuple(shares))
-    raise ClaimError(f"{ref}: status.reservedFor: Required value: the pod that uses it")
+    users = claim["status"].get("reservedFor") or []
+    if [(user.get("resource"), user.get("apiGroup") or "") for user in users] != [("pods", "")]:
+        names = quote(", ".join(user["name"] for user in users))
+        # The limits of one pod are counted, and the kubelet asks only for the first.
+        raise ClaimError(
+            f"{ref}: status.reservedFor: Invalid value: {names}: must be one pod alone"
+        )
+    pod = PodId(ref.namespace, users[0]["name"], users[0]["uid"])
+    return ClaimAllocation(ref, pod, tuple(shares))
 
 
 def check_pod(claim: ClaimAllocation, info: PodInfo | None) -> PodInfo:
@@ -163,15 +140,19 @@ def check_pod(claim: ClaimAllocation, info: PodInfo | None) -> PodInfo:
             )
         demand = container.demand
         each = Amounts(demand.cores_per_card, demand.most_per_card(Resource.MEMORY))
-        wanted = [each] * demand.cards
         found = [
             Amounts(share.amounts.cores, share.amounts.memory if demand.is_share else each.memory)
             for share in shares
         ]
-        if found != wanted:
+        if len(found) != demand.cards or {*found} != {each}:
+            text = ", ".join(
+                f"{share.amounts.cores} cores and {share.amounts.memory} memory blocks of "
+                f"{share.device}"
+                for share in shares
+            )
             raise ClaimError(
-                f"{claim.ref}: request {quote(request)}: {_text(shares)}, but the container's "
-                f"limits are {demand.cards} x {each.cores} cores and {each.memory} memory blocks"
+                f"{claim.ref}: request {quote(request)}: {text}, but the container's limits are "
+                f"{demand.cards} x {each.cores} cores and {each.memory} memory blocks"
             )
     return info
 
@@ -182,9 +163,16 @@ def check_room(
     """Check that a claim and all others that are prepared fit on its cards.
 
     Raises:
-        ClaimError: two schedulers gave the same share; it fits once the others have ended.
+        ClaimError: two schedulers gave the same share; it fits once the others have ended. Or a
+            container has another claim.
     """
     others = tuple(others)
+    for each in others:
+        for request in sorted(claim.by_request.keys() & each.by_request.keys()):
+            if each.pod == claim.pod:
+                raise ClaimError(
+                    f"{claim.ref}: request {quote(request)}: {each.ref} serves this container"
+                )
     for card, wanted in claim.by_card.items():
         on_card = {each.ref: each.by_card[card] for each in others if card in each.by_card}
         for resource in RESOURCES:
@@ -192,10 +180,24 @@ def check_room(
             held = sum(count_of(each, resource) for each in on_card.values())
             if held + count > size:
                 names = ", ".join(sorted(f"{ref.namespace}/{ref.name}" for ref in on_card)[:3])
+                room = f"{held} of {size} are held by {names}: it starts once they have ended"
                 raise ClaimError(
-                    f"{claim.ref}: {resource.format_count(count)} of card {card}, but {held} of "
-                    f"{size} are held by {names or 'nobody'}: it starts once they have ended"
+                    f"{claim.ref}: {resource.format_count(count)} of card {card}, but "
+                    f"{room if names else f'it has {size} now: delete the pod'}"
                 )
+
+
+def served_by_plugin(info: PodInfo) -> ClaimAllocation | None:
+    """Return what a pod holds that a device plugin has served, as if by a claim of its name.
+
+    The node was not drained before its agent got ``--mode dra``.
+    """
+    if info.terminal or any(each.evidence is Evidence.CLAIM for each in info.annotated.values()):
+        return None
+    cards = {name: each.cards for name, each in info.annotated.items()}
+    held = held_on_cards(info.demand, cards).items()
+    shares = tuple(ClaimShare(name, card, card, amounts) for (name, card), amounts in held)
+    return ClaimAllocation(ClaimRef(*info.id), info.id, shares) if shares else None
 
 
 def allocations_by(claims: Iterable[ClaimAllocation], info: PodInfo) -> dict[str, Allocation]:
@@ -245,10 +247,3 @@ def _share(path: str, result: Mapping[str, Any], cards: Mapping[str, Card]) -> C
         amounts.append(int(amount))
     share_id = result.get("shareID") or ""
     return ClaimShare(result["request"], result["device"], card.uuid, Amounts(*amounts), share_id)
-
-
-def _text(shares: Iterable[ClaimShare]) -> str:
-    return ", ".join(
-        f"{each.amounts.cores} cores and {each.amounts.memory} memory blocks of {each.device}"
-        for each in shares
-    )

@@ -9,6 +9,7 @@ again.
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent.errors import Unavailable
@@ -19,65 +20,52 @@ from contract.quantity import format_quantity
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class NodeCounts:
-    """Writes the counts when a reading of the node shows others. For one thread."""
+    """Writes the counts when a reading of the node shows others. For one thread.
 
-    def __init__(
-        self,
-        *,
-        api: Api,
-        node: str,
-        kubelet_dir: Path,
-        counts: Callable[[], Mapping[str, Mapping[str, int]] | None],
-    ) -> None:
-        """Prepare.
+    Attributes:
+        api: the API server.
+        node: the node's name.
+        kubelet_dir: the kubelet's device plugin directory.
+        counts: returns the wanted ``capacity`` and ``allocatable`` by resource.
+        problem: why the counts are not written; empty if they are.
+    """
 
-        Args:
-            api: the API server.
-            node: the node's name.
-            kubelet_dir: the kubelet's device plugin directory.
-            counts: returns the wanted ``capacity`` and ``allocatable`` by resource, ``None`` while
-                they are not known.
-        """
-        self._api = api
-        self._node = node
-        self._kubelet_dir = kubelet_dir
-        self._counts = counts
-        self.problem = ""
-        """Why the counts are not written; empty if they are."""
+    api: Api
+    node: str
+    kubelet_dir: Path
+    counts: Callable[[], Mapping[str, Mapping[str, int]]]
+    problem: str = ""
 
     def update(self, node: Json) -> None:
         """Compare the counts of a node, and write them if the kubelet has forgotten the plugin."""
-        wanted = self._counts()
-        if wanted is None:
-            return
-        status = node.get("status") or {}
+        problem = self._write(self.counts(), node.get("status") or {})
+        if problem and problem != self.problem:
+            log.warning("counts not written", extra={"reason": problem})
+        self.problem = problem
+
+    def _write(self, wanted: Mapping[str, Mapping[str, int]], status: Json) -> str:
+        """Write the counts unless the status has them; return why they cannot be written."""
+        known = registered_resources(self.kubelet_dir)
+        if known is None:
+            return "the kubelet's device plugin checkpoint cannot be read"
+        if known & wanted["capacity"].keys():
+            return (
+                "the kubelet has not forgotten the device plugin yet: it refuses GPU pods until "
+                "about five minutes after the plugin's end"
+            )
         texts = {
             field: {name: format_quantity(count) for name, count in counts.items()}
             for field, counts in wanted.items()
         }
-        known = registered_resources(self._kubelet_dir)
-        if known is None:
-            self._report("the kubelet's device plugin checkpoint cannot be read")
-        elif known & wanted["capacity"].keys():
-            self._report(
-                "the kubelet has not forgotten the device plugin yet: it refuses GPU pods until "
-                "about five minutes after the plugin's end"
-            )
-        elif all(
+        if all(
             counts.items() <= (status.get(each) or {}).items() for each, counts in texts.items()
         ):
-            self._report("")
-        else:
-            try:
-                self._api.patch_node_status(self._node, {"status": texts})
-            except (Rejected, Gone, Unavailable) as error:
-                self._report(f"the counts in the node's status cannot be written: {error}")
-            else:
-                log.info("counts written", extra={"counts": texts["allocatable"]})
-                self._report("")
-
-    def _report(self, problem: str) -> None:
-        if problem and problem != self.problem:
-            log.warning("counts not written", extra={"reason": problem})
-        self.problem = problem
+            return ""
+        try:
+            self.api.patch_node_status(self.node, {"status": texts})
+        except (Rejected, Gone, Unavailable) as error:
+            return f"the counts in the node's status cannot be written: {error}"
+        log.info("counts written", extra={"counts": texts["allocatable"]})
+        return ""

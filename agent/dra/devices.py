@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from agent.dra.claims import API_VERSION, CORES, MEMORY, device_name
+from agent.allocator.slots import DeviceTable
+from agent.dra.claims import CORES, MEMORY, device_name
 from contract.cordon import REASON
 from contract.inventory import Inventory
 from contract.quantity import format_quantity
@@ -37,10 +38,9 @@ def nvlink_groups(inventory: Inventory) -> Mapping[int, int]:
 
 
 def devices_of(  # noqa: PLR0913 -- its surroundings, by keyword
-    inventory: Inventory,
+    table: DeviceTable,
     *,
     domain: str,
-    block: int,
     driver_version: str,
     unhealthy: Callable[[str], str],
     cordoned: AbstractSet[str],
@@ -49,17 +49,16 @@ def devices_of(  # noqa: PLR0913 -- its surroundings, by keyword
     """Return the device of each card.
 
     Args:
-        inventory: the cards.
+        table: the cards, and the size of memory blocks.
         domain: the domain of our names.
-        block: bytes of a memory block.
         driver_version: the GPU driver's; empty while it is not known.
         unhealthy: returns a card's fault by UUID, empty without one.
         cordoned: the UUIDs of the cordoned cards.
         pcie_root: returns the PCIe root of a PCI address, empty if it is not known.
     """
-    groups = nvlink_groups(inventory)
+    groups = nvlink_groups(table.inventory)
     devices = []
-    for card in inventory.cards:
+    for card in table.inventory.cards:
         attributes: dict[str, str | int | None] = {
             "uuid": card.uuid,
             "model": card.model.lower()[:_LONGEST_TEXT],
@@ -67,10 +66,10 @@ def devices_of(  # noqa: PLR0913 -- its surroundings, by keyword
             "numa": card.numa,
             "nvlinkGroup": groups.get(card.index),
             "driverVersion": driver_version[:_LONGEST_TEXT] or None,
-            "memoryBlock": block,
+            "memoryBlock": table.block,
             PCIE_ROOT: pcie_root(card.bus_id) or None,
         }
-        size = card.size(block)
+        size = card.size(table.block)
         device: dict[str, Any] = {
             "name": device_name(card),
             "allowMultipleAllocations": True,
@@ -132,7 +131,7 @@ def manifest(name: str, spec: Mapping[str, Any], generation: int, node_uid: str)
     node = spec["nodeName"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
         "metadata": {"name": name, "ownerReferences": [owner]},
         "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},

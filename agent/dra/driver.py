@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from agent.allocator.grants import (
     CardGrant,
@@ -19,100 +20,105 @@ from agent.dra.claims import (
     ClaimAllocation,
     ClaimRef,
     ClaimShare,
-    PreparedDevice,
     allocations_by,
     check_pod,
     check_room,
     device_name,
     read_claim,
+    served_by_plugin,
 )
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
-from agent.kubernetes_api.client import Json
 from agent.kubernetes_api.pods import PodCache
-from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
+from agent.usage.holdings import CardHolder, Holdings, count_totals, held_share
 from contract.claims import request_names
-from contract.demand import CORES_PER_CARD
-from contract.resource import Resource, count_of
+from contract.resource import RESOURCES, Resource, count_of
 from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class ClaimDriver:
-    """The prepared claims of a node. Safe to share between threads."""
+    """The prepared claims of a node, first those of an earlier agent.
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
-        self,
-        *,
-        table: DeviceTable,
-        driver: str,
-        pool: str,
-        claims: ClaimCache,
-        pods: PodCache,
-        specs: ClaimSpecs,
-        inject: Callable[[Grant], ContainerEdits],
-        enforcer: Enforcer,
-        writer: AnnotationWriter,
-        on_prepared: Callable[[], None] = lambda: None,
-        on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None,
-    ) -> None:
-        """Start without claims; :meth:`load` reads those of an earlier agent.
+    Safe to share between threads. The constructor raises ``EnforcementError`` if the specs cannot
+    be read.
 
-        Args:
-            table: the node's cards.
-            driver: the driver's name.
-            pool: the name of the node's pool of devices.
-            claims: the claims in the API.
-            pods: the pods of this node.
-            specs: the CDI specs.
-            inject: returns the container edits of a grant.
-            enforcer: enforces the limits of containers, and adds container edits.
-            writer: writes allocations to pods.
-            on_prepared: called for each prepared claim.
-            on_refusal: called for each refused claim whose pod is known, with the reason.
-        """
-        self.table = table
-        self._driver = driver
-        self._pool = pool
-        self._claims = claims
-        self._pods = pods
-        self._specs = specs
-        self._inject = inject
-        self._enforcer = enforcer
-        self._writer = writer
-        self._on_prepared = on_prepared
-        self._on_refusal = on_refusal
-        self._cards = {device_name(card): card for card in table.inventory.cards}
-        self._sizes = {card.uuid: card.size(table.block) for card in table.inventory.cards}
+    Attributes:
+        table: the node's cards.
+        driver: the driver's name.
+        pool: the name of the node's pool of devices.
+        claims: the claims in the API.
+        pods: the pods of this node.
+        specs: the CDI specs.
+        inject: returns the container edits of a grant.
+        enforcer: enforces the limits of containers, and adds container edits.
+        writer: writes allocations to pods.
+        unhealthy: returns the fault of a card by UUID, empty without one.
+        on_prepared: called for each prepared claim.
+        on_refusal: called for each refused claim whose pod is known, with the reason.
+    """
+
+    table: DeviceTable
+    driver: str
+    pool: str
+    claims: ClaimCache
+    pods: PodCache
+    specs: ClaimSpecs
+    inject: Callable[[Grant], ContainerEdits]
+    enforcer: Enforcer
+    writer: AnnotationWriter
+    unhealthy: Callable[[str], str]
+    on_prepared: Callable[[], None] = lambda: None
+    on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None
+
+    def __post_init__(self) -> None:
+        """Read the claims of an earlier agent."""
+        cards = self.table.inventory.cards
+        self._cards = {device_name(card): card for card in cards}
+        self._sizes = {card.uuid: card.size(self.table.block) for card in cards}
         self._lock = threading.Lock()  # held while files are made or removed
-        self._held: Mapping[str, ClaimAllocation] = {}
-        self._unconfirmed: list[ClaimRef] = []  # of an earlier agent, not looked for in the API yet
+        self._held: Mapping[str, ClaimAllocation] = self.specs.load()
+        # Claims of an earlier agent that were not looked for in the API yet.
+        self._unconfirmed = [each.ref for each in self._held.values()]
         self._released = False
 
     # --- the kubelet's calls -----------------------------------------------------------
 
-    def prepare(self, ref: ClaimRef) -> list[PreparedDevice]:
+    def prepare(
+        self, ref: ClaimRef, is_wanted: Callable[[], bool] = lambda: True
+    ) -> dict[ClaimShare, tuple[str, ...]]:
         """Write the CDI spec of a claim, also of one that is prepared already.
+
+        Returns the CDI names of each share, which the containers with its request get.
+
+        *is_wanted* returns whether the kubelet still waits. It cancels the call for a pod that is
+        deleted meanwhile, and calls ``NodeUnprepareResources``: nothing is prepared after that.
 
         Raises:
             Refusal: it cannot be served: the kubelet asks again later.
-            Unavailable: the API server does not respond.
+            Unavailable: the API server does not respond, or the call is cancelled.
         """
+        claim = None
         try:
-            claim, found = self._read(ref)
-            try:
-                info = check_pod(claim, found)
-                with self._lock:
-                    devices = self._prepare(claim, info)
-            except Refusal as error:
-                self._on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
-                raise
+            obj = self.claims.get(ref)
+            if obj is None:
+                raise ClaimError(f"{ref}: Not found: it was deleted, or deleted and created again")
+            claim = read_claim(obj, ref, driver=self.driver, cards=self._cards, pool=self.pool)
+            found = self._find_pod(claim.pod.uid) or self.pods.fetch(*claim.pod.key)
+            info = check_pod(claim, found)
+            with self._lock:
+                if not is_wanted():
+                    raise Unavailable(f"{ref}: the call was cancelled")
+                devices = self._prepare(claim, info)
         except (Refusal, Unavailable) as error:
             log.warning("claim refused", extra={"claim": str(ref), "reason": str(error)})
+            if claim is not None and isinstance(error, Refusal):
+                self.on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
             raise
         log.info("claim prepared", extra={"claim": str(ref), "pod": str(claim.pod)})
-        self._on_prepared()
+        self.on_prepared()
         self.catch_up(info)
         return devices
 
@@ -123,86 +129,57 @@ class ClaimDriver:
             Refusal: the spec cannot be removed: the kubelet asks again later.
         """
         with self._lock:
-            self._specs.remove(ref)
+            self.specs.remove(ref)
             self._released |= ref.uid in self._held
             self._held = {uid: each for uid, each in self._held.items() if uid != ref.uid}
         log.info("claim forgotten", extra={"claim": str(ref)})
 
-    def _read(self, ref: ClaimRef) -> tuple[ClaimAllocation, PodInfo | None]:
-        """Read a claim and its pod; from the API server if the watches do not show them yet.
-
-        A claim that outlives its pod may be allocated again before the watch shows it: then its pod
-        has ended.
-
-        Raises:
-            ClaimError: it is not for this node.
-            Unavailable: no response in time.
-        """
-        obj = self._claims.find(ref)
-        if obj is not None:
-            claim = self._parse(obj, ref)
-            info = self._find_pod(claim.pod.uid)
-            if info is not None and not info.terminal:
-                return claim, info
-        obj = self._claims.fetch(ref)
-        if obj is None:
-            raise ClaimError(f"{ref}: Not found: it was deleted")
-        claim = self._parse(obj, ref)
-        return claim, self._find_pod(claim.pod.uid) or self._pods.fetch(*claim.pod.key)
-
-    def _parse(self, obj: Json, ref: ClaimRef) -> ClaimAllocation:
-        return read_claim(obj, ref, driver=self._driver, cards=self._cards, pool=self._pool)
-
-    def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> list[PreparedDevice]:
+    def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
         """Check the sums, make the files, then write the spec; the lock is held."""
         uid = claim.ref.uid
-        check_room(claim, (each for key, each in self._held.items() if key != uid), self._sizes)
+        if self._held.get(uid) != claim:
+            for card in claim.by_card:
+                if fault := self.unhealthy(card):
+                    raise ClaimError(
+                        f"{claim.ref}: card {card} is unhealthy ({fault}), and gets no new "
+                        "container: delete the pod, so that another card is chosen"
+                    )
+            others = (each for each in self._holders() if each.ref.uid != uid)
+            check_room(claim, others, self._sizes)
         edits = {
             request: self._edits(claim, request, shares, info)
             for request, shares in claim.by_request.items()
         }
-        names = self._specs.write(claim, edits)
+        names = self.specs.write(claim, edits)
         self._held = {**self._held, uid: claim}
-        devices = []
-        for request, shares in claim.by_request.items():
-            cdi = names[request]
-            for share in shares:
-                # All cards of a request have one CDI device: the variables of a second one would
-                # replace its own.
-                devices.append(PreparedDevice(request, share.device, share.share_id, cdi))
-                cdi = ()
-        return devices
+        # All cards of a request have one CDI device: the variables of a second one would replace
+        # its own.
+        return {
+            share: () if at else names[request]
+            for request, shares in claim.by_request.items()
+            for at, share in enumerate(shares)
+        }
 
     def _edits(
         self, claim: ClaimAllocation, request: str, shares: Sequence[ClaimShare], info: PodInfo
     ) -> ContainerEdits:
         about = _entitlement(claim, ContainerRef(claim.pod, request), shares, info)
-        edits = self._inject(about.cores)
+        edits = self.inject(about.cores)
         for grant in (about.cores, about.memory):
             if grant is not None:
                 edits = edits.merged_with(
-                    self._enforcer.prepare_allocation(about.ref, about.core_ids, grant)
+                    self.enforcer.prepare_allocation(about.ref, about.core_ids, grant)
                 )
-        self._enforcer.prepare_start(about.core_ids, about)
+        self.enforcer.prepare_start(about.core_ids, about)
         return edits
 
     # --- after a restart, and between calls ---------------------------------------------
-
-    def load(self) -> None:
-        """Read the claims that an earlier agent has prepared.
-
-        Raises:
-            EnforcementError: the specs cannot be read.
-        """
-        with self._lock:
-            self._held = self._specs.load()
-            self._unconfirmed = [each.ref for each in self._held.values()]
 
     def refresh(self, *, thorough: bool = True) -> bool:
         """Write missing annotations; return whether a claim has ended since the last call."""
         if thorough:
             self._drop_deleted()
-            for info in self._pods.pods():
+            for info in self.pods.pods():
                 self.catch_up(info)
         with self._lock:
             released, self._released = self._released, False
@@ -210,31 +187,29 @@ class ClaimDriver:
 
     def catch_up(self, info: PodInfo) -> None:
         """Write the allocation annotation of a pod if it is missing or out of date."""
-        if info.terminal or not info.demand:
-            return
         claims = [each for each in self._held.values() if each.pod.uid == info.id.uid]
         found = allocations_by(claims, info)
-        if found and needs_annotation(found, info.annotated):
-            self._writer.put(info, found)
+        if found and not info.terminal and needs_annotation(found, info.annotated):
+            self.writer.put(info, found)
 
     def sweep(self) -> None:
-        """Remove the files of enforcement of pods without a prepared claim."""
+        """Remove the files of enforcement of pods that hold nothing."""
         with self._lock:
-            self._enforcer.prune({each.pod for each in self._held.values()})
+            self.enforcer.prune({each.pod for each in self._holders()})
 
     def _drop_deleted(self) -> None:
-        """Forget the claims of an earlier agent that the API does not have any more.
+        """Forget the claims of an earlier agent that are deleted, or not allocated any more.
 
         Only those: a claim that is deleted later may be of a pod that was force-deleted and still
         runs, and the kubelet calls ``NodeUnprepareResources`` for it.
         """
-        if not self._claims.synced.is_set():
+        if not self.claims.synced.is_set():
             return
         while self._unconfirmed:
             ref = self._unconfirmed[-1]
             try:
-                found = self._claims.find(ref) or self._claims.fetch(ref)
-                if found is None or found["metadata"].get("uid") != ref.uid:
+                found = self.claims.get(ref)
+                if found is None or not (found.get("status") or {}).get("allocation"):
                     self.unprepare(ref)
             except (Unavailable, EnforcementError) as error:
                 log.warning("claim not removed", extra={"claim": str(ref), "reason": str(error)})
@@ -244,82 +219,67 @@ class ClaimDriver:
     @property
     def confirmed(self) -> bool:
         """Whether the API has all claims that an earlier agent had prepared."""
-        return not self._unconfirmed and self._claims.synced.is_set()
+        return not self._unconfirmed and self.claims.synced.is_set()
 
-    def unclaimed(self) -> list[PodInfo]:
-        """Return the running pods with GPU limits and no claim of this node.
+    def claimed_pods(self) -> set[str]:
+        """Return the UIDs of the pods with a claim that is prepared, or allocated on this node."""
+        return {each.pod.uid for each in self._held.values()} | {
+            user["uid"]
+            for claim in self.claims.objects.values()
+            for user in claim["status"].get("reservedFor") or ()
+        }
 
-        A claim that is allocated counts before it is prepared: after a reboot, pods still count as
-        running while the kubelet has yet to prepare their claims again.
-        """
-        if not self.confirmed:
-            return []
-        claimed = {each.pod.uid for each in self._held.values()} | self._claims.pods()
-        return [
-            each
-            for each in self._pods.pods()
-            if each.running and each.demand and each.id.uid not in claimed
-        ]
+    def faults(self) -> dict[str, str]:
+        """Return the fault of each device, empty without one."""
+        return {device: self.unhealthy(card.uuid) for device, card in self._cards.items()}
 
     # --- who holds what ----------------------------------------------------------------
+
+    def _holders(self) -> list[ClaimAllocation]:
+        """Return the prepared claims, and what pods hold that a device plugin has served."""
+        claimed = self.claimed_pods()
+        others = (served_by_plugin(each) for each in self.pods.pods() if each.id.uid not in claimed)
+        return [*self._held.values(), *(each for each in others if each is not None)]
 
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
         """Return the entitlement of a running container; ``None`` if it holds nothing here."""
         info = self._find_pod(runtime_uid)
+        request = request_names(info.demand).get(container) if info is not None else None
         for claim in self._held.values():
-            if info is None or claim.pod.uid != runtime_uid:
-                continue
-            shares = claim.by_request
-            request = request_names(info.demand).get(container, "")
-            if request in shares:
-                ref = ContainerRef(claim.pod, container)
-                return _entitlement(claim, ref, shares[request], info)
+            shares = claim.by_request.get(request or "")
+            if info is not None and shares and claim.pod.uid == runtime_uid:
+                return _entitlement(claim, ContainerRef(claim.pod, container), shares, info)
         return None
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count what is free of each card; of one that is held whole nothing is."""
         free = {card: count_of(size, resource) for card, size in self._sizes.items()}
-        for claim in self._held.values():
+        for claim in self._holders():
             for share in claim.shares:
                 if share.card in free:  # else the card has gone
-                    free[share.card] -= count_of(share.amounts, resource)
-                    free[share.card] *= not share.is_whole
+                    left = free[share.card] - count_of(share.amounts, resource)
+                    free[share.card] = 0 if share.is_whole else max(left, 0)
         return free
 
     def holdings(self) -> Holdings:
         """Return what the containers of prepared claims hold; each request is one container."""
+        card_of, block = self.table.inventory.card, self.table.block
         holders = [
             CardHolder(
                 ContainerRef(claim.pod, request),
                 claim.pod.uid,
-                {each.card: self._held_share(each) for each in shares},
+                {each.card: held_share(card_of(each.card), each.amounts, block) for each in shares},
                 info.wishes.core_limit if info is not None else None,
             )
-            for claim in self._held.values()
+            for claim in self._holders()
             for info in (self._find_pod(claim.pod.uid),)
             for request, shares in claim.by_request.items()
         ]
-        cores, memory = self.free(Resource.CORE), self.free(Resource.MEMORY)
-        block = self.table.block
-        totals = {
-            card: CardTotals(
-                CORES_PER_CARD - cores[card],
-                cores[card],
-                (size.memory - memory[card]) * block,
-                memory[card] * block,
-            )
-            for card, size in self._sizes.items()
-        }
+        totals = count_totals({each: self.free(each) for each in Resource}, self.table)
         return Holdings(tuple(sorted(holders, key=lambda each: each.ref)), totals)
 
-    def _held_share(self, share: ClaimShare) -> HeldShare:
-        card = self.table.inventory.card(share.card)
-        if share.is_whole and card is not None:
-            return HeldShare(CORES_PER_CARD, card.memory)
-        return HeldShare(share.amounts.cores, share.amounts.memory * self.table.block)
-
     def _find_pod(self, uid: str) -> PodInfo | None:
-        return next((each for each in self._pods.pods() if each.id.uid == uid), None)
+        return next((each for each in self.pods.pods() if each.id.uid == uid), None)
 
 
 def _entitlement(
@@ -328,13 +288,9 @@ def _entitlement(
     """Return the limits of a container with a request; its core slots are those of the claim."""
     key = f"{claim.ref.uid}/{shares[0].request}"
     ids = frozenset(f"{each.card}::{key}/{n}" for each in shares for n in range(each.amounts.cores))
-    whole = all(each.is_whole for each in shares)
-    memory = None if whole else _grant(Resource.MEMORY, shares)
-    limit = info.wishes.core_limit
-    return Entitlement(ref, ids, _grant(Resource.CORE, shares), memory, limit, claim.pod.uid)
-
-
-def _grant(resource: Resource, shares: Iterable[ClaimShare]) -> Grant:
-    return Grant(
-        resource, tuple(CardGrant(each.card, count_of(each.amounts, resource)) for each in shares)
+    cores, memory = (
+        Grant(each, tuple(CardGrant(share.card, count_of(share.amounts, each)) for share in shares))
+        for each in RESOURCES
     )
+    limited = None if all(each.is_whole for each in shares) else memory
+    return Entitlement(ref, ids, cores, limited, info.wishes.core_limit, claim.pod.uid)

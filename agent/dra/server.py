@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ _STOP_SECONDS = 1.0
 _CHECK_SECONDS = 2.0
 _BACKOFF_SECONDS = 0.1, 10.0
 # The kubelet takes health that is older than the timeout for unknown.
-_HEALTH_SECONDS, _HEALTH_TIMEOUT_SECONDS = 10.0, 60
+_HEALTH_CHECK_SECONDS, _HEALTH_SECONDS, _HEALTH_TIMEOUT_SECONDS = 1.0, 10.0, 60
 
 
 class DriverServer(
@@ -58,57 +58,42 @@ class DriverServer(
     stands_in = False
     """It does not stand in for a proxy: the kubelet calls again for a claim that has failed."""
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
-        self,
-        *,
-        driver: str,
-        pool: str,
-        calls: ClaimDriver,
-        unhealthy: Callable[[], Iterable[tuple[str, str]]],
-        plugins: Path,
-        registry: Path,
-    ) -> None:
+    def __init__(self, calls: ClaimDriver, *, plugins: Path, registry: Path) -> None:
         """Prepare; nothing is served yet.
 
         Args:
-            driver: the driver's name.
-            pool: the name of the node's pool of devices.
             calls: the prepared claims.
-            unhealthy: returns each device's name and fault, empty without one.
             plugins: the folder of the driver's own socket.
             registry: the folder of registration sockets, the proxy's or the kubelet's.
         """
-        self._driver = driver
-        self._pool = pool
         self._calls = calls
-        self._unhealthy = unhealthy
-        self._changed = threading.Condition()
-        self._changes = 0
         self._plugins = plugins
         self._registry = registry
-        self._endpoint = Path()
+        self._sockets: tuple[Path, ...] = ()
+        self._server: grpc.Server | None = None
         self._stopping = threading.Event()
-        self._servers: list[tuple[Path, grpc.Server]] = []
         self.registered = False
         """Whether a kubelet has registered this instance."""
 
     # --- claims ------------------------------------------------------------------------
 
     def NodePrepareResources(
-        self, request: api.NodePrepareResourcesRequest, context: Any
+        self, request: api.NodePrepareResourcesRequest, context: grpc.ServicerContext
     ) -> api.NodePrepareResourcesResponse:
         """Prepare each claim; the kubelet asks again for one with an error."""
         response = api.NodePrepareResourcesResponse()
         for claim in request.claims:
+            ref = ClaimRef(claim.namespace, claim.name, claim.uid)
             entry = response.claims[claim.uid]
             try:
-                for each in self._calls.prepare(_ref(claim)):
+                found = self._calls.prepare(ref, context.is_active)
+                for share, cdi_names in found.items():
                     entry.devices.add(
-                        request_names=[each.request],
-                        pool_name=self._pool,
-                        device_name=each.device,
-                        cdi_device_ids=each.cdi,
-                        share_id=each.share_id or None,
+                        request_names=[share.request],
+                        pool_name=self._calls.pool,
+                        device_name=share.device,
+                        cdi_device_ids=cdi_names,
+                        share_id=share.share_id or None,
                     )
             except (Refusal, Unavailable) as error:
                 entry.error = str(error)
@@ -120,9 +105,10 @@ class DriverServer(
         """Forget each claim."""
         response = api.NodeUnprepareResourcesResponse()
         for claim in request.claims:
+            ref = ClaimRef(claim.namespace, claim.name, claim.uid)
             entry = response.claims[claim.uid]
             try:
-                self._calls.unprepare(_ref(claim))
+                self._calls.unprepare(ref)
             except Refusal as error:
                 entry.error = str(error)
         return response
@@ -132,34 +118,23 @@ class DriverServer(
     def NodeWatchResources(
         self, request: health_api.NodeWatchResourcesRequest, context: grpc.ServicerContext
     ) -> Iterator[health_api.NodeWatchResourcesResponse]:
-        """Send the health of every device: at once, after each change, and every ten seconds."""
-        context.add_callback(self.wake)
+        """Send the health of every device: at once, within a second of a change, and repeatedly."""
+        sent, due = None, 0.0
         while context.is_active() and not self._stopping.is_set():
-            seen = self._changes
-            yield self._health()
-            with self._changed:
-                self._changed.wait_for(
-                    lambda seen=seen: self._changes != seen,  # type: ignore[misc]
-                    _HEALTH_SECONDS,
-                )
-
-    def wake(self) -> None:
-        """Report that the health of a device may have changed."""
-        with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
-
-    def _health(self) -> health_api.NodeWatchResourcesResponse:
-        response, now = health_api.NodeWatchResourcesResponse(), int(time.time())
-        for device, fault in self._unhealthy():
-            response.devices.add(
-                device={"pool_name": self._pool, "device_name": device},
-                health=health_api.UNHEALTHY if fault else health_api.HEALTHY,
-                last_updated_time=now,
-                health_check_timeout_seconds=_HEALTH_TIMEOUT_SECONDS,
-                message=fault,
-            )
-        return response
+            faults, now = self._calls.faults(), time.monotonic()
+            if faults != sent or now >= due:
+                sent, due = faults, now + _HEALTH_SECONDS
+                response = health_api.NodeWatchResourcesResponse()
+                for device, fault in faults.items():
+                    response.devices.add(
+                        device={"pool_name": self._calls.pool, "device_name": device},
+                        health=health_api.UNHEALTHY if fault else health_api.HEALTHY,
+                        last_updated_time=int(time.time()),
+                        health_check_timeout_seconds=_HEALTH_TIMEOUT_SECONDS,
+                        message=fault,
+                    )
+                yield response
+            self._stopping.wait(_HEALTH_CHECK_SECONDS)
 
     # --- registration ------------------------------------------------------------------
 
@@ -167,8 +142,8 @@ class DriverServer(
         """Return the driver's name, its services and where they are served."""
         return registration.PluginInfo(
             type="DRAPlugin",
-            name=self._driver,
-            endpoint=str(self._endpoint),
+            name=self._calls.driver,
+            endpoint=str(self._sockets[0]),
             supported_versions=SERVICES,
         )
 
@@ -178,7 +153,7 @@ class DriverServer(
         """Log whether the kubelet has registered this instance."""
         self.registered = request.plugin_registered
         if request.plugin_registered:
-            log.info("registered", extra={"resources": [self._driver]})
+            log.info("registered", extra={"resources": [self._calls.driver]})
         else:
             log.warning("registration failed", extra={"reason": request.error})
         return registration.RegistrationStatusResponse()
@@ -191,7 +166,7 @@ class DriverServer(
         while not self._stopping.is_set():
             pause = _CHECK_SECONDS
             try:
-                if not self._servers or not all(path.exists() for path, _ in self._servers):
+                if self._server is None or not all(each.exists() for each in self._sockets):
                     self._serve()
                 pauses.reset()
             except OSError as error:
@@ -201,12 +176,11 @@ class DriverServer(
                 remove_dead(self._registry, [f"{self._plugins.name}-*-reg.sock"])
                 remove_dead(self._plugins, ["dra-*.sock"])
             self._stopping.wait(pause)
-        self._end_servers()
+        self._end()
 
     def stop(self) -> None:
         """Make ``run`` return; calls in flight finish."""
         self._stopping.set()
-        self.wake()
 
     def _serve(self) -> None:
         """Serve on new sockets.
@@ -214,44 +188,32 @@ class DriverServer(
         Raises:
             OSError: a socket cannot be made.
         """
-        self._end_servers()
+        self._end()
         self.registered = False
         instance = secrets.token_hex(4)
         self._plugins.mkdir(parents=True, exist_ok=True)
-        self._endpoint = self._plugins / f"dra-{instance}.sock"
-        self._listen(
-            self._endpoint,
-            rpc.add_DRAPluginServicer_to_server,
-            health_rpc.add_DRAResourceHealthServicer_to_server,
-        )
-        # Last: the kubelet calls as soon as it finds this socket.
-        self._listen(
+        self._sockets = (
+            self._plugins / f"dra-{instance}.sock",
             self._registry / f"{self._plugins.name}-{instance}-reg.sock",
-            registration_rpc.add_RegistrationServicer_to_server,
         )
-
-    def _listen(self, socket: Path, *services: Callable[[Any, grpc.Server], None]) -> None:
-        server = grpc.server(
-            ThreadPoolExecutor(_THREADS, thread_name_prefix=socket.stem),
+        self._server = server = grpc.server(
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="dra"),
             options=(("grpc.so_reuseport", 0),),
         )
-        for add in services:
-            add(self, server)
-        try:
-            server.add_insecure_port(f"unix:{socket}")
-        except RuntimeError as error:
-            raise OSError(f"cannot bind {socket}: {error}") from error
+        rpc.add_DRAPluginServicer_to_server(self, server)
+        health_rpc.add_DRAResourceHealthServicer_to_server(self, server)
+        registration_rpc.add_RegistrationServicer_to_server(self, server)
+        for socket in self._sockets:  # the kubelet calls as soon as it finds the second one
+            try:
+                server.add_insecure_port(f"unix:{socket}")
+            except RuntimeError as error:
+                raise OSError(f"cannot bind {socket}: {error}") from error
         server.start()
-        self._servers.append((socket, server))
 
-    def _end_servers(self) -> None:
+    def _end(self) -> None:
         """Stop serving: registration first, so that the kubelet prefers another instance."""
-        self.wake()
-        while self._servers:
-            path, server = self._servers.pop()
-            server.stop(_STOP_SECONDS).wait(_STOP_SECONDS + 1)
-            path.unlink(missing_ok=True)
-
-
-def _ref(claim: api.Claim) -> ClaimRef:
-    return ClaimRef(claim.namespace, claim.name, claim.uid)
+        if self._server is not None:
+            self._sockets[1].unlink(missing_ok=True)
+            self._server.stop(_STOP_SECONDS).wait(_STOP_SECONDS + 1)
+            self._sockets[0].unlink(missing_ok=True)
+            self._server = None

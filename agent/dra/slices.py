@@ -6,15 +6,14 @@ beyond the number that it needs.
 
 import logging
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent.dra.devices import manifest, published
-from agent.kubernetes_api.client import Api, Json
+from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.watched_objects import WatchedObjects
 from agent.kubernetes_api.write_queue import WriteQueue
-from common.apiserver.follower import Follower
 
 log = logging.getLogger(__name__)
 
@@ -27,67 +26,49 @@ _AGAIN_SECONDS = 10.0
 class SlicePublisher(WriteQueue[str, None]):
     """A queue with one key, the node's pool; its slices are compared at the moment of the write."""
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+    def __init__(
         self,
         *,
         api: Api,
         node: str,
         driver: str,
-        specs: Callable[[], Mapping[str, dict[str, Any]] | None],
-        on_result: Callable[[str], None] = lambda _result: None,
+        specs: Callable[[], Mapping[str, dict[str, Any]]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.
 
-        *specs* returns the wanted specs by the slices' names, ``None`` while they are not known.
+        *specs* returns the wanted specs by the slices' names.
         """
-        super().__init__(backoff=_BACKOFF_SECONDS, on_result=on_result, clock=clock)
+        super().__init__(backoff=_BACKOFF_SECONDS, on_result=lambda _result: None, clock=clock)
+        self.slices = WatchedObjects(
+            "ResourceSlice",
+            lambda: api.list_slices(node, driver),
+            lambda version: api.watch_slices(node, driver, version),
+            on_change=self.poke,
+        )
+        """The existing ones; they are followed in a thread of its own."""
         self._api = api
         self._node = node
-        self._driver = driver
         self._specs = specs
         self._written: Mapping[str, Any] = {}
         self._written_at = -math.inf
-        self._known: dict[str, Json] | None = None  # what the watch shows, only
 
     def poke(self) -> None:
         """Report that cards, health or slices may have changed."""
         self._enqueue(self._node, None)
 
-    def follow(self, stop: threading.Event) -> None:
-        """Follow the existing slices until *stop*, in a thread of its own."""
-        Follower(self, trouble="no ResourceSlices from the API server").run(stop)
-
-    def list(self) -> str:
-        """List the slices; for :class:`Follower`."""
-        items, version = self._api.list_slices(self._node, self._driver)
-        self._known = {each["metadata"]["name"]: each for each in items}
-        self.poke()
-        return version
-
-    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream changes of the slices; for :class:`Follower`."""
-        return self._api.watch_slices(self._node, self._driver, version)
-
-    def apply(self, kind: str, obj: Json) -> None:
-        """Apply one event; for :class:`Follower`."""
-        known = dict(self._known or {})
-        known.pop(obj["metadata"]["name"], None)
-        if kind != "DELETED":
-            known[obj["metadata"]["name"]] = obj
-        self._known = known
-        self.poke()
-
     def _write(self, key: str, item: None) -> float | None:  # noqa: ARG002 -- there is one pool
-        wanted, known = self._specs(), self._known
-        if wanted is None or known is None:
+        wanted = self._specs()
+        known = {name: each for (_, name), each in self.slices.objects.items()}
+        if not self.slices.synced.is_set():
             return None  # another poke follows
-        if wanted == {name: published(each["spec"]) for name, each in known.items()}:
+        found = {name: published(each["spec"]) for name, each in known.items()}
+        generations = {each["spec"]["pool"]["generation"] for each in known.values()}
+        if found == wanted and len(generations) <= 1:  # of several, schedulers take the newest only
             return None
         age = self._clock() - self._written_at
         if wanted == self._written and wanted.keys() <= known.keys() and age < _AGAIN_SECONDS:
             return _AGAIN_SECONDS - age
-        generations = [each["spec"]["pool"]["generation"] for each in known.values()]
         generation = max(generations, default=0) + 1
         node_uid = self._api.get_node(self._node)["metadata"]["uid"]
         for name, spec in wanted.items():

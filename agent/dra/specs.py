@@ -7,7 +7,8 @@ The folder is usually emptied by a reboot, after which the kubelet prepares all 
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +50,17 @@ class ClaimSpecs:
             EnforcementError: the folder cannot be read.
         """
         found = {}
-        try:
-            with directories.opened_path(self._folder) as folder:
-                for name in directories.names(folder):
-                    if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
-                        continue
-                    try:
-                        claim = _decode(directories.read(folder, name, _MOST_BYTES) or b"")
-                    except InvalidRecord as error:
-                        more = {"path": str(self._folder / name), "reason": str(error)}
-                        log.warning("CDI spec of a claim cannot be read", extra=more)
-                    else:
-                        found[claim.ref.uid] = claim
-        except OSError as error:
-            raise self._failed("read", error) from error
+        with self._opened("read") as folder:
+            for name in directories.names(folder):
+                if not (name.startswith(_PREFIX) and name.endswith(_SUFFIX)):
+                    continue
+                try:
+                    claim = _decode(directories.read(folder, name, _MOST_BYTES) or b"")
+                except InvalidRecord as error:
+                    more = {"path": str(self._folder / name), "reason": str(error)}
+                    log.warning("CDI spec of a claim cannot be read", extra=more)
+                else:
+                    found[claim.ref.uid] = claim
         return found
 
     def write(
@@ -82,11 +80,8 @@ class ClaimSpecs:
             self._locate,
         )
         data = (json.dumps(document, indent=2) + "\n").encode()
-        try:
-            with directories.opened_path(self._folder) as folder:
-                directories.replace(folder, {_file_of(claim.ref): data})
-        except OSError as error:
-            raise self._failed("write", error) from error
+        with self._opened("write") as folder:
+            directories.replace(folder, {_file_of(claim.ref): data})
         return {
             request: (f"{self._kind}={names[request]}", *each.cdi)
             for request, each in edits.items()
@@ -99,18 +94,21 @@ class ClaimSpecs:
             ClaimError: the claim's UID cannot be the name of a file.
             EnforcementError: the spec cannot be removed.
         """
+        with self._opened("remove") as folder:
+            directories.remove(folder, _file_of(ref))
+
+    @contextmanager
+    def _opened(self, doing: str) -> Iterator[int]:
+        """Open the folder; the pod's author does not see its path."""
         try:
             with directories.opened_path(self._folder) as folder:
-                directories.remove(folder, _file_of(ref))
+                yield folder
         except OSError as error:
-            raise self._failed("remove", error) from error
-
-    def _failed(self, doing: str, error: OSError) -> EnforcementError:
-        path = {"path": str(self._folder), "reason": str(error)}
-        log.error("CDI specs of claims cannot be used", extra=path)
-        return EnforcementError(
-            f"cdi-dir: cannot {doing} the CDI spec of a claim: {explain(error)}"
-        )
+            path = {"path": str(self._folder), "reason": str(error)}
+            log.error("CDI specs of claims cannot be used", extra=path)
+            raise EnforcementError(
+                f"cdi-dir: cannot {doing} the CDI spec of a claim: {explain(error)}"
+            ) from error
 
 
 def _file_of(ref: ClaimRef) -> str:

@@ -12,7 +12,8 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD
-from contract.resource import Resource
+from contract.inventory import Amounts, Card
+from contract.resource import RESOURCES, Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +87,34 @@ def count_holdings(snapshot: AllocationSnapshot, table: DeviceTable) -> Holdings
         if not (pod.info is not None and pod.info.running and pod.is_init(name))
     ]
     holders.sort(key=lambda each: each.ref)
-    free = {each: free_slots(snapshot, table, each) for each in Resource}
-    totals = {}
+    free = {each: dict(free_slots(snapshot, table, each)) for each in Resource}
     for card in table.inventory.cards:
-        blocks, cores_free = table.slot_count(Resource.MEMORY, card), free[Resource.CORE][card.uuid]
         shares = (each.shares.get(card.uuid) for each in holders)
         # A container with a whole card may hold fewer of its blocks, but the others are not free.
-        filled = any(share is not None and share.memory == card.memory for share in shares)
-        blocks_free = 0 if filled else free[Resource.MEMORY][card.uuid]
+        if any(share is not None and share.memory == card.memory for share in shares):
+            free[Resource.MEMORY][card.uuid] = 0
+    return Holdings(tuple(holders), count_totals(free, table))
+
+
+def count_totals(
+    free: Mapping[Resource, Mapping[str, int]], table: DeviceTable
+) -> dict[str, CardTotals]:
+    """Return the totals of each card, by what is free of it."""
+    totals = {}
+    for card in table.inventory.cards:
+        cores, blocks = (free[each][card.uuid] for each in RESOURCES)
+        held = table.slot_count(Resource.MEMORY, card) - blocks
         totals[card.uuid] = CardTotals(
-            CORES_PER_CARD - cores_free,
-            cores_free,
-            (blocks - blocks_free) * table.block,
-            blocks_free * table.block,
+            CORES_PER_CARD - cores, cores, held * table.block, blocks * table.block
         )
-    return Holdings(tuple(holders), totals)
+    return totals
+
+
+def held_share(card: Card | None, held: Amounts, block: int) -> HeldShare:
+    """Return what a container holds of a card, ``None`` if the node does not have it any more."""
+    if held.cores == CORES_PER_CARD and card is not None:
+        return HeldShare(held.cores, card.memory)
+    return HeldShare(held.cores, held.memory * block)
 
 
 def count_missing(slots: HeldSlots, table: DeviceTable) -> Mapping[str, Mapping[Resource, int]]:
@@ -124,13 +138,12 @@ def _holder(pod: SnapshotPod, name: str, slots: HeldSlots, table: DeviceTable) -
     blocks = table.count(Resource.MEMORY, slots.get(Resource.MEMORY, frozenset()))
     shares = {}
     for card in table.inventory.cards:
-        core, memory = cores.get(card.uuid, 0), blocks.get(card.uuid, 0) * table.block
-        if core == CORES_PER_CARD:
-            memory = card.memory
-        if core or memory:
-            shares[card.uuid] = HeldShare(core, memory)
+        held = Amounts(cores.get(card.uuid, 0), blocks.get(card.uuid, 0))
+        if any(held):
+            shares[card.uuid] = held_share(card, held, table.block)
     for uuid, count in sorted(count_missing(slots, table).items()):
-        shares[uuid] = HeldShare(count[Resource.CORE], count[Resource.MEMORY] * table.block)
+        missing = Amounts(*(count[each] for each in RESOURCES))
+        shares[uuid] = held_share(None, missing, table.block)
     info = pod.info
     return CardHolder(
         ContainerRef(pod.id, name),

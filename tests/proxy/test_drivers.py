@@ -13,6 +13,8 @@ import pytest
 
 from common.kubelet_api import dra_pb2 as api
 from common.kubelet_api import dra_pb2_grpc as rpc
+from common.kubelet_api import drahealth_pb2 as health_api
+from common.kubelet_api import drahealth_pb2_grpc as health_rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
 from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
 from proxy import drivers as proxy_drivers
@@ -23,7 +25,11 @@ from tests.proxy.site import WITHIN, Site, wait
 DRIVER = "gpu.example.com"
 
 
-class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
+class Driver(
+    rpc.DRAPluginServicer,
+    health_rpc.DRAResourceHealthServicer,
+    registration_rpc.RegistrationServicer,
+):
     """One instance of a driver, which names itself in the error of each claim."""
 
     def __init__(self, folder: Path, name: str, kind: str = "DRAPlugin") -> None:
@@ -32,16 +38,22 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         self._servers: list[grpc.Server] = []
         self.registered = False
         self.calls = 0
-        self.responds = threading.Event()
-        self.responds.set()
-        self._listen(self._socket, rpc.add_DRAPluginServicer_to_server)
+        self.prepared: list[str] = []
+        self.asked, self.answers = threading.Event(), threading.Event()
+        self.answers.set()
+        self._listen(
+            self._socket,
+            rpc.add_DRAPluginServicer_to_server,
+            health_rpc.add_DRAResourceHealthServicer_to_server,
+        )
         self._listen(
             folder / f"{name}-reg.sock", registration_rpc.add_RegistrationServicer_to_server
         )
 
-    def _listen(self, socket: Path, add: Callable[[Any, grpc.Server], None]) -> None:
+    def _listen(self, socket: Path, *services: Callable[[Any, grpc.Server], None]) -> None:
         server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
-        add(self, server)
+        for add in services:
+            add(self, server)
         server.add_insecure_port(f"unix:{socket}")
         server.start()
         self._servers.append(server)
@@ -49,6 +61,11 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
     def end(self) -> None:
         for each in self._servers:
             each.stop(None).wait()
+
+    def end_after_its_calls(self) -> None:
+        """Listen no more; calls in flight go on."""
+        for each in self._servers:
+            each.stop(10)
 
     def GetInfo(self, request: Any, context: Any) -> registration.PluginInfo:
         return registration.PluginInfo(
@@ -62,13 +79,19 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
         self.registered = request.plugin_registered
         return registration.RegistrationStatusResponse()
 
+    def NodeWatchResources(self, request: Any, context: Any) -> Iterator[Any]:
+        yield health_api.NodeWatchResourcesResponse()
+        assert self.answers.wait(WITHIN)
+
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:
         self.calls += 1
-        assert self.responds.wait(WITHIN)
         if not request.claims:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no claims")
+        self.asked.set()
+        assert self.answers.wait(WITHIN)
         response = api.NodePrepareResourcesResponse()
         for each in request.claims:
+            self.prepared.append(each.uid)
             response.claims[each.uid].error = self._name
         return response
 
@@ -97,6 +120,13 @@ class DriverSite(Site):
                 registration.RegistrationStatus(plugin_registered=True), timeout=5
             )
         return info
+
+    def watch_health(self) -> Iterator[Any]:
+        """Connect as a kubelet, and watch the health of devices."""
+        (endpoint,) = self.plugin_dir.glob("proxy-*.sock")
+        with grpc.insecure_channel(f"unix:{endpoint}") as channel:
+            stub = health_rpc.DRAResourceHealthStub(channel)
+            yield from stub.NodeWatchResources(health_api.NodeWatchResourcesRequest(), timeout=20)
 
     @contextmanager
     def calls(self, *known: Path) -> Iterator[Callable[..., str]]:
@@ -152,6 +182,49 @@ def test_the_newest_instance_is_called_and_its_errors_are_passed_on(site: Driver
             third = Driver(site.plugin_dir, "third")
             assert call.result() == "third"
         third.end()
+
+
+def test_a_call_that_the_kubelet_has_cancelled_does_not_reach_the_next_instance(
+    site: DriverSite,
+) -> None:
+    """Its pod was deleted: the next instance would keep a claim that nobody unprepares."""
+    first = Driver(site.plugin_dir, "first")
+    with grpc.insecure_channel(f"unix:{site.register().endpoint}") as channel:
+        stub = rpc.DRAPluginStub(channel)
+
+        def request(uid: str) -> api.NodePrepareResourcesRequest:
+            return api.NodePrepareResourcesRequest(claims=[api.Claim(uid=uid)])
+
+        stub.NodePrepareResources(request("a"), timeout=20)
+        first.end()
+        waits = stub.NodePrepareResources.future(request("b"), timeout=20)
+        with pytest.raises(grpc.FutureTimeoutError):
+            waits.result(timeout=0.2)
+        waits.cancel()
+        last = stub.NodePrepareResources.future(request("c"), timeout=20)
+        second = Driver(site.plugin_dir, "second")
+        last.result()
+        assert second.prepared == ["c"]
+        second.end()
+
+
+def test_a_call_that_an_instance_has_not_answered_when_it_stops_listening_is_answered(
+    site: DriverSite,
+) -> None:
+    first = Driver(site.plugin_dir, "first")
+    with site.calls() as prepare, ThreadPoolExecutor(1) as pool:
+        first.answers.clear()
+        health = site.watch_health()
+        next(health)
+        call = pool.submit(prepare, "a")
+        assert first.asked.wait(10)
+        first.end_after_its_calls()
+        second = Driver(site.plugin_dir, "second")
+        wait("the second is told", lambda: second.registered)
+        assert call.result() == "second"
+        assert not list(health)
+        first.answers.set()
+    second.end()
 
 
 def test_a_driver_that_is_away_for_patience_is_not_registered_any_more(folder: Path) -> None:
@@ -248,7 +321,7 @@ def test_a_proxys_end_leaves_no_socket(site: DriverSite) -> None:
 
 def test_a_proxy_ends_after_the_calls_in_progress(site: DriverSite) -> None:
     driver = Driver(site.plugin_dir, "driver")
-    driver.responds.clear()
+    driver.answers.clear()
     with site.calls() as prepare, ThreadPoolExecutor(2) as pool:
         calls = [pool.submit(prepare, "a")]
         wait("the driver is called", lambda: driver.calls == 1)
@@ -256,7 +329,7 @@ def test_a_proxy_ends_after_the_calls_in_progress(site: DriverSite) -> None:
         calls.append(pool.submit(prepare, "b"))
         wait("the driver is called again", lambda: driver.calls == 2)
         assert site.sockets  # a kubelet that does not find it ends its calls
-        driver.responds.set()
+        driver.answers.set()
         assert [each.result() for each in calls] == ["driver", "driver"]
         wait_for_end()
     assert not site.sockets
@@ -272,13 +345,13 @@ def test_with_the_next_proxy_beside_it_a_proxys_end_is_free(site: DriverSite) ->
         assert site.proxy.readiness_problem()  # a rollout waits until the kubelet knows the new one
         with site.calls(*old) as by_new:
             wait("it is ready", lambda: not site.proxy.readiness_problem())
-            driver.responds.clear()
+            driver.answers.clear()
             calls = [pool.submit(by_old, "a")]
             wait("the driver is called", lambda: driver.calls == 1)
             wait_for_end = ask_old_to_end()
             calls.append(pool.submit(by_new, "b"))
             wait("the driver is called again", lambda: driver.calls == 2)
-            driver.responds.set()
+            driver.answers.set()
             assert [each.result() for each in calls] == ["driver", "driver"]
             wait_for_end()
             assert by_new("c") == "driver"

@@ -1,8 +1,11 @@
 """What a claim says, and what is refused about it, with the exact words."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.dra.claims import (
     ClaimRef,
@@ -14,11 +17,16 @@ from agent.dra.claims import (
 )
 from agent.errors import ClaimError
 from contract.allocation import Allocation, Evidence
+from contract.claims import make_claim
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.inventory import Amounts
+from contract.wishes import NO_WISHES
 from tests.agent.builders import INIT, cases, container, device_table, pod_id, view
 from tests.agent.dra.a_claim import DRIVER, NODE, claim_of, result
+from tests.agent.fakes import NAMES
 
 REF = ClaimRef("default", "p-gpus", "u-claim")
+THREE_CARDS = {device_name(card): card for card in device_table(3).inventory.cards}
 CARDS = {device_name(card): card for card in device_table(2).inventory.cards}
 POD = {"metadata": {"name": "p", "uid": "u-p"}}
 
@@ -47,14 +55,6 @@ def test_the_shares_of_a_request_are_in_the_order_of_the_cards() -> None:
 @cases(
     "change, message",
     {
-        "another UID": (
-            {"metadata": {"name": "p-gpus", "namespace": "default", "uid": "u-old"}},
-            (
-                'claim default/p-gpus: metadata.uid: Invalid value: "u-old": must be '
-                "u-claim: it was "
-                "deleted and created again"
-            ),
-        ),
         "not allocated": (
             {"status": {}},
             (
@@ -70,7 +70,32 @@ def test_the_shares_of_a_request_are_in_the_order_of_the_cards() -> None:
                     "reservedFor": [],
                 }
             },
-            "claim default/p-gpus: status.reservedFor: Required value: the pod that uses it",
+            'claim default/p-gpus: status.reservedFor: Invalid value: "": must be one pod alone',
+        ),
+        "for two pods": (
+            {
+                "status": {
+                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
+                    "reservedFor": [
+                        {"resource": "pods", "name": name, "uid": f"u-{name}"} for name in "pq"
+                    ],
+                }
+            },
+            (
+                'claim default/p-gpus: status.reservedFor: Invalid value: "p, q": must be one pod '
+                "alone"
+            ),
+        ),
+        "for a group of pods": (
+            {
+                "status": {
+                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
+                    "reservedFor": [
+                        {"apiGroup": "x", "resource": "podgroups", "name": "g", "uid": "u"}
+                    ],
+                }
+            },
+            'claim default/p-gpus: status.reservedFor: Invalid value: "g": must be one pod alone',
         ),
     },
 )
@@ -148,6 +173,11 @@ def test_a_claim_that_takes_what_no_quota_counts_is_refused(
     assert str(caught.value) == message
 
 
+def test_a_count_larger_than_any_memory_is_compared() -> None:
+    with pytest.raises(ClaimError, match="are 10000000000000000 x 100 cores"):
+        check_pod(read(claim(result("c0", "gpu-0", 100, 1))), view("p", container("c0", 10**18, 0)))
+
+
 def test_whole_cards_may_have_any_memory() -> None:
     found = read(claim(result("c0", "gpu-0", 100, 1), result("c0", "gpu-1", 100, 7)))
     info = view("p", container("c0", 200, 0))
@@ -170,3 +200,47 @@ def test_claims_of_other_nodes_and_drivers_are_not_kept() -> None:
     assert is_allocated(claim(result("c0", "gpu-0", 1, 1)), DRIVER, NODE)
     assert not is_allocated(claim(result("c0", "gpu-0", 1, 1)), DRIVER, "n2")
     assert not is_allocated({"metadata": {}, "spec": {}}, DRIVER, NODE)
+
+
+_SHARES = st.builds(
+    lambda cores, blocks, cards: Demand(cores * cards, blocks * cards, cards),
+    *(st.integers(1, 99), st.integers(1, 8), st.integers(1, 3)),
+)
+_WHOLE = st.builds(
+    lambda cards, blocks: Demand(cards * 100, blocks), st.integers(1, 3), st.integers(0, 20)
+)
+_CONTAINERS = st.lists(
+    st.tuples(st.sampled_from(list(ContainerKind)), st.one_of(_SHARES, _WHOLE)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(_CONTAINERS, st.data())
+def test_every_claim_that_a_scheduler_allocates_for_a_pods_limits_is_served(
+    asked: list[tuple[ContainerKind, Demand]], data: st.DataObject
+) -> None:
+    ordered = sorted(asked, key=lambda each: each[0] is ContainerKind.MAIN)
+    demand = PodDemand(
+        tuple(
+            ContainerDemand(f"c{at}", *(kind, at, each)) for at, (kind, each) in enumerate(ordered)
+        )
+    )
+    results = []
+    for request in make_claim(demand, NO_WISHES, NAMES).spec["spec"]["devices"]["requests"]:
+        exactly = request["exactly"]
+        amounts = {"cores": 1, "memory": 1} | {  # a request without a capacity gets its default
+            name: int(text) for name, text in exactly["capacity"]["requests"].items()
+        }
+        devices = data.draw(st.permutations(["gpu-0", "gpu-1", "gpu-2"]))[: exactly["count"]]
+        results += [result(request["name"], each, **amounts) for each in devices]
+    found = read_claim(claim(*results), REF, driver=DRIVER, cards=THREE_CARDS, pool=NODE)
+    info = replace(view("p"), demand=demand)
+    assert check_pod(found, info) is info
+    assert {
+        name: (len(each.cards), each.cores, each.memory_blocks)
+        for name, each in allocations_by([found], info).items()
+    } == {
+        each.name: (each.demand.cards, each.demand.cores, each.demand.memory)
+        for each in demand.containers
+    }

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.slots import DeviceTable
 from agent.cards.pci import pcie_root
 from agent.dra.devices import devices_of, nvlink_groups, published, slices_of
 from contract.inventory import Inventory, Link
@@ -19,9 +20,8 @@ def devices(
     inventory: Inventory, *, unhealthy: str = "", cordoned: str = ""
 ) -> list[dict[str, Any]]:
     return devices_of(
-        inventory,
+        DeviceTable(inventory, BLOCK),
         domain="tencent.com",
-        block=BLOCK,
         driver_version="580.65.06",
         unhealthy=lambda uuid: "Xid 79: fallen off the bus" if uuid == unhealthy else "",
         cordoned={cordoned},

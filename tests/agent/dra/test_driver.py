@@ -1,6 +1,10 @@
 """The driver's memory: sums, idempotence, restarts, and an end at every step."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,21 +13,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.grants import ContainerEdits, Grant
+from agent.allocator.slots import DeviceTable
 from agent.dra.claim_cache import ClaimCache
 from agent.dra.claims import ClaimRef, is_allocated
 from agent.dra.driver import ClaimDriver
+from agent.dra.server import DriverServer
 from agent.dra.specs import ClaimSpecs
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
-from agent.errors import ClaimError
+from agent.errors import ClaimError, Unavailable
 from agent.injection.inject import Injection, inject
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
+from common.kubelet_api import dra_pb2 as pb
+from common.kubelet_api import dra_pb2_grpc as rpc
+from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from placement.pods import PodInfo
-from tests.agent.builders import BLOCK, container, device_table, patient, view
-from tests.agent.dra.a_claim import DRIVER, NODE, claim_of, result, spec_of
-from tests.agent.fakes import short_dir
+from tests.agent.builders import BLOCK, INIT, cases, container, device_table, patient, raising, view
+from tests.agent.dra.a_claim import (
+    DRIVER,
+    NODE,
+    DraKubelet,
+    channel_to,
+    claim_of,
+    message_of,
+    result,
+    spec_of,
+)
+from tests.agent.fakes import DEADLINE_S, short_dir
 from tests.agent.injection.test_cdi import schema
 from tests.agent.killing import killed
 
@@ -38,7 +56,9 @@ class FakeNode:
         self.infos: list[PodInfo] = []
         self.claims: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
+        self.unhealthy: dict[str, str] = {}
         self.cache = ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE))
+        self.cache.synced.set()
 
     def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
         self.infos.append(view(name, container("c0", cores, memory)))
@@ -49,11 +69,23 @@ class FakeNode:
         self.claims[claim["metadata"]["name"]] = claim
         return ClaimRef("default", claim["metadata"]["name"], f"uid-{name}")
 
+    def delete(self, ref: ClaimRef) -> None:
+        self.claims.pop(ref.name, None)
+
+    def deallocate(self, ref: ClaimRef) -> None:
+        self.claims.get(ref.name, {})["status"] = {}
+
     def pods(self) -> list[PodInfo]:
         return self.infos
 
     def fetch(self, namespace: str, name: str) -> PodInfo | None:
         return None
+
+    def list_claims(self) -> tuple[list[Any], str]:
+        return list(self.claims.values()), "1"
+
+    def watch_claims(self, resource_version: str) -> Iterator[tuple[str, Any]]:
+        raise NotImplementedError
 
     def get_claim(self, namespace: str, name: str) -> Any:
         return self.claims.get(name)
@@ -61,7 +93,9 @@ class FakeNode:
     def put(self, info: PodInfo, allocations: Mapping[str, Any]) -> None:
         self.written[info.id.name] = allocations
 
-    def driver(self, folder: Path, mode: Injection = Injection.NODES) -> ClaimDriver:
+    def driver(
+        self, folder: Path, mode: Injection = Injection.NODES, table: DeviceTable = TABLE
+    ) -> ClaimDriver:
         """A driver that has just been started."""
 
         def edits(grant: Grant) -> ContainerEdits:
@@ -71,8 +105,8 @@ class FakeNode:
         (folder / "lib").mkdir(exist_ok=True)
         (folder / "lib/libvgpu.so").touch()
         library = HamiLibrary(folder / "lib", on_outdated=lambda _outdated: None)
-        made = ClaimDriver(
-            table=TABLE,
+        return ClaimDriver(
+            table=table,
             driver=DRIVER,
             pool=NODE,
             claims=self.cache,
@@ -86,22 +120,41 @@ class FakeNode:
                 cards=TABLE.inventory.cards,
             ),
             writer=self,
+            unhealthy=lambda card: self.unhealthy.get(card, ""),
         )
-        made.load()
-        return made
+
+
+@contextmanager
+def serving(folder: Path, driver: ClaimDriver) -> Iterator[DraKubelet]:
+    """A kubelet that has registered this driver."""
+    kubelet = DraKubelet(folder)
+    server = DriverServer(driver, plugins=folder / DRIVER, registry=folder / "plugins_registry")
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        kubelet.register()
+        yield kubelet
+    finally:
+        server.stop()
+        thread.join()
 
 
 _SHARES = st.tuples(
     st.sampled_from(["gpu-0", "gpu-1"]), st.sampled_from([30, 50, 60, 100]), st.integers(1, 10)
 )
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(["prepare", "unprepare", "restart", "reboot"]), st.integers(0, 4)),
-    max_size=20,
+    st.tuples(
+        st.sampled_from(
+            ["prepare", "unprepare", "restart", "reboot", "delete", "deallocate", "refresh"]
+        ),
+        st.integers(0, 2),
+    ),
+    max_size=30,
 )
 
 
 @patient
-@given(st.lists(_SHARES, min_size=5, max_size=5), _STEPS)
+@given(st.lists(_SHARES, min_size=3, max_size=3), _STEPS)
 def test_no_card_is_ever_given_twice(
     shares: list[tuple[str, int, int]], steps: list[tuple[str, int]]
 ) -> None:
@@ -109,12 +162,16 @@ def test_no_card_is_ever_given_twice(
         node = FakeNode()
         refs = [node.add(f"p{at}", *share) for at, share in enumerate(shares)]
         driver, prepared = node.driver(folder), dict[int, Any]()
+        gone, inherited = set[int](), set[int]()  # claims without a share; of an earlier agent
         for step, at in steps:
             if step == "prepare":
                 together = [shares[each] for each in {*prepared, at}]
                 on_card = [each for each in together if each[0] == shares[at][0]]
                 cores, blocks = sum(each[1] for each in on_card), sum(each[2] for each in on_card)
-                if cores > 100 or blocks > 10:
+                if at in gone:
+                    with pytest.raises(ClaimError, match=r"Not found|Required value"):
+                        driver.prepare(refs[at])
+                elif cores > 100 or blocks > 10:
                     with pytest.raises(ClaimError, match="are held by"):
                         driver.prepare(refs[at])
                 else:
@@ -124,12 +181,19 @@ def test_no_card_is_ever_given_twice(
             elif step == "unprepare":
                 driver.unprepare(refs[at])
                 prepared.pop(at, None)
+            elif step in {"delete", "deallocate"}:
+                getattr(node, step)(refs[at])
+                gone.add(at)
+            elif step == "refresh":
+                driver.refresh()
+                prepared = {at: prepared[at] for at in prepared.keys() - (gone & inherited)}
+                inherited.clear()
             else:
                 if step == "reboot":
                     prepared.clear()
                     for each in (folder / "cdi").iterdir():
                         each.unlink()
-                driver = node.driver(folder)
+                driver, inherited = node.driver(folder), set(prepared)
             for card in TABLE.inventory.cards:
                 own = [shares[at] for at in prepared if shares[at][0] == f"gpu-{card.index}"]
                 cores = sum(each[1] for each in own)
@@ -137,15 +201,63 @@ def test_no_card_is_ever_given_twice(
                 assert driver.free(Resource.CORE)[card.uuid] == 100 - cores >= 0
                 blocks = 0 if whole else 10 - sum(each[2] for each in own)
                 assert driver.free(Resource.MEMORY)[card.uuid] == blocks >= 0
-            assert len(driver.holdings().holders) == len(prepared)
+            assert {each.ref.pod.name for each in driver.holdings().holders} == {
+                f"p{at}" for at in prepared
+            }
+            assert {each.name for each in (folder / "cdi").iterdir()} == {
+                f"gpu-turnstile-claim-{refs[at].uid}.json" for at in prepared
+            }
+
+
+@cases(
+    "status, freed",
+    {
+        "it is allocated": (None, False),
+        "it has no card any more": ({}, True),
+        "another driver's domain": (
+            {"allocation": {"devices": {"results": [{"driver": "gpu.old"}]}}},
+            False,
+        ),
+    },
+)
+def test_claims_of_an_earlier_agent_are_kept_while_they_are_allocated(
+    tmp_path: Path, status: Any, *, freed: bool
+) -> None:
+    node = FakeNode()
+    ref = node.add("a", "gpu-0", 30, 4)
+    node.driver(tmp_path).prepare(ref)
+    node.claims[ref.name] |= {} if status is None else {"status": status}
+    driver = node.driver(tmp_path)
+    driver.refresh()
+    assert driver.free(Resource.CORE)["GPU-0"] == (100 if freed else 70)
+    assert driver.confirmed
+
+
+def test_an_api_server_that_is_away_loses_no_prepared_claim(tmp_path: Path) -> None:
+    node = FakeNode()
+    kept, ended = node.add("a", "gpu-0", 30, 4), node.add("b", "gpu-0", 30, 4)
+    node.driver(tmp_path).prepare(kept)
+    node.driver(tmp_path).prepare(ended)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "get_claim", raising(Unavailable("no response")))
+        driver = node.driver(tmp_path)
+        driver.refresh()
+        with pytest.raises(Unavailable, match="no response"):
+            driver.prepare(kept)
+        driver.unprepare(ended)
+        assert driver.free(Resource.CORE)["GPU-0"] == 70
+        assert not driver.confirmed
+    driver.refresh()
+    assert driver.free(Resource.CORE)["GPU-0"] == 70
+    assert driver.confirmed
 
 
 def test_names_of_the_host_are_beside_our_own_and_not_in_it() -> None:
     with short_dir() as folder:
         node = FakeNode()
         ref = node.add("a", "gpu-1", 30, 4)
-        (device,) = node.driver(folder, Injection.CDI).prepare(ref)
-        assert device.cdi == (f"{DRIVER}/claim=uid-a-0", "nvidia.com/gpu=1")
+        (names,) = node.driver(folder, Injection.CDI).prepare(ref).values()
+        assert names == (f"{DRIVER}/claim=uid-a-0", "nvidia.com/gpu=1")
         (edits,) = spec_of(folder / "cdi", ref)["devices"]
         assert "NVIDIA_VISIBLE_DEVICES=void" in edits["containerEdits"]["env"]
 
@@ -158,7 +270,7 @@ def test_shares_of_two_cards_have_one_cdi_device() -> None:
         results = [result("c0", each, 100, 1) for each in ("gpu-1", "gpu-0")]
         node.claims[ref.name]["status"]["allocation"]["devices"]["results"] = results
         devices = node.driver(folder).prepare(ref)
-        assert [(each.device, each.cdi) for each in devices] == [
+        assert [(each.device, names) for each, names in devices.items()] == [
             ("gpu-0", (f"{DRIVER}/claim=uid-a-0",)),
             ("gpu-1", ()),
         ]
@@ -212,6 +324,46 @@ def test_a_spec_that_somebody_has_broken_is_left_and_written_again(tmp_path: Pat
         schema().validate(spec_of(tmp_path / "cdi", ref))
 
 
+def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing() -> None:
+    """The pod was deleted meanwhile: nobody would call ``NodeUnprepareResources`` again."""
+    asked, answers, ended = (threading.Event() for _ in range(3))
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        prepare = driver.prepare
+
+        def get_claim(namespace: str, name: str) -> Any:
+            asked.set()
+            answers.wait(DEADLINE_S)
+            return node.claims[name]
+
+        def watched(*args: Any) -> Any:
+            try:
+                return prepare(*args)
+            finally:
+                ended.set()
+
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            serving(folder, driver) as kubelet,
+            channel_to(kubelet.endpoint) as channel,
+        ):
+            patch.setattr(node, "get_claim", get_claim)
+            patch.setattr(driver, "prepare", watched)
+            stub, claims = rpc.DRAPluginStub(channel), [message_of(ref)]
+            call = stub.NodePrepareResources.future(pb.NodePrepareResourcesRequest(claims=claims))
+            assert asked.wait(DEADLINE_S)
+            call.cancel()
+            stub.NodeUnprepareResources(pb.NodeUnprepareResourcesRequest(claims=claims))
+            answers.set()
+            assert ended.wait(DEADLINE_S)
+            assert not list((folder / "cdi").glob("*.json"))
+            assert driver.free(Resource.CORE)["GPU-0"] == 100
+            patch.undo()
+            assert kubelet.prepare(ref)[ref.uid].error == ""
+
+
 def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
     with short_dir() as folder:
         node = FakeNode()
@@ -226,22 +378,103 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
         assert driver.entitled("u-b", "c0") is None
 
 
-def test_a_claim_that_outlives_its_pod_is_read_again_for_the_next_one() -> None:
-    """The kubelet asks for the next pod before the watch shows what it was given."""
+def test_a_card_that_got_unhealthy_after_the_scheduler_chose_it_is_given_to_no_new_container() -> (
+    None
+):
+    with short_dir() as folder:
+        node = FakeNode()
+        runs, ref = node.add("runs", "gpu-0", 30, 4), node.add("a", "gpu-0", 30, 4)
+        driver = node.driver(folder)
+        driver.prepare(runs)
+        node.unhealthy = {"GPU-0": "Xid 79"}
+        with pytest.raises(
+            ClaimError,
+            match=r"claim default/a-gpus: card GPU-0 is unhealthy \(Xid 79\), and gets no new "
+            "container: delete the pod, so that another card is chosen",
+        ):
+            driver.prepare(ref)
+        assert driver.prepare(runs)
+        node.unhealthy = {}
+        assert driver.prepare(ref)
+
+
+def test_a_prepared_claim_is_prepared_again_though_less_memory_is_offered_now() -> None:
+    """``--reserved-memory`` may change at any time."""
+    with short_dir() as folder:
+        node = FakeNode()
+        ref, other = node.add("a", "gpu-0", 30, 10), node.add("b", "gpu-0", 30, 1)
+        node.driver(folder).prepare(ref)
+        driver = node.driver(folder, table=device_table(2, blocks=8))
+        assert driver.prepare(ref)
+        assert driver.free(Resource.MEMORY)["GPU-0"] == 0
+        with pytest.raises(ClaimError, match="10 of 8 are held by default/a-gpus"):
+            driver.prepare(other)
+        driver.unprepare(ref)
+        with pytest.raises(
+            ClaimError,
+            match="10 memory blocks of card GPU-0, but it has 8 now: delete the pod",
+        ):
+            driver.prepare(ref)
+
+
+def test_calls_at_the_same_time_are_checked_one_after_the_other() -> None:
+    with short_dir() as folder, ThreadPoolExecutor(8) as pool:
+        node = FakeNode()
+        refs = [node.add(f"p{at}", "gpu-0", 30, 1) for at in range(8)]
+        driver = node.driver(folder)
+        calls = [pool.submit(driver.prepare, each) for each in refs]
+        refused = [each for each in calls if each.exception() is not None]
+        assert len(refused) == 5
+        assert driver.free(Resource.CORE)["GPU-0"] == 10
+
+
+def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() -> None:
+    """The node was not drained before it got the label. Init containers leave their devices."""
+    with short_dir() as folder:
+        node = FakeNode()
+        old = view("old", container("first", 60, 4, kind=INIT), container("c0", 40, 6))
+        node.infos.append(
+            replace(
+                old,
+                annotated={
+                    "first": Allocation(("GPU-0",), 60, 4, Evidence.RECORD),
+                    "c0": Allocation(("GPU-0",), 40, 6, Evidence.TICKET),
+                },
+            )
+        )
+        ref = node.add("a", "gpu-0", 50, 4)
+        driver = node.driver(folder)
+        with pytest.raises(
+            ClaimError, match="50 cores of card GPU-0, but 60 of 100 are held by default/old"
+        ):
+            driver.prepare(ref)
+        assert driver.free(Resource.CORE) == {"GPU-0": 40, "GPU-1": 100}
+        assert [each.ref.container for each in driver.holdings().holders] == ["c0", "first"]
+        node.infos[0] = replace(node.infos[0], terminal=True)
+        driver.prepare(ref)
+        forged = {"c0": Allocation(("GPU-0",), 50, 4, Evidence.TICKET)}
+        node.infos[1] = replace(node.infos[1], annotated=forged)
+        assert driver.free(Resource.CORE) == {"GPU-0": 50, "GPU-1": 100}
+
+
+def test_a_pod_gets_no_second_claim_for_the_same_container() -> None:
+    """Its limits, which quotas count, are those of one."""
     with short_dir() as folder:
         node = FakeNode()
         ref = node.add("a", "gpu-0", 30, 4)
-        driver = node.driver(folder)
-        node.cache.apply("ADDED", node.claims[ref.name])
-        driver.prepare(ref)
-        driver.unprepare(ref)
-        node.infos[0] = view("a", container("c0", 30, 4), terminal=True)
-        node.add("b", "gpu-1", 30, 4)
-        node.claims[ref.name] = claim_of(
-            {"metadata": {"name": "b", "uid": "u-b"}}, result("c0", "gpu-1", 30, 4), name=ref.name
+        second = claim_of(
+            {"metadata": {"name": "a", "uid": "u-a"}}, result("c0", "gpu-1", 30, 4), name="more"
         )
-        node.claims[ref.name]["metadata"]["uid"] = ref.uid
-        assert [each.device for each in driver.prepare(ref)] == ["gpu-1"]
+        second["metadata"]["uid"] = "uid-more"
+        node.claims["more"] = second
+        driver = node.driver(folder)
+        driver.prepare(ref)
+        with pytest.raises(
+            ClaimError,
+            match='claim default/more: request "c0": claim default/a-gpus serves this container',
+        ):
+            driver.prepare(ClaimRef("default", "more", "uid-more"))
+        assert driver.prepare(ref)
 
 
 def test_a_claim_that_was_deleted_or_made_again_is_refused_with_words() -> None:
@@ -249,10 +482,11 @@ def test_a_claim_that_was_deleted_or_made_again_is_refused_with_words() -> None:
         node = FakeNode()
         ref = node.add("a", "gpu-0", 30, 4)
         driver = node.driver(folder)
-        with pytest.raises(ClaimError, match="must be u-old: it was deleted and created again"):
+        gone = "claim default/a-gpus: Not found: it was deleted, or deleted and created again"
+        with pytest.raises(ClaimError, match=gone):
             driver.prepare(ref._replace(uid="u-old"))
         del node.claims[ref.name]
-        with pytest.raises(ClaimError, match="claim default/a-gpus: Not found: it was deleted"):
+        with pytest.raises(ClaimError, match=gone):
             driver.prepare(ref)
         with pytest.raises(ClaimError, match="its UID has other characters"):
             driver.unprepare(ref._replace(uid="../etc"))

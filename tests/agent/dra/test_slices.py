@@ -24,6 +24,7 @@ class FakeCluster:
         self.devices = DEVICES
         self.clock = FakeClock()
         self.error: Exception | None = None
+        self.refused: list[str] = []
         self.publisher = SlicePublisher(
             api=cast(Api, self),
             node="n1",
@@ -31,7 +32,7 @@ class FakeCluster:
             specs=lambda: slices_of(self.devices, driver="d", node="n1"),
             clock=self.clock,
         )
-        self.publisher.list()
+        self.publisher.slices.list()
 
     def list_slices(self, node: str, driver: str) -> tuple[list[Any], str]:
         return list(self.slices.values()), "1"
@@ -43,11 +44,14 @@ class FakeCluster:
         self._store("create", body)
 
     def patch_slice(self, name: str, patch: Any) -> None:
+        if name in self.refused:
+            self.refused.remove(name)
+            raise Rejected(429, "too many requests")
         self._store("patch", patch)
 
     def delete_slice(self, name: str) -> None:
         self.asked.append("delete")
-        self.publisher.apply("DELETED", self.slices.pop(name))
+        self.publisher.slices.apply("DELETED", self.slices.pop(name))
 
     def patch_node_status(self, name: str, patch: Any) -> None:
         self.asked.append(json.dumps(patch["status"], sort_keys=True))
@@ -60,7 +64,7 @@ class FakeCluster:
         for each in stored["spec"]["devices"] if self.drops else ():
             del each["allowMultipleAllocations"]
         self.slices[stored["metadata"]["name"]] = stored
-        self.publisher.apply("ADDED", stored)
+        self.publisher.slices.apply("ADDED", stored)
 
     def write(self) -> None:
         """Write whatever is due."""
@@ -93,7 +97,7 @@ def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None
 def test_a_deleted_slice_is_made_again_at_once() -> None:
     cluster = FakeCluster()
     cluster.write()
-    cluster.publisher.apply("DELETED", cluster.slices.pop("n1-d"))
+    cluster.publisher.slices.apply("DELETED", cluster.slices.pop("n1-d"))
     cluster.write()
     assert cluster.asked == ["create", "create"]
 
@@ -108,6 +112,22 @@ def test_slices_beyond_those_that_are_needed_are_deleted() -> None:
     cluster.publisher.poke()
     cluster.write()
     assert sorted(cluster.slices) == ["n1-d"]
+
+
+def test_all_slices_of_a_pool_have_one_generation_after_a_write_that_failed_between_two() -> None:
+    """A scheduler takes a pool whose newest generation lacks a slice for incomplete."""
+    cluster = FakeCluster()
+    cluster.devices = [{"name": f"gpu-{at}"} for at in range(65)]
+    cluster.write()
+    cluster.devices = [{"name": "gpu-0", "taints": []}, *cluster.devices[1:]]
+    cluster.refused = ["n1-d-1"]
+    cluster.publisher.poke()
+    cluster.write()
+    cluster.clock.now += 10
+    cluster.write()
+    pools = [each["spec"]["pool"]["generation"] for each in cluster.slices.values()]
+    assert len(pools) == 2
+    assert len(set(pools)) == 1
 
 
 WANTED = {"capacity": {"a.b/c": 1000}, "allocatable": {"a.b/c": 900}}

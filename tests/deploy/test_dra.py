@@ -24,7 +24,7 @@ from tests.deploy.cel import condition_holds
 from tests.deploy.kustomize import build, build_components
 from tests.deploy.manifests import Json, containers, environment, find, pod_specs, selects
 from tests.deploy.policies import Update, denials
-from tests.deploy.policy_examples import AGENT, NAMES, OURS, SOMEBODY, merge
+from tests.deploy.policy_examples import AGENT, NAMES, OURS, SCHEDULER, SOMEBODY, merge
 from tests.deploy.soundness import variables
 from tests.deploy.test_conditions import GPU, PLAIN, PODS, reaches
 from webhook.admission.claims import Claims
@@ -331,13 +331,59 @@ def test_nobody_else_makes_a_claim_on_our_class(requests: list[Json], denied: bo
     claim = {**api, "kind": "ResourceClaim", "spec": spec}
     template = {**api, "kind": "ResourceClaimTemplate", "spec": {"spec": spec}}
     for obj, users in (
-        (claim, {SOMEBODY: True, CLAIMS: True, CONTROLLER: False}),
+        # A scheduler claims what limits call deviceclass.resource.kubernetes.io/gpu.tencent.com.
+        (claim, {SOMEBODY: True, SCHEDULER: True, CLAIMS: True, CONTROLLER: False}),
         (template, {SOMEBODY: True, CLAIMS: False, CONTROLLER: True}),
     ):
         for user, judged in users.items():
             found = _denied("own-claims", Update(user, {}, obj, operation="CREATE"))
             assert bool(found) == (denied and judged), user
             assert all(f"gpu.{NAMES.domain}" in each for each in found)
+
+
+_CLAIM_OF_A_POD: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "p-gpus-x", "ownerReferences": [{"kind": "Pod", "uid": "u1"}]},
+    "spec": {"devices": {"requests": [_REQUEST]}},
+    "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u1"}]},
+}
+_RESERVED, _OWNED = "serves only the pod that it was made for", "stays with the pod"
+
+
+def _reserved(*uids: str, resource: str = "pods") -> Json:
+    return {"status": {"reservedFor": [{"resource": resource, "uid": each} for each in uids]}}
+
+
+def _owned(*uids: str) -> Json:
+    return {"metadata": {"ownerReferences": [{"kind": "Pod", "uid": each} for each in uids]}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "denied"),
+    [
+        ({"status": None}, _reserved("u1"), ""),
+        ({}, {"status": None}, ""),
+        ({"status": None}, _reserved("u1", resource="podgroups"), _RESERVED),
+        ({}, _reserved("u1", "u2"), _RESERVED),
+        ({"status": {}}, _reserved("u2"), _RESERVED),
+        ({"metadata": {"ownerReferences": None}}, _reserved("u1"), ""),  # its pod still runs
+        ({"metadata": {"ownerReferences": None}, "status": None}, _reserved("u1"), _RESERVED),
+        ({}, {"metadata": {"finalizers": ["x"], "labels": {"a": "b"}}}, ""),
+        ({}, {"metadata": {"ownerReferences": None}}, ""),
+        ({}, _owned("u2"), _OWNED),
+        ({}, _owned("u1", "u2"), _OWNED),
+        ({"spec": {"devices": {"requests": [_OTHER]}}}, _reserved("u2"), ""),
+        ({"spec": {"devices": {"requests": None}}}, _owned("u2"), ""),
+    ],
+)
+def test_a_claim_with_gpus_is_used_by_its_own_pod_alone(old: Json, new: Json, denied: str) -> None:
+    """A pod may name the claim of another one; no quota would count what it gets."""
+    before = merge(_CLAIM_OF_A_POD, old)
+    for subresource in ("", "status"):
+        update = Update(SOMEBODY, before, merge(before, new), subresource)
+        found = _denied("claim-users", update)
+        assert any(denied in each for each in found) if denied else found == []
 
 
 # --- the agent's writes ------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.errors import FieldError, FieldFault, InvalidName, quote
 from contract.names import Names
+from contract.quantity import format_quantity
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.text import format_count
@@ -42,8 +43,8 @@ LONGEST_SELECTOR = 10 * 1024
 """Most bytes of a CEL selector. Its cost, of 1,000,000 at most, is then below 100,000: the cost of
 ``matches`` is 0.25 for each byte of the expression times 6.5 for an attribute of 64 characters."""
 
-MOST_SELECTORS = 512 * 1024
-"""Most bytes of all selectors of a claim: etcd stores objects of 1.5 MiB."""
+MOST_SELECTORS = 64 * 1024
+"""Most bytes of all selectors of a claim: a namespace may have hundreds of templates."""
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the object that stands for a static pod, which cannot have claims."""
@@ -126,9 +127,33 @@ def read_pod_claim(pod: Mapping[str, Any], names: Names) -> PodClaim | None:
 def make_claim(demand: PodDemand, wishes: Wishes, names: Names) -> PodClaim:
     """Return the claim of a pod with these requests and wishes, which break no rule."""
     spec = claim_template_spec(demand, wishes, names)
+    return PodClaim(_name_of(spec), spec, request_names(demand))
+
+
+def has_shape(template: str, spec: object) -> bool:
+    """Return whether a template's spec, as the API server stores it, is that of its name.
+
+    Fields that we do not write are passed over: the API server may add some with defaults.
+    """
+    return _name_of(_written(spec)) == template
+
+
+def _name_of(spec: object) -> str:
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
-    return PodClaim(f"{_PREFIX}{digest}", spec, request_names(demand))
+    return f"{_PREFIX}{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+
+
+_WRITTEN = {
+    *("spec", "devices", "requests", "name", "exactly", "deviceClassName", "allocationMode"),
+    *("count", "capacity", "cores", "memory", "selectors", "cel", "expression"),
+    *("constraints", "matchAttribute"),
+}
+
+
+def _written(found: object) -> object:
+    if isinstance(found, Mapping):
+        return {key: _written(value) for key, value in found.items() if key in _WRITTEN}
+    return [_written(each) for each in found] if isinstance(found, list) else found
 
 
 def named_template(pod: Mapping[str, Any]) -> str:
@@ -276,10 +301,10 @@ def _with_requests(demand: PodDemand) -> tuple[ContainerDemand, ...]:
 
 
 def _amounts(demand: Demand) -> dict[str, str]:
-    """Return what a container has of each of its cards, as quantities."""
-    amounts = {"cores": str(demand.cores_per_card)}
+    """Return what a container has of each of its cards, as the API server writes quantities."""
+    amounts = {"cores": format_quantity(demand.cores_per_card)}
     if demand.memory:
-        amounts["memory"] = str(demand.most_per_card(Resource.MEMORY))
+        amounts["memory"] = format_quantity(demand.most_per_card(Resource.MEMORY))
     return amounts
 
 

@@ -10,10 +10,9 @@ from agent.__main__ import main as agent_command
 from agent.dra.devices import manifest, slices_of
 from agent.settings import AgentMode, Settings
 from claims.__main__ import cli as claims
-from claims.state import TemplateState
-from claims.writer import template_of
+from claims.writer import make_template
 from contract.claims import MODE_LABEL as MODE
-from contract.claims import driver_name
+from contract.claims import driver_name, read_pod_claim
 from contract.names import Names
 from contract.stamps import OrderStamp
 from proxy.__main__ import main as proxy_command
@@ -267,9 +266,10 @@ def test_what_the_webhook_makes_of_a_gpu_pod_passes(claims: Claims, spec: Json) 
 
 
 def _template() -> Json:
-    found = TemplateState(NAMES).read_pod(_admitted(_pod(GPU)))
-    assert found is not None
-    return {"kind": "ResourceClaimTemplate", **json.loads(json.dumps(template_of(found)))}
+    claim = read_pod_claim(_admitted(_pod(GPU)), NAMES)
+    assert claim is not None
+    template: Json = json.loads(json.dumps(make_template(claim.template, claim.spec)))
+    return template
 
 
 _REQUEST: Json = {"name": "main", "exactly": {"deviceClassName": DRIVER}}

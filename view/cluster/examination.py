@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from common.apiserver.client import Client, Json, object_path
+from common.apiserver.client import Client, Json, object_path, pages
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.demand import ContainerKind
@@ -15,7 +15,7 @@ from contract.names import Names
 from contract.pod_annotations import read_allocations
 from placement.pods import read_gpu_pod
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
-from view.cluster.collections import FORBIDDEN, pages
+from view.cluster.collections import FORBIDDEN
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,

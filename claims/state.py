@@ -125,45 +125,33 @@ class TemplateState:
         own = template_name(obj, self._names) if waits else None
         return ClaimedPod(metadata["namespace"], metadata["name"], metadata["uid"], template, own)
 
-    def replace_pods(self, listed: Iterable[ClaimedPod]) -> None:
-        """Replace all pods by those of a new list."""
+    def replace(
+        self,
+        kind: type[ClaimedPod | KnownTemplate],
+        listed: Iterable[ClaimedPod | KnownTemplate],
+    ) -> None:
+        """Replace all pods, or all templates, by those of a new list."""
         with self._lock:
-            self._pods, self._waiting, self._users = {}, {}, Counter()
+            known = self._pods if kind is ClaimedPod else self._templates
+            for uid in tuple(known):
+                self._drop(uid)
             for each in listed:
                 self._put(each)
         self.changed.set()
 
-    def put_pod(self, pod: ClaimedPod) -> None:
-        """Add a pod, or replace it."""
+    def put(self, found: ClaimedPod | KnownTemplate) -> None:
+        """Add a pod or a template, or replace it."""
         with self._lock:
-            self._drop(pod.uid)
-            self._put(pod)
+            self._drop(found.uid)
+            self._put(found)
         self.changed.set()
 
-    def drop_pod(self, uid: str) -> None:
-        """Forget a pod that has ended, if it is known."""
+    def drop(self, uid: str) -> None:
+        """Forget a pod that has ended, or a template that was deleted, if it is known."""
         with self._lock:
             is_known = self._drop(uid)
         if is_known:
             self.changed.set()
-
-    def replace_templates(self, listed: Iterable[KnownTemplate]) -> None:
-        """Replace all templates by those of a new list."""
-        with self._lock:
-            self._templates = {each.uid: each for each in listed}
-        self.changed.set()
-
-    def put_template(self, template: KnownTemplate) -> None:
-        """Add a template, or replace it."""
-        with self._lock:
-            self._templates[template.uid] = template
-        self.changed.set()
-
-    def drop_template(self, uid: str) -> None:
-        """Forget a template that was deleted."""
-        with self._lock:
-            self._templates.pop(uid, None)
-        self.changed.set()
 
     def plan(self, now: float, *, most: int, unused: float) -> Plan:
         """Decide what to write.
@@ -194,19 +182,22 @@ class TemplateState:
             self._find_unused(now, unused, plan)
         return plan
 
-    def _put(self, pod: ClaimedPod) -> None:
-        self._pods[pod.uid] = pod
-        self._users[pod.key] += 1
-        self._named.add(pod.key)
-        if pod.own is not None:
-            self._waiting[pod.uid] = pod
+    def _put(self, found: ClaimedPod | KnownTemplate) -> None:
+        if isinstance(found, KnownTemplate):
+            self._templates[found.uid] = found
+            return
+        self._pods[found.uid] = found
+        self._users[found.key] += 1
+        self._named.add(found.key)
+        if found.own is not None:
+            self._waiting[found.uid] = found
 
     def _drop(self, uid: str) -> bool:
         pod = self._pods.pop(uid, None)
-        self._waiting.pop(uid, None)
         if pod is not None:
+            self._waiting.pop(uid, None)
             self._users[pod.key] -= 1
-        return pod is not None
+        return pod is not None or self._templates.pop(uid, None) is not None
 
     def _find_unused(self, now: float, unused: float, plan: Plan) -> None:
         self._users += Counter()  # keys without users go

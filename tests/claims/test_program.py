@@ -264,7 +264,7 @@ def test_unused_templates_are_swept(
     ((items, _),) = api.templates.pages()
     template = read_template(items[0])
     assert template is not None
-    state.put_template(template)
+    state.put(template)
     writer.write()
     assert cores(admin) == ["30"]
     now[0] = 60.0
@@ -296,7 +296,7 @@ def test_a_namespace_with_many_templates_holds_up_no_others(
     for items, _ in api.pods.pages():
         for pod in sorted(map(state.read_pod, items), key=str):
             assert pod is not None
-            state.put_pod(pod)
+            state.put(pod)
     state.changed.clear()
     writer.write()
     assert cores(admin) == ["30"]

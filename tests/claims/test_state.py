@@ -54,14 +54,9 @@ def state() -> TemplateState:
 
 def put(state: TemplateState, *objects: Json) -> None:
     for obj in objects:
-        if obj["kind"] == "Pod":
-            pod = state.read_pod(obj)
-            assert pod is not None
-            state.put_pod(pod)
-        else:
-            template = read_template(obj)
-            assert template is not None
-            state.put_template(template)
+        found = state.read_pod(obj) if obj["kind"] == "Pod" else read_template(obj)
+        assert found is not None
+        state.put(found)
 
 
 def plan(state: TemplateState, now: float = 0.0, most: int = 500) -> Plan:
@@ -127,20 +122,20 @@ def test_a_template_is_swept_when_no_pod_has_named_it_for_an_hour(state: Templat
     kept["metadata"]["labels"] = {}  # somebody wants to keep it
     put(state, pod, make_template(pod), make_template(pod, "quiet"), kept)
     assert plan(state, 0) == Plan()
-    state.drop_pod("uid-a")
+    state.drop("uid-a")
     assert plan(state, 10) == Plan()
     assert [each.key[0] for each in plan(state, 3600).sweep] == ["quiet"]
     # A pod that came and went between two looks counts, too.
     put(state, pod)
-    state.drop_pod("uid-a")
+    state.drop("uid-a")
     assert [each.key[0] for each in plan(state, 3610).sweep] == ["quiet"]
     assert [each.key[0] for each in plan(state, 7209).sweep] == ["quiet"]
     assert [each.key[0] for each in plan(state, 7210).sweep] == ["team", "quiet"]
-    state.drop_template(make_template(pod, "quiet")["metadata"]["uid"])
+    state.drop(make_template(pod, "quiet")["metadata"]["uid"])
     assert [each.key[0] for each in plan(state, 7210).sweep] == ["team"]
     # Another one of that name is new: a pod needs it that is not known here yet.
     again = make_template(pod, "team")
-    state.drop_template(again["metadata"]["uid"])
+    state.drop(again["metadata"]["uid"])
     again["metadata"]["uid"] = "new"
     put(state, again)
     assert plan(state, 7220).sweep == []

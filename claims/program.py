@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 
 from claims.cluster import ClaimsApi
 from claims.following import follow
@@ -47,13 +48,7 @@ class ClaimsProgram:
             daemon=True,
         )
         self._http: StatusServer | None = None
-        for name, text, value in (
-            ("in_step", "1 while pods and templates are watched.", lambda: self._followers.in_step),
-            ("pods", "Pods that name a template.", lambda: self._state.counts[0]),
-            ("waiting_pods", "Pods that wait for their claim.", lambda: self._state.counts[1]),
-            ("templates", "Templates.", lambda: self._state.counts[2]),
-        ):
-            self.metrics.export(name, text, value)
+        export_gauges(self.metrics, self._state, in_step=lambda: self._followers.in_step)
 
     @property
     def http_port(self) -> int:
@@ -98,3 +93,14 @@ class ClaimsProgram:
     def not_ready(self) -> str:
         """Return why this replica is not ready; empty if it is."""
         return "" if self._followers.in_step else "pods and templates are not listed yet"
+
+
+def export_gauges(metrics: Metrics, state: TemplateState, *, in_step: Callable[[], bool]) -> None:
+    """Export the gauges that are computed at each scrape."""
+    for name, text, value in (
+        ("in_step", "1 while pods and templates are listed and watched.", in_step),
+        ("pods", "Pods that name a template.", lambda: state.counts[0]),
+        ("waiting_pods", "Pods that wait for their claim.", lambda: state.counts[1]),
+        ("templates", "Templates.", lambda: state.counts[2]),
+    ):
+        metrics.export(name, text, value)

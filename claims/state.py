@@ -74,7 +74,7 @@ class Plan:
     Attributes:
         create: the missing templates, each with the pods that wait for it.
         replace: templates whose spec is not what their name says.
-        sweep: templates that no pod has named for long.
+        sweep: templates that no pod has named for long, or at all where others need room.
         differing: pods that wait for another template than their limits need.
         above_cap: pods that wait for a template in a namespace with too many.
     """
@@ -200,6 +200,8 @@ class TemplateState:
         return pod is not None or self._templates.pop(uid, None) is not None
 
     def _find_unused(self, now: float, unused: float, plan: Plan) -> None:
+        """Find templates to sweep: sooner in a namespace where a pod waits for room."""
+        crowded = {pod.namespace for pod in plan.above_cap}
         self._users += Counter()  # keys without users go
         before = self._unused_since
         self._unused_since = {
@@ -211,8 +213,10 @@ class TemplateState:
         plan.sweep.extend(
             self._templates[uid]
             for uid, since in self._unused_since.items()
-            if now - since >= unused
+            if now - since >= unused or self._templates[uid].key[0] in crowded
         )
+        crowded.difference_update(each.key[0] for each in plan.sweep)
+        plan.above_cap[:] = [pod for pod in plan.above_cap if pod.namespace in crowded]
 
 
 def read_template(obj: Mapping[str, Any]) -> KnownTemplate | None:

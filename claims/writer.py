@@ -227,9 +227,9 @@ def differing(pod: ClaimedPod) -> str:
 def above_cap(pod: ClaimedPod, most: int) -> str:
     """Return why a pod in a namespace with too many templates waits."""
     return (
-        f"template {pod.template} is not made: namespace {pod.namespace} has {most} templates, no "
-        "more are allowed (--most-templates): use fewer different requests, unused ones are "
-        "deleted later"
+        f"template {pod.template} is not made: pods of namespace {pod.namespace} use {most} "
+        "others, no more are allowed (--most-templates): use fewer different requests, or names of "
+        "containers"
     )
 
 

@@ -137,7 +137,7 @@ def test_a_pod_without_a_template_is_told_why(
     own = make_template(make_pod("a"))["metadata"]["name"]
     assert changed[1].startswith(f"template {ELSEWHERE} is not made: its limits need {own}. ")
     assert too_many[0] == "p3"
-    assert "namespace team has 2 templates, no more are allowed (--most-templates)" in too_many[1]
+    assert "pods of namespace team use 2 others, no more are allowed (--most-tem" in too_many[1]
     assert cores(admin) == ["1", "2"]
 
 

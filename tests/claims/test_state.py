@@ -87,11 +87,28 @@ def test_a_pod_that_names_the_template_of_other_limits_gets_none(state: Template
 
 
 def test_a_namespace_has_a_cap(state: TemplateState) -> None:
-    put(state, make_template(make_pod("x", 10)), *(make_pod(f"p{n}", n) for n in (1, 2, 3)))
+    used = make_pod("x", 10)
+    put(state, with_claim(used), make_template(used), *(make_pod(f"p{n}", n) for n in (1, 2, 3)))
     put(state, make_pod("other", 4, namespace="quiet"))
     found = plan(state, most=2)
     assert [each.name for pods in found.create.values() for each in pods] == ["p1", "other"]
     assert [each.name for each in found.above_cap] == ["p2", "p3"]
+
+
+def test_unused_templates_make_room_below_the_cap_at_once(state: TemplateState) -> None:
+    used, unused, wanted = (make_pod(f"p{each}", each) for each in (1, 2, 3))
+    elsewhere = make_template(unused, "quiet")
+    put(state, with_claim(used), make_template(used), make_template(unused), elsewhere)
+    put(state, wanted, make_pod("p4", 4))
+    found = plan(state, most=2)
+    assert [each.key for each in found.sweep] == [
+        ("team", make_template(unused)["metadata"]["name"])
+    ]
+    assert (found.create, found.above_cap) == ({}, [])
+    state.drop(make_template(unused)["metadata"]["uid"])
+    found = plan(state, most=2)
+    assert [each.name for pods in found.create.values() for each in pods] == ["p3"]
+    assert [each.name for each in found.above_cap] == ["p4"]
 
 
 def test_a_template_with_another_spec_is_replaced_and_one_with_defaults_is_not(

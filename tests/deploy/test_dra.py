@@ -327,7 +327,7 @@ def test_claims_writes_only_templates_of_ours(
 )
 def test_nobody_else_makes_a_claim_on_our_class(requests: list[Json], denied: bool) -> None:
     api = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": "mine"}}
-    spec: Json = {"devices": {"requests": requests} if requests else {}}
+    spec: Json = {"devices": {"requests": requests or None}}  # as an API server has none
     claim = {**api, "kind": "ResourceClaim", "spec": spec}
     template = {**api, "kind": "ResourceClaimTemplate", "spec": {"spec": spec}}
     for obj, users in (
@@ -374,12 +374,13 @@ def _owned(*uids: str) -> Json:
         ({}, _owned("u2"), _OWNED),
         ({}, _owned("u1", "u2"), _OWNED),
         ({"spec": {"devices": {"requests": [_OTHER]}}}, _reserved("u2"), ""),
-        ({"spec": {"devices": {"requests": None}}}, _owned("u2"), ""),
+        ({"spec": {"devices": {"requests": []}}}, _owned("u2"), ""),
     ],
 )
 def test_a_claim_with_gpus_is_used_by_its_own_pod_alone(old: Json, new: Json, denied: str) -> None:
     """A pod may name the claim of another one; no quota would count what it gets."""
     before = merge(_CLAIM_OF_A_POD, old)
+    before["spec"]["devices"]["requests"] = before["spec"]["devices"]["requests"] or None
     for subresource in ("", "status"):
         update = Update(SOMEBODY, before, merge(before, new), subresource)
         found = _denied("claim-users", update)

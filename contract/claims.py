@@ -191,7 +191,7 @@ def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict
     requested only if their author did, so that no smaller card is chosen.
     """
     driver = driver_name(names)
-    asking = _with_requests(demand)
+    asking, found = _with_requests(demand), _selectors(wishes, names)
     requests = []
     for container in asking:
         exactly: dict[str, Any] = {
@@ -200,7 +200,7 @@ def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict
             "count": container.demand.cards,
             "capacity": {"requests": _amounts(container.demand)},
         }
-        selectors = [each for _, each in _selectors(container.demand, wishes, names)]
+        selectors = [each for _, each in found[_is_single(container.demand)]]
         if selectors:
             exactly["selectors"] = [{"cel": {"expression": each}} for each in selectors]
         requests.append({"name": container.name, "exactly": exactly})
@@ -273,9 +273,9 @@ def _find_limits(
         names.nouse_gpu_type: wishes.nouse_types,
     }
     longest: dict[str, int] = {}
-    together = 0
+    together, found = 0, _selectors(wishes, names)
     for container in asking:
-        for key, selector in _selectors(container.demand, wishes, names):
+        for key, selector in found[_is_single(container.demand)]:
             longest[key] = max(longest.get(key, 0), len(selector))
             together += len(selector)
     for key, length in longest.items():
@@ -311,32 +311,43 @@ def _amounts(demand: Demand) -> dict[str, str]:
 # --- wishes as selectors --------------------------------------------------------------
 
 
-def _selectors(demand: Demand, wishes: Wishes, names: Names) -> Iterator[tuple[str, str]]:
-    """Yield the selectors of a container's cards, each with the annotation that it comes from.
+def _is_single(demand: Demand) -> bool:
+    """Return whether a MIG instance will do: for a share of one card."""
+    return demand.is_share and demand.cards == 1
+
+
+def _selectors(wishes: Wishes, names: Names) -> dict[bool, tuple[tuple[str, str], ...]]:
+    """Return the selectors of cards, each with the annotation that it comes from.
 
     They decide as :meth:`contract.wishes.Wishes.excludes` and
-    :func:`placement.capacity.is_for_shares` do. The attribute ``model`` is in lower case.
+    :func:`placement.capacity.is_for_shares` do, and are made once for all containers: a hostile pod
+    has long wishes, and many containers. The attribute ``model`` is in lower case.
+
+    Returns:
+        Those of containers that take a MIG instance, and those of all others.
     """
     card = f"device.attributes[{_text(driver_name(names))}]"
     uuid, model = f"{card}.uuid", f"{card}.model"
-    used_types, used = wishes.use_types, f"{uuid} in {_list(wishes.use_uuids)}"
+    found: list[tuple[str, str]] = []
+    used = f"{uuid} in {_list(wishes.use_uuids)}"
+    used_types, nouse_types = (
+        [*map(_pattern, each)] for each in (wishes.use_types, wishes.nouse_types)
+    )
     if wishes.use_uuids:
-        yield names.use_gpu_uuid, used
+        found.append((names.use_gpu_uuid, used))
     if wishes.nouse_uuids:
-        yield names.nouse_gpu_uuid, f"!({uuid} in {_list(wishes.nouse_uuids)})"
+        found.append((names.nouse_gpu_uuid, f"!({uuid} in {_list(wishes.nouse_uuids)})"))
     if used_types:
-        yield names.use_gpu_type, f"{model}.matches({_text('|'.join(map(_pattern, used_types)))})"
-    if wishes.nouse_types:
-        patterns = "|".join(map(_pattern, wishes.nouse_types))
-        yield names.nouse_gpu_type, f"!{model}.matches({_text(patterns)})"
-    if not (demand.is_share and demand.cards == 1):
-        # No MIG instance, unless its author names it: by UUID, or by what its card's name lacks.
-        ways = [f'!{uuid}.startsWith("MIG-")', *([used] if wishes.use_uuids else [])]
-        ways += [
-            f"({model}.matches({_text(each)}) && !{model}.matches({_text(f'({each}).* mig ')}))"
-            for each in map(_pattern, used_types)
-        ]
-        yield names.use_gpu_type, " || ".join(ways)
+        found.append((names.use_gpu_type, f"{model}.matches({_text('|'.join(used_types))})"))
+    if nouse_types:
+        found.append((names.nouse_gpu_type, f"!{model}.matches({_text('|'.join(nouse_types))})"))
+    # No MIG instance, unless its author names it: by UUID, or by what its card's name lacks.
+    ways = [f'!{uuid}.startsWith("MIG-")', *([used] if wishes.use_uuids else [])]
+    ways += [
+        f"({model}.matches({_text(each)}) && !{model}.matches({_text(f'({each}).* mig ')}))"
+        for each in used_types
+    ]
+    return {True: (*found,), False: (*found, (names.use_gpu_type, " || ".join(ways)))}
 
 
 def _pattern(part: str) -> str:
@@ -345,8 +356,7 @@ def _pattern(part: str) -> str:
     In a node's label a dash stands for what labels cannot have (:func:`contract.text.to_label`).
     """
     dash = "(-|[^a-z0-9._-]+)" if _LABEL_TEXT.match(part) else "-"
-    escaped = (f"\\{each}" if _PUNCTUATION.match(each) else each for each in part)
-    return "".join(dash if each == r"\-" else each for each in escaped)
+    return _PUNCTUATION.sub(r"\\\g<0>", part).replace(r"\-", dash)
 
 
 def _list(values: tuple[str, ...]) -> str:

@@ -318,9 +318,14 @@ def _required(*terms: Json) -> Json:
         (None, [{"matchExpressions": [_NOT_IN]}]),
         ({"nodeAffinity": None}, [{"matchExpressions": [_NOT_IN]}]),
         (
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
+            [{"matchExpressions": [_NOT_IN]}],
+        ),
+        (
             {"nodeAffinity": _required({"matchExpressions": [_ZONE]}, _NAMED)},
             [{"matchExpressions": [_ZONE, _NOT_IN]}, {**_NAMED, "matchExpressions": [_NOT_IN]}],
         ),
+        ({"nodeAffinity": _required()}, []),  # the API server denies it
         # A term without any requirement matches no node, and must not begin to match some.
         (
             {"nodeAffinity": _required({}, {"matchExpressions": [_NOT_IN]})},

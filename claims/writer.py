@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from claims.cluster import ClaimsApi
 from claims.metrics import Metrics
@@ -35,8 +35,12 @@ _MOST_WRITES = 20
 """Most creations, deletions and Events in one pass: a namespace with many holds up no others."""
 
 
+K = TypeVar("K", Key, str)
+T = TypeVar("T")
+
+
 class _Attempt(NamedTuple):
-    """The last attempt to create a template.
+    """The last attempt to create or delete a template.
 
     Attributes:
         number: how many there were.
@@ -81,7 +85,7 @@ class TemplateWriter:
         self._most = most
         self._unused = unused
         self._clock = clock
-        self._attempts: dict[Key, _Attempt] = {}
+        self._attempts: dict[Key | str, _Attempt] = {}  # by key, or by UID for a deletion
         self._said: dict[ClaimedPod, str] = {}
 
     def run(self, stop: threading.Event, in_step: Callable[[], bool]) -> None:
@@ -108,20 +112,34 @@ class TemplateWriter:
         Raises:
             Unavailable: the API server cannot be reached; the rest is left for the next call.
         """
-        now = self._clock()
-        plan = self._state.plan(now, most=self._most, unused=self._unused)
-        self._attempts = {key: each for key, each in self._attempts.items() if key in plan.create}
-        tried = {key: self._attempts.get(key, _Attempt()) for key in plan.create}
-        due = in_turns(pods[0] for key, pods in plan.create.items() if now >= tried[key].again_at)
-        # One that fails again and again, by another webhook of its namespace, holds up no others.
-        due.sort(key=lambda pod: tried[pod.key].number)
-        unwanted = [(each, "replaced") for each in plan.replace.values()]
-        unwanted += [(each, "swept") for each in plan.sweep]
-        self._create_all(due[:_MOST_WRITES])
-        for template, result in unwanted[:_MOST_WRITES]:
-            self._delete(template, result)
-        if self._say(plan) or max(len(due), len(unwanted)) > _MOST_WRITES:
+        plan = self._state.plan(self._clock(), most=self._most, unused=self._unused)
+        delete = {each.uid: (each, "replaced") for each in plan.replace.values()}
+        delete |= {each.uid: (each, "swept") for each in plan.sweep}
+        self._attempts = {
+            key: each for key, each in self._attempts.items() if key in plan.create or key in delete
+        }
+        missing = self._due(in_turns(plan.create, lambda key: key[0]))
+        unwanted = self._due(in_turns(delete, lambda uid: delete[uid][0].key[0]))
+        self._create_all(plan.create[key][0] for key in missing[:_MOST_WRITES])
+        for uid in unwanted[:_MOST_WRITES]:
+            self._delete(*delete[uid])
+        if self._say(plan) or max(len(missing), len(unwanted)) > _MOST_WRITES:
             self._state.changed.set()
+
+    def _due(self, keys: list[K]) -> list[K]:
+        """Return those that may be attempted now.
+
+        One that fails again and again, by another webhook of its namespace, holds up no others.
+        """
+        now, none = self._clock(), _Attempt()
+        due = [key for key in keys if now >= self._attempts.get(key, none).again_at]
+        return sorted(due, key=lambda key: self._attempts.get(key, none).number)
+
+    def _note(self, key: Key | str, bounds: tuple[float, float], refusal: str = "") -> None:
+        """Note an attempt; the next one is made after a pause."""
+        number = self._attempts.get(key, _Attempt()).number + 1
+        again_at = self._clock() + pause_after(number, *bounds)
+        self._attempts[key] = _Attempt(number, again_at, refusal)
 
     def _create_all(self, pods: Iterable[ClaimedPod]) -> None:
         failed = 0
@@ -129,11 +147,10 @@ class TemplateWriter:
             result, reason = self._create(pod)
             if result:
                 self._metrics.wrote(result)
-            bounds = _REFUSED_SECONDS if result == "refused" else _AGAIN_SECONDS
-            number = self._attempts.get(pod.key, _Attempt()).number + 1
-            again_at = self._clock() + pause_after(number, *bounds)
-            refusal = reason if result == "refused" else ""
-            self._attempts[pod.key] = _Attempt(number, again_at, refusal)
+            if result == "refused":
+                self._note(pod.key, _REFUSED_SECONDS, reason)
+            else:
+                self._note(pod.key, _AGAIN_SECONDS)
             failed += result == "unavailable"
             if failed == _MOST_FAILURES:
                 raise Unavailable(reason)
@@ -164,25 +181,29 @@ class TemplateWriter:
     def _delete(self, template: KnownTemplate, result: str) -> None:
         namespace, name = template.key
         where = {"template": f"{namespace}/{name}"}
+        pause = _AGAIN_SECONDS
         try:
             self._api.delete_template(namespace, name, template.uid)
         except (Rejected, Gone) as error:
             if isinstance(error, Rejected) and error.status == HTTPStatus.FORBIDDEN:
+                pause = _REFUSED_SECONDS
                 self._metrics.wrote("refused")
                 log.warning("template refused", extra={**where, "reason": str(error)})
-            return  # else another replica was faster
-        self._metrics.wrote(result)
-        log.info("template deleted", extra={**where, "reason": result})
+            # else another replica was faster
+        else:
+            self._metrics.wrote(result)
+            log.info("template deleted", extra={**where, "reason": result})
+        self._note(template.uid, pause)
 
     def _say(self, plan: Plan) -> bool:
         """Write Events on pods that wait, each once; return whether some are left."""
         texts = {pod: differing(pod) for pod in plan.differing}
         texts |= {pod: above_cap(pod, self._most) for pod in plan.above_cap}
-        for key, attempt in self._attempts.items():
-            if attempt.refusal:
-                texts |= {pod: refused(pod, attempt.refusal) for pod in plan.create[key]}
+        for key, pods in plan.create.items():
+            if refusal := self._attempts.get(key, _Attempt()).refusal:
+                texts |= {pod: refused(pod, refusal) for pod in pods}
         self._said = {pod: text for pod, text in self._said.items() if texts.get(pod) == text}
-        new = in_turns(pod for pod in texts if pod not in self._said)
+        new = in_turns((pod for pod in texts if pod not in self._said), lambda pod: pod.namespace)
         for pod in new[:_MOST_WRITES]:
             subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
             event = describe(Notice(subject, REASON, texts[pod]), count=1, at=time.time())
@@ -194,14 +215,14 @@ class TemplateWriter:
         return len(new) > _MOST_WRITES
 
 
-def in_turns(pods: Iterable[ClaimedPod]) -> list[ClaimedPod]:
-    """Order pods so that each namespace has its turn, however many of another one come first."""
+def in_turns(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
+    """Order items so that each namespace has its turn, however many of another one come first."""
     turns = Counter[str]()
-    ordered: list[tuple[int, ClaimedPod]] = []
-    for pod in pods:
-        ordered.append((turns[pod.namespace], pod))
-        turns[pod.namespace] += 1
-    return [pod for _, pod in sorted(ordered, key=lambda each: each[0])]
+    order: list[tuple[int, T]] = []
+    for each in items:
+        order.append((turns[namespace(each)], each))
+        turns[namespace(each)] += 1
+    return [each for _, each in sorted(order, key=lambda it: it[0])]
 
 
 def make_template(name: str, spec: Mapping[str, Any]) -> Json:

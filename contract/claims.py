@@ -187,6 +187,9 @@ def request_names(demand: PodDemand) -> dict[str, str]:
 def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict[str, Any]:
     """Return the ``spec`` of a ResourceClaimTemplate, ``resource.k8s.io/v1``.
 
+    Another spec means another name: pods that webhooks of earlier releases admitted, and that still
+    wait for a template, are then stranded (docs/decisions/0009-two-doors.md).
+
     Whole cards are all cores of each card: nobody else then gets one of them. Their memory is
     requested only if their author did, so that no smaller card is chosen.
     """

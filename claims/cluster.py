@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.apiserver.client import Client, Json, object_path
+from common.apiserver.client import Client, Json, object_path, pages
 from common.apiserver.errors import CredentialsError
 from common.errors import SettingsError
 
 _API = "/apis/resource.k8s.io/v1"
 _TEMPLATES = "resourceclaimtemplates"
-# Pods per page: a whole page is in memory.
-_PAGE = "500"
-_WRITE_SECONDS = 10.0
+_PAGE = 100
+"""Objects per page: a whole page is in memory, and a hostile pod has a megabyte."""
+_SECONDS = 10.0
 
 
 class ClaimsApi:
@@ -39,25 +39,24 @@ class ClaimsApi:
         )
         self.templates = WatchedResource(self._client, f"{_API}/{_TEMPLATES}")
 
+    def find_pod(self, namespace: str, name: str) -> Json | None:
+        """Get a pod; ``None`` if there is none."""
+        return self._client.find(object_path("pods", namespace, name), timeout=_SECONDS)
+
     def create_template(self, namespace: str, template: Json) -> None:
         """Create a ResourceClaimTemplate; one that exists already is a conflict (409)."""
         path = object_path(_TEMPLATES, namespace, api=_API)
-        self._client.call("POST", path, template, timeout=_WRITE_SECONDS)
+        self._client.call("POST", path, template, timeout=_SECONDS)
 
     def delete_template(self, namespace: str, name: str, uid: str) -> None:
         """Delete a ResourceClaimTemplate, unless it is another one by now (409)."""
         path = object_path(_TEMPLATES, namespace, name, api=_API)
-        options = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "preconditions": {"uid": uid},
-        }
-        self._client.call("DELETE", path, options, timeout=_WRITE_SECONDS)
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        self._client.call("DELETE", path, options, timeout=_SECONDS)
 
     def create_event(self, namespace: str, event: Json) -> None:
         """Create an Event; one that exists already is a conflict (409)."""
-        path = object_path("events", namespace)
-        self._client.call("POST", path, event, timeout=_WRITE_SECONDS)
+        self._client.call("POST", object_path("events", namespace), event, timeout=_SECONDS)
 
     def close(self) -> None:
         """End every watch and wait at once."""
@@ -73,10 +72,9 @@ class WatchedResource:
         self._path = path
         self._query = {"fieldSelector": fields} if fields else {}
 
-    def list(self, more: str) -> tuple[list[Json], str, str]:
-        """List one page; see :meth:`Client.list`. *more* is the token of the page before."""
-        query = {**self._query, "limit": _PAGE} | ({"continue": more} if more else {})
-        return self._client.list(self._path, query)
+    def pages(self) -> Iterator[tuple[list[Json], str]]:
+        """Yield the pages of a list, see :func:`common.apiserver.client.pages`."""
+        return pages(self._client, self._path, self._query, limit=_PAGE)
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
         """Stream changes."""

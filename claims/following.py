@@ -1,106 +1,56 @@
 """The two watches that update the state: pods that have not ended, and templates."""
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
 
 from claims.cluster import ClaimsApi, WatchedResource
-from claims.state import TemplateState, read_template
+from claims.state import ClaimedPod, KnownTemplate, TemplateState, read_template
 from common.apiserver.client import Json
-from common.apiserver.follower import Follower, skipping_unreadable
-from common.backoff import Jitter, by_chance
-
-T = TypeVar("T")
+from common.apiserver.follower import Follower, Followers, skipping_unreadable
 
 
-class FollowedResources:
-    """Both watches, each in its own thread."""
-
-    def __init__(self, state: TemplateState, api: ClaimsApi, *, jitter: Jitter = by_chance) -> None:
-        """Prepare; no request is sent before :meth:`start`."""
-        pods = _Followed(
-            *("pod", api.pods, state.read_pod, state.replace_pods, state.put_pod),
-            lambda obj: state.drop_pod(obj["metadata"]["uid"]),
-        )
-        templates = _Followed(
-            *("template", api.templates, read_template),
-            *(state.replace_templates, state.put_template),
-            lambda obj: state.drop_template(
-                (obj["metadata"]["namespace"], obj["metadata"]["name"])
-            ),
-        )
-        self._stop = threading.Event()
-        self._followers = {
-            name: Follower(each, trouble=f"no {name} from the API server", jitter=jitter)
-            for name, each in (("pods", pods), ("templates", templates))
-        }
-        self._threads = [
-            threading.Thread(target=each.run, args=(self._stop,), name=f"watch-{name}", daemon=True)
-            for name, each in self._followers.items()
-        ]
-
-    def start(self) -> None:
-        """Start the threads; returns at once."""
-        for each in self._threads:
-            each.start()
-
-    def stop(self) -> None:
-        """Let the threads end soon; the caller closes the client."""
-        self._stop.set()
-
-    def ended(self) -> list[str]:
-        """Return the names of threads that have ended unexpectedly, by a bug."""
-        if self._stop.is_set():
-            return []
-        return [each.name for each in self._threads if each.ident and not each.is_alive()]
-
-    @property
-    def in_step(self) -> bool:
-        """Whether pods and templates have been listed, and are watched since."""
-        return all(each.has_listed() for each in self._followers.values())
+def follow(state: TemplateState, api: ClaimsApi) -> Followers:
+    """Return both watches; no request is sent before they are started."""
+    pods = _Followed(state, api.pods, ClaimedPod, state.read_pod)
+    templates = _Followed(state, api.templates, KnownTemplate, read_template)
+    return Followers(
+        pods=Follower(pods, trouble="no pods from the API server"),
+        templates=Follower(templates, trouble="no templates from the API server"),
+    )
 
 
-class _Followed(Generic[T]):
+class _Followed:
     """One collection, for :class:`Follower`."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts of one collection
+    def __init__(
         self,
-        kind: str,
+        state: TemplateState,
         api: WatchedResource,
-        read: Callable[[Json], T | None],
-        replace: Callable[[Iterable[T]], None],
-        put: Callable[[T], None],
-        drop: Callable[[Json], None],
+        kind: type[ClaimedPod | KnownTemplate],
+        read: Callable[[Json], ClaimedPod | KnownTemplate | None],
     ) -> None:
-        self._kind = kind
+        self._state = state
         self._api = api
+        self._kind = kind
         self._read = read
-        self._replace = replace
-        self._put = put
-        self._drop = drop
 
     def list(self) -> str:
-        found: list[T] = []
-        more, version = "", ""
-        while True:
-            # Only one page is in memory at a time.
-            items, version, more = self._api.list(more)
+        found: list[ClaimedPod | KnownTemplate] = []
+        version = ""
+        for items, version in self._api.pages():  # noqa: B007 - of the last page
             for obj in items:
-                with skipping_unreadable(self._kind, obj):
+                with skipping_unreadable(self._kind.__name__, obj):
                     read = self._read(obj)
                     found += [] if read is None else [read]
-            if not more:
-                break
-        self._replace(found)
+        self._state.replace(self._kind, found)
         return version
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
         return self._api.watch(version)
 
     def apply(self, kind: str, obj: Json) -> None:
-        with skipping_unreadable(self._kind, obj):
+        with skipping_unreadable(self._kind.__name__, obj):
             read = None if kind == "DELETED" else self._read(obj)
             if read is None:
-                self._drop(obj)
+                self._state.drop(obj["metadata"]["uid"])
             else:
-                self._put(read)
+                self._state.put(read)

@@ -5,13 +5,11 @@ import threading
 from collections.abc import Callable
 
 from claims.cluster import ClaimsApi
-from claims.following import FollowedResources
+from claims.following import follow
 from claims.metrics import Metrics
 from claims.settings import Settings
 from claims.state import TemplateState
 from claims.writer import TemplateWriter
-from common.errors import SettingsError
-from common.listener import shown_address
 from common.status import StatusServer, probe
 from contract.claims import driver_name
 
@@ -33,18 +31,24 @@ class ClaimsProgram:
         self.metrics = Metrics()
         self._state = TemplateState(settings.names)
         self._api = ClaimsApi(settings.kubeconfig)
-        self._followed = FollowedResources(self._state, self._api)
+        self._followers = follow(self._state, self._api)
         self._writer = TemplateWriter(
             self._state,
             self._api,
             self.metrics,
+            names=settings.names,
             most=settings.most_templates,
             unused=settings.unused,
         )
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write, name="writer", daemon=True)
+        self._thread = threading.Thread(
+            target=self._writer.run,
+            args=(self._stop, lambda: self._followers.in_step),
+            name="writer",
+            daemon=True,
+        )
         self._http: StatusServer | None = None
-        export_gauges(self.metrics, self._state, in_step=lambda: self._followed.in_step)
+        export_gauges(self.metrics, self._state, in_step=lambda: self._followers.in_step)
 
     @property
     def http_port(self) -> int:
@@ -63,20 +67,16 @@ class ClaimsProgram:
             "/metrics": lambda: (200, self.metrics.content_type, self.metrics.render()),
         }
         host, port = self._settings.http_host, self._settings.http_port
-        try:
-            self._http = StatusServer(host, port, pages, slow=["/metrics"])
-        except OSError as error:
-            address = shown_address(host, port)
-            raise SettingsError(f"http-port: cannot listen on {address}: {error}") from error
+        self._http = StatusServer(host, port, pages, slow=["/metrics"])
         log.info("serving", extra={"http_port": self.http_port})
-        self._followed.start()
+        self._followers.start()
         self._thread.start()
 
     def stop(self) -> None:
         """End the watches and all threads; what is not written yet, a replica finds again."""
         self._stop.set()
         self._state.changed.set()
-        self._followed.stop()
+        self._followers.stop()
         self._api.close()
         if self._thread.ident:
             self._thread.join(5)
@@ -85,17 +85,14 @@ class ClaimsProgram:
 
     def broken(self) -> str:
         """Return why this replica must be restarted; empty if it need not."""
-        ended = self._followed.ended()
+        ended = self._followers.ended()
         if not self._stop.is_set() and self._thread.ident and not self._thread.is_alive():
             ended.append(self._thread.name)
         return f"thread {ended[0]} has ended, see the log" if ended else ""
 
     def not_ready(self) -> str:
         """Return why this replica is not ready; empty if it is."""
-        return "" if self._followed.in_step else "pods and templates are not listed yet"
-
-    def _write(self) -> None:
-        self._writer.run(self._stop, lambda: self._followed.in_step)
+        return "" if self._followers.in_step else "pods and templates are not listed yet"
 
 
 def export_gauges(metrics: Metrics, state: TemplateState, *, in_step: Callable[[], bool]) -> None:

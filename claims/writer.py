@@ -3,8 +3,10 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
+from typing import Any, NamedTuple, TypeVar
 
 from claims.cluster import ClaimsApi
 from claims.metrics import Metrics
@@ -14,7 +16,8 @@ from common.apiserver.errors import Gone, Rejected
 from common.apiserver.events import EventSubject, Notice, describe
 from common.backoff import Backoff, pause_after
 from common.errors import Unavailable
-from contract.claims import SHAPE_LABEL, shape_of
+from contract.claims import SHAPE_LABEL, read_pod_claim, shape_of
+from contract.names import Names
 
 log = logging.getLogger(__name__)
 
@@ -22,15 +25,32 @@ REASON = "GPUClaimWaits"
 """The Events of pods whose template is not made."""
 
 _PASS_SECONDS = 10.0
-_SHOWN_SECONDS = 10.0
-"""After this time a template that was made, and that the watch does not show, is made again."""
 _OUTAGE_SECONDS = (0.2, 2.0)
-_FAILED_SECONDS = (0.2, 30.0)
+_AGAIN_SECONDS = (0.2, 30.0)
+"""Pauses until a template that the watch does not show is created again."""
 _REFUSED_SECONDS = (1.0, 300.0)
 _MOST_FAILURES = 3
 """After so many creations without a response in one pass the API server counts as unavailable."""
-_MOST_NOTICES = 20
-"""Most Events in one pass: creating templates must not wait for those of a hostile namespace."""
+_MOST_WRITES = 20
+"""Most creations, deletions and Events in one pass: a namespace with many holds up no others."""
+
+
+K = TypeVar("K", Key, str)
+T = TypeVar("T")
+
+
+class _Attempt(NamedTuple):
+    """The last attempt to create or delete a template.
+
+    Attributes:
+        number: how many there were.
+        again_at: the earliest time of the next one, monotonic seconds.
+        refusal: why the API server refused it; empty if it did not.
+    """
+
+    number: int = 0
+    again_at: float = 0.0
+    refusal: str = ""
 
 
 class TemplateWriter:
@@ -42,6 +62,7 @@ class TemplateWriter:
         api: ClaimsApi,
         metrics: Metrics,
         *,
+        names: Names,
         most: int,
         unused: float,
         clock: Callable[[], float] = time.monotonic,
@@ -52,6 +73,7 @@ class TemplateWriter:
             state: decides what to write.
             api: the API server.
             metrics: counts requests.
+            names: resources and annotations.
             most: most templates of a namespace.
             unused: seconds after which a template that no pod names is swept.
             clock: monotonic seconds.
@@ -59,21 +81,20 @@ class TemplateWriter:
         self._state = state
         self._api = api
         self._metrics = metrics
+        self._names = names
         self._most = most
         self._unused = unused
         self._clock = clock
-        self._not_before: dict[Key, float] = {}
-        self._failures: dict[Key, int] = {}
-        self._refusals: dict[Key, str] = {}
-        self._said: dict[Notice, None] = {}
+        self._attempts: dict[Key | str, _Attempt] = {}  # by key, or by UID for a deletion
+        self._said: dict[ClaimedPod, str] = {}
 
     def run(self, stop: threading.Event, in_step: Callable[[], bool]) -> None:
         """Write what is decided, at each change and every ten seconds at least, until *stop*."""
         pauses = Backoff(*_OUTAGE_SECONDS)
         while not stop.is_set():
             now = self._clock()
-            due = min((each - now for each in self._not_before.values()), default=_PASS_SECONDS)
-            self._state.changed.wait(min(max(due, 0.0), _PASS_SECONDS))
+            due = [each.again_at - now for each in self._attempts.values()]
+            self._state.changed.wait(max(min(*due, _PASS_SECONDS), 0.0) if due else _PASS_SECONDS)
             self._state.changed.clear()
             if stop.is_set() or not in_step():
                 continue
@@ -86,105 +107,131 @@ class TemplateWriter:
                 self._state.changed.set()
 
     def write(self) -> None:
-        """Write what is decided now.
+        """Write what is decided now; if that is too much, ``changed`` is set for the rest.
 
         Raises:
             Unavailable: the API server cannot be reached; the rest is left for the next call.
         """
         plan = self._state.plan(self._clock(), most=self._most, unused=self._unused)
-        for key in self._not_before.keys() - plan.create.keys():
-            del self._not_before[key]
-            self._failures.pop(key, None)
-            self._refusals.pop(key, None)
+        delete = {each.uid: (each, "replaced") for each in plan.replace.values()}
+        delete |= {each.uid: (each, "swept") for each in plan.sweep}
+        self._attempts = {
+            key: each for key, each in self._attempts.items() if key in plan.create or key in delete
+        }
+        missing = self._due(in_turns(plan.create, lambda key: key[0]))
+        unwanted = self._due(in_turns(delete, lambda uid: delete[uid][0].key[0]))
+        self._create_all(plan.create[key][0] for key in missing[:_MOST_WRITES])
+        for uid in unwanted[:_MOST_WRITES]:
+            self._delete(*delete[uid])
+        if self._say(plan) or max(len(missing), len(unwanted)) > _MOST_WRITES:
+            self._state.changed.set()
+
+    def _due(self, keys: list[K]) -> list[K]:
+        """Return those that may be attempted now.
+
+        One that fails again and again, by another webhook of its namespace, holds up no others.
+        """
+        now, none = self._clock(), _Attempt()
+        due = [key for key in keys if now >= self._attempts.get(key, none).again_at]
+        return sorted(due, key=lambda key: self._attempts.get(key, none).number)
+
+    def _note(self, key: Key | str, bounds: tuple[float, float], refusal: str = "") -> None:
+        """Note an attempt; the next one is made after a pause."""
+        number = self._attempts.get(key, _Attempt()).number + 1
+        again_at = self._clock() + pause_after(number, *bounds)
+        self._attempts[key] = _Attempt(number, again_at, refusal)
+
+    def _create_all(self, pods: Iterable[ClaimedPod]) -> None:
         failed = 0
-        # One that fails again and again, by another webhook of its namespace, holds up no others.
-        for key, pod in sorted(plan.create.items(), key=lambda it: self._failures.get(it[0], 0)):
-            if self._clock() >= self._not_before.get(key, 0.0):
-                try:
-                    self._create(key, pod)
-                except Unavailable:
-                    self._metrics.wrote("unavailable")
-                    self._hold(key, _FAILED_SECONDS)
-                    failed += 1
-                    if failed == _MOST_FAILURES:
-                        raise
-        for template in plan.replace:
-            self._delete(template, "replaced")
-        for template in plan.sweep:
-            self._delete(template, "swept")
-        self._say(plan)
+        for pod in pods:
+            result, reason = self._create(pod)
+            if result:
+                self._metrics.wrote(result)
+            if result == "refused":
+                self._note(pod.key, _REFUSED_SECONDS, reason)
+            else:
+                self._note(pod.key, _AGAIN_SECONDS)
+            failed += result == "unavailable"
+            if failed == _MOST_FAILURES:
+                raise Unavailable(reason)
 
-    def _create(self, key: Key, pod: ClaimedPod) -> None:
-        where = {"template": "/".join(key), "pod": f"{pod.namespace}/{pod.name}"}
+    def _create(self, pod: ClaimedPod) -> tuple[str, str]:
+        """Create the template of a pod.
+
+        Returns:
+            The result, empty if the pod has changed since, and why it is no success.
+        """
+        where = {"template": "/".join(pod.key), "pod": f"{pod.namespace}/{pod.name}"}
         try:
-            self._api.create_template(pod.namespace, template_of(pod))
+            found = self._api.find_pod(pod.namespace, pod.name)
+            claim = None if found is None else read_pod_claim(found, self._names)
+            if claim is None or claim.template != pod.template:
+                return "", ""
+            self._api.create_template(pod.namespace, make_template(claim.template, claim.spec))
+        except Unavailable as error:
+            return "unavailable", str(error)
         except Rejected as error:
-            if error.status != HTTPStatus.CONFLICT:
-                self._hold(key, _REFUSED_SECONDS)
-                self._refusals[key] = str(error)
-                self._metrics.wrote("refused")
-                log.warning("template refused", extra={**where, "reason": str(error)})
-                return
-            self._metrics.wrote("found")  # another replica was faster
-        else:
-            self._metrics.wrote("created")
-            log.info("template created", extra=where)
-        self._not_before[key] = self._clock() + _SHOWN_SECONDS
-
-    def _hold(self, key: Key, bounds: tuple[float, float]) -> None:
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        self._not_before[key] = self._clock() + pause_after(failures, *bounds)
+            if error.status == HTTPStatus.CONFLICT:
+                return "found", ""  # another replica was faster
+            log.warning("template refused", extra={**where, "reason": str(error)})
+            return "refused", str(error)
+        log.info("template created", extra=where)
+        return "created", ""
 
     def _delete(self, template: KnownTemplate, result: str) -> None:
         namespace, name = template.key
+        where = {"template": f"{namespace}/{name}"}
+        pause = _AGAIN_SECONDS
         try:
             self._api.delete_template(namespace, name, template.uid)
         except (Rejected, Gone) as error:
             if isinstance(error, Rejected) and error.status == HTTPStatus.FORBIDDEN:
+                pause = _REFUSED_SECONDS
                 self._metrics.wrote("refused")
-                log.warning(
-                    "template refused",
-                    extra={"template": f"{namespace}/{name}", "reason": str(error)},
-                )
-            return  # else another replica was faster
-        self._metrics.wrote(result)
-        log.info("template deleted", extra={"template": f"{namespace}/{name}", "reason": result})
+                log.warning("template refused", extra={**where, "reason": str(error)})
+            # else another replica was faster
+        else:
+            self._metrics.wrote(result)
+            log.info("template deleted", extra={**where, "reason": result})
+        self._note(template.uid, pause)
 
-    def _say(self, plan: Plan) -> None:
-        """Write Events on pods that wait, each once."""
-        texts: dict[Notice, None] = {}
-        for pod in plan.differing:
-            texts[_notice(pod, differing(pod))] = None
-        for pod in plan.above_cap:
-            texts[_notice(pod, above_cap(pod, self._most))] = None
-        for key, pod in plan.create.items():
-            if key in self._refusals:
-                text = f"template {pod.template}: the API server refuses it: {self._refusals[key]}"
-                texts[_notice(pod, text)] = None
-        self._said = {each: None for each in self._said if each in texts}
-        new = [each for each in texts if each not in self._said]
-        for notice in new[:_MOST_NOTICES]:
+    def _say(self, plan: Plan) -> bool:
+        """Write Events on pods that wait, each once; return whether some are left."""
+        texts = {pod: differing(pod) for pod in plan.differing}
+        texts |= {pod: above_cap(pod, self._most) for pod in plan.above_cap}
+        for key, pods in plan.create.items():
+            if refusal := self._attempts.get(key, _Attempt()).refusal:
+                texts |= {pod: refused(pod, refusal) for pod in pods}
+        self._said = {pod: text for pod, text in self._said.items() if texts.get(pod) == text}
+        new = in_turns((pod for pod in texts if pod not in self._said), lambda pod: pod.namespace)
+        for pod in new[:_MOST_WRITES]:
+            subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
+            event = describe(Notice(subject, REASON, texts[pod]), count=1, at=time.time())
             try:
-                event = describe(notice, count=1, at=time.time())
-                self._api.create_event(notice.subject.namespace, event)
+                self._api.create_event(pod.namespace, event)
             except (Rejected, Gone) as error:  # by another replica already, or not allowed
                 log.debug("event not written", extra={"reason": str(error)})
-            self._said[notice] = None
-        if len(new) > _MOST_NOTICES:
-            self._state.changed.set()
+            self._said[pod] = texts[pod]
+        return len(new) > _MOST_WRITES
 
 
-def template_of(pod: ClaimedPod) -> Json:
-    """Return the ResourceClaimTemplate that a waiting pod needs."""
+def in_turns(items: Iterable[T], namespace: Callable[[T], str]) -> list[T]:
+    """Order items so that each namespace has its turn, however many of another one come first."""
+    turns = Counter[str]()
+    order: list[tuple[int, T]] = []
+    for each in items:
+        order.append((turns[namespace(each)], each))
+        turns[namespace(each)] += 1
+    return [each for _, each in sorted(order, key=lambda it: it[0])]
+
+
+def make_template(name: str, spec: Mapping[str, Any]) -> Json:
+    """Return the ResourceClaimTemplate of this name and spec."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": {
-            "name": pod.own,
-            "namespace": pod.namespace,
-            "labels": {SHAPE_LABEL: shape_of(pod.own)},
-        },
-        "spec": dict(pod.spec or {}),
+        "metadata": {"name": name, "labels": {SHAPE_LABEL: shape_of(name)}},
+        "spec": dict(spec),
     }
 
 
@@ -193,18 +240,20 @@ def differing(pod: ClaimedPod) -> str:
     needs = f"its limits need {pod.own}" if pod.own else "its limits need none"
     return (
         f"template {pod.template} is not made: {needs}. Limits or annotations were changed after "
-        "the webhook's call, or the claim was copied: delete the pod, and create it without claim"
+        "the webhook's call, the claim was copied, or the webhook has another version: delete the "
+        "pod, and create it without claim"
     )
 
 
 def above_cap(pod: ClaimedPod, most: int) -> str:
     """Return why a pod in a namespace with too many templates waits."""
     return (
-        f"template {pod.template} is not made: namespace {pod.namespace} has {most} templates, no "
-        "more are allowed (--most-templates): use fewer different requests, unused ones are "
-        "deleted later"
+        f"template {pod.template} is not made: pods of namespace {pod.namespace} use {most} "
+        "others, no more are allowed (--most-templates): use fewer different requests, or names of "
+        "containers"
     )
 
 
-def _notice(pod: ClaimedPod, text: str) -> Notice:
-    return Notice(EventSubject("Pod", pod.namespace, pod.name, pod.uid), REASON, text)
+def refused(pod: ClaimedPod, refusal: str) -> str:
+    """Return why a pod waits whose template the API server refuses, such as by a quota."""
+    return f"template {pod.template}: the API server refuses it: {refusal}"

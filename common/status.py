@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
-from common.listener import Listener, listen
+from common.errors import SettingsError
+from common.listener import Listener, listen, shown_address
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +54,13 @@ class StatusServer:
             deadline: seconds after which a connection is closed, even if it is busy.
 
         Raises:
-            OSError: the port cannot be bound.
+            SettingsError: the port cannot be bound.
         """
-        self._listening = listen(host, port)
+        try:
+            self._listening = listen(host, port)
+        except OSError as error:
+            address = shown_address(host, port)
+            raise SettingsError(f"http-port: cannot listen on {address}: {error}") from error
         self.port: int = self._listening.getsockname()[1]
         self._pages = {path: paced(page) if path in slow else page for path, page in pages.items()}
         self._slow = frozenset(slow)

@@ -21,6 +21,7 @@ from typing import Any
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.errors import FieldError, FieldFault, InvalidName, quote
 from contract.names import Names
+from contract.quantity import format_quantity
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.text import format_count
@@ -42,8 +43,8 @@ LONGEST_SELECTOR = 10 * 1024
 """Most bytes of a CEL selector. Its cost, of 1,000,000 at most, is then below 100,000: the cost of
 ``matches`` is 0.25 for each byte of the expression times 6.5 for an attribute of 64 characters."""
 
-MOST_SELECTORS = 512 * 1024
-"""Most bytes of all selectors of a claim: etcd stores objects of 1.5 MiB."""
+MOST_SELECTORS = 64 * 1024
+"""Most bytes of all selectors of a claim: a namespace may have hundreds of templates."""
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the object that stands for a static pod, which cannot have claims."""
@@ -126,9 +127,33 @@ def read_pod_claim(pod: Mapping[str, Any], names: Names) -> PodClaim | None:
 def make_claim(demand: PodDemand, wishes: Wishes, names: Names) -> PodClaim:
     """Return the claim of a pod with these requests and wishes, which break no rule."""
     spec = claim_template_spec(demand, wishes, names)
+    return PodClaim(_name_of(spec), spec, request_names(demand))
+
+
+def has_shape(template: str, spec: object) -> bool:
+    """Return whether a template's spec, as the API server stores it, is that of its name.
+
+    Fields that we do not write are passed over: the API server may add some with defaults.
+    """
+    return _name_of(_written(spec)) == template
+
+
+def _name_of(spec: object) -> str:
     canonical = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
-    return PodClaim(f"{_PREFIX}{digest}", spec, request_names(demand))
+    return f"{_PREFIX}{hashlib.sha256(canonical.encode()).hexdigest()[:16]}"
+
+
+_WRITTEN = {
+    *("spec", "devices", "requests", "name", "exactly", "deviceClassName", "allocationMode"),
+    *("count", "capacity", "cores", "memory", "selectors", "cel", "expression"),
+    *("constraints", "matchAttribute"),
+}
+
+
+def _written(found: object) -> object:
+    if isinstance(found, Mapping):
+        return {key: _written(value) for key, value in found.items() if key in _WRITTEN}
+    return [_written(each) for each in found] if isinstance(found, list) else found
 
 
 def named_template(pod: Mapping[str, Any]) -> str:
@@ -162,11 +187,14 @@ def request_names(demand: PodDemand) -> dict[str, str]:
 def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict[str, Any]:
     """Return the ``spec`` of a ResourceClaimTemplate, ``resource.k8s.io/v1``.
 
+    Another spec means another name: pods that webhooks of earlier releases admitted, and that still
+    wait for a template, are then stranded (docs/decisions/0009-two-doors.md).
+
     Whole cards are all cores of each card: nobody else then gets one of them. Their memory is
     requested only if their author did, so that no smaller card is chosen.
     """
     driver = driver_name(names)
-    asking = _with_requests(demand)
+    asking, found = _with_requests(demand), _selectors(wishes, names)
     requests = []
     for container in asking:
         exactly: dict[str, Any] = {
@@ -175,7 +203,7 @@ def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict
             "count": container.demand.cards,
             "capacity": {"requests": _amounts(container.demand)},
         }
-        selectors = [each for _, each in _selectors(container.demand, wishes, names)]
+        selectors = [each for _, each in found[_is_single(container.demand)]]
         if selectors:
             exactly["selectors"] = [{"cel": {"expression": each}} for each in selectors]
         requests.append({"name": container.name, "exactly": exactly})
@@ -248,9 +276,9 @@ def _find_limits(
         names.nouse_gpu_type: wishes.nouse_types,
     }
     longest: dict[str, int] = {}
-    together = 0
+    together, found = 0, _selectors(wishes, names)
     for container in asking:
-        for key, selector in _selectors(container.demand, wishes, names):
+        for key, selector in found[_is_single(container.demand)]:
             longest[key] = max(longest.get(key, 0), len(selector))
             together += len(selector)
     for key, length in longest.items():
@@ -276,42 +304,53 @@ def _with_requests(demand: PodDemand) -> tuple[ContainerDemand, ...]:
 
 
 def _amounts(demand: Demand) -> dict[str, str]:
-    """Return what a container has of each of its cards, as quantities."""
-    amounts = {"cores": str(demand.cores_per_card)}
+    """Return what a container has of each of its cards, as the API server writes quantities."""
+    amounts = {"cores": format_quantity(demand.cores_per_card)}
     if demand.memory:
-        amounts["memory"] = str(demand.most_per_card(Resource.MEMORY))
+        amounts["memory"] = format_quantity(demand.most_per_card(Resource.MEMORY))
     return amounts
 
 
 # --- wishes as selectors --------------------------------------------------------------
 
 
-def _selectors(demand: Demand, wishes: Wishes, names: Names) -> Iterator[tuple[str, str]]:
-    """Yield the selectors of a container's cards, each with the annotation that it comes from.
+def _is_single(demand: Demand) -> bool:
+    """Return whether a MIG instance will do: for a share of one card."""
+    return demand.is_share and demand.cards == 1
+
+
+def _selectors(wishes: Wishes, names: Names) -> dict[bool, tuple[tuple[str, str], ...]]:
+    """Return the selectors of cards, each with the annotation that it comes from.
 
     They decide as :meth:`contract.wishes.Wishes.excludes` and
-    :func:`placement.capacity.is_for_shares` do. The attribute ``model`` is in lower case.
+    :func:`placement.capacity.is_for_shares` do, and are made once for all containers: a hostile pod
+    has long wishes, and many containers. The attribute ``model`` is in lower case.
+
+    Returns:
+        Those of containers that take a MIG instance, and those of all others.
     """
     card = f"device.attributes[{_text(driver_name(names))}]"
     uuid, model = f"{card}.uuid", f"{card}.model"
-    used_types, used = wishes.use_types, f"{uuid} in {_list(wishes.use_uuids)}"
+    found: list[tuple[str, str]] = []
+    used = f"{uuid} in {_list(wishes.use_uuids)}"
+    used_types, nouse_types = (
+        [*map(_pattern, each)] for each in (wishes.use_types, wishes.nouse_types)
+    )
     if wishes.use_uuids:
-        yield names.use_gpu_uuid, used
+        found.append((names.use_gpu_uuid, used))
     if wishes.nouse_uuids:
-        yield names.nouse_gpu_uuid, f"!({uuid} in {_list(wishes.nouse_uuids)})"
+        found.append((names.nouse_gpu_uuid, f"!({uuid} in {_list(wishes.nouse_uuids)})"))
     if used_types:
-        yield names.use_gpu_type, f"{model}.matches({_text('|'.join(map(_pattern, used_types)))})"
-    if wishes.nouse_types:
-        patterns = "|".join(map(_pattern, wishes.nouse_types))
-        yield names.nouse_gpu_type, f"!{model}.matches({_text(patterns)})"
-    if not (demand.is_share and demand.cards == 1):
-        # No MIG instance, unless its author names it: by UUID, or by what its card's name lacks.
-        ways = [f'!{uuid}.startsWith("MIG-")', *([used] if wishes.use_uuids else [])]
-        ways += [
-            f"({model}.matches({_text(each)}) && !{model}.matches({_text(f'({each}).* mig ')}))"
-            for each in map(_pattern, used_types)
-        ]
-        yield names.use_gpu_type, " || ".join(ways)
+        found.append((names.use_gpu_type, f"{model}.matches({_text('|'.join(used_types))})"))
+    if nouse_types:
+        found.append((names.nouse_gpu_type, f"!{model}.matches({_text('|'.join(nouse_types))})"))
+    # No MIG instance, unless its author names it: by UUID, or by what its card's name lacks.
+    ways = [f'!{uuid}.startsWith("MIG-")', *([used] if wishes.use_uuids else [])]
+    ways += [
+        f"({model}.matches({_text(each)}) && !{model}.matches({_text(f'({each}).* mig ')}))"
+        for each in used_types
+    ]
+    return {True: (*found,), False: (*found, (names.use_gpu_type, " || ".join(ways)))}
 
 
 def _pattern(part: str) -> str:
@@ -320,8 +359,7 @@ def _pattern(part: str) -> str:
     In a node's label a dash stands for what labels cannot have (:func:`contract.text.to_label`).
     """
     dash = "(-|[^a-z0-9._-]+)" if _LABEL_TEXT.match(part) else "-"
-    escaped = (f"\\{each}" if _PUNCTUATION.match(each) else each for each in part)
-    return "".join(dash if each == r"\-" else each for each in escaped)
+    return _PUNCTUATION.sub(r"\\\g<0>", part).replace(r"\-", dash)
 
 
 def _list(values: tuple[str, ...]) -> str:

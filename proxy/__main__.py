@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from common.errors import SettingsError
-from common.listener import EVERY_ADDRESS, shown_address
+from common.listener import EVERY_ADDRESS
 from common.logs import configure
 from common.status import StatusServer, probe
 from proxy.metrics import ProxyMetrics, metrics
@@ -105,10 +105,6 @@ def main(  # noqa: PLR0913 -- the options of a command line
             ),
         }
         server = StatusServer(http_host, http_port, pages, slow=["/metrics"])
-    except OSError as error:
-        address = shown_address(http_host, http_port)
-        click.echo(f"error: http-port: cannot listen on {address}: {error}", err=True)
-        sys.exit(2)
     except SettingsError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)

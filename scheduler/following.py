@@ -1,11 +1,10 @@
 """The two watches that update the state: nodes, and pods that have not ended."""
 
-import threading
 from collections.abc import Iterator
 from typing import Protocol
 
 from common.apiserver.client import Json
-from common.apiserver.follower import Follower, skipping_unreadable
+from common.apiserver.follower import Follower, Followers, skipping_unreadable
 from common.backoff import Jitter, by_chance
 from scheduler.state import State
 
@@ -34,7 +33,7 @@ class WatchApi(Protocol):
         ...
 
 
-class Watches:
+class Watches(Followers):
     """Both watches, each in its own thread."""
 
     def __init__(self, state: State, api: WatchApi, *, jitter: Jitter = by_chance) -> None:
@@ -46,35 +45,11 @@ class Watches:
             jitter: source of randomness for pauses.
         """
         self._api = api
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
         pods, nodes = "no pods from the API server", "no nodes from the API server"
         self._pods = Follower(_Pods(state, api), trouble=pods, jitter=jitter)
-        self._nodes = Follower(_Nodes(state, api), trouble=nodes, jitter=jitter)
-
-    def start(self) -> None:
-        """Start the threads; returns at once."""
-        for name, follower in (("pods", self._pods), ("nodes", self._nodes)):
-            thread = threading.Thread(
-                target=follower.run, args=(self._stop,), name=f"watch-{name}", daemon=True
-            )
-            thread.start()
-            self._threads.append(thread)
-
-    def stop(self) -> None:
-        """Let the threads end soon; the caller closes the client."""
-        self._stop.set()
-
-    def ended(self) -> list[str]:
-        """Return the names of threads that have ended unexpectedly, by a bug."""
-        if self._stop.is_set():
-            return []
-        return [each.name for each in self._threads if not each.is_alive()]
-
-    @property
-    def in_step(self) -> bool:
-        """Whether nodes and pods have been listed, and are watched since."""
-        return self._pods.has_listed() and self._nodes.has_listed()
+        super().__init__(
+            pods=self._pods, nodes=Follower(_Nodes(state, api), trouble=nodes, jitter=jitter)
+        )
 
     def list_pods_again(self) -> int:
         """Request a list of pods that starts after this call; return its number.

@@ -56,7 +56,6 @@ from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from agent.settings import AgentMode, EnforcementMode, MigMode, Settings
 from agent.usage.holdings import Holdings, count_holdings
-from common.listener import shown_address
 from common.status import StatusServer, probe
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD
@@ -224,12 +223,8 @@ class Agent:
             **self._gauges.pages(),
         }
         host, port = self._settings.http_host, self._settings.http_port
-        try:
-            slow = pages.keys() - {"/healthz", "/readyz"}
-            self._http = StatusServer(host, port, pages, slow=slow)
-        except OSError as error:
-            address = shown_address(host, port)
-            raise SettingsError(f"http-port: cannot listen on {address}: {error}") from error
+        slow = pages.keys() - {"/healthz", "/readyz"}
+        self._http = StatusServer(host, port, pages, slow=slow)
         log.info("serving", extra={"http_port": self._http.port})
         for thread in tuple(self.threads):  # "serve" adds more once the cards are discovered
             thread.start()

@@ -248,6 +248,31 @@ class Client:
         raise refusal(status, str(response.reason), content)
 
 
+def pages(
+    client: Client, path: str, query: Mapping[str, str], *, limit: int = 500
+) -> Iterator[tuple[list[Json], str]]:
+    """Yield the pages of a list: objects, and the resource version to watch from.
+
+    Args:
+        client: lists.
+        path: path of the collection.
+        query: selectors.
+        limit: most objects of a page, which is in memory as a whole.
+
+    Raises:
+        Gone: its pages took too long.
+        Rejected: the API server rejects the request.
+        Unavailable: no usable response.
+    """
+    more = ""
+    while True:
+        wanted = {**query, "limit": str(limit), **({"continue": more} if more else {})}
+        objects, version, more = client.list(path, wanted)
+        yield objects, version
+        if not more:
+            return
+
+
 def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:
     """Decode the object in a response, by :func:`json.loads` or another decoder.
 

@@ -1,4 +1,4 @@
-"""Follows a collection: lists it, watches it, and lists it again if the watch cannot continue."""
+"""Follows collections: lists them, watches them, and lists again if a watch cannot continue."""
 
 import logging
 import threading
@@ -129,3 +129,40 @@ class Follower:
                 pauses.reset()
             if short and self._done == self._wanted:
                 stop.wait(pauses.next())
+
+
+class Followers:
+    """Several collections, each followed in a thread of its own."""
+
+    def __init__(self, **followers: Follower) -> None:
+        """Prepare; no request is sent before :meth:`start`.
+
+        Args:
+            followers: by name; the thread's is ``watch-<name>``.
+        """
+        self._followers = tuple(followers.values())
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=each.run, args=(self._stop,), name=f"watch-{name}", daemon=True)
+            for name, each in followers.items()
+        ]
+
+    def start(self) -> None:
+        """Start the threads; returns at once."""
+        for each in self._threads:
+            each.start()
+
+    def stop(self) -> None:
+        """Let the threads end soon; the caller closes the client."""
+        self._stop.set()
+
+    def ended(self) -> list[str]:
+        """Return the names of threads that have ended unexpectedly, by a bug."""
+        if self._stop.is_set():
+            return []
+        return [each.name for each in self._threads if each.ident and not each.is_alive()]
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all collections have been listed, and are watched since."""
+        return all(each.has_listed() for each in self._followers)

@@ -85,7 +85,6 @@ ALL = (
     ApiResource("events.k8s.io", "v1", "events", "Event"),
     ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
     ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
-    ApiResource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"),
     ApiResource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     ApiResource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
     ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"),

@@ -137,7 +137,7 @@ def test_a_pod_without_a_template_is_told_why(
     own = make_template(make_pod("a"))["metadata"]["name"]
     assert changed[1].startswith(f"template {ELSEWHERE} is not made: its limits need {own}. ")
     assert too_many[0] == "p3"
-    assert "namespace team has 2 templates, no more are allowed (--most-templates)" in too_many[1]
+    assert "pods of namespace team use 2 others, no more are allowed (--most-tem" in too_many[1]
     assert cores(admin) == ["1", "2"]
 
 
@@ -231,9 +231,9 @@ def test_a_refusal_is_said_and_asked_again_later(
 ) -> None:
     program = start()
     server.deny("create .*resourceclaimtemplates")
-    server.apply(make_pod("a", uid=""))
-    eventually(lambda: events(admin), "it is said")
-    assert "the API server refuses it: " in events(admin)[0][1]
+    server.apply(make_pod("a", uid=""), make_pod("b", uid=""))
+    eventually(lambda: len(events(admin)) == 2, "it is said to both")
+    assert all("the API server refuses it: " in text for _, text in events(admin))
     assert counted(program, "refused") == 1
     server.restore()
     eventually(lambda: cores(admin) == ["30"], "the template")
@@ -258,11 +258,13 @@ def test_unused_templates_are_swept(
     pod, now = make_pod("a"), [0.0]
     server.apply(make_template(pod))
     state, api, metrics = TemplateState(NAMES), ClaimsApi(settings.kubeconfig), Metrics()
-    writer = TemplateWriter(state, api, metrics, most=500, unused=60, clock=lambda: now[0])
-    items, _, _ = api.templates.list("")
+    writer = TemplateWriter(
+        state, api, metrics, names=NAMES, most=500, unused=60, clock=lambda: now[0]
+    )
+    ((items, _),) = api.templates.pages()
     template = read_template(items[0])
     assert template is not None
-    state.put_template(template)
+    state.put(template)
     writer.write()
     assert cores(admin) == ["30"]
     now[0] = 60.0
@@ -273,14 +275,37 @@ def test_unused_templates_are_swept(
     writer.write()
     refused = {"result": "refused"}
     assert metrics.registry.get_sample_value("gpu_turnstile_claims_writes_total", refused) == 1
+    writer.write()  # not at once again
+    assert metrics.registry.get_sample_value("gpu_turnstile_claims_writes_total", refused) == 1
     server.restore()
+    now[0] += 2
     writer.write()
     assert cores(admin) == []
+    now[0] += 2
     writer.write()  # another replica was faster
     # The UID is a condition: a template of the same name that came since stays.
     server.apply(make_template(pod))
+    now[0] += 2
     writer.write()
     assert cores(admin) == ["30"]
+    api.close()
+
+
+def test_a_namespace_with_many_templates_holds_up_no_others(
+    server: ApiServer, admin: ApiClient, settings: Settings
+) -> None:
+    state, api = TemplateState(NAMES), ClaimsApi(settings.kubeconfig)
+    writer = TemplateWriter(state, api, Metrics(), names=NAMES, most=500, unused=3600)
+    pods = [make_pod(f"p{each}", each, namespace="broken-a", uid="") for each in range(1, 31)]
+    server.apply(*pods, make_pod("a", uid=""))
+    for items, _ in api.pods.pages():
+        for pod in sorted(map(state.read_pod, items), key=str):
+            assert pod is not None
+            state.put(pod)
+    state.changed.clear()
+    writer.write()
+    assert cores(admin) == ["30"]
+    assert state.changed.is_set()  # the other one's rest follows
     api.close()
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claims.state import KnownTemplate, Plan, TemplateState, read_template
+from claims.state import Plan, TemplateState, read_template
 from contract.claims import CLAIM, SHAPE_LABEL, read_pod_claim, shape_of
 from contract.names import Names
 from tests.examples import any_json
@@ -37,7 +37,8 @@ def make_template(pod: Json, namespace: str = "team", **spec: Any) -> Json:
     claim = read_pod_claim(pod, NAMES)
     assert claim is not None
     labels = {SHAPE_LABEL: shape_of(claim.template)}
-    metadata = {"name": claim.template, "namespace": namespace, "uid": "t", "labels": labels}
+    uid = f"{namespace}-{claim.template[-4:]}"
+    metadata = {"name": claim.template, "namespace": namespace, "uid": uid, "labels": labels}
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -53,14 +54,9 @@ def state() -> TemplateState:
 
 def put(state: TemplateState, *objects: Json) -> None:
     for obj in objects:
-        if obj["kind"] == "Pod":
-            pod = state.read_pod(obj)
-            assert pod is not None
-            state.put_pod(pod)
-        else:
-            template = read_template(obj)
-            assert template is not None
-            state.put_template(template)
+        found = state.read_pod(obj) if obj["kind"] == "Pod" else read_template(obj)
+        assert found is not None
+        state.put(found)
 
 
 def plan(state: TemplateState, now: float = 0.0, most: int = 500) -> Plan:
@@ -70,16 +66,13 @@ def plan(state: TemplateState, now: float = 0.0, most: int = 500) -> Plan:
 def test_a_missing_template_is_made_once_of_the_limits_of_a_pod_that_waits(
     state: TemplateState,
 ) -> None:
-    put(state, make_pod("a"), make_pod("b"), make_pod("c", 40), with_claim(make_pod("d", 50)))
-    found = plan(state)
-    assert [key for key, _ in found.create.items()] == [
-        ("team", make_template(make_pod("a"))["metadata"]["name"]),
-        ("team", make_template(make_pod("c", 40))["metadata"]["name"]),
-    ]
-    assert [each.spec for each in found.create.values()] == [
-        make_template(make_pod("a"))["spec"],
-        make_template(make_pod("c", 40))["spec"],
-    ]
+    deleted = make_pod("e", 60, deletionTimestamp="2026-01-01T00:00:00Z")  # it gets no claim
+    waiting = make_pod("a"), make_pod("b"), make_pod("c", 40)
+    put(state, *waiting, with_claim(make_pod("d", 50)), deleted)
+    assert {key: [each.name for each in pods] for key, pods in plan(state).create.items()} == {
+        ("team", make_template(make_pod("a"))["metadata"]["name"]): ["a", "b"],
+        ("team", make_template(make_pod("c", 40))["metadata"]["name"]): ["c"],
+    }
     put(state, make_template(make_pod("a")), make_template(make_pod("c", 40)))
     assert plan(state) == Plan()
 
@@ -94,11 +87,28 @@ def test_a_pod_that_names_the_template_of_other_limits_gets_none(state: Template
 
 
 def test_a_namespace_has_a_cap(state: TemplateState) -> None:
-    put(state, make_template(make_pod("x", 10)), *(make_pod(f"p{n}", n) for n in (1, 2, 3)))
+    used = make_pod("x", 10)
+    put(state, with_claim(used), make_template(used), *(make_pod(f"p{n}", n) for n in (1, 2, 3)))
     put(state, make_pod("other", 4, namespace="quiet"))
     found = plan(state, most=2)
-    assert [each.name for each in found.create.values()] == ["p1", "other"]
+    assert [each.name for pods in found.create.values() for each in pods] == ["p1", "other"]
     assert [each.name for each in found.above_cap] == ["p2", "p3"]
+
+
+def test_unused_templates_make_room_below_the_cap_at_once(state: TemplateState) -> None:
+    used, unused, wanted = (make_pod(f"p{each}", each) for each in (1, 2, 3))
+    elsewhere = make_template(unused, "quiet")
+    put(state, with_claim(used), make_template(used), make_template(unused), elsewhere)
+    put(state, wanted, make_pod("p4", 4))
+    found = plan(state, most=2)
+    assert [each.key for each in found.sweep] == [
+        ("team", make_template(unused)["metadata"]["name"])
+    ]
+    assert (found.create, found.above_cap) == ({}, [])
+    state.drop(make_template(unused)["metadata"]["uid"])
+    found = plan(state, most=2)
+    assert [each.name for pods in found.create.values() for each in pods] == ["p3"]
+    assert [each.name for each in found.above_cap] == ["p4"]
 
 
 def test_a_template_with_another_spec_is_replaced_and_one_with_defaults_is_not(
@@ -107,15 +117,17 @@ def test_a_template_with_another_spec_is_replaced_and_one_with_defaults_is_not(
     pod = make_pod("a", memory="16000")
     template = make_template(pod)
     exactly = template["spec"]["spec"]["devices"]["requests"][0]["exactly"]
-    exactly["capacity"]["requests"]["memory"] = "16k"  # as the API server writes it
+    assert exactly["capacity"]["requests"]["memory"] == "16k"  # as the API server writes it
+    template["spec"]["metadata"] = {}  # so does it
     exactly["adminAccess"] = False
     put(state, pod, template)
     assert plan(state) == Plan()
     exactly["capacity"]["requests"]["cores"] = "100"
     put(state, template)
-    assert [each.uid for each in plan(state).replace] == ["t"]
+    key = ("team", template["metadata"]["name"])
+    assert plan(state).replace.keys() == {key}
     put(state, make_template(pod, spec={}))
-    assert [each.uid for each in plan(state).replace] == ["t"]
+    assert plan(state).replace.keys() == {key}
     # Pods that have their claim need no template.
     put(state, with_claim(pod))
     assert plan(state) == Plan()
@@ -127,17 +139,23 @@ def test_a_template_is_swept_when_no_pod_has_named_it_for_an_hour(state: Templat
     kept["metadata"]["labels"] = {}  # somebody wants to keep it
     put(state, pod, make_template(pod), make_template(pod, "quiet"), kept)
     assert plan(state, 0) == Plan()
-    state.drop_pod("uid-a")
+    state.drop("uid-a")
     assert plan(state, 10) == Plan()
     assert [each.key[0] for each in plan(state, 3600).sweep] == ["quiet"]
     # A pod that came and went between two looks counts, too.
     put(state, pod)
-    state.drop_pod("uid-a")
+    state.drop("uid-a")
     assert [each.key[0] for each in plan(state, 3610).sweep] == ["quiet"]
     assert [each.key[0] for each in plan(state, 7209).sweep] == ["quiet"]
     assert [each.key[0] for each in plan(state, 7210).sweep] == ["team", "quiet"]
-    state.drop_template(("quiet", make_template(pod)["metadata"]["name"]))
+    state.drop(make_template(pod, "quiet")["metadata"]["uid"])
     assert [each.key[0] for each in plan(state, 7210).sweep] == ["team"]
+    # Another one of that name is new: a pod needs it that is not known here yet.
+    again = make_template(pod, "team")
+    state.drop(again["metadata"]["uid"])
+    again["metadata"]["uid"] = "new"
+    put(state, again)
+    assert plan(state, 7220).sweep == []
 
 
 def test_what_is_not_ours_is_not_read(state: TemplateState) -> None:
@@ -150,19 +168,16 @@ def test_what_is_not_ours_is_not_read(state: TemplateState) -> None:
 def test_any_spec_is_compared(found: Any) -> None:
     state = TemplateState(NAMES)
     pod = make_pod("a")
-    put(state, pod)
-    key = ("team", make_template(pod)["metadata"]["name"])
-    state.put_template(KnownTemplate(key, "t", found, is_labelled=True))
-    assert [each.uid for each in plan(state).replace] == ["t"]
+    put(state, pod, make_template(pod) | {"spec": found})
+    assert len(plan(state).replace) == 1
 
 
 @given(st.text(), st.dictionaries(st.text(), st.text()))
-def test_nothing_else_that_a_pod_says_is_in_its_template(
+def test_nothing_else_that_a_pod_says_changes_its_template(
     label: str, annotations: dict[str, str]
 ) -> None:
     state = TemplateState(NAMES)
     pod = make_pod("a", labels={label: label})
     pod["metadata"]["annotations"] = {f"x/{key}": value for key, value in annotations.items()}
-    found = state.read_pod(pod)
-    assert found is not None
-    assert found.spec == make_template(make_pod("a"))["spec"]
+    put(state, pod)
+    assert len(plan(state).create) == 1

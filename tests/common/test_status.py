@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from common.errors import SettingsError
 from common.status import Page, StatusServer, paced, probe
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
@@ -83,7 +84,7 @@ def test_nothing_but_get_is_served(site: Site) -> None:
 def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match="in use"):
+        with pytest.raises(SettingsError, match=r"http-port: cannot listen on 127.0.0.1:\d+: "):
             StatusServer("127.0.0.1", port, {}, slow=[])
 
 

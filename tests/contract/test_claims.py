@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -234,6 +235,26 @@ def test_a_usual_share_has_no_selector_and_whole_cards_are_no_instances() -> Non
     assert selectors_of(ONE, NO_WISHES) == []
     (selector,) = selectors_of(WHOLE, NO_WISHES)
     assert selector == '!device.attributes["gpu.tencent.com"].uuid.startsWith("MIG-")'
+
+
+class CountedTypes(tuple[str, ...]):  # noqa: SLOT001 - it counts
+    """Parts of product names; counts how often they are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_long_wishes_are_read_as_often_for_many_containers_as_for_one() -> None:
+    """Else a pod of 10 KiB takes a second, of the webhook and of the claims program."""
+    passes = []
+    for number in (1, 32):
+        types = CountedTypes(["a100", "h100"])
+        claim_template_spec(demand_of(*[(MAIN, 30, 8)] * number), Wishes(types), NAMES)
+        passes.append(types.passes)
+    assert passes[0] == passes[1]
 
 
 @given(st.text(min_size=1, max_size=30))

@@ -10,10 +10,9 @@ from agent.__main__ import main as agent_command
 from agent.dra.devices import manifest, slices_of
 from agent.settings import AgentMode, Settings
 from claims.__main__ import cli as claims
-from claims.state import TemplateState
-from claims.writer import template_of
+from claims.writer import make_template
 from contract.claims import MODE_LABEL as MODE
-from contract.claims import driver_name
+from contract.claims import driver_name, read_pod_claim
 from contract.names import Names
 from contract.stamps import OrderStamp
 from proxy.__main__ import main as proxy_command
@@ -24,7 +23,7 @@ from tests.deploy.cel import condition_holds
 from tests.deploy.kustomize import build, build_components
 from tests.deploy.manifests import Json, containers, environment, find, pod_specs, selects
 from tests.deploy.policies import Update, denials
-from tests.deploy.policy_examples import AGENT, NAMES, OURS, SOMEBODY, merge
+from tests.deploy.policy_examples import AGENT, NAMES, OURS, SCHEDULER, SOMEBODY, merge
 from tests.deploy.soundness import variables
 from tests.deploy.test_conditions import GPU, PLAIN, PODS, reaches
 from webhook.admission.claims import Claims
@@ -275,9 +274,10 @@ def test_what_the_webhook_makes_of_a_gpu_pod_passes(claims: Claims, spec: Json) 
 
 
 def _template() -> Json:
-    found = TemplateState(NAMES).read_pod(_admitted(_pod(GPU)))
-    assert found is not None
-    return {"kind": "ResourceClaimTemplate", **json.loads(json.dumps(template_of(found)))}
+    claim = read_pod_claim(_admitted(_pod(GPU)), NAMES)
+    assert claim is not None
+    template: Json = json.loads(json.dumps(make_template(claim.template, claim.spec)))
+    return template
 
 
 _REQUEST: Json = {"name": "main", "exactly": {"deviceClassName": DRIVER}}
@@ -335,17 +335,64 @@ def test_claims_writes_only_templates_of_ours(
 )
 def test_nobody_else_makes_a_claim_on_our_class(requests: list[Json], denied: bool) -> None:
     api = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": "mine"}}
-    spec: Json = {"devices": {"requests": requests} if requests else {}}
+    spec: Json = {"devices": {"requests": requests or None}}  # as an API server has none
     claim = {**api, "kind": "ResourceClaim", "spec": spec}
     template = {**api, "kind": "ResourceClaimTemplate", "spec": {"spec": spec}}
     for obj, users in (
-        (claim, {SOMEBODY: True, CLAIMS: True, CONTROLLER: False}),
+        # A scheduler claims what limits call deviceclass.resource.kubernetes.io/gpu.tencent.com.
+        (claim, {SOMEBODY: True, SCHEDULER: True, CLAIMS: True, CONTROLLER: False}),
         (template, {SOMEBODY: True, CLAIMS: False, CONTROLLER: True}),
     ):
         for user, judged in users.items():
             found = _denied("own-claims", Update(user, {}, obj, operation="CREATE"))
             assert bool(found) == (denied and judged), user
             assert all(f"gpu.{NAMES.domain}" in each for each in found)
+
+
+_CLAIM_OF_A_POD: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "p-gpus-x", "ownerReferences": [{"kind": "Pod", "uid": "u1"}]},
+    "spec": {"devices": {"requests": [_REQUEST]}},
+    "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u1"}]},
+}
+_RESERVED, _OWNED = "serves only the pod that it was made for", "stays with the pod"
+
+
+def _reserved(*uids: str, resource: str = "pods") -> Json:
+    return {"status": {"reservedFor": [{"resource": resource, "uid": each} for each in uids]}}
+
+
+def _owned(*uids: str) -> Json:
+    return {"metadata": {"ownerReferences": [{"kind": "Pod", "uid": each} for each in uids]}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "denied"),
+    [
+        ({"status": None}, _reserved("u1"), ""),
+        ({}, {"status": None}, ""),
+        ({"status": None}, _reserved("u1", resource="podgroups"), _RESERVED),
+        ({}, _reserved("u1", "u2"), _RESERVED),
+        ({"status": {}}, _reserved("u2"), _RESERVED),
+        ({"metadata": {"ownerReferences": None}}, _reserved("u1"), ""),  # its pod still runs
+        ({"metadata": {"ownerReferences": None}, "status": None}, _reserved("u1"), _RESERVED),
+        ({}, {"metadata": {"finalizers": ["x"], "labels": {"a": "b"}}}, ""),
+        ({}, {"metadata": {"ownerReferences": None}}, ""),
+        ({}, _owned("u2"), _OWNED),
+        ({}, _owned("u1", "u2"), _OWNED),
+        ({"spec": {"devices": {"requests": [_OTHER]}}}, _reserved("u2"), ""),
+        ({"spec": {"devices": {"requests": []}}}, _owned("u2"), ""),
+    ],
+)
+def test_a_claim_with_gpus_is_used_by_its_own_pod_alone(old: Json, new: Json, denied: str) -> None:
+    """A pod may name the claim of another one; no quota would count what it gets."""
+    before = merge(_CLAIM_OF_A_POD, old)
+    before["spec"]["devices"]["requests"] = before["spec"]["devices"]["requests"] or None
+    for subresource in ("", "status"):
+        update = Update(SOMEBODY, before, merge(before, new), subresource)
+        found = _denied("claim-users", update)
+        assert any(denied in each for each in found) if denied else found == []
 
 
 # --- the agent's writes ------------------------------------------------------------------------

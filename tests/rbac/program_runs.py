@@ -160,10 +160,11 @@ def claims(folder: Path) -> Heard:
         _namespaces(server, *_TEAMS)
         api = ClaimsApi(kubeconfig)
         for team in _TEAMS:
-            _, pods, _ = api.pods.list("")
+            ((_, pods),) = api.pods.pages()
             server.apply(make_pod(f"a-{team}", (10, 1), namespace=team, uid=""))
             next(api.pods.watch(pods))
-            _, templates, _ = api.templates.list("")
+            assert api.find_pod(team, f"a-{team}")
+            ((_, templates),) = api.templates.pages()
             metadata = {"name": f"t-{team}", "namespace": team}
             kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
             api.create_template(team, {**kind, "metadata": metadata, "spec": {}})

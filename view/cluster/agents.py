@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from common.apiserver.client import Client, Json, object_path, quoted
+from common.apiserver.client import Client, Json, object_path, pages, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.collections import pages
 from view.model.usage import PREFIX, MetricSample, NodeUsage, read_usage
 
 AGENT_NAMESPACE = "gpu-turnstile-node"

@@ -6,14 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from common.apiserver.client import Client, Json, quoted
+from common.apiserver.client import Client, Json, pages, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.model.reports import Gap
 from view.model.words import clamp
-
-_PAGE = "500"
-"""Objects per page: a page is in memory as a whole, and progress is shown per page."""
 
 _QUIET_WATCH_SECONDS = "60"
 """Timeout of a watch on Events. Only the API server's watch cache sends bookmarks, and it does not
@@ -66,17 +63,6 @@ def short_reason(error: Exception) -> str:
     known = {"no response from": "no response in time", "refused by": "connection refused"}
     found = (reason for sign, reason in known.items() if sign in text)
     return next(found, clamp(text.removeprefix("API server: "), 200))
-
-
-def pages(api: Client, path: str, query: Mapping[str, str]) -> Iterator[tuple[list[Json], str]]:
-    """Yield the pages of a list: objects, and the resource version to watch from."""
-    more = ""
-    while True:
-        wanted = {**query, "limit": _PAGE, **({"continue": more} if more else {})}
-        objects, version, more = api.list(path, wanted)
-        yield objects, version
-        if not more:
-            return
 
 
 @dataclass

@@ -8,7 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
-from common.apiserver.client import Client, Json, object_path, quoted
+from common.apiserver.client import Client, Json, object_path, pages, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.claims import MODE_LABEL, driver_name, named_template
@@ -19,7 +19,7 @@ from contract.pod_annotations import read_allocations
 from contract.quantity import parse_quantity
 from placement.pods import read_gpu_pod
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
-from view.cluster.collections import FORBIDDEN, pages
+from view.cluster.collections import FORBIDDEN
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,

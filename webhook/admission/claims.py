@@ -25,6 +25,7 @@ class Claims(StrEnum):
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_ANY_NODE: Mapping[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": []}]}
 _AWAY = {"key": MODE_LABEL, "operator": "NotIn", "values": ["dra"]}
 
 
@@ -49,8 +50,9 @@ def keep_away(spec: Mapping[str, Any]) -> tuple[Operation, ...]:
     dropped = _changes(spec, [], {}) if _by_our_templates(spec) else ()
     affinity = _mapping(spec.get("affinity"))
     of_nodes = _mapping(affinity.get("nodeAffinity"))
-    required = _mapping(of_nodes.get(_REQUIRED))
-    before = required.get("nodeSelectorTerms") or [{"matchExpressions": []}]
+    found = of_nodes.get(_REQUIRED)
+    required = _ANY_NODE if found is None else _mapping(found)
+    before = required.get("nodeSelectorTerms")
     if not isinstance(before, list):
         return tuple(dropped)  # the API server denies it
     terms = [_with_away(each) for each in before]

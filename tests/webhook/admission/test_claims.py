@@ -1,5 +1,6 @@
 """Claims of GPU pods: what the webhook adds, drops, denies and warns of with ``--claims on``."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -7,8 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.claims import CLAIM, MODE_LABEL, named_template, read_pod_claim, template_name
+from contract.claims import (
+    CLAIM,
+    MODE_LABEL,
+    PodClaim,
+    has_shape,
+    named_template,
+    read_pod_claim,
+    template_name,
+)
+from contract.demand import PodDemand
 from contract.names import Names
+from contract.quantity import parse_quantity
+from contract.requests import read_pod_demand
+from simulator.api.resources import PODS
+from simulator.api.validation import decoded, prepared
 from tests.examples import any_json, share
 from tests.webhook.admission.building import Json, applied, decide, no_stamp, review_of
 from tests.webhook.admission.dialects.translating import ACCEPT
@@ -146,8 +160,8 @@ def test_a_pod_without_gpus_loses_claims_by_our_templates_only() -> None:
 LIMITS = st.fixed_dictionaries(
     {},
     optional={
-        NAMES.core: st.sampled_from(["30", "60", "100", "200", "0", "3200", "150"]),
-        NAMES.memory: st.sampled_from(["8", "1k", "9"]),
+        NAMES.core: st.sampled_from(["30", 60, "100.0", "200", "0", "3200", "150"]),
+        NAMES.memory: st.sampled_from(["8", "1k", "9", 2000, "1e4"]),
         "nvidia.com/gpu": st.sampled_from(["1", "2"]),
         "nvidia.com/gpumem": st.just("4000"),
         "aliyun.com/gpu-mem": st.just("4"),
@@ -190,6 +204,21 @@ def pods(draw: st.DrawFn) -> Json:
     return made
 
 
+def assert_sums(claim: PodClaim, demand: PodDemand) -> None:
+    """Assert that each container's request has what its limits say."""
+    requests = {each["name"]: each["exactly"] for each in claim.spec["spec"]["devices"]["requests"]}
+    for each in demand.containers:
+        exactly = requests[claim.requests[each.name]]
+        amounts = exactly["capacity"]["requests"]
+        cores, memory = (parse_quantity(amounts.get(name, 0)) for name in ("cores", "memory"))
+        assert cores is not None
+        assert memory is not None
+        cards = exactly["count"]
+        assert cards * cores == each.demand.cores
+        # Whole cards: all have as much as the one that gets most.
+        assert 0 <= cards * memory - each.demand.memory < (1 if each.demand.is_share else cards)
+
+
 @given(pods(), st.sampled_from([ON, replace(ACCEPT, claims=Claims.ON)]), st.booleans())
 @settings(max_examples=share(100) * 2)
 def test_the_stored_pod_names_the_template_of_its_own_limits(
@@ -200,9 +229,12 @@ def test_the_stored_pod_names_the_template_of_its_own_limits(
     decision = decide(given, options)
     if decision.errors:
         return
-    stored = applied(given, decision)
+    stored = prepared(PODS, decoded(PODS, applied(given, decision)))
     claim = read_pod_claim(stored, NAMES)
     assert named_template(stored) == ("" if claim is None else claim.template)
+    if claim is not None:
+        assert has_shape(claim.template, json.loads(json.dumps(claim.spec)))
+        assert_sums(claim, read_pod_demand(stored, NAMES)[0])
     used = {}
     for each in [*stored["spec"]["initContainers"], *stored["spec"]["containers"]]:
         for entry in each["resources"].get("claims", []):
@@ -297,9 +329,14 @@ def _required(*terms: Json) -> Json:
         (None, [{"matchExpressions": [_NOT_IN]}]),
         ({"nodeAffinity": None}, [{"matchExpressions": [_NOT_IN]}]),
         (
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
+            [{"matchExpressions": [_NOT_IN]}],
+        ),
+        (
             {"nodeAffinity": _required({"matchExpressions": [_ZONE]}, _NAMED)},
             [{"matchExpressions": [_ZONE, _NOT_IN]}, {**_NAMED, "matchExpressions": [_NOT_IN]}],
         ),
+        ({"nodeAffinity": _required()}, []),  # the API server denies it
         # A term without any requirement matches no node, and must not begin to match some.
         (
             {"nodeAffinity": _required({}, {"matchExpressions": [_NOT_IN]})},

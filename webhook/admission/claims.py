@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from contract.claims import CLAIM, MODE_LABEL, PodClaim, is_template_name
-from contract.demand import PodDemand
+from contract.claims import CLAIM, MODE_LABEL, PodClaim, is_template_name, request_names
+from contract.demand import ContainerKind, PodDemand
 from contract.requests import walk_containers
 from webhook.admission.decision import Operation, short
 from webhook.admission.patches import remove_value, set_value
@@ -100,7 +100,13 @@ def about_claims(spec: Mapping[str, Any], demand: PodDemand) -> Iterator[str]:
     is_high = priority > 0 if isinstance(priority, int) else named
     if is_high and spec.get("preemptionPolicy") != "Never":
         yield "its priority does not preempt: no pod gives up its card for another pod's claim"
-    requests = {each.name for each in demand.containers}
+    requests = request_names(demand)
+    for each in demand.containers:
+        if each.kind is ContainerKind.INIT and requests[each.name] == each.name:
+            yield (
+                f"init container {short(each.name)}: its claim holds cards as long as the pod "
+                "lives, more than quotas count: request the same as a later container"
+            )
     for _, _, container in walk_containers(spec):
         name = container.get("name")
         if isinstance(name, str) and name not in requests and CLAIM in _claims_of(container):

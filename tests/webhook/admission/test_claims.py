@@ -303,6 +303,15 @@ def test_a_priority_that_will_not_preempt_is_warned_of(
     )
 
 
+def test_an_init_container_that_holds_more_than_quotas_count_is_warned_of() -> None:
+    given = pod(container("a"))
+    own, shared = container("own", {NAMES.core: "40", NAMES.memory: "8"}), container("shared")
+    sidecar = container("sidecar", {NAMES.core: "50", NAMES.memory: "8"}, restartPolicy="Always")
+    given["spec"]["initContainers"] = [own, shared, sidecar]
+    (warning,) = decide(given, ON).warnings
+    assert warning.startswith("init container own: its claim holds cards as long as the pod lives")
+
+
 def test_a_workload_is_told_of_a_claim_that_its_pods_lose() -> None:
     template = pod(container("a", {}), claims=[{"name": "x", "resourceClaimTemplateName": OURS}])
     workload = {"metadata": {}, "spec": {"template": template}}

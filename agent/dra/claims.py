@@ -200,6 +200,17 @@ def served_by_plugin(info: PodInfo) -> ClaimAllocation | None:
     return ClaimAllocation(ClaimRef(*info.id), info.id, shares) if shares else None
 
 
+def has_room(
+    claim: ClaimAllocation, others: Iterable[ClaimAllocation], sizes: Mapping[str, Amounts]
+) -> bool:
+    """Return whether a claim and all others fit on its cards (:func:`check_room`)."""
+    try:
+        check_room(claim, others, sizes)
+    except ClaimError:
+        return False
+    return True
+
+
 def allocations_by(claims: Iterable[ClaimAllocation], info: PodInfo) -> dict[str, Allocation]:
     """Return the allocation of each of a pod's containers that its claims serve."""
     requests = request_names(info.demand)

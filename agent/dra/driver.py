@@ -24,6 +24,7 @@ from agent.dra.claims import (
     check_pod,
     check_room,
     device_name,
+    has_room,
     read_claim,
     served_by_plugin,
 )
@@ -58,6 +59,7 @@ class ClaimDriver:
         unhealthy: returns the fault of a card by UUID, empty without one.
         on_prepared: called for each prepared claim.
         on_refusal: called for each refused claim whose pod is known, with the reason.
+        ending: seconds that a claim waits for others that have ended.
     """
 
     table: DeviceTable
@@ -72,13 +74,14 @@ class ClaimDriver:
     unhealthy: Callable[[str], str]
     on_prepared: Callable[[], None] = lambda: None
     on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None
+    ending: float = 20.0
 
     def __post_init__(self) -> None:
         """Read the claims of an earlier agent."""
         cards = self.table.inventory.cards
         self._cards = {device_name(card): card for card in cards}
         self._sizes = {card.uuid: card.size(self.table.block) for card in cards}
-        self._lock = threading.Lock()  # held while files are made or removed
+        self._lock = threading.Condition()  # held while files are made or removed
         self._held: Mapping[str, ClaimAllocation] = self.specs.load()
         # Claims of an earlier agent that were not looked for in the API yet.
         self._unconfirmed = [each.ref for each in self._held.values()]
@@ -109,6 +112,7 @@ class ClaimDriver:
             found = self._find_pod(claim.pod.uid) or self.pods.fetch(*claim.pod.key)
             info = check_pod(claim, found)
             with self._lock:
+                self._lock.wait_for(lambda: not self._waits(claim), self.ending)
                 if not is_wanted():
                     raise Unavailable(f"{ref}: the call was cancelled")
                 devices = self._prepare(claim, info)
@@ -132,6 +136,7 @@ class ClaimDriver:
             self.specs.remove(ref)
             self._released |= ref.uid in self._held
             self._held = {uid: each for uid, each in self._held.items() if uid != ref.uid}
+            self._lock.notify_all()
         log.info("claim forgotten", extra={"claim": str(ref)})
 
     def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
@@ -144,8 +149,7 @@ class ClaimDriver:
                         f"{claim.ref}: card {card} is unhealthy ({fault}), and gets no new "
                         "container: delete the pod, so that another card is chosen"
                     )
-            others = (each for each in self._holders() if each.ref.uid != uid)
-            check_room(claim, others, self._sizes)
+            check_room(claim, self._others(claim), self._sizes)
         edits = {
             request: self._edits(claim, request, shares, info)
             for request, shares in claim.by_request.items()
@@ -159,6 +163,21 @@ class ClaimDriver:
             for request, shares in claim.by_request.items()
             for at, share in enumerate(shares)
         }
+
+    def _waits(self, claim: ClaimAllocation) -> bool:
+        """Return whether a claim has room once those are unprepared that have ended.
+
+        The claim of a pod that was deleted by force is gone before its containers. A refusal would
+        cost up to 90 s.
+        """
+        if self._held.get(claim.ref.uid) == claim:
+            return False
+        current = {each["metadata"]["uid"] for each in self.claims.objects.values()}
+        others = self._others(claim)
+        left = [
+            each for each in others if each.ref.uid in current or each.ref.uid not in self._held
+        ]
+        return has_room(claim, left, self._sizes) and not has_room(claim, others, self._sizes)
 
     def _edits(
         self, claim: ClaimAllocation, request: str, shares: Sequence[ClaimShare], info: PodInfo
@@ -240,6 +259,9 @@ class ClaimDriver:
         claimed = self.claimed_pods()
         others = (served_by_plugin(each) for each in self.pods.pods() if each.id.uid not in claimed)
         return [*self._held.values(), *(each for each in others if each is not None)]
+
+    def _others(self, claim: ClaimAllocation) -> list[ClaimAllocation]:
+        return [each for each in self._holders() if each.ref.uid != claim.ref.uid]
 
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
         """Return the entitlement of a running container; ``None`` if it holds nothing here."""

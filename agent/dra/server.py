@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 SERVICES = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """The services by the names under which a plugin lists them (``supported_versions``)."""
 
-_THREADS = 16
+_THREADS = 128
+"""Calls that wait for the end of other claims must not hold up ``NodeUnprepareResources``."""
 _STOP_SECONDS = 1.0
 _CHECK_SECONDS = 2.0
 _BACKOFF_SECONDS = 0.1, 10.0

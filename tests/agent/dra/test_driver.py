@@ -67,13 +67,16 @@ class FakeNode:
         )
         claim["metadata"]["uid"] = f"uid-{name}"
         self.claims[claim["metadata"]["name"]] = claim
+        self.cache.list()
         return ClaimRef("default", claim["metadata"]["name"], f"uid-{name}")
 
     def delete(self, ref: ClaimRef) -> None:
         self.claims.pop(ref.name, None)
+        self.cache.list()
 
     def deallocate(self, ref: ClaimRef) -> None:
         self.claims.get(ref.name, {})["status"] = {}
+        self.cache.list()
 
     def pods(self) -> list[PodInfo]:
         return self.infos
@@ -94,7 +97,12 @@ class FakeNode:
         self.written[info.id.name] = allocations
 
     def driver(
-        self, folder: Path, mode: Injection = Injection.NODES, table: DeviceTable = TABLE
+        self,
+        folder: Path,
+        mode: Injection = Injection.NODES,
+        table: DeviceTable = TABLE,
+        *,
+        ending: float = 0.0,
     ) -> ClaimDriver:
         """A driver that has just been started."""
 
@@ -121,6 +129,7 @@ class FakeNode:
             ),
             writer=self,
             unhealthy=lambda card: self.unhealthy.get(card, ""),
+            ending=ending,
         )
 
 
@@ -330,6 +339,7 @@ def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing() -> None:
     with short_dir() as folder:
         node = FakeNode()
         ref = node.add("a", "gpu-0", 30, 4)
+        node.cache.objects = {}  # the watch is late
         driver = node.driver(folder)
         prepare = driver.prepare
 
@@ -426,6 +436,21 @@ def test_calls_at_the_same_time_are_checked_one_after_the_other() -> None:
         refused = [each for each in calls if each.exception() is not None]
         assert len(refused) == 5
         assert driver.free(Resource.CORE)["GPU-0"] == 10
+
+
+def test_a_claim_waits_for_the_end_of_a_pod_that_was_deleted_by_force() -> None:
+    with short_dir() as folder, ThreadPoolExecutor(1) as pool:
+        node = FakeNode()
+        ended = node.add("ended", "gpu-0", 60, 4)
+        driver = node.driver(folder, ending=DEADLINE_S)
+        driver.prepare(ended)
+        node.delete(ended)  # the scheduler gives its card away; the kubelet still stops it
+        waits = pool.submit(driver.prepare, node.add("next", "gpu-0", 60, 4))
+        with pytest.raises(ClaimError, match="60 of 100 are held by default/next-gpus"):
+            node.add("twice", "gpu-0", 60, 4)
+            driver.unprepare(ended)
+            waits.result(DEADLINE_S)
+            driver.prepare(ClaimRef("default", "twice-gpus", "uid-twice"))
 
 
 def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() -> None:

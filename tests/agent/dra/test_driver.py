@@ -67,16 +67,13 @@ class FakeNode:
         )
         claim["metadata"]["uid"] = f"uid-{name}"
         self.claims[claim["metadata"]["name"]] = claim
-        self.cache.list()
         return ClaimRef("default", claim["metadata"]["name"], f"uid-{name}")
 
     def delete(self, ref: ClaimRef) -> None:
         self.claims.pop(ref.name, None)
-        self.cache.list()
 
     def deallocate(self, ref: ClaimRef) -> None:
         self.claims.get(ref.name, {})["status"] = {}
-        self.cache.list()
 
     def pods(self) -> list[PodInfo]:
         return self.infos
@@ -339,7 +336,6 @@ def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing() -> None:
     with short_dir() as folder:
         node = FakeNode()
         ref = node.add("a", "gpu-0", 30, 4)
-        node.cache.objects = {}  # the watch is late
         driver = node.driver(folder)
         prepare = driver.prepare
 
@@ -445,12 +441,13 @@ def test_a_claim_waits_for_the_end_of_a_pod_that_was_deleted_by_force() -> None:
         driver = node.driver(folder, ending=DEADLINE_S)
         driver.prepare(ended)
         node.delete(ended)  # the scheduler gives its card away; the kubelet still stops it
-        waits = pool.submit(driver.prepare, node.add("next", "gpu-0", 60, 4))
+        following, twice = node.add("next", "gpu-0", 60, 4), node.add("twice", "gpu-0", 60, 4)
+        node.cache.list()
+        waits = pool.submit(driver.prepare, following)
+        driver.unprepare(ended)
+        waits.result(DEADLINE_S)
         with pytest.raises(ClaimError, match="60 of 100 are held by default/next-gpus"):
-            node.add("twice", "gpu-0", 60, 4)
-            driver.unprepare(ended)
-            waits.result(DEADLINE_S)
-            driver.prepare(ClaimRef("default", "twice-gpus", "uid-twice"))
+            driver.prepare(twice)
 
 
 def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() -> None:

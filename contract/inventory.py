@@ -21,7 +21,7 @@ from contract.text import is_text, is_whole, read_json
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """A card's health, in the words of the device plugin API."""
 
-_MOST_CARDS = 128
+MOST_CARDS = 128
 """More than any machine has; computations over their links grow with the square."""
 
 # A device ID has at most 63 characters (device plugin API): the UUID, "::" and a slot number of up
@@ -232,8 +232,8 @@ def decode_inventory(text: str) -> PublishedInventory:
     """
     entry = _mapping(read_json(text, "gpu-cards"), ("memoryBlock", "cards", "links"), "gpu-cards")
     listed = _items(entry, "cards")
-    if len(listed) > _MOST_CARDS:
-        raise InvalidRecord(f"gpu-cards.cards: must be at most {_MOST_CARDS} cards")
+    if len(listed) > MOST_CARDS:
+        raise InvalidRecord(f"gpu-cards.cards: must be at most {MOST_CARDS} cards")
     block = _whole(entry, "memoryBlock", "gpu-cards")
     cards = [_card(each, path) for path, each in listed]
     return PublishedInventory(

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from contract.names import Names
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import NodeSnapshot
-from placement.cluster.nodes import parse_node
+from placement.cluster.nodes import parse_node, parse_template
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from scheduler.score import score
@@ -158,7 +158,7 @@ class Decisions:
 
     def _decide_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
         """Decide about a node object; known pods count if it has the cards that are known."""
-        node = parse_node(obj, self._names)
+        node = parse_template(obj, self._names) or parse_node(obj, self._names)
         allocations = self._state.allocations(node.name)
         if allocations is None or node.cards != allocations.node.cards:
             return self.decide_node(pod.pod_class, NodeSnapshot(node, node.sizes))

@@ -10,13 +10,21 @@ from sys import intern
 from typing import Any
 
 from contract.cordon import read_cordon
+from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
-from contract.inventory import Amounts, Card, Inventory, Link, decode_inventory
+from contract.inventory import MOST_CARDS, Amounts, Card, Inventory, Link, decode_inventory
 from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, is_for_shares
 from placement.topology import Links
+
+TEMPLATE = "cluster-autoscaler.kubernetes.io/template-node"
+"""Label, ``true``, of nodes that exist only in Cluster Autoscaler, from 1.36 on.
+
+They are copies of a node of their group, or made from the settings of the group, which can have
+labels and resources but no annotations.
+"""
 
 _KIND = re.compile(r"NV[1-9][0-9]{0,3}|PIX|PXB|PHB|NODE|SYS", re.ASCII)
 
@@ -118,6 +126,42 @@ def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None)
         disconnected = _is_disconnected(obj, names)
         node = _with_inventory(name, text, cordoned, disconnected=disconnected)
     return before if before is not None and before == node else node
+
+
+def parse_template(obj: Mapping[str, Any], names: Names) -> Node | None:
+    """Read a node of Cluster Autoscaler's that does not exist yet; ``None`` if it is another one.
+
+    All its cards are healthy, nobody has cordoned them, and their UUIDs are not known. Without
+    ``gpu-cards``, they are equal parts of its allocatable, of the model in its label.
+    """
+    labels = obj["metadata"].get("labels")
+    if not isinstance(labels, Mapping) or labels.get(TEMPLATE) != "true":
+        return None
+    node = parse_node(obj, names)
+    if node.problem is Problem.NO_INVENTORY:
+        return _with_equal_cards(node.name, obj, str(labels.get(names.gpu_model, "")), names)
+    if node.cards:
+        cards = tuple(map(_unused, node.cards))
+        return replace(node.with_cards(cards), problem=Problem.NONE)
+    return node
+
+
+def _unused(card: Card) -> Card:
+    """Return the card of a new node in the place of this one; no pod can name its UUID."""
+    return replace(card, uuid="MIG-" * card.is_instance, unhealthy="", cordoned=False)
+
+
+def _with_equal_cards(name: str, obj: Mapping[str, Any], model: str, names: Names) -> Node:
+    allocatable = (obj.get("status") or {}).get("allocatable") or {}
+    cores = parse_quantity(allocatable.get(names.core, "0")) or 0
+    memory = parse_quantity(allocatable.get(names.memory, "0")) or 0
+    count = min(cores // CORES_PER_CARD, MOST_CARDS)
+    if count < 1:
+        return Node(name)
+    cards = tuple(Card("", index, model, 0) for index in range(count))
+    sizes = [Amounts(CORES_PER_CARD, memory // count)] * count
+    links = _links(tuple((index, None) for index in range(count)), ())
+    return Node(name, cards, _card_set(cards, sizes, links), Problem.NONE)
 
 
 def _is_disconnected(obj: Mapping[str, Any], names: Names) -> bool:

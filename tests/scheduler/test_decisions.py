@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.cluster.holdings import NodeSnapshot
+from placement.cluster.nodes import TEMPLATE
 from placement.pods import PodClass
 from placement.scoring import Policy
 from scheduler import decisions as module
@@ -116,6 +117,26 @@ def test_whole_nodes_are_decided_by_their_own_content(state: State, decisions: D
     assert found.failed == {"n1": FULL}
     assert list(found.unresolvable) == ["n4"]
     assert decisions.scores(POD, names, nodes) == [0, 3, 2, 0]
+
+
+def test_a_node_that_an_autoscaler_would_add_is_decided_card_by_card(
+    state: State, decisions: Decisions
+) -> None:
+    """Copies of a node have its annotations, nodes from a group's settings have only resources."""
+    fill(state, "n1")
+    copied = make_node("n1", 1, unhealthy=[0])
+    made = bare_node("group")
+    made["status"] = {"allocatable": {NAMES.core: "800", NAMES.memory: "2548"}}
+    for name, node in (("copied", copied), ("made", made)):
+        node["metadata"] |= {"name": name, "labels": {TEMPLATE: "true"}}
+    nodes = [make_node("n1", 1), copied, made]
+    names = ["n1", "copied", "made"]
+    assert decisions.filter(POD, names, nodes).fitting == ("copied", "made")
+    large = decisions.filter(a_pod("new", (60, 319)), names, nodes)
+    assert (large.fitting, len(large.unresolvable)) == ((), 3)
+    pair = decisions.filter(a_pod("new", (200, 0)), names, nodes)
+    assert pair.fitting == ("made",)
+    assert state.counts == (3, 1)
 
 
 @patient

@@ -1,12 +1,13 @@
 """Nodes as the scheduler reads them: cards, and in words why there are none."""
 
 import json
+from typing import Any
 
 import pytest
 
-from contract.inventory import NOTHING, Amounts
+from contract.inventory import MOST_CARDS, NOTHING, Amounts
 from contract.wishes import NO_WISHES
-from placement.cluster.nodes import Problem, parse_node
+from placement.cluster.nodes import TEMPLATE, Problem, parse_node, parse_template
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
@@ -94,3 +95,70 @@ def test_a_disconnected_agent_is_detected_by_the_nodes_allocatable(
 
 def test_cards_that_are_all_unhealthy_do_not_mean_that_the_agent_is_disconnected() -> None:
     assert a_node("n1", unhealthy=[0, 1], allocatable="0").problem is Problem.NONE
+
+
+def _template(node: dict[str, Any], **labels: str) -> dict[str, Any]:
+    node["metadata"]["labels"] = {TEMPLATE: "true", **labels}
+    return node
+
+
+def _settings(cores: object, memory: object = "2548") -> dict[str, Any]:
+    """A node as an autoscaler makes it from the settings of a group without nodes."""
+    node = bare_node("group")
+    node["status"] = {"allocatable": {NAMES.core: cores, NAMES.memory: memory}}
+    return node
+
+
+def test_a_new_node_has_none_of_the_troubles_of_the_node_that_it_is_copied_from() -> None:
+    copied = make_node("n1", 3, blocks=[32, 16, 8], unhealthy=[0], cordoned=[1], allocatable="0")
+    assert parse_template(copied, NAMES) is None
+    node = parse_template(_template(copied), NAMES)
+    assert node is not None
+    assert (node.card_set.available, node.sizes) == ((0, 1, 2), ((100, 32), (100, 16), (100, 8)))
+    assert not node.problem
+    named = a_pod("a", (60, 4), annotations={NAMES.use_gpu_uuid: "GPU-n1-0"}).wishes
+    assert {*node.card_set_for(named).excluded} == {"use-gpu-uuid"}
+
+
+def test_instances_of_a_new_node_are_still_instances() -> None:
+    copied = bare_node("n1", _cards(uuid="MIG-1", index=1007, model="NVIDIA A100 MIG 1g.5gb"))
+    node = parse_template(_template(copied), NAMES)
+    assert node is not None
+    assert [card.is_instance for card in node.cards] == [False, True]
+
+
+def test_a_group_without_nodes_has_equal_cards_by_its_resources_and_label() -> None:
+    settings = _template(_settings("800"), **{NAMES.gpu_model: "NVIDIA-A100-SXM4-80GB"})
+    node = parse_template(settings, NAMES)
+    assert node is not None
+    assert (node.sizes, node.problem) == (((100, 318),) * 8, Problem.NONE)
+    wished = a_pod("a", (60, 4), annotations={NAMES.use_gpu_type: "h100"}).wishes
+    assert {*node.card_set_for(wished).excluded} == {"use-gpu-type"}
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "cards"),
+    [
+        ("99", "300", 0),
+        ("0", "300", 0),
+        ("-100", "300", 0),
+        ("many", "300", 0),
+        (None, None, 0),
+        ("199", "300", 1),
+        ("1k", "1e3", 10),
+        ("9e18", "9e18", MOST_CARDS),
+    ],
+)
+def test_a_group_has_as_many_cards_as_whole_hundreds_of_cores(
+    cores: object, memory: object, cards: int
+) -> None:
+    node = parse_template(_template(_settings(cores, memory)), NAMES)
+    assert node is not None
+    assert len(node.cards) == cards
+    assert (node.problem is Problem.NO_INVENTORY) == (not cards)
+
+
+def test_an_inventory_that_cannot_be_read_is_not_replaced_by_resources() -> None:
+    node = parse_template(_template({**_settings("800"), **bare_node("n1", "{}")}), NAMES)
+    assert node is not None
+    assert node.problem is Problem.UNREADABLE

@@ -1,11 +1,13 @@
 """A node that gives cards by claims: who holds what is what the scheduler allocated."""
 
+import itertools
 import json
 import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
@@ -68,8 +70,9 @@ class ClaimGround(Ground):
         }
 
     def listed(self) -> dict[tuple[str, str], dict[Resource, frozenset[str]]]:
-        """Make device IDs of what the scheduler allocated: (pod, container) -> IDs."""
+        """Make device IDs of what the scheduler allocated, numbered one after the other."""
         cards, pods = self.devices(), self.cluster.pods()
+        numbers: defaultdict[tuple[str, str], Iterator[int]] = defaultdict(itertools.count)
         claimed: dict[str, dict[str, list[Json]]] = {}
         for claim in self.claims():
             (owner,) = claim["metadata"]["ownerReferences"]
@@ -87,8 +90,8 @@ class ClaimGround(Ground):
                 request = request_names(demand)[container.name]
                 if container.kind is not ContainerKind.INIT:  # it may share a later one's request
                     held[pod, container.name] = {
-                        Resource.CORE: _ids(requests[request], "cores", cards),
-                        Resource.MEMORY: _ids(requests[request], "memory", cards)
+                        Resource.CORE: _ids(requests[request], "cores", cards, numbers),
+                        Resource.MEMORY: _ids(requests[request], "memory", cards, numbers)
                         if container.demand.memory
                         else frozenset(),
                     }
@@ -98,16 +101,26 @@ class ClaimGround(Ground):
         """Return the container whose limits a container finds: that of its request."""
         return request_names(read_pod_demand(pod, self.names)[0])[container]
 
+    def clear(self) -> None:
+        """Delete all pods: with a grace period of 0 they go before the kubelet has ended them."""
+        super().clear()
+        wait("the end of all claims on the node", lambda: not self.prepared(), within=120)
+
     def prepared(self) -> list[Path]:
         """Return the CDI specs of claims."""
         return sorted(Path("/var/run/cdi").glob("gpu-turnstile-claim-*"))
 
 
-def _ids(results: list[Json], capacity: str, cards: dict[str, str]) -> frozenset[str]:
+def _ids(
+    results: Iterable[Json],
+    capacity: str,
+    cards: Mapping[str, str],
+    numbers: Mapping[tuple[str, str], Iterator[int]],
+) -> frozenset[str]:
     return frozenset(
-        f"{cards[each['device']]}::{each['shareID']}/{number}"
+        f"{cards[each['device']]}::{next(numbers[each['device'], capacity])}"
         for each in results
-        for number in range(int(each["consumedCapacity"][capacity]))
+        for _ in range(int(each["consumedCapacity"][capacity]))
     )
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from agent.allocator.grants import ContainerEdits, Grant
 from agent.allocator.slots import DeviceTable
-from agent.dra.claim_cache import ClaimCache
 from agent.dra.claims import ClaimRef, is_allocated
 from agent.dra.driver import ClaimDriver
 from agent.dra.server import DriverServer
@@ -25,6 +24,7 @@ from agent.errors import ClaimError, Unavailable
 from agent.injection.inject import Injection, inject
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
+from agent.kubernetes_api.watched_objects import WatchedObjects
 from common.kubelet_api import dra_pb2 as pb
 from common.kubelet_api import dra_pb2_grpc as rpc
 from contract.allocation import Allocation, Evidence
@@ -57,7 +57,12 @@ class FakeNode:
         self.claims: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
         self.unhealthy: dict[str, str] = {}
-        self.cache = ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE))
+        self.cache = WatchedObjects(
+            "ResourceClaim",
+            lambda: ([], "1"),
+            lambda _version: iter(()),
+            keeps=lambda each: is_allocated(each, DRIVER, NODE),
+        )
         self.cache.synced.set()
 
     def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
@@ -80,12 +85,6 @@ class FakeNode:
 
     def fetch(self, namespace: str, name: str) -> PodInfo | None:
         return None
-
-    def list_claims(self) -> tuple[list[Any], str]:
-        return list(self.claims.values()), "1"
-
-    def watch_claims(self, resource_version: str) -> Iterator[tuple[str, Any]]:
-        raise NotImplementedError
 
     def get_claim(self, namespace: str, name: str) -> Any:
         return self.claims.get(name)
@@ -110,6 +109,7 @@ class FakeNode:
             driver=DRIVER,
             pool=NODE,
             claims=self.cache,
+            api=cast(Api, self),
             pods=cast(PodCache, self),
             specs=ClaimSpecs(folder / "cdi", DRIVER),
             inject=edits,

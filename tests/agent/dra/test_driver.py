@@ -1,5 +1,6 @@
 """The driver's memory: sums, idempotence, restarts, and an end at every step."""
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -474,6 +475,22 @@ def test_a_pod_gets_no_second_claim_for_the_same_container() -> None:
             match='claim default/more: request "c0": claim default/a-gpus serves this container',
         ):
             driver.prepare(ClaimRef("default", "more", "uid-more"))
+        assert driver.prepare(ref)
+
+
+def test_the_api_server_is_asked_for_claims_only_that_the_watch_does_not_show(
+    tmp_path: Path,
+) -> None:
+    node = FakeNode()
+    old, ref = node.add("a", "gpu-0", 30, 4), node.add("b", "gpu-0", 30, 4)
+    for each in (old, ref):
+        node.cache.apply("ADDED", node.claims[each.name])
+    driver = node.driver(tmp_path)
+    node.claims[old.name] = json.loads(json.dumps(node.claims[old.name]))
+    node.claims[old.name]["metadata"]["uid"] = "uid-new"
+    assert driver.prepare(old._replace(uid="uid-new"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "get_claim", raising(Unavailable("no response")))
         assert driver.prepare(ref)
 
 

@@ -36,7 +36,7 @@ STATIC = (
 )
 NOT_CREATED_WITH_ONE = (
     "it has no claim, and all nodes with cards serve only pods with one: delete it, so that it is "
-    "created again with a claim"
+    "created again with a claim (webhook --claims on)"
 )
 STILL_KNOWN = (
     "The kubelet still knows the device plugin, which it forgets about five minutes after the "

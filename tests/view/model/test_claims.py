@@ -221,7 +221,7 @@ def test_a_pending_pod_without_a_claim_learns_that_all_nodes_want_one() -> None:
     found = explained(scenes.waiting("a", (30, 4)))
     assert found.summary == (
         "is pending: it has no claim, and all nodes with cards serve only pods with one: delete "
-        "it, so that it is created again with a claim"
+        "it, so that it is created again with a claim (webhook --claims on)"
     )
     assert [each.reason for each in found.nodes] == ["the node serves only pods with a claim"]
     assert (found.changes, found.no_change) == ((), "")

@@ -32,6 +32,7 @@ from view.model.words import name_some
 
 POLICIES = (
     "gpu-turnstile-agent-slices",
+    "gpu-turnstile-claim-users",
     CLAIMED_PODS,
     "gpu-turnstile-claims-templates",
     "gpu-turnstile-own-claims",

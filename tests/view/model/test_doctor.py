@@ -932,12 +932,27 @@ def test_a_kubelet_that_still_knows_the_device_plugin_is_the_cause_of_its_refusa
     assert found.run.endswith("# docs/operate.md#the-node-offers-nothing")
 
 
-def test_a_slice_that_stays_on_a_node_with_a_device_plugin_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "level", "until"),
+    [
+        (60, "error", ""),
+        (
+            59,
+            "warning",
+            ", until the kubelet deletes them, 30 s after the agent for claims has left",
+        ),
+    ],
+)
+def test_a_slice_that_stays_on_a_node_with_a_device_plugin_is_an_error(
+    seconds: int, level: str, until: str
+) -> None:
     """Both would give out the same cards."""
+    agent_pod = pod("agent", "b", node="n2", since=NOW - timedelta(seconds=seconds))
     changed = {**BY_CLAIMS, "nodes": [*LABELLED, node("n2")]}
-    found = wrong(**{**changed, "slices": [slice_of(), slice_of("n2")]})
-    text = "it has ResourceSlices and not the label: pods with a claim are bound to it"
-    assert f"resource-slices error: {text}" in found
+    programs = [*HEALTHY_PROGRAMS, *CLAIMS_PODS, agent_pod]
+    found = wrong(**{**changed, "programs": programs, "slices": [slice_of(), slice_of("n2")]})
+    text = f"it has ResourceSlices and not the label: pods with a claim are bound to it{until}"
+    assert f"resource-slices {level}: {text}" in found
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(59, "unknown"), (60, "error")])

@@ -294,8 +294,8 @@ def _find_unwritten(facts: Facts, node: str) -> tuple[Level, str]:
     return (
         Level.ERROR,
         (
-            "the agent cannot write its cards' counts to the node, so GPU pods are refused or wait: "
-            "the kubelet still knows the device plugin, or the API server refuses the change"
+            "the agent cannot write its cards' counts to the node, so GPU pods are refused or "
+            "wait: the kubelet still knows the device plugin, or the API server refuses the change"
         ),
     )
 

@@ -227,6 +227,17 @@ def test_a_pending_pod_without_a_claim_learns_that_all_nodes_want_one() -> None:
     assert (found.changes, found.no_change) == ((), "")
 
 
+def test_a_pending_pod_with_a_claim_learns_that_no_node_serves_claims() -> None:
+    pod = claimed(scenes.waiting("a", (30, 4)), "a-gpus")
+    found = explained(pod, nodes=[make_node("n1", 1)])
+    assert found.summary == (
+        "is pending: it has a claim, and no node serves claims (label gpu-turnstile.io/mode=dra): "
+        "if the webhook's --claims is no longer on, delete it, so that it is created again without "
+        "a claim"
+    )
+    assert [each.reason for each in found.nodes] == ["the node serves no claims"]
+
+
 def test_each_pod_is_shown_only_the_nodes_of_its_kind_as_fitting() -> None:
     nodes = [dra_node("n1"), make_node("n2", 1)]
     pods = [claimed(scenes.waiting("a", (30, 4)), "a-gpus"), scenes.waiting("b", (30, 4))]

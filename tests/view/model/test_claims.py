@@ -196,6 +196,17 @@ def test_a_pod_that_runs_by_a_claim_shows_it_as_its_evidence() -> None:
     )
 
 
+def test_a_deleted_pod_that_keeps_its_claim_is_not_called_failing() -> None:
+    pod = claimed(scenes.running("a", (30, 4), "n1", 0), "a-gpus")
+    pod["metadata"]["deletionTimestamp"] = "2025-11-22T09:00:00Z"
+    ended = {"exitCode": 137, "reason": "Error", "finishedAt": "2025-11-22T09:00:01Z"}
+    pod["status"]["containerStatuses"] = [{"name": "c0", "state": {"terminated": ended}}]
+    assert explained(pod).summary == (
+        "is being deleted on n1: c0: Error, exit code 137 (SIGKILL). If this lasts, the agent or "
+        "the proxy for claims has left the node"
+    )
+
+
 # --- without a claim, and without claims ---------------------------------------------------
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agent.allocator.slots import DeviceTable
 from agent.dra.devices import devices_of, manifest, slices_of
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
@@ -460,9 +461,8 @@ def resource_slice() -> dict[str, Any]:
     """As the agent publishes it."""
     inventory = Inventory((Card("GPU-n1-0", 0, "A100", 4 * BLOCK),))
     devices = devices_of(
-        inventory,
+        DeviceTable(inventory, BLOCK),
         domain="tencent.com",
-        block=BLOCK,
         driver_version="",
         unhealthy=lambda _uuid: "",
         cordoned=frozenset(),

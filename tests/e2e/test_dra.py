@@ -25,6 +25,8 @@ from tests.e2e.settings import Settings
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 PODS = 60
+KUBE_CONTROLLER_MANAGER_SECONDS = 5
+"""It writes 20 times a second, after 30 at once; the next burst must not wait for the last one."""
 SWEPT_AFTER = 60
 """Seconds after which the tests' claims program sweeps a template that no pod names."""
 
@@ -104,6 +106,23 @@ def test_every_container_gets_its_own_limits(claimed: Claimed, midway: str) -> N
     held = sum(len(ids) for each in ground.listed().values() for ids in each.values())
     assert held
     _nothing_is_given_twice(ground)
+
+
+def test_bursts_are_timed(claimed: Claimed) -> None:
+    """To be compared with those of the device plugin, and with kills of the agent."""
+
+    def kill() -> None:
+        for part in (0, 9, 18):
+            wait("a part runs", partial(claimed.runs_more_than, part))
+            claimed.kill_agent()
+
+    ground = claimed.ground
+    for what, midway in (("claims", lambda: None), ("claims, agent killed thrice", kill)):
+        for _ in range(3):
+            ground.report(f"{what}: {ground.run_timed(36, midway)}")
+            ground.clear()
+            wait("the end of all claims", lambda: not ground.claims())
+            time.sleep(KUBE_CONTROLLER_MANAGER_SECONDS)
 
 
 def _nothing_is_given_twice(ground: ClaimGround) -> None:

@@ -11,15 +11,16 @@ searched alone: pods on other cards would end for nothing.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from contract.inventory import Amounts
 from placement.cluster.fit import fits_surely
 from placement.cluster.nodes import Node
-from placement.held import HeldAmounts, HeldByPosition
+from placement.held import HeldAmounts, HeldByPosition, add_up
 from placement.pods import PodClass
 
-MOST_CHECKS = 2000
+MOST_CHECKS = 1000
 """Most checks of one node; then the best set found so far counts."""
 
 _MOST_SEARCHED = 250
@@ -169,10 +170,8 @@ class _Search:
     def fits(self, victims: Sequence[EvictablePod]) -> bool:
         """Return whether the pod fits without these pods."""
         self._checks_left -= 1
-        held = self._held
-        for each in victims:
-            held = held.subtract(each.held)
-        return fits_surely(self._pod_class, self._node, held.free)
+        freed = add_up(chain.from_iterable(each.held.items() for each in victims))
+        return fits_surely(self._pod_class, self._node, self._held.subtract(freed).free)
 
     def run(
         self, candidates: Sequence[EvictablePod], below: PreemptionCost | None
@@ -194,18 +193,24 @@ class _Search:
 
     def _targets(self, candidates: Sequence[EvictablePod]) -> "Sequence[_Target]":
         """Return what is searched alone, that with the cheapest solution first."""
-        if len(self._pod_class.needs) > 1 or self._pod_class.needs[0].demand.cards > 1:
+        if len(self._pod_class.needs) > 1:
             return [_Target(candidates)]
-        need = self._pod_class.needs[0].per_card
-        targets = []
-        for position in self._node.card_set_for(self._pod_class.wishes).usable:
+        need, cards = self._pod_class.needs[0], self._node.card_set_for(self._pod_class.wishes)
+        found = []
+        for position in cards.usable:
             pods = [each for each in candidates if position in each.held]
             size, held = self._held.sizes[position], self._held.held[position]
-            lack = Amounts(
-                *(taken + more - all_ for taken, more, all_ in zip(held, need, size, strict=True))
-            )
-            targets.append(_Target(pods, position, lack))
-        return sorted(targets, key=lambda each: (each.least(each.pods), each.position))
+            rows = zip(held, need.per_card, size, strict=True)
+            lack = Amounts(*(taken + more - all_ for taken, more, all_ in rows))
+            found.append(_Target(pods, position, lack))
+        if need.demand.cards == 1:
+            return sorted(found, key=lambda each: (each.least(each.pods), each.position))
+        # The cheapest cards are a good start, if each of them must be freed entirely.
+        found = [each for each in found if each.can_be_freed()]
+        found.sort(key=lambda each: (cost_of(each.pods), each.position))
+        on_cheapest = {pod.uid for each in found[: need.demand.cards] for pod in each.pods}
+        first = [each for each in candidates if each.uid in on_cheapest]
+        return [_Target(first), _Target(candidates)]
 
     def _choose(
         self,
@@ -287,6 +292,13 @@ class _Target:
         """The groups of more than one of these pods: others cost the same as none."""
         counts = Counter(each.group for each in self.pods if each.group)
         return frozenset(group for group, count in counts.items() if count > 1)
+
+    def can_be_freed(self) -> bool:
+        """Return whether the end of these pods frees enough of the card."""
+        return all(
+            sum(each.held[self.position][column] for each in self.pods) >= lack
+            for column, lack in enumerate(self._lack or ())
+        )
 
     def least(self, rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod] = ()) -> int:
         """Return how many of *rest* must go beside *chosen* at least."""

@@ -18,6 +18,7 @@ from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BindError
 from scheduler.metrics import BIND, Metrics
+from scheduler.preemption import Preemption
 from scheduler.protocol import (
     decode_args,
     decode_binding,
@@ -45,6 +46,7 @@ class ExtenderHandler:
         metrics: counts requests.
         in_step: returns whether the state is complete and up to date.
         not_binding: returns why this replica must not bind; empty if it may.
+        preemption: evicts pods for one that fits on no node; ``None`` if nobody is evicted.
     """
 
     decisions: Decisions
@@ -53,6 +55,7 @@ class ExtenderHandler:
     metrics: Metrics
     in_step: Callable[[], bool]
     not_binding: Callable[[], str]
+    preemption: Preemption | None = None
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
         """Handle a request to filter or score nodes. Thread-safe.
@@ -110,6 +113,8 @@ class ExtenderHandler:
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
         found = self.decisions.filter(pod, args.names, args.nodes)
+        if self.preemption is not None and pod is not None:
+            self.preemption.consider(args.pod, pod, found)
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.unresolvable))
         return encode_filtered(args, found.titled(_TITLE))
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
@@ -152,7 +152,7 @@ class Preemption:
     _refused: dict[str, float] = field(default_factory=dict, init=False)
     _to_clear: dict[str, PodId] = field(default_factory=dict, init=False)
 
-    def consider(self, obj: Json, pod: PodInfo, found: FilterResult) -> None:
+    def consider(self, obj: Mapping[str, Any], pod: PodInfo, found: FilterResult) -> None:
         """Remember a pod that fits on no node; forget it if it fits on one.
 
         Args:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import UTC, datetime
+from typing import Any
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
@@ -42,7 +43,7 @@ class World:
     # --- what others do -------------------------------------------------------------------
 
     def run_pod(
-        self, name: str, node: str, card: str, limits: tuple[int, int], **more: object
+        self, name: str, node: str, card: str, limits: tuple[int, int], **more: Any
     ) -> None:
         """A pod that runs on a card of a node."""
         self.add(name, limits, node=node, annotations=hint(card), phase="Running", **more)
@@ -57,10 +58,10 @@ class World:
         grace: int = 30,
         labels: Mapping[str, str] | None = None,
         owner: str = "",
-        **more: object,
+        **more: Any,
     ) -> None:
         """A pod of one container."""
-        pod = make_pod(name, limits, **more)  # type: ignore[arg-type]
+        pod = make_pod(name, limits, **more)
         pod["metadata"] |= {"labels": dict(labels or {}), "resourceVersion": "1"}
         pod["spec"] |= {
             "priority": priority,

@@ -1,4 +1,4 @@
-"""The component ``scheduler-preemption``: rights that nobody has without it, and what they are limited to."""
+"""The component ``scheduler-preemption``: rights that nobody has without it, and their limits."""
 
 import pytest
 
@@ -74,7 +74,9 @@ METADATA = "the extender may change neither annotations nor labels of a pod"
     ],
 )
 def test_it_may_nominate_a_pod_and_change_nothing_else(change: Json, found: list[str]) -> None:
-    policy = find(_objects("scheduler-preemption"), "ValidatingAdmissionPolicy", "gpu-turnstile-nominations")
+    policy = find(
+        _objects("scheduler-preemption"), "ValidatingAdmissionPolicy", "gpu-turnstile-nominations"
+    )
     changed = {**POD, **{key: {**POD[key], **value} for key, value in change.items()}}
     assert denials(policy, Update(ACCOUNT, POD, changed, "status")) == found
     assert denials(policy, Update("somebody", POD, changed, "status")) == []

@@ -28,6 +28,7 @@ _BEFORE_STAGE = (
     "test_dialects",
     "test_doctor",
     "test_scheduler",
+    "test_preemption",
 )
 _LINES = pytest.StashKey[list[str]]()
 

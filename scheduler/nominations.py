@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 from contract.pod_annotations import write_choice
+from contract.quantity import parse_quantity
 from placement.pods import PodId
 
 CONDITION = "gpu-turnstile.io/CardsNominated"
@@ -30,6 +32,8 @@ _GANG_LABELS = (
 _GANG_ANNOTATION = "scheduling.k8s.io/group-name"  # Volcano
 
 Json = Mapping[str, Any]
+Requests = Mapping[str, Fraction | int]
+"""Amounts by the name of the resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class PodStanding:
         may_preempt: whether other pods may be evicted for it.
         group: its gang, else its controller; empty if it has neither.
         labels: its labels, which budgets select.
+        requests: what kube-scheduler counts of it, by resource.
         grace: seconds that it gets to end.
         ends_at: when it is to have ended, Unix seconds; ``None`` if nobody has deleted it.
         mirror: whether it is a static pod, which cannot be evicted.
@@ -50,6 +55,7 @@ class PodStanding:
     may_preempt: bool = True
     group: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    requests: Requests = field(default_factory=dict)
     grace: int = _GRACE_SECONDS
     ends_at: float | None = None
     mirror: bool = False
@@ -76,10 +82,43 @@ def read_standing(obj: Json) -> PodStanding:
         spec.get("preemptionPolicy") != "Never",
         _group(metadata, spec, labels, annotations),
         labels,
+        _read_requests(spec),
         _GRACE_SECONDS if grace is None else grace,
         datetime.fromisoformat(deleted).timestamp() if deleted else None,
         _MIRROR in annotations,
     )
+
+
+def add_requests(parts: Iterable[Requests]) -> Requests:
+    """Return the sums."""
+    total: dict[str, Fraction | int] = {}
+    for each in parts:
+        for name, amount in each.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _read_requests(spec: Json) -> Requests:
+    """Return what a pod requests: all that run together, or one init container if it is more."""
+    stay = [_of_container(each) for each in spec.get("containers") or ()]
+    largest: dict[str, Fraction | int] = {}
+    for each in spec.get("initContainers") or ():
+        requests = _of_container(each)
+        if each.get("restartPolicy") == "Always":
+            stay.append(requests)
+        for name, amount in requests.items():
+            largest[name] = max(largest.get(name, 0), amount)
+    together = add_requests(stay)
+    return {
+        name: max(together.get(name, 0), largest.get(name, 0))
+        for name in together.keys() | largest.keys()
+    }
+
+
+def _of_container(container: Json) -> Requests:
+    # The API server copies limits into requests that are missing.
+    requests = (container.get("resources") or {}).get("requests") or {}
+    return {name: parse_quantity(amount) or 0 for name, amount in requests.items()}
 
 
 def _group(metadata: Json, spec: Json, labels: Json, annotations: Json) -> str:
@@ -105,21 +144,26 @@ class Nomination:
         cards: indices of the cards that are kept, by container.
         victims: UIDs of the pods that are evicted.
         until: when it ends at the latest, Unix seconds.
+        all_leave: whether all victims are needed, also if the cards suffice without some: they free
+            other resources too.
     """
 
     node: str
     cards: Mapping[str, tuple[int, ...]]
     victims: tuple[str, ...]
     until: int
+    all_leave: bool = False
 
     def as_condition(self, now: float) -> dict[str, str]:
         """Return the condition in the pod's status."""
-        message = {
+        message: dict[str, Any] = {
             "node": self.node,
             "cards": {name: write_choice(cards) for name, cards in self.cards.items()},
             "victims": self.victims,
             "until": _timestamp(self.until),
         }
+        if self.all_leave:
+            message["all"] = True
         return {
             "type": CONDITION,
             "status": "True",
@@ -147,6 +191,7 @@ def read_nomination(obj: Json) -> Nomination | None:
                     },
                     tuple(map(str, found["victims"])),
                     int(datetime.fromisoformat(found["until"]).timestamp()),
+                    bool(found.get("all")),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
                 return None

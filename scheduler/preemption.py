@@ -13,7 +13,8 @@ fits nowhere, with the nodes that passed kube-scheduler's own filters. A thread 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
@@ -26,14 +27,21 @@ from contract.text import format_count
 from placement.cluster.fit import fits_surely
 from placement.cluster.nodes import Node, Problem
 from placement.cluster.plan import plan_pod
-from placement.cluster.preemption import EvictablePod, VictimSet, find_victims
+from placement.cluster.preemption import EvictablePod, VictimSet, cost_of, find_victims
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.pods import PodId, PodInfo
 from placement.scoring import Policy
 from scheduler.budgets import read_budgets
 from scheduler.decisions import FilterResult
-from scheduler.nominations import CONDITION, Nomination, Nominations, read_standing
+from scheduler.nominations import (
+    CONDITION,
+    Nomination,
+    Nominations,
+    Requests,
+    add_requests,
+    read_standing,
+)
 from scheduler.state import State
 
 REASON = "GPUPreemption"
@@ -55,6 +63,9 @@ _SHOWN_SECONDS = 10.0
 _AGAIN_SECONDS = 5.0
 _STALE_SECONDS = 60.0
 """How long after kube-scheduler asked about a pod its nodes still count."""
+_ALL_ASKED = 100
+"""Of fewer nodes kube-scheduler asks about all (``minFeasibleNodesToFind``)."""
+_BY_TURNS_SECONDS = 30.0
 _MOST_WAITING = 1000
 _MOST_TRIES = 3
 """Most plans for one pod, and writes, while node or pod change all the time."""
@@ -91,11 +102,24 @@ class PreemptionApi(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Preemptor:
-    """A pod that fits nowhere, as kube-scheduler asked about it."""
+    """A pod that fits nowhere, as kube-scheduler asked about it.
+
+    Attributes:
+        pod: the pod.
+        priority: its priority.
+        nodes: the nodes on which no card has room.
+        victims: UIDs of the pods that kube-scheduler would evict, by node, where the totals do not
+            suffice.
+        since: when kube-scheduler asked for the first time.
+        asked: when it asked last.
+        due: when victims are looked for.
+    """
 
     pod: PodInfo
     priority: int
     nodes: Sequence[str]
+    victims: Mapping[str, Sequence[str]]
+    since: float
     asked: float
     due: float
 
@@ -107,9 +131,17 @@ class _Room(NamedTuple):
     held: HeldAmounts
     candidates: Sequence[EvictablePod]
     labels: Mapping[str, tuple[str, Mapping[str, str]]]
+    requests: Mapping[str, Requests]
+    leaving: Requests
 
     def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
         return fits_surely(pod.pod_class, self.node, self.after(without).free)
+
+    def is_enough(self, wanted: Sequence[str], uids: Sequence[str] = ()) -> bool:
+        """Return whether these pods, and those that leave anyway, request as much as others."""
+        freed = add_requests([self.leaving, *(self.requests[each] for each in uids)])
+        needed = add_requests(self.requests.get(each, {}) for each in wanted)
+        return all(freed.get(name, 0) >= amount for name, amount in needed.items())
 
     def after(self, victims: Sequence[EvictablePod]) -> HeldAmounts:
         held = self.held
@@ -146,6 +178,7 @@ class Preemption:
     is_writing: bool = field(default=False, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _waiting: dict[str, _Preemptor] = field(default_factory=dict, init=False)
+    _since: dict[str, float] = field(default_factory=dict, init=False)
     _changed: threading.Event = field(default_factory=threading.Event, init=False)
     _nominated: dict[str, _Preemptor] = field(default_factory=dict, init=False)
     _evicted: dict[str, float] = field(default_factory=dict, init=False)
@@ -160,17 +193,55 @@ class Preemption:
             pod: the pod.
             found: what filter has found for the nodes that passed kube-scheduler's filters.
         """
-        standing, now = read_standing(obj), self.clock()
+        standing = read_standing(obj)
         with self._lock:
             self._waiting.pop(pod.id.uid, None)
+            if found.fitting:
+                self._since.pop(pod.id.uid, None)
             if found.fitting or not found.failed or not standing.may_preempt:
                 return
             if len(self._waiting) >= _MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
-            self._waiting[pod.id.uid] = _Preemptor(
-                pod, standing.priority, tuple(found.failed), now, now + _SETTLE_SECONDS
-            )
+            self._waiting[pod.id.uid] = self._preemptor(pod, standing.priority, found.failed)
         self._changed.set()
+
+    def take_over(
+        self, obj: Mapping[str, Any], pod: PodInfo, victims: Mapping[str, Sequence[str]]
+    ) -> bool:
+        """Look for better victims than kube-scheduler has found by the totals of nodes.
+
+        Args:
+            obj: the pod object.
+            pod: the pod.
+            victims: UIDs of kube-scheduler's victims, by node.
+
+        Returns:
+            Whether kube-scheduler must evict nobody: not if none of its nodes is one of ours, or
+            all need the end of pods without cards.
+        """
+        uid = pod.id.uid
+        with self.state.lock:
+            if uid in self.nominations.by_pod:
+                return True
+            ours = {
+                node: uids
+                for node, uids in victims.items()
+                if all(self.state.node_of(each) == node for each in uids)
+            }
+        if not ours:
+            return False
+        priority = read_standing(obj).priority
+        with self._lock:
+            waiting = self._waiting.get(uid) or self._preemptor(pod, priority, ())
+            nodes = (*waiting.nodes, *(each for each in ours if each not in waiting.nodes))
+            self._waiting[uid] = replace(waiting, nodes=nodes, victims=ours)
+        self._changed.set()
+        return True
+
+    def _preemptor(self, pod: PodInfo, priority: int, nodes: Iterable[str]) -> _Preemptor:
+        now = self.clock()
+        since = self._since.setdefault(pod.id.uid, now)
+        return _Preemptor(pod, priority, tuple(nodes), {}, since, now, now + _SETTLE_SECONDS)
 
     def run(self, stop: threading.Event) -> None:
         """Preempt until *stop*."""
@@ -206,6 +277,11 @@ class Preemption:
         self._refused = {each: until for each, until in self._refused.items() if until > now}
         self._evicted = {each: until for each, until in self._evicted.items() if until > now}
         with self._lock:
+            self._since = {
+                uid: since
+                for uid, since in self._since.items()
+                if uid in self._waiting or self.state.find(uid) is not None
+            }
             due = [each for each in self._waiting.values() if each.due <= now]
             for each in due:
                 del self._waiting[each.pod.id.uid]
@@ -220,7 +296,7 @@ class Preemption:
             log.warning("preemption not possible", extra=extra)
         if result:
             self.on_result(result)
-        if result in {"budgets", "unavailable"}:
+        if result in {"budgets", "elsewhere", "unavailable"}:
             self._try_again(preemptor)
 
     def _try_again(self, preemptor: _Preemptor) -> None:
@@ -242,7 +318,7 @@ class Preemption:
                 pod, version = self.state.find(uid), self.state.version
                 if pod is None or uid in self.nominations.by_pod or self.state.assumed_on(uid):
                     return ""
-            found = self._choose(pod, preemptor.nodes)
+            found = self._choose(pod, preemptor)
             if isinstance(found, str):
                 return found
             room, victims = found
@@ -250,21 +326,40 @@ class Preemption:
                 if room.node.name in self.state.changed_since(version):
                     continue
                 nomination = self._plan(pod, room, victims)
+            if nomination is not None and room.node.name in preemptor.victims:
+                nomination = replace(nomination, all_leave=True)
             if nomination is None or self.not_leading():
                 return ""
             self._nominated[uid] = preemptor
             return self._write(pod, nomination)
         return ""
 
-    def _choose(self, pod: PodInfo, nodes: Sequence[str]) -> tuple[_Room, VictimSet] | str:
-        """Return the cheapest victims on one of these nodes; a result if there are none."""
-        rooms = self._rooms(pod.id.uid, nodes)
-        if any(room.fits(pod) for room in rooms):
+    def _choose(self, pod: PodInfo, preemptor: _Preemptor) -> tuple[_Room, VictimSet] | str:
+        """Return the cheapest victims on one of its nodes; a result if there are none."""
+        rooms = self._rooms(pod.id.uid, preemptor.nodes)
+        if any(
+            room.fits(pod) and room.is_enough(preemptor.victims.get(room.node.name, ()))
+            for room in rooms
+        ):
             return "waits"  # for pods that end anyway
         rooms = [room for room in rooms if room.candidates and room.fits(pod, room.candidates)]
         if not rooms:
             return "none"
-        return self._cheapest(pod, rooms) or "budgets"
+        if self._fits_elsewhere(pod, preemptor):
+            return "elsewhere"
+        return self._cheapest(pod, rooms, preemptor.victims) or "budgets"
+
+    def _fits_elsewhere(self, pod: PodInfo, preemptor: _Preemptor) -> bool:
+        """Return whether kube-scheduler may soon ask about a node on which the pod fits.
+
+        Of 100 nodes or more it looks only at some in each attempt, by turns. If it has not asked
+        about a node for long, another filter keeps the pod from it.
+        """
+        names = self.state.node_names
+        if len(names) < _ALL_ASKED or self.clock() - preemptor.since > _BY_TURNS_SECONDS:
+            return False
+        others = sorted(names - set(preemptor.nodes))
+        return any(room.fits(pod) for room in self._rooms(pod.id.uid, others))
 
     def _rooms(self, uid: str, names: Sequence[str]) -> list[_Room]:
         rooms = []
@@ -280,24 +375,32 @@ class Preemption:
         if allocations is None:
             return None
         kept = self.nominations.above(uid, name)
-        gone = {uid, *self.nominations.leaving(allocations.pods, self.state.now())}
-        gone = gone.union(*(each.victims for each in kept.values()))
+        leaving = self.nominations.leaving(allocations.pods, self.state.now())
+        gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
         held = allocations.held_without(gone)
         for other, nomination in kept.items():
             held = held.add(self.state.kept_for(other, nomination, allocations))
         priority = self.nominations.priority(uid)
-        candidates, labels = [], {}
-        for other in sorted(allocations.pods.keys() - gone - self._refused.keys()):
+        candidates, labels, requests = [], {}, {}
+        for other in sorted(allocations.pods.keys()):
             standing, holds = self.nominations.standing(other), allocations.holding(other)
+            if standing is not None:
+                requests[other] = standing.requests
             # A pod whose cards are not known for sure, or that is still being bound, is no victim.
             if standing is None or not holds or self.state.node_of(other) != name:
+                continue
+            if other in gone or other in self._refused:
                 continue
             if standing.priority < priority and standing.may_be_evicted:
                 candidates.append(EvictablePod(other, standing.priority, holds, standing.group))
                 labels[other] = allocations.pods[other].id.namespace, standing.labels
-        return _Room(allocations.node, held, candidates, labels)
+        left = [self.nominations.standing(each) for each in leaving]
+        freed = add_requests(each.requests for each in left if each is not None)
+        return _Room(allocations.node, held, candidates, labels, requests, freed)
 
-    def _cheapest(self, pod: PodInfo, rooms: Sequence[_Room]) -> tuple[_Room, VictimSet] | None:
+    def _cheapest(
+        self, pod: PodInfo, rooms: Sequence[_Room], wanted: Mapping[str, Sequence[str]]
+    ) -> tuple[_Room, VictimSet] | None:
         """Return the cheapest victims of all nodes, of budgets only as many as these allow."""
         budgets = read_budgets(self.api.list_budgets())
         allowed = {each.key: each.allowed for each in budgets}
@@ -312,6 +415,8 @@ class Preemption:
             found = find_victims(
                 pod.pod_class, room.node, room.held, candidates, allowed=allowed, below=bound
             )
+            if found is not None and room.node.name in wanted:
+                found = _with_totals(room, found, candidates, wanted[room.node.name], allowed)
             if found is not None and (bound is None or found.cost < bound):
                 best = room, found
         return best
@@ -392,7 +497,7 @@ class Preemption:
         slow = [each for each in victims if each not in staying]
         if not room.fits(pod, victims):
             return "lost", ()
-        if room.fits(pod, slow):
+        if room.fits(pod, slow) and not nomination.all_leave:
             return "", ()
         return "", [allocations.pods[each.uid] for each in staying]
 
@@ -502,6 +607,30 @@ class Preemption:
             self.api.create_event(pod.namespace, describe(notice, count=1, at=self.state.now()))
         except _FAILURES as error:  # such as by another replica already
             log.debug("event not written", extra={"reason": str(error)})
+
+
+def _with_totals(
+    room: _Room,
+    found: VictimSet,
+    candidates: Sequence[EvictablePod],
+    wanted: Sequence[str],
+    allowed: Mapping[str, int],
+) -> VictimSet | None:
+    """Add kube-scheduler's own victims, unless those that were found request as much.
+
+    Its victims may free processors or memory of the host, which are not counted here.
+    """
+    uids = [each.uid for each in found.victims]
+    if room.is_enough(wanted, uids):
+        return found
+    may = {each.uid: each for each in candidates}
+    if not may.keys() >= set(wanted):
+        return None
+    victims = tuple(may[uid] for uid in sorted({*uids, *wanted}))
+    taken = Counter(each.budget for each in victims if each.budget)
+    if any(count > allowed.get(budget, 0) for budget, count in taken.items()):
+        return None
+    return VictimSet(cost_of(victims), victims)
 
 
 def _name_for(reader: PodId, pod: PodId) -> str:

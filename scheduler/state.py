@@ -81,6 +81,12 @@ class State:
         """The number of known nodes, and of pods that count on a node by the watch."""
         return len(self._nodes), len(self._node_of)
 
+    @property
+    def node_names(self) -> AbstractSet[str]:
+        """The names of the known nodes."""
+        with self.lock:
+            return frozenset(self._nodes)
+
     def changed_since(self, version: int) -> list[str]:
         """Return the nodes whose allocations have changed after *version*, the newest first."""
         newest = takewhile(lambda each: each[1] > version, reversed(self._changed.items()))

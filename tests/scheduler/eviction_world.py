@@ -58,6 +58,7 @@ class World:
         grace: int = 30,
         labels: Mapping[str, str] | None = None,
         owner: str = "",
+        cpu: str = "100m",
         **more: Any,
     ) -> None:
         """A pod of one container."""
@@ -68,6 +69,8 @@ class World:
             "preemptionPolicy": policy,
             "terminationGracePeriodSeconds": grace,
         }
+        for each in pod["spec"]["containers"]:  # as the API server does it
+            each["resources"]["requests"] = {**each["resources"]["limits"], "cpu": cpu}
         pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
         if owner:
             pod["metadata"]["ownerReferences"] = [{"uid": owner, "controller": True}]
@@ -186,6 +189,14 @@ class Replica:
         found = self.decisions.filter(pod, names)
         self.preemption.consider(obj, pod, found)
         return found
+
+    def preempt(self, name: str, **victims: list[str]) -> bool:
+        """Handle a preempt request of kube-scheduler with its victims by node."""
+        obj = self.world.pods[name]
+        pod = read_gpu_pod(obj, NAMES)
+        assert pod is not None
+        uids = {node: [f"u-{each}" for each in names] for node, names in victims.items()}
+        return self.preemption.take_over(obj, pod, uids)
 
     def wait(self, seconds: float = 1.0) -> None:
         """Let time pass, and do what is due then."""

@@ -99,6 +99,13 @@ def test_a_pod_is_filtered_prioritized_and_bound(stage: Stage) -> None:
     assert stage.count('request_duration_seconds_count{verb="filter"}') == 1
 
 
+def test_victims_of_kube_scheduler_stay_as_they_are_without_preemption(stage: Stage) -> None:
+    nodes = {"n1": {"Pods": [{"UID": "u-1"}], "NumPDBViolations": 0}}
+    asked = {"Pod": POD, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
+    assert stage.post("preempt", asked) == {"NodeNameToMetaVictims": nodes}
+    assert stage.client.post("/preempt", json={"Pod": 7}).status_code == 400
+
+
 def test_halves_of_two_cards_go_where_two_cards_have_room(stage: Stage) -> None:
     """Counted in totals, all but n1 and n6 have 120 cores and 16 blocks."""
     for name, cards in (("n2", 2), ("n3", 2), ("n4", 4), ("n5", 2)):
@@ -232,7 +239,7 @@ def test_without_a_client_certificate_only_probes_are_served() -> None:
     [
         ("GET", "/filter", 405, "GET is not allowed here\n"),
         ("OPTIONS", "/bind", 405, "OPTIONS is not allowed here\n"),
-        ("POST", "/preempt", 404, "no such path\n"),
+        ("POST", "/else", 404, "no such path\n"),
         ("GET", "/", 404, "no such path\n"),
         ("POST", "//filter", 404, "no such path\n"),
     ],

@@ -225,6 +225,85 @@ def test_victims_that_are_not_needed_any_more_stay() -> None:
     assert world.evicted == ["batch-0a"]
 
 
+# --- kube-scheduler's own victims ---------------------------------------------------------
+
+
+def test_victims_by_totals_are_replaced_by_those_of_one_card() -> None:
+    """The node is full: kube-scheduler takes any two pods, and no card would have room."""
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch-0a", "batch-1a"])
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+    assert replica.preempt("prod", n1=["batch-1a", "batch-1b"])
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+    finish(world, replica, "prod")
+    assert replica.results == ["nominated", "bound"]
+
+
+def test_victims_that_free_processors_too_are_kept() -> None:
+    world = full_node()
+    world.pods["batch-1a"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch-0a", "batch-1a"])
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b", "batch-1a"]
+    # Also by the next leader, though the cards suffice without the last one.
+    condition = world.condition("prod")
+    assert condition is not None
+    assert '"all":true' in condition["message"]
+
+
+def test_victims_that_free_processors_are_evicted_although_a_card_has_room() -> None:
+    world = World(make_node("n1", 1))
+    world.run_pod("batch", "n1", "0", (10, 1), priority=1, cpu="8")
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch"])
+    replica.wait()
+    assert world.evicted == ["batch"]
+
+
+@pytest.mark.parametrize("victims", [{"n1": ["web"]}, {"other": ["batch-0a"]}, {}])
+def test_victims_that_are_no_gpu_pods_are_left_to_kube_scheduler(
+    victims: dict[str, list[str]],
+) -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    assert not Replica(world).preempt("prod", **victims)
+
+
+def test_nodes_by_cards_and_nodes_by_totals_are_compared() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("n2-batch", "n2", "0", (100, 32), priority=0)
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod", ["n1"])
+    assert replica.preempt("prod", n2=["n2-batch"])
+    replica.wait()
+    assert world.evicted == ["n2-batch"]
+
+
+def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_yet() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, *(make_node(f"n{number}", 1) for number in range(2, 101)))
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    for _ in range(5):
+        replica.ask("prod", ["n1"])
+        replica.wait(5)
+    assert world.calls == []
+    assert set(replica.results) == {"elsewhere"}
+    # Another filter of kube-scheduler keeps the pod from all of them.
+    replica.wait(5)
+    replica.wait(5)
+    assert world.evicted == ["batch-0a"]
+
+
 # --- budgets ----------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
 from common.apiserver.client import Json
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import Gone, Rejected, TooManyRequests
 from common.apiserver.events import EventSubject, Notice, describe
 from common.errors import Unavailable
 from contract.text import format_count
@@ -445,6 +445,7 @@ class Preemption:
         condition = nomination.as_condition(self.state.now())
         if not self._patch(pod.id, nomination.node, condition):
             return ""
+        self._to_clear.pop(uid, None)
         with self.state.lock:
             if self.state.find(uid) is not None:
                 self.nominations.add(uid, nomination)
@@ -517,11 +518,13 @@ class Preemption:
             if isinstance(error, Rejected) and error.status in _GONE:
                 return True
             log.warning("not evicted", extra={**extra, "reason": str(error)})
-            self._refused[uid] = self.clock() + _REFUSED_SECONDS
-            with self.state.lock:
-                untouched = all(self._stays(each, nomination.node) for each in nomination.victims)
-            if untouched:
-                self._withdraw(pod, "refused")
+            # Of any other error it is unknown whether the pod ends: the next step tries it again.
+            if isinstance(error, Rejected | TooManyRequests):
+                self._refused[uid] = self.clock() + _REFUSED_SECONDS
+                with self.state.lock:
+                    stay = [self._stays(each, nomination.node) for each in nomination.victims]
+                if all(stay):
+                    self._withdraw(pod, "refused")
             return False
         self._evicted[uid] = self.clock() + _SHOWN_SECONDS
         self.on_victim()

@@ -5,8 +5,7 @@ from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
-from common.apiserver.errors import Rejected
-from common.errors import Unavailable
+from common.apiserver.errors import Rejected, TooManyRequests
 from placement.cluster.plan import plan_pod
 from placement.pods import read_gpu_pod
 from placement.scoring import Policy
@@ -123,7 +122,7 @@ class World:
             wanted = budget["spec"]["selector"]["matchLabels"].items()
             if wanted <= pod["metadata"]["labels"].items():
                 if not budget["status"]["disruptionsAllowed"]:
-                    raise Unavailable("API server: 429 it would violate the disruption budget")
+                    raise TooManyRequests("it would violate the disruption budget")
                 budget["status"]["disruptionsAllowed"] -= 1
         at = datetime.fromtimestamp(
             self.now + pod["spec"]["terminationGracePeriodSeconds"], UTC

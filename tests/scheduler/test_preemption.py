@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.apiserver.errors import Rejected
+from common.apiserver.errors import Rejected, TooManyRequests
 from common.errors import Unavailable
 from scheduler.decisions import ELSEWHERE
 from tests.placement.cluster.builders import make_node
@@ -341,7 +341,7 @@ def test_a_first_eviction_that_is_refused_leads_to_another_set() -> None:
     def refuse(verb: str) -> None:
         if verb == "evict" and not refused:
             refused.append(verb)
-            raise Unavailable("API server: 429 Cannot evict pod")
+            raise TooManyRequests("API server: 429 Cannot evict pod")
 
     world.before = refuse
     replica = preempting(world)
@@ -360,7 +360,7 @@ def test_a_later_eviction_that_is_refused_is_tried_again_because_the_first_is_do
 
     def refuse(verb: str) -> None:
         if verb == "evict" and next(attempts) in {1, 2}:
-            raise Unavailable("API server: 429 Cannot evict pod")
+            raise TooManyRequests("API server: 429 Cannot evict pod")
 
     world.before = refuse
     replica = preempting(world)
@@ -368,6 +368,43 @@ def test_a_later_eviction_that_is_refused_is_tried_again_because_the_first_is_do
     replica.wait()
     replica.wait()
     assert world.evicted == ["batch-0a", "batch-0b"]
+
+
+def test_an_eviction_whose_response_is_lost_counts_as_done() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    lost = count()
+
+    def lose(verb: str) -> None:
+        if verb == "evict" and not next(lost):
+            raise Unavailable("API server: no response in time")
+
+    world.after = lose
+    replica = preempting(world)
+    for _ in range(10):
+        replica.ask("prod")
+        replica.wait()
+    assert world.evicted == ["batch-0a"]
+    finish(world, replica, "prod")
+    assert replica.results == ["nominated", "bound"]
+
+
+def test_a_nomination_whose_response_is_lost_counts_as_written() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    lost = count()
+
+    def lose(verb: str) -> None:
+        if verb == "patch" and not next(lost):
+            raise Unavailable("API server: no response in time")
+
+    world.after = lose
+    replica = preempting(world)
+    for _ in range(10):
+        replica.ask("prod")
+        replica.wait()
+    assert world.evicted == ["batch-0a"]
+    assert world.calls.count(("patch", "prod")) == 1
 
 
 # --- ends -------------------------------------------------------------------------------

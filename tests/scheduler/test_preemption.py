@@ -543,26 +543,27 @@ class KilledError(BaseException):
     """The process ends within a request, which was carried out or not."""
 
 
-@given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
-def test_a_killed_replica_evicts_nobody_in_vain(kills: list[tuple[int, bool]]) -> None:
+faults = st.tuples(
+    st.sampled_from(["before", "after"]), st.sampled_from([KilledError, Unavailable])
+)
+
+
+@given(st.dictionaries(st.integers(0, 14), faults, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_nobody_is_evicted_in_vain_whatever_fails(
+    faulty: dict[int, tuple[str, type[BaseException]]],
+) -> None:
     world = full_node(cards=3)
     world.add("prod-1", (100, 0), priority=1000)
     world.add("prod-2", (100, 0), priority=1000)
     requests = count()
-    at = dict(kills)
 
-    def before(_verb: str) -> None:
-        number = next(requests)
-        if at.get(number) is False:
-            raise KilledError
+    def fail(when: str) -> None:
+        at, kind = faulty.get(next(requests), ("", KilledError))
+        if at == when:
+            raise kind
 
-    def after(_verb: str) -> None:
-        number = next(requests)
-        if at.get(number) is True:
-            raise KilledError
-
-    world.before, world.after = before, after
+    world.before, world.after = lambda _: fail("before"), lambda _: fail("after")
     replica = Replica(world)
     for _ in range(12):
         try:

@@ -556,6 +556,7 @@ def test_nobody_is_evicted_in_vain_whatever_fails(
     world = full_node(cards=3)
     world.add("prod-1", (100, 0), priority=1000)
     world.add("prod-2", (100, 0), priority=1000)
+    world.add("thief", (40, 8), priority=1, policy="Never")  # as a replacement of a victim
     requests = count()
 
     def fail(when: str) -> None:
@@ -567,7 +568,7 @@ def test_nobody_is_evicted_in_vain_whatever_fails(
     replica = Replica(world)
     for _ in range(12):
         try:
-            for name in ("prod-1", "prod-2"):
+            for name in ("thief", "prod-1", "prod-2"):
                 if not world.pods[name]["spec"].get("nodeName"):
                     fitting = replica.ask(name).fitting
                     if fitting:
@@ -577,6 +578,7 @@ def test_nobody_is_evicted_in_vain_whatever_fails(
             replica = Replica(world)
         world.end_pods()
         replica.watch()
+    assert "nodeName" not in world.pods["thief"]["spec"]
     assert {world.pods[each]["spec"].get("nodeName") for each in ("prod-1", "prod-2")} == {"n1"}
     assert len(world.evicted) == 4
     assert world.condition("prod-1") is world.condition("prod-2") is None

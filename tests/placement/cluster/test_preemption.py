@@ -236,6 +236,9 @@ def test_no_set_of_victims_is_cheaper(
     found = find_victims(wanted.pod_class, node, held, pods, allowed=allowed)
     assert (found and found.cost) == best
     if found is not None:
+        again = find_victims(wanted.pod_class, node, held, pods, allowed=allowed, below=found.cost)
+        assert again is not None
+        assert again.cost == best
         assert cost_of(found.victims) == found.cost
         left = held_by(node, [each for each in pods if each not in found.victims])
         assert fits_surely(wanted.pod_class, node, left.free)

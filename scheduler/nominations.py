@@ -255,6 +255,8 @@ class Nominations:
         if bound:
             if shown is not None:
                 self._bound[uid] = pod_id
+            else:
+                self._bound.pop(uid, None)
             self.remove(uid)
         elif shown is None:
             if uid not in self._unshown:

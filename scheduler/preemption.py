@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
@@ -30,7 +30,7 @@ from placement.cluster.plan import plan_pod
 from placement.cluster.preemption import EvictablePod, VictimSet, cost_of, find_victims
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
-from placement.pods import PodId, PodInfo
+from placement.pods import PodClass, PodId, PodInfo
 from placement.scoring import Policy
 from scheduler.budgets import read_budgets
 from scheduler.decisions import FilterResult
@@ -264,18 +264,33 @@ class Preemption:
             for uid, nomination in nominations:
                 self._follow(uid, nomination)
             self._clear_conditions()
-            for each in self._due():
-                self._preempt(each)
+            self._look_for_victims()
         finally:
             self.is_writing = False
 
     # --- looking for victims --------------------------------------------------------------
+
+    def _look_for_victims(self) -> None:
+        """Preempt for the pods whose time has come, as far as there is time in this step."""
+        began, hopeless = self.clock(), set[tuple[PodClass, int, Sequence[str]]]()
+        for each in self._due():
+            alike = (each.pod.pod_class, each.priority, each.nodes)
+            if self.clock() - began > _STEP_SECONDS:
+                with self._lock:
+                    self._waiting.setdefault(each.pod.id.uid, each)
+            elif alike in hopeless:
+                self.on_result("none")
+            elif self._preempt(each) == "none" and not each.victims:
+                hopeless.add(alike)
 
     def _due(self) -> list[_Preemptor]:
         """Take the pods whose time has come, the highest priority first."""
         now = self.clock()
         self._refused = {each: until for each, until in self._refused.items() if until > now}
         self._evicted = {each: until for each, until in self._evicted.items() if until > now}
+        with self.state.lock:
+            nominated = self.nominations.by_pod.keys() & self._nominated.keys()
+            self._nominated = {uid: self._nominated[uid] for uid in nominated}
         with self._lock:
             self._since = {
                 uid: since
@@ -287,7 +302,7 @@ class Preemption:
                 del self._waiting[each.pod.id.uid]
         return sorted(due, key=lambda each: (-each.priority, each.pod.rank))
 
-    def _preempt(self, preemptor: _Preemptor) -> None:
+    def _preempt(self, preemptor: _Preemptor) -> str:
         try:
             result = self._nominate(preemptor)
         except _FAILURES as error:
@@ -298,6 +313,7 @@ class Preemption:
             self.on_result(result)
         if result in {"budgets", "elsewhere", "unavailable"}:
             self._try_again(preemptor)
+        return result
 
     def _try_again(self, preemptor: _Preemptor) -> None:
         """Look again soon: kube-scheduler does not hear that a budget allows more by now.
@@ -336,7 +352,7 @@ class Preemption:
 
     def _choose(self, pod: PodInfo, preemptor: _Preemptor) -> tuple[_Room, VictimSet] | str:
         """Return the cheapest victims on one of its nodes; a result if there are none."""
-        rooms = self._rooms(pod.id.uid, preemptor.nodes)
+        rooms = list(self._rooms(pod.id.uid, preemptor.nodes))
         if any(
             room.fits(pod) and room.is_enough(preemptor.victims.get(room.node.name, ()))
             for room in rooms
@@ -361,14 +377,12 @@ class Preemption:
         others = sorted(names - set(preemptor.nodes))
         return any(room.fits(pod) for room in self._rooms(pod.id.uid, others))
 
-    def _rooms(self, uid: str, names: Sequence[str]) -> list[_Room]:
-        rooms = []
+    def _rooms(self, uid: str, names: Iterable[str]) -> Iterator[_Room]:
         for name in names:
             with self.state.lock:  # not for all nodes at once: requests wait for it
                 room = self._room(uid, name)
             if room is not None:
-                rooms.append(room)
-        return rooms
+                yield room
 
     def _room(self, uid: str, name: str) -> _Room | None:
         allocations = self.state.allocations(name)

@@ -484,6 +484,17 @@ def test_a_replica_that_does_not_lead_evicts_nobody_and_keeps_the_cards() -> Non
     assert follower.ask("prod").fitting == ("n1",)
 
 
+def test_equal_pods_are_looked_at_once_if_nobody_could_leave_for_them() -> None:
+    world = full_node()
+    for number in range(3):
+        world.add(f"prod-{number}", (100, 0), priority=1)
+    replica = Replica(world)
+    for number in range(3):
+        replica.ask(f"prod-{number}")
+    replica.wait()
+    assert replica.results == ["none"] * 3
+
+
 def test_a_write_that_conflicts_is_tried_again() -> None:
     """kube-scheduler writes into the pod's status at the same time."""
     world = full_node()

@@ -119,16 +119,16 @@ def find_victims(  # noqa: PLR0913 -- all inputs of a search, by keyword
         held: what is held of its cards, by the candidates too.
         candidates: pods of lower priority that may be evicted.
         allowed: how many pods of each budget may be evicted now.
-        below: a cost that must not be exceeded: that of the best other node.
+        below: what the best other node costs: only cheaper sets count.
         most_checks: most times that it is checked whether the pod fits.
 
     Returns:
-        The victims; ``None`` if there is no set, or only more expensive ones.
+        The victims; ``None`` if there is no set, or none that is cheaper than *below*.
     """
     may = [each for each in candidates if not each.budget or allowed.get(each.budget, 0) > 0]
     search = _Search(pod_class, node, held, allowed, most_checks)
     if search.fits(()):
-        return VictimSet(NO_VICTIMS, ())
+        return VictimSet(NO_VICTIMS, ()) if below is None or below > NO_VICTIMS else None
     # The highest priority counts first: a set with a lower one is always cheaper.
     for level in sorted({each.priority for each in may}):
         if below is not None and level > below.highest:
@@ -176,8 +176,11 @@ class _Search:
     def run(
         self, candidates: Sequence[EvictablePod], below: PreemptionCost | None
     ) -> tuple[EvictablePod, ...] | None:
-        """Return the cheapest set of *candidates*, not above *below*; ``None`` if none is found."""
+        """Return the cheapest set of *candidates* below a cost; ``None`` if none is found."""
         self._best, self._bound = None, below
+        targets = self._targets(candidates)
+        if all(self._is_too_expensive((), each.pods, each) for each in targets):
+            return None
         # First what kube-scheduler does: without all, then one after the other is spared.
         victims = list(_ordered(candidates))
         for each in reversed(_ordered(candidates)):
@@ -186,7 +189,7 @@ class _Search:
                 victims = spared
         self._keep(tuple(victims))
         if len(candidates) <= _MOST_SEARCHED:
-            for target in self._targets(candidates):
+            for target in targets:
                 if target.pods and self.fits(target.pods):
                     self._choose(_ordered(target.pods), (), target)
         return self._best
@@ -204,13 +207,13 @@ class _Search:
             lack = Amounts(*(taken + more - all_ for taken, more, all_ in rows))
             found.append(_Target(pods, position, lack))
         if need.demand.cards == 1:
-            return sorted(found, key=lambda each: (each.least(each.pods), each.position))
+            return sorted(found, key=lambda each: (*each.least(each.pods), each.position))
         # The cheapest cards are a good start, if each of them must be freed entirely.
         found = [each for each in found if each.can_be_freed()]
         found.sort(key=lambda each: (cost_of(each.pods), each.position))
         on_cheapest = {pod.uid for each in found[: need.demand.cards] for pod in each.pods}
         first = [each for each in candidates if each.uid in on_cheapest]
-        return [_Target(first), _Target(candidates)]
+        return [_Target(pods, parts=found, cards=need.demand.cards) for pods in (first, candidates)]
 
     def _choose(
         self,
@@ -246,46 +249,57 @@ class _Search:
         """Return whether no set with *chosen* can be cheaper than the best one."""
         if self._bound is None:
             return False
-        so_far, missing = cost_of(chosen), target.least(rest, chosen)
-        lowest = min(each.priority for each in rest)
+        if not rest:
+            return True
+        so_far, (missing, cores) = cost_of(chosen), target.least(rest, chosen)
+        if missing > len(rest):
+            return True
+        lowest = sorted([each.priority for each in rest])[:missing]
         least = PreemptionCost(
-            max(so_far.highest, lowest),
-            so_far.priorities + missing * (lowest - _LOWEST_PRIORITY),
+            max(so_far.highest, lowest[-1]),
+            so_far.priorities + sum(lowest) - missing * _LOWEST_PRIORITY,
             so_far.victims + missing,
-            so_far.groups,
-            so_far.cores,
+            so_far.groups + _fewest_groups(rest, chosen, missing),
+            so_far.cores + cores,
         )
-        return least > self._bound or (self._best is not None and least == self._bound)
+        return least >= self._bound
 
     def _keep(self, victims: tuple[EvictablePod, ...]) -> None:
         taken = Counter(each.budget for each in victims if each.budget)
         if any(count > self._allowed.get(budget, 0) for budget, count in taken.items()):
             return
         cost = cost_of(victims)
-        if (
-            self._bound is None
-            or cost < self._bound
-            or (self._best is None and cost == self._bound)
-        ):
+        if self._bound is None or cost < self._bound:
             self._best, self._bound = victims, cost
 
 
 class _Target:
-    """Pods of which some must go, for one card or for any."""
+    """Pods of which some must go, for one card or for several."""
 
     def __init__(
-        self, pods: Sequence[EvictablePod], position: int = -1, lack: Amounts | None = None
+        self,
+        pods: Sequence[EvictablePod],
+        position: int = -1,
+        lack: Amounts | None = None,
+        *,
+        parts: "Sequence[_Target]" = (),
+        cards: int = 0,
     ) -> None:
         """Describe it.
 
         Args:
             pods: the candidates.
-            position: the card; -1 for all.
+            position: the card; -1 for several.
             lack: what must be freed of that card.
+            parts: the cards that can be freed, of which so many are needed; none if this is not
+                known, because several containers are placed.
+            cards: how many are needed.
         """
         self.pods = pods
         self.position = position
         self._lack = lack
+        self._parts = parts
+        self._cards = cards
 
     @cached_property
     def shared_groups(self) -> frozenset[str]:
@@ -300,17 +314,52 @@ class _Target:
             for column, lack in enumerate(self._lack or ())
         )
 
-    def least(self, rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod] = ()) -> int:
-        """Return how many of *rest* must go beside *chosen* at least."""
-        if self._lack is None:
-            return 1
-        most = 1
-        for column, lack in enumerate(self._lack):
-            missing = lack - sum(each.held[self.position][column] for each in chosen)
-            largest = max((each.held[self.position][column] for each in rest), default=0)
+    def least(
+        self, rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod] = ()
+    ) -> tuple[int, int]:
+        """Return how many of *rest* must go beside *chosen* at least, and with how many cores.
+
+        It is at least one: the pod does not fit without *chosen* alone.
+        """
+        if self._lack is not None:
+            missing, cores = self.least_here(rest, chosen)
+            return max(missing, 1), cores
+        if not self._parts:
+            return 1, 0
+        each_card = [part.least_here(rest, chosen) for part in self._parts]
+        pods, cores = (
+            sum(sorted(column)[: self._cards]) for column in zip(*each_card, strict=True)
+        )
+        widest = max(len(each.held) for each in rest)  # one pod may leave several cards
+        return max(-(-pods // widest), 1), cores
+
+    def least_here(
+        self, rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod]
+    ) -> tuple[int, int]:
+        """Return how many of *rest* must leave this card at least, and with how many cores."""
+        most, here, lacking = 0, self.position, 0
+        for column, lack in enumerate(self._lack or ()):
+            missing = lack - sum([each.held[here][column] for each in chosen if here in each.held])
             if missing > 0:
+                largest = max(
+                    [each.held[here][column] for each in rest if here in each.held] or [0]
+                )
                 most = max(most, -(-missing // largest) if largest else len(rest) + 1)
-        return most
+                lacking += missing if column == 0 else 0
+        return most, lacking
+
+
+def _fewest_groups(rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod], count: int) -> int:
+    """Return how many groups lose a pod beside those of *chosen* if *count* of *rest* go."""
+    sizes = Counter(each.group or each.uid for each in rest)
+    for group in {each.group or each.uid for each in chosen}:
+        count -= sizes.pop(group, 0)
+    groups = 0
+    for _, size in sizes.most_common():
+        if count <= 0:
+            break
+        count, groups = count - size, groups + 1
+    return groups
 
 
 def _ordered(pods: Sequence[EvictablePod]) -> Sequence[EvictablePod]:

@@ -152,7 +152,8 @@ def test_a_budget_is_no_cost_but_a_limit() -> None:
 def test_a_node_with_a_cheaper_set_ends_the_search() -> None:
     mine = [pod("a", 3, (0, 100, 8))]
     cost = cost_of(mine)
-    assert victims_of(WHOLE, mine, cards=1, below=cost) == ["a"]
+    assert victims_of(WHOLE, mine, cards=1, below=cost._replace(cores=101)) == ["a"]
+    assert victims_of(WHOLE, mine, cards=1, below=cost) is None
     assert victims_of(WHOLE, mine, cards=1, below=cost._replace(highest=2)) is None
     assert victims_of(WHOLE, mine, cards=1, below=cost._replace(cores=99)) is None
 
@@ -180,6 +181,7 @@ wanted_pods = st.one_of(
     st.builds(lambda a, b: a_pod("p", a, b), shares, shares),
     st.builds(lambda a, b: a_pod("p", a, inits=[b]), shares, shares),
     st.integers(1, 3).map(lambda cards: a_pod("p", (100 * cards, 0))),
+    st.integers(2, 3).map(lambda cards: a_pod("p", (40 * cards, cards), split={"c0": cards})),
     st.just(a_pod("p", (100, 4), split={"c0": 2})),
 )
 
@@ -236,9 +238,13 @@ def test_no_set_of_victims_is_cheaper(
     found = find_victims(wanted.pod_class, node, held, pods, allowed=allowed)
     assert (found and found.cost) == best
     if found is not None:
-        again = find_victims(wanted.pod_class, node, held, pods, allowed=allowed, below=found.cost)
+        bound = found.cost._replace(cores=found.cost.cores + 1)
+        again = find_victims(wanted.pod_class, node, held, pods, allowed=allowed, below=bound)
         assert again is not None
         assert again.cost == best
+        assert not find_victims(
+            wanted.pod_class, node, held, pods, allowed=allowed, below=found.cost
+        )
         assert cost_of(found.victims) == found.cost
         left = held_by(node, [each for each in pods if each not in found.victims])
         assert fits_surely(wanted.pod_class, node, left.free)

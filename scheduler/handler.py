@@ -117,7 +117,9 @@ class ExtenderHandler:
             raise BindError(NOT_IN_STEP)
         found = self.decisions.filter(pod, args.names, args.nodes)
         if self.preemption is not None and pod is not None:
-            self.preemption.consider(args.pod, pod, found)
+            why = self.not_binding()
+            if self.preemption.consider(args.pod, pod, found) and why:
+                raise BindError(why)  # the next attempt reaches the leader, which preempts
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.unresolvable))
         return encode_filtered(args, found.titled(_TITLE))
 

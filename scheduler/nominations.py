@@ -65,6 +65,10 @@ class PodStanding:
         """Whether the Eviction API can evict it, and nobody has deleted it."""
         return not self.mirror and self.ends_at is None
 
+    def is_overdue(self, now: float) -> bool:
+        """Return whether it should have ended some time ago: its kubelet may be unavailable."""
+        return self.ends_at is not None and now - self.ends_at > _OVERDUE_SECONDS
+
     def leaves_soon(self, now: float) -> bool:
         """Return whether it is about to end, so that what it holds is as good as free."""
         if self.ends_at is None:
@@ -177,10 +181,19 @@ def _timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+ASK_AGAIN: Json = {
+    "type": CONDITION,
+    "status": "False",
+    "reason": "AskAgain",
+    "message": "the scheduler extender has started, and does not know who was asked about",
+}
+"""Is written and removed: kube-scheduler tries a pod again if its status changes."""
+
+
 def read_nomination(obj: Json) -> Nomination | None:
     """Read the condition of a pod object; ``None`` if it has none, or one that is not ours."""
     for each in (obj.get("status") or {}).get("conditions") or ():
-        if each.get("type") == CONDITION:
+        if each.get("type") == CONDITION and each.get("status") == "True":
             try:
                 found = json.loads(each["message"])
                 return Nomination(

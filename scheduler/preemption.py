@@ -35,6 +35,7 @@ from placement.scoring import Policy
 from scheduler.budgets import read_budgets
 from scheduler.decisions import FilterResult
 from scheduler.nominations import (
+    ASK_AGAIN,
     CONDITION,
     Nomination,
     Nominations,
@@ -66,6 +67,7 @@ _STALE_SECONDS = 60.0
 _ALL_ASKED = 100
 """Of fewer nodes kube-scheduler asks about all (``minFeasibleNodesToFind``)."""
 _BY_TURNS_SECONDS = 30.0
+_MOST_ASKED_AGAIN = 100
 _MOST_WAITING = 1000
 _MOST_TRIES = 3
 """Most plans for one pod, and writes, while node or pod change all the time."""
@@ -176,6 +178,7 @@ class Preemption:
     on_victim: Callable[[], None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     is_writing: bool = field(default=False, init=False)
+    _leads: bool = field(default=False, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _waiting: dict[str, _Preemptor] = field(default_factory=dict, init=False)
     _since: dict[str, float] = field(default_factory=dict, init=False)
@@ -185,13 +188,16 @@ class Preemption:
     _refused: dict[str, float] = field(default_factory=dict, init=False)
     _to_clear: dict[str, PodId] = field(default_factory=dict, init=False)
 
-    def consider(self, obj: Mapping[str, Any], pod: PodInfo, found: FilterResult) -> None:
+    def consider(self, obj: Mapping[str, Any], pod: PodInfo, found: FilterResult) -> bool:
         """Remember a pod that fits on no node; forget it if it fits on one.
 
         Args:
             obj: the pod object.
             pod: the pod.
             found: what filter has found for the nodes that passed kube-scheduler's filters.
+
+        Returns:
+            Whether victims are looked for, by the replica that leads.
         """
         standing = read_standing(obj)
         with self._lock:
@@ -199,11 +205,12 @@ class Preemption:
             if found.fitting:
                 self._since.pop(pod.id.uid, None)
             if found.fitting or not found.failed or not standing.may_preempt:
-                return
+                return False
             if len(self._waiting) >= _MOST_WAITING:
                 del self._waiting[next(iter(self._waiting))]
             self._waiting[pod.id.uid] = self._preemptor(pod, standing.priority, found.failed)
         self._changed.set()
+        return True
 
     def take_over(
         self, obj: Mapping[str, Any], pod: PodInfo, victims: Mapping[str, Sequence[str]]
@@ -256,9 +263,13 @@ class Preemption:
         self.is_writing = True
         try:
             if self.not_leading():
+                self._leads = False
                 with self._lock:
                     self._waiting.clear()
                 return
+            if not self._leads:
+                self._leads = True
+                self._ask_again()
             with self.state.lock:
                 nominations = [*self.nominations.by_pod.items()]
             for uid, nomination in nominations:
@@ -267,6 +278,35 @@ class Preemption:
             self._look_for_victims()
         finally:
             self.is_writing = False
+
+    def _ask_again(self) -> None:
+        """Let kube-scheduler ask again about pods that may preempt: the leader before may not have.
+
+        Otherwise it would ask about them only after some other change in the cluster.
+        """
+        with self.state.lock:
+            nodes = sorted(self.state.node_names)
+            pods = [
+                (standing.priority, pod)
+                for pod in self.state.unbound()
+                if (standing := self.nominations.standing(pod.id.uid)) is not None
+                and standing.may_preempt
+                and pod.id.uid not in self.nominations.by_pod
+            ]
+        pods.sort(key=lambda each: (-each[0], each[1].rank))
+        useful: dict[tuple[PodClass, int], bool] = {}
+        for priority, pod in pods[:_MOST_ASKED_AGAIN]:
+            key = pod.pod_class, priority
+            if key not in useful:
+                useful[key] = any(
+                    room.fits(pod, room.candidates) for room in self._rooms(pod.id.uid, nodes)
+                )
+            if useful[key]:
+                try:
+                    if self._patch(pod.id, "", dict(ASK_AGAIN)):
+                        self._to_clear[pod.id.uid] = pod.id
+                except _FAILURES as error:
+                    log.warning("not asked again", extra={"pod": str(pod), "reason": str(error)})
 
     # --- looking for victims --------------------------------------------------------------
 
@@ -395,6 +435,9 @@ class Preemption:
         for other, nomination in kept.items():
             held = held.add(self.state.kept_for(other, nomination, allocations))
         priority = self.nominations.priority(uid)
+        # A node that does not end its pods gets no more of them to end.
+        standings = map(self.nominations.standing, allocations.pods)
+        stuck = any(each is not None and each.is_overdue(self.state.now()) for each in standings)
         candidates, labels, requests = [], {}, {}
         for other in sorted(allocations.pods.keys()):
             standing, holds = self.nominations.standing(other), allocations.holding(other)
@@ -403,7 +446,7 @@ class Preemption:
             # A pod whose cards are not known for sure, or that is still being bound, is no victim.
             if standing is None or not holds or self.state.node_of(other) != name:
                 continue
-            if other in gone or other in self._refused:
+            if stuck or other in gone or other in self._refused:
                 continue
             if standing.priority < priority and standing.may_be_evicted:
                 candidates.append(EvictablePod(other, standing.priority, holds, standing.group))

@@ -101,6 +101,11 @@ class State:
         with self.lock:
             return self._unbound.get(uid)
 
+    def unbound(self) -> list[PodInfo]:
+        """Return all pods that are not bound, and that no Binding is in progress for."""
+        with self.lock:
+            return [pod for uid, pod in self._unbound.items() if uid not in self._assumed]
+
     def assumed_on(self, uid: str) -> AbstractSet[str]:
         """Return the nodes on which a pod is assumed."""
         return self._assumed.get(uid, set())

@@ -152,7 +152,8 @@ class World:
 class Replica:
     """An extender that preempts; it sees the world when it is told to watch."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, new: bool = False) -> None:
+        """Start to lead, before there is any pod, or *new* where there may be pods."""
         self.world = world
         self.time = 0.0
         self.leads = True
@@ -169,6 +170,8 @@ class Replica:
             clock=lambda: self.time,
         )
         self.state.replace_nodes(world.nodes)
+        if not new:
+            self.preemption.step()
         self.watch()
 
     def watch(self) -> None:

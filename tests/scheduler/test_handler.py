@@ -19,6 +19,7 @@ from scheduler.state import State
 from tests.agent.builders import patient
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
+from tests.scheduler.eviction_world import Replica, full_node
 from tests.scheduler.test_binding import FakeApi
 
 
@@ -104,6 +105,19 @@ def test_victims_of_kube_scheduler_stay_as_they_are_without_preemption(stage: St
     asked = {"Pod": POD, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
     assert stage.post("preempt", asked) == {"NodeNameToMetaVictims": nodes}
     assert stage.client.post("/preempt", json={"Pod": 7}).status_code == 400
+
+
+def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    stage, replica = Stage(), Replica(world)
+    stage.handler.decisions = replica.decisions
+    stage.handler.preemption = replica.preemption
+    stage.not_binding = "not the leader: another holds the lease"
+    asked = {"Pod": world.pods["prod"], "NodeNames": ["n1"]}
+    assert stage.post("filter", asked)["Error"] == f"gpu-turnstile: {stage.not_binding}"
+    stage.not_binding = ""
+    assert stage.post("filter", asked)["Error"] == ""
 
 
 def test_halves_of_two_cards_go_where_two_cards_have_room(stage: Stage) -> None:

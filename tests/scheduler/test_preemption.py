@@ -126,11 +126,26 @@ def test_nobody_is_evicted_for_a_pod_that_only_waits_for_pods_that_end_anyway() 
     replica = preempting(world)
     assert world.evicted == ["batch-1b"]
     assert replica.results == ["waits"]
-    # But not for ever: its node may be down.
-    replica.wait(120)
+
+
+def test_a_node_that_does_not_end_its_pods_gets_no_more_to_end() -> None:
+    """Its kubelet may be unavailable: then each of them would be evicted in vain."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    for _ in range(20):
+        replica.wait(10)
+        replica.ask("prod")
+    assert world.evicted == ["batch-0a"]
+    assert replica.results == ["nominated", "expired", *["none"] * (len(replica.results) - 2)]
+    # Another node may help.
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("n2-batch", "n2", "0", (50, 8), priority=5)
+    replica.state.replace_nodes(world.nodes)
+    replica.watch()
     replica.ask("prod")
     replica.wait()
-    assert world.evicted == ["batch-1b", "batch-0a"]
+    assert world.evicted == ["batch-0a", "n2-batch"]
 
 
 def test_no_second_set_is_taken_while_victims_end() -> None:
@@ -220,7 +235,7 @@ def test_victims_that_are_not_needed_any_more_stay() -> None:
         replica.wait()
     world.after = lambda _verb: None
     del world.pods["batch-0b"]  # it ended by itself
-    successor = Replica(world)
+    successor = Replica(world, new=True)
     successor.wait()
     assert world.evicted == ["batch-0a"]
 
@@ -536,6 +551,26 @@ def finish(world: World, replica: Replica, *pods: str) -> None:
                     replica.bind(name, fitting[0])
 
 
+def test_a_new_leader_lets_kube_scheduler_ask_again_about_pods_that_may_preempt() -> None:
+    """The leader before was killed before it had looked for victims; nothing else happens."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    world.add("never", (60, 4), priority=1000, policy="Never")
+    world.add("batch", (60, 4), priority=1)
+    Replica(world).ask("prod")
+    assert world.calls == []
+    successor = Replica(world, new=True)
+    successor.leads = False
+    successor.wait()
+    assert world.calls == []
+    successor.leads = True
+    successor.wait()
+    assert world.calls == [("patch", "prod")] * 2
+    assert world.condition("prod") is None
+    successor.wait()
+    assert world.calls == [("patch", "prod")] * 2
+
+
 def test_two_pods_at_once_get_two_sets() -> None:
     world = full_node()
     world.add("prod-1", (100, 0), priority=1000)
@@ -586,7 +621,7 @@ def test_nobody_is_evicted_in_vain_whatever_fails(
                         replica.bind(name, fitting[0])
             replica.wait(5)
         except KilledError:
-            replica = Replica(world)
+            replica = Replica(world, new=True)
         world.end_pods()
         replica.watch()
     assert "nodeName" not in world.pods["thief"]["spec"]

@@ -184,6 +184,7 @@ class Preemption:
     _since: dict[str, float] = field(default_factory=dict, init=False)
     _changed: threading.Event = field(default_factory=threading.Event, init=False)
     _nominated: dict[str, _Preemptor] = field(default_factory=dict, init=False)
+    _asked: dict[str, float] = field(default_factory=dict, init=False)
     _evicted: dict[str, float] = field(default_factory=dict, init=False)
     _refused: dict[str, float] = field(default_factory=dict, init=False)
     _to_clear: dict[str, PodId] = field(default_factory=dict, init=False)
@@ -301,12 +302,8 @@ class Preemption:
                 useful[key] = any(
                     room.fits(pod, room.candidates) for room in self._rooms(pod.id.uid, nodes)
                 )
-            if useful[key]:
-                try:
-                    if self._patch(pod.id, "", dict(ASK_AGAIN)):
-                        self._to_clear[pod.id.uid] = pod.id
-                except _FAILURES as error:
-                    log.warning("not asked again", extra={"pod": str(pod), "reason": str(error)})
+            if useful[key] and self._touch(pod, "", dict(ASK_AGAIN)):
+                self._to_clear[pod.id.uid] = pod.id
 
     # --- looking for victims --------------------------------------------------------------
 
@@ -331,6 +328,8 @@ class Preemption:
         with self.state.lock:
             nominated = self.nominations.by_pod.keys() & self._nominated.keys()
             self._nominated = {uid: self._nominated[uid] for uid in nominated}
+            asked = self.nominations.by_pod.keys() & self._asked.keys()
+            self._asked = {uid: self._asked[uid] for uid in asked}
         with self._lock:
             self._since = {
                 uid: since
@@ -529,8 +528,13 @@ class Preemption:
             if pod is None or self.state.assumed_on(uid):
                 return
             over, remaining = self._judge(pod, nomination)
+            is_free = not over and not remaining and self._is_free(pod, nomination)
         if over:
             self._withdraw(pod, over)
+        elif is_free and self._asked.get(uid, 0.0) <= self.clock():
+            # kube-scheduler may have tried the pod before the watch showed the victims' end.
+            self._asked[uid] = self.clock() + _AGAIN_SECONDS
+            self._touch(pod, nomination.node, nomination.as_condition(self.state.now()))
         for victim in remaining:
             if self.not_leading() or not self._evict(pod, nomination, victim):
                 return
@@ -558,6 +562,22 @@ class Preemption:
         if room.fits(pod, slow) and not nomination.all_leave:
             return "", ()
         return "", [allocations.pods[each.uid] for each in staying]
+
+    def _is_free(self, pod: PodInfo, nomination: Nomination) -> bool:
+        """Return whether the room of a nomination is free by now."""
+        allocations = self.state.allocations(nomination.node)
+        if allocations is None:
+            return False
+        free = self.state.snapshot_for(pod.id.uid, allocations).free
+        return fits_surely(pod.pod_class, allocations.node, free)
+
+    def _touch(self, pod: PodInfo, node: str, condition: Json) -> bool:
+        """Write a condition, so that kube-scheduler tries the pod again; return whether it was."""
+        try:
+            return self._patch(pod.id, node, condition)
+        except _FAILURES as error:
+            log.warning("not asked again", extra={"pod": str(pod), "reason": str(error)})
+            return False
 
     def _stays(self, uid: str, node: str) -> bool:
         """Return whether a victim has not been evicted yet."""

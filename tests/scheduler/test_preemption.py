@@ -319,6 +319,24 @@ def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_y
     assert world.evicted == ["batch-0a"]
 
 
+def test_kube_scheduler_is_made_to_ask_again_once_the_room_is_free() -> None:
+    """It may have asked before the watch showed the victims' end, and nothing else may happen."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    replica.wait()
+    assert world.calls == [("patch", "prod"), ("evict", "batch-0a")]
+    world.end_pods()
+    replica.watch()
+    for _ in range(8):
+        replica.wait()
+    assert world.calls[2:] == [("patch", "prod")] * 2  # after 1 and 6 seconds
+    nominated = world.condition("prod")
+    assert nominated is not None
+    assert nominated["status"] == "True"
+    assert replica.ask("prod").fitting == ("n1",)
+
+
 # --- budgets ----------------------------------------------------------------------------
 
 

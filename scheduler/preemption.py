@@ -13,11 +13,10 @@ fits nowhere, with the nodes that passed kube-scheduler's own filters. A thread 
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected, TooManyRequests
@@ -25,25 +24,21 @@ from common.apiserver.events import EventSubject, Notice, describe
 from common.errors import Unavailable
 from contract.text import format_count
 from placement.cluster.fit import fits_surely
-from placement.cluster.nodes import Node, Problem
-from placement.cluster.plan import plan_pod
-from placement.cluster.preemption import EvictablePod, VictimSet, cost_of, find_victims
-from placement.errors import NoPlacement
-from placement.held import HeldAmounts
+from placement.cluster.nodes import Problem
+from placement.cluster.preemption import EvictablePod
 from placement.pods import PodClass, PodId, PodInfo
 from placement.scoring import Policy
-from scheduler.budgets import read_budgets
+from scheduler.budgets import DisruptionBudget, read_budgets
 from scheduler.decisions import FilterResult
 from scheduler.nominations import (
     ASK_AGAIN,
     CONDITION,
     Nomination,
     Nominations,
-    Requests,
-    add_requests,
     read_standing,
 )
 from scheduler.state import State
+from scheduler.victims import Preemptor, VictimSearch
 
 REASON = "GPUPreemption"
 """The Events of pods for which others are evicted."""
@@ -54,9 +49,6 @@ VICTIM_REASON = "Preempted"
 _SETTLE_SECONDS = 0.3
 # kube-scheduler asks first about a node that it expects to fit, and then about all.
 _STEP_SECONDS = 1.0
-_SPARE_SECONDS = 60.0
-"""How long cards are kept after the longest grace period of a victim; kube-scheduler tries a pod
-again up to 10 s after the end of another."""
 _REFUSED_SECONDS = 30.0
 """How long a pod is no victim after the Eviction API has refused to evict it."""
 _SHOWN_SECONDS = 10.0
@@ -64,9 +56,6 @@ _SHOWN_SECONDS = 10.0
 _AGAIN_SECONDS = 5.0
 _STALE_SECONDS = 60.0
 """How long after kube-scheduler asked about a pod its nodes still count."""
-_ALL_ASKED = 100
-"""Of fewer nodes kube-scheduler asks about all (``minFeasibleNodesToFind``)."""
-_BY_TURNS_SECONDS = 30.0
 _MOST_ASKED_AGAIN = 100
 _MOST_WAITING = 1000
 _MOST_TRIES = 3
@@ -102,56 +91,6 @@ class PreemptionApi(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Preemptor:
-    """A pod that fits nowhere, as kube-scheduler asked about it.
-
-    Attributes:
-        pod: the pod.
-        priority: its priority.
-        nodes: the nodes on which no card has room.
-        victims: UIDs of the pods that kube-scheduler would evict, by node, where the totals do not
-            suffice.
-        since: when kube-scheduler asked for the first time.
-        asked: when it asked last.
-        due: when victims are looked for.
-    """
-
-    pod: PodInfo
-    priority: int
-    nodes: Sequence[str]
-    victims: Mapping[str, Sequence[str]]
-    since: float
-    asked: float
-    due: float
-
-
-class _Room(NamedTuple):
-    """A node as it will be without the pods that leave it anyway."""
-
-    node: Node
-    held: HeldAmounts
-    candidates: Sequence[EvictablePod]
-    labels: Mapping[str, tuple[str, Mapping[str, str]]]
-    requests: Mapping[str, Requests]
-    leaving: Requests
-
-    def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
-        return fits_surely(pod.pod_class, self.node, self.after(without).free)
-
-    def is_enough(self, wanted: Sequence[str], uids: Sequence[str] = ()) -> bool:
-        """Return whether these pods, and those that leave anyway, request as much as others."""
-        freed = add_requests([self.leaving, *(self.requests[each] for each in uids)])
-        needed = add_requests(self.requests.get(each, {}) for each in wanted)
-        return all(freed.get(name, 0) >= amount for name, amount in needed.items())
-
-    def after(self, victims: Sequence[EvictablePod]) -> HeldAmounts:
-        held = self.held
-        for each in victims:
-            held = held.subtract(each.held)
-        return held
-
-
 @dataclass(eq=False)
 class Preemption:
     """Evicts pods. :meth:`consider` is thread-safe, :meth:`run` belongs to one thread.
@@ -180,14 +119,19 @@ class Preemption:
     is_writing: bool = field(default=False, init=False)
     _leads: bool = field(default=False, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _waiting: dict[str, _Preemptor] = field(default_factory=dict, init=False)
+    _waiting: dict[str, Preemptor] = field(default_factory=dict, init=False)
     _since: dict[str, float] = field(default_factory=dict, init=False)
     _changed: threading.Event = field(default_factory=threading.Event, init=False)
-    _nominated: dict[str, _Preemptor] = field(default_factory=dict, init=False)
+    _nominated: dict[str, Preemptor] = field(default_factory=dict, init=False)
     _asked: dict[str, float] = field(default_factory=dict, init=False)
     _evicted: dict[str, float] = field(default_factory=dict, init=False)
     _refused: dict[str, float] = field(default_factory=dict, init=False)
+    _search: VictimSearch = field(init=False)
     _to_clear: dict[str, PodId] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the search for victims."""
+        self._search = VictimSearch(self.state, self.nominations, self.policy)
 
     def consider(self, obj: Mapping[str, Any], pod: PodInfo, found: FilterResult) -> bool:
         """Remember a pod that fits on no node; forget it if it fits on one.
@@ -246,10 +190,10 @@ class Preemption:
         self._changed.set()
         return True
 
-    def _preemptor(self, pod: PodInfo, priority: int, nodes: Iterable[str]) -> _Preemptor:
+    def _preemptor(self, pod: PodInfo, priority: int, nodes: Iterable[str]) -> Preemptor:
         now = self.clock()
         since = self._since.setdefault(pod.id.uid, now)
-        return _Preemptor(pod, priority, tuple(nodes), {}, since, now, now + _SETTLE_SECONDS)
+        return Preemptor(pod, priority, tuple(nodes), {}, since, now, now + _SETTLE_SECONDS)
 
     def run(self, stop: threading.Event) -> None:
         """Preempt until *stop*."""
@@ -300,7 +244,8 @@ class Preemption:
             key = pod.pod_class, priority
             if key not in useful:
                 useful[key] = any(
-                    room.fits(pod, room.candidates) for room in self._rooms(pod.id.uid, nodes)
+                    room.fits(pod, room.candidates)
+                    for room in self._search.rooms(pod.id.uid, nodes)
                 )
             if useful[key] and self._touch(pod, "", dict(ASK_AGAIN)):
                 self._to_clear[pod.id.uid] = pod.id
@@ -320,10 +265,11 @@ class Preemption:
             elif self._preempt(each) == "none" and not each.victims:
                 hopeless.add(alike)
 
-    def _due(self) -> list[_Preemptor]:
+    def _due(self) -> list[Preemptor]:
         """Take the pods whose time has come, the highest priority first."""
         now = self.clock()
         self._refused = {each: until for each, until in self._refused.items() if until > now}
+        self._search.refused = self._refused.keys()
         self._evicted = {each: until for each, until in self._evicted.items() if until > now}
         with self.state.lock:
             nominated = self.nominations.by_pod.keys() & self._nominated.keys()
@@ -341,7 +287,7 @@ class Preemption:
                 del self._waiting[each.pod.id.uid]
         return sorted(due, key=lambda each: (-each.priority, each.pod.rank))
 
-    def _preempt(self, preemptor: _Preemptor) -> str:
+    def _preempt(self, preemptor: Preemptor) -> str:
         try:
             result = self._nominate(preemptor)
         except _FAILURES as error:
@@ -354,7 +300,7 @@ class Preemption:
             self._try_again(preemptor)
         return result
 
-    def _try_again(self, preemptor: _Preemptor) -> None:
+    def _try_again(self, preemptor: Preemptor) -> None:
         """Look again soon: kube-scheduler does not hear that a budget allows more by now.
 
         But not for long, because other filters of kube-scheduler may have changed meanwhile.
@@ -365,7 +311,7 @@ class Preemption:
                 again = replace(preemptor, due=now + _AGAIN_SECONDS)
                 self._waiting.setdefault(preemptor.pod.id.uid, again)
 
-    def _nominate(self, preemptor: _Preemptor) -> str:
+    def _nominate(self, preemptor: Preemptor) -> str:
         """Choose victims and write the nomination; return a result, empty if nothing is due."""
         uid = preemptor.pod.id.uid
         for _ in range(_MOST_TRIES):
@@ -373,14 +319,14 @@ class Preemption:
                 pod, version = self.state.find(uid), self.state.version
                 if pod is None or uid in self.nominations.by_pod or self.state.assumed_on(uid):
                     return ""
-            found = self._choose(pod, preemptor)
+            found = self._search.choose(pod, preemptor, self._read_budgets, now=self.clock())
             if isinstance(found, str):
                 return found
             room, victims = found
             with self.state.lock:
                 if room.node.name in self.state.changed_since(version):
                     continue
-                nomination = self._plan(pod, room, victims)
+                nomination = self._search.plan(pod, room, victims)
             if nomination is not None and room.node.name in preemptor.victims:
                 nomination = replace(nomination, all_leave=True)
             if nomination is None or self.not_leading():
@@ -389,111 +335,8 @@ class Preemption:
             return self._write(pod, nomination)
         return ""
 
-    def _choose(self, pod: PodInfo, preemptor: _Preemptor) -> tuple[_Room, VictimSet] | str:
-        """Return the cheapest victims on one of its nodes; a result if there are none."""
-        rooms = list(self._rooms(pod.id.uid, preemptor.nodes))
-        if any(
-            room.fits(pod) and room.is_enough(preemptor.victims.get(room.node.name, ()))
-            for room in rooms
-        ):
-            return "waits"  # for pods that end anyway
-        rooms = [room for room in rooms if room.candidates and room.fits(pod, room.candidates)]
-        if not rooms:
-            return "none"
-        if self._fits_elsewhere(pod, preemptor):
-            return "elsewhere"
-        return self._cheapest(pod, rooms, preemptor.victims) or "budgets"
-
-    def _fits_elsewhere(self, pod: PodInfo, preemptor: _Preemptor) -> bool:
-        """Return whether kube-scheduler may soon ask about a node on which the pod fits.
-
-        Of 100 nodes or more it looks only at some in each attempt, by turns. If it has not asked
-        about a node for long, another filter keeps the pod from it.
-        """
-        names = self.state.node_names
-        if len(names) < _ALL_ASKED or self.clock() - preemptor.since > _BY_TURNS_SECONDS:
-            return False
-        others = sorted(names - set(preemptor.nodes))
-        return any(room.fits(pod) for room in self._rooms(pod.id.uid, others))
-
-    def _rooms(self, uid: str, names: Iterable[str]) -> Iterator[_Room]:
-        for name in names:
-            with self.state.lock:  # not for all nodes at once: requests wait for it
-                room = self._room(uid, name)
-            if room is not None:
-                yield room
-
-    def _room(self, uid: str, name: str) -> _Room | None:
-        allocations = self.state.allocations(name)
-        if allocations is None:
-            return None
-        kept = self.nominations.above(uid, name)
-        leaving = self.nominations.leaving(allocations.pods, self.state.now())
-        gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
-        held = allocations.held_without(gone)
-        for other, nomination in kept.items():
-            held = held.add(self.state.kept_for(other, nomination, allocations))
-        priority = self.nominations.priority(uid)
-        # A node that does not end its pods gets no more of them to end.
-        standings = map(self.nominations.standing, allocations.pods)
-        stuck = any(each is not None and each.is_overdue(self.state.now()) for each in standings)
-        candidates, labels, requests = [], {}, {}
-        for other in sorted(allocations.pods.keys()):
-            standing, holds = self.nominations.standing(other), allocations.holding(other)
-            if standing is not None:
-                requests[other] = standing.requests
-            # A pod whose cards are not known for sure, or that is still being bound, is no victim.
-            if standing is None or not holds or self.state.node_of(other) != name:
-                continue
-            if stuck or other in gone or other in self._refused:
-                continue
-            if standing.priority < priority and standing.may_be_evicted:
-                candidates.append(EvictablePod(other, standing.priority, holds, standing.group))
-                labels[other] = allocations.pods[other].id.namespace, standing.labels
-        left = [self.nominations.standing(each) for each in leaving]
-        freed = add_requests(each.requests for each in left if each is not None)
-        return _Room(allocations.node, held, candidates, labels, requests, freed)
-
-    def _cheapest(
-        self, pod: PodInfo, rooms: Sequence[_Room], wanted: Mapping[str, Sequence[str]]
-    ) -> tuple[_Room, VictimSet] | None:
-        """Return the cheapest victims of all nodes, of budgets only as many as these allow."""
-        budgets = read_budgets(self.api.list_budgets())
-        allowed = {each.key: each.allowed for each in budgets}
-        best: tuple[_Room, VictimSet] | None = None
-        for room in rooms:
-            candidates = []
-            for each in room.candidates:
-                keys = [one.key for one in budgets if one.covers(*room.labels[each.uid])]
-                if len(keys) <= 1:  # the Eviction API evicts no pod with several
-                    candidates.append(each._replace(budget=keys[0] if keys else ""))
-            bound = best[1].cost if best is not None else None
-            found = find_victims(
-                pod.pod_class, room.node, room.held, candidates, allowed=allowed, below=bound
-            )
-            if found is not None and room.node.name in wanted:
-                found = _with_totals(room, found, candidates, wanted[room.node.name], allowed)
-            if found is not None and (bound is None or found.cost < bound):
-                best = room, found
-        return best
-
-    def _plan(self, pod: PodInfo, room: _Room, victims: VictimSet) -> Nomination | None:
-        try:
-            plan = plan_pod(pod, room.node, room.after(victims.victims).free, self.policy)
-        except NoPlacement:
-            plan = None
-        if plan is None:
-            return None
-        cards = {
-            name: tuple(sorted(room.node.cards[position].index for position in part.cards))
-            for name, part in plan.items()
-        }
-        # Those that may be refused first: then nobody has been evicted yet.
-        uids = tuple(each.uid for each in sorted(victims.victims, key=lambda it: not it.budget))
-        standings = [self.nominations.standing(uid) for uid in uids]
-        grace = max(each.grace for each in standings if each is not None)
-        until = int(self.state.now() + grace + _SPARE_SECONDS)
-        return Nomination(room.node.name, cards, uids, until)
+    def _read_budgets(self) -> list[DisruptionBudget]:
+        return read_budgets(self.api.list_budgets())
 
     def _write(self, pod: PodInfo, nomination: Nomination) -> str:
         """Write a nomination into the status of its pod, and evict the first victims."""
@@ -541,7 +384,7 @@ class Preemption:
 
     def _judge(self, pod: PodInfo, nomination: Nomination) -> tuple[str, Sequence[PodInfo]]:
         """Return why a nomination is over, else the victims that must still be evicted."""
-        room = self._room(pod.id.uid, nomination.node)
+        room = self._search.room(pod.id.uid, nomination.node)
         allocations = self.state.allocations(nomination.node)
         if room is None or allocations is None:
             return "lost", ()
@@ -687,30 +530,6 @@ class Preemption:
             self.api.create_event(pod.namespace, describe(notice, count=1, at=self.state.now()))
         except _FAILURES as error:  # such as by another replica already
             log.debug("event not written", extra={"reason": str(error)})
-
-
-def _with_totals(
-    room: _Room,
-    found: VictimSet,
-    candidates: Sequence[EvictablePod],
-    wanted: Sequence[str],
-    allowed: Mapping[str, int],
-) -> VictimSet | None:
-    """Add kube-scheduler's own victims, unless those that were found request as much.
-
-    Its victims may free processors or memory of the host, which are not counted here.
-    """
-    uids = [each.uid for each in found.victims]
-    if room.is_enough(wanted, uids):
-        return found
-    may = {each.uid: each for each in candidates}
-    if not may.keys() >= set(wanted):
-        return None
-    victims = tuple(may[uid] for uid in sorted({*uids, *wanted}))
-    taken = Counter(each.budget for each in victims if each.budget)
-    if any(count > allowed.get(budget, 0) for budget, count in taken.items()):
-        return None
-    return VictimSet(cost_of(victims), victims)
 
 
 def _name_for(reader: PodId, pod: PodId) -> str:

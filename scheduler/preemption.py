@@ -35,6 +35,7 @@ from scheduler.nominations import (
     CONDITION,
     Nomination,
     Nominations,
+    read_nomination,
     read_standing,
 )
 from scheduler.state import State
@@ -296,7 +297,11 @@ class Preemption:
             log.warning("preemption not possible", extra=extra)
         if result:
             self.on_result(result)
-        if result in {"budgets", "elsewhere", "unavailable"}:
+        if result == "waits" and self._is_free(preemptor.pod, preemptor.nodes):
+            # kube-scheduler tried the pod before the watch showed that there is room.
+            if self._touch(preemptor.pod, "", dict(ASK_AGAIN)):
+                self._to_clear[preemptor.pod.id.uid] = preemptor.pod.id
+        elif result in {"budgets", "elsewhere", "unavailable", "waits"}:
             self._try_again(preemptor)
         return result
 
@@ -371,7 +376,7 @@ class Preemption:
             if pod is None or self.state.assumed_on(uid):
                 return
             over, remaining = self._judge(pod, nomination)
-            is_free = not over and not remaining and self._is_free(pod, nomination)
+            is_free = not over and not remaining and self._is_free(pod, [nomination.node])
         if over:
             self._withdraw(pod, over)
         elif is_free and self._asked.get(uid, 0.0) <= self.clock():
@@ -406,13 +411,17 @@ class Preemption:
             return "", ()
         return "", [allocations.pods[each.uid] for each in staying]
 
-    def _is_free(self, pod: PodInfo, nomination: Nomination) -> bool:
-        """Return whether the room of a nomination is free by now."""
-        allocations = self.state.allocations(nomination.node)
-        if allocations is None:
-            return False
-        free = self.state.snapshot_for(pod.id.uid, allocations).free
-        return fits_surely(pod.pod_class, allocations.node, free)
+    def _is_free(self, pod: PodInfo, nodes: Sequence[str]) -> bool:
+        """Return whether a pod fits on one of these nodes by now."""
+        for name in nodes:
+            with self.state.lock:
+                allocations = self.state.allocations(name)
+                if allocations is None:
+                    continue
+                free = self.state.snapshot_for(pod.id.uid, allocations).free
+            if fits_surely(pod.pod_class, allocations.node, free):
+                return True
+        return False
 
     def _touch(self, pod: PodInfo, node: str, condition: Json) -> bool:
         """Write a condition, so that kube-scheduler tries the pod again; return whether it was."""
@@ -487,7 +496,7 @@ class Preemption:
             del self._to_clear[uid]
 
     def _patch(self, pod: PodId, node: str, condition: Json | None) -> bool:
-        """Write or remove condition and nominated node.
+        """Write or remove the condition, and with a nomination the nominated node.
 
         Returns:
             Whether it was done: not if the pod is gone, or to be nominated and bound.
@@ -507,8 +516,11 @@ class Preemption:
                 if each.get("type") != CONDITION
             ]
             status: Json = {"conditions": [*conditions, *([condition] if condition else [])]}
-            if not bound:
-                status["nominatedNodeName"] = node or None
+            ours, nominated = read_nomination(obj), obj["status"].get("nominatedNodeName")
+            if node:
+                status["nominatedNodeName"] = node
+            elif ours is not None and ours.node == nominated:  # else kube-scheduler has chosen it
+                status["nominatedNodeName"] = None
             try:
                 patch = {"metadata": kept, "status": status}
                 self.api.patch_pod_status(pod.namespace, pod.name, patch)

@@ -15,7 +15,7 @@ from common.listener import EVERY_ADDRESS, shown_address
 from common.logs import configure
 from common.status import StatusServer, probe
 from proxy.metrics import ProxyMetrics, metrics
-from proxy.program import HUNG_SECONDS, Proxy
+from proxy.program import DRA, HUNG_SECONDS, PLUGIN, Proxy
 
 log = logging.getLogger("proxy")
 
@@ -45,6 +45,13 @@ _PRIVATE = 0o077
     default="/run/gpu-turnstile/device-plugins",
     show_envvar=True,
     help="Where plugins register, as they would in the kubelet's directory.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice([PLUGIN, DRA]),
+    default=PLUGIN,
+    show_envvar=True,
+    help="What may register: device plugins, or drivers for Dynamic Resource Allocation.",
 )
 @click.option(
     "--patience",
@@ -78,6 +85,7 @@ def main(  # noqa: PLR0913 -- the options of a command line
     *,
     kubelet_dir: Path,
     plugin_dir: Path,
+    mode: str,
     patience: float,
     http_host: str,
     http_port: int,
@@ -86,7 +94,7 @@ def main(  # noqa: PLR0913 -- the options of a command line
     """Proxy the kubelet's calls to device plugins, so that a plugin's restart fails no pod."""
     configure(log_level)
     try:
-        proxy = Proxy(kubelet_dir, plugin_dir, patience=patience)
+        proxy = Proxy(kubelet_dir, plugin_dir, patience=patience, mode=mode)
         pages = {
             "/healthz": probe(proxy.liveness_problem),
             "/readyz": probe(proxy.readiness_problem),

@@ -248,7 +248,12 @@ class Drivers:
         self._changed.set()
 
     async def run(self) -> None:
-        """Follow the drivers until cancelled."""
+        """Follow the drivers until cancelled.
+
+        Raises:
+            OSError: the drivers' folder cannot be made.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
         while True:
             await self._changed.wait()
             self._changed.clear()

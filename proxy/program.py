@@ -18,6 +18,7 @@ from proxy.resource import ProxiedResource
 
 log = logging.getLogger(__name__)
 
+PLUGIN, DRA = "plugin", "dra"
 REGISTRY = "plugins_registry"
 """The folder beside the kubelet's device plugin directory where drivers register."""
 BEAT_SECONDS = 10.0
@@ -42,13 +43,17 @@ class Proxy:
         drivers: the drivers for Dynamic Resource Allocation.
     """
 
-    def __init__(self, kubelet_dir: Path, plugin_dir: Path, *, patience: float) -> None:
+    def __init__(
+        self, kubelet_dir: Path, plugin_dir: Path, *, patience: float, mode: str = PLUGIN
+    ) -> None:
         """Prepare.
 
         Args:
             kubelet_dir: the kubelet's device plugin directory.
-            plugin_dir: where plugins register.
+            plugin_dir: where plugins and drivers register.
             patience: seconds that a call waits for a plugin and its response.
+            mode: what may register, :data:`PLUGIN` or :data:`DRA`. Never both: while a proxy serves
+                a device plugin, the kubelet does not forget it.
 
         Raises:
             SettingsError: both are the same folder.
@@ -66,7 +71,8 @@ class Proxy:
         self._beat_at = time.monotonic()
         self._stop = asyncio.Event()
         self._listening = asyncio.Event()
-        self._problem = _STARTING
+        self._mode = mode
+        self._problem = _STARTING if mode == PLUGIN else ""
         self.registration = Registration(
             plugin_dir, endpoint_for=self._endpoint_for, forget=self._forget, spawn=self._spawn
         )
@@ -86,7 +92,8 @@ class Proxy:
         for folder in (self._kubelet_dir, self._plugin_dir, self._registry):
             remove_left_behind(folder)
         watch = FolderWatch(self._check_all, (self._kubelet_dir, self._plugin_dir))
-        for work in (self._beat(on_beat), self._listen(), self.drivers.run(), watch.run()):
+        serve = self._listen() if self._mode == PLUGIN else self.drivers.run()
+        for work in (self._beat(on_beat), serve, watch.run()):
             self._spawn(work)
         await self._stop.wait()
         await self._end()

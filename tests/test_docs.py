@@ -45,6 +45,7 @@ PAGES = [
 PROJECTS = ROOT / "docs/comparison.md"
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.
 _OTHERS_SAY = {
+    "cannot allocate all claims",
     "Failed to initialize NVML: Unknown Error",
     "systemctl daemon-reload",
     "ValidatingAdmissionPolicy 'gpu-turnstile-...' denied request",

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from urllib3.exceptions import ReadTimeoutError
+
 from common.apiserver.access import ServerAccess
 from common.apiserver.errors import Gone, Rejected, TooManyRequests
 from common.apiserver.lists import decode_without_managed_fields
@@ -29,7 +31,11 @@ LIST_SECONDS = 30.0
 _CONNECT_SECONDS = 5.0
 _WATCH_SECONDS = 300
 SILENT_SECONDS = 120.0
-"""A watch without any event for this long, not even a bookmark, is broken: it is opened again."""
+"""A watch without any event for this long, not even a bookmark, may be broken: it is opened again.
+
+An API server sends no bookmark before the first change of a collection since its start (``cacher``
+in its ``pkg/storage/cacher``).
+"""
 
 
 class Client:
@@ -133,7 +139,7 @@ class Client:
             raise Unavailable("API server: the response is not a list") from error
 
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
-        """Stream the events of a collection until the server ends the watch.
+        """Stream the events of a collection until the server ends the watch, or is silent.
 
         Args:
             path: path of the collection.
@@ -171,6 +177,8 @@ class Client:
                         raise Gone(obj.get("message", ""))
                     raise Unavailable(f"watch: {obj.get('message')}")
                 yield kind, obj
+        except ReadTimeoutError:
+            return  # if the connection is broken, the next watch shows it
         except BROKEN as error:
             raise Unavailable(f"watch: {describe(error, self.rest.host)}") from error
         except ValueError as error:

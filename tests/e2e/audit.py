@@ -26,6 +26,7 @@ class Seen:
         visible: the cards in its environment, as it printed them; ``None`` if it has not.
         uid: its pod's UID.
         limits: the limits it found when it started, as it printed them; ``None`` if it found none.
+        limits_of: the container whose limits it must find; ``""`` for its own.
         core_limit: percent of a card that it may use while others do not; ``None`` if its cores.
     """
 
@@ -37,6 +38,7 @@ class Seen:
     uid: str = ""
     limits: VcudaConfig | None = None
     core_limit: int | None = None
+    limits_of: str = ""
 
     def __str__(self) -> str:
         return f"{self.pod} {self.container.name}"
@@ -109,7 +111,8 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
 
 
 def _wrong_limits(seen: Seen, enforced: bool) -> list[str]:
-    own = own_limits(seen.uid, seen.container, block=BLOCK_BYTES) if enforced else None
+    container = replace(seen.container, name=seen.limits_of or seen.container.name)
+    own = own_limits(seen.uid, container, block=BLOCK_BYTES) if enforced else None
     if own is not None and seen.core_limit is not None:
         own = replace(own, hard_limit=False, limit=seen.core_limit)
     return [] if seen.limits == own else [f"found {seen.limits}"]

@@ -26,6 +26,7 @@ _BEFORE_STAGE = (
     "test_operator",
     "test_deployed",
     "test_dialects",
+    "test_dra",
     "test_doctor",
     "test_scheduler",
     "test_preemption",

@@ -1,5 +1,6 @@
 """A node of the cluster, pods on it, and the kubelet's own record of them."""
 
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from tests.e2e.stream import MOST, Stream
 SETTLE_SECONDS = 150.0
 _CLIENTS = 16
 _NO_PLUGIN_SECONDS = 60.0
+_RESTART_SECONDS = 180.0
 
 
 def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
@@ -203,6 +205,7 @@ class Ground:
                 uid=running[name]["metadata"]["uid"],
                 limits=limits(log),
                 core_limit=self._core_limit(running[name]) if container.demand.is_share else None,
+                limits_of=self.limits_of(running[name], container.name),
             )
             for (name, container), log in zip(asking, logs, strict=True)
         ]
@@ -214,6 +217,10 @@ class Ground:
         )
         assert not wrong, "\n".join(wrong)
         return seen
+
+    def limits_of(self, _pod: Json, container: str) -> str:
+        """Return the container whose limits a container finds: its own."""
+        return container
 
     def _core_limit(self, pod: Json) -> int | None:
         wishes, _ = read_wishes(pod["metadata"].get("annotations") or {}, self.names)
@@ -227,6 +234,26 @@ class Ground:
             if visible(log) is not None or time.monotonic() > deadline:
                 return log
             time.sleep(0.2)
+
+    def restart_kubelet(self) -> None:
+        """Restart the kubelet."""
+        self._command(self.settings.restart_kubelet)
+
+    def kill_kubelet(self) -> None:
+        """Kill the kubelet with SIGKILL, and start it again."""
+        self._command(self.settings.kill_kubelet)
+
+    def _command(self, command: Sequence[str]) -> None:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_RESTART_SECONDS,
+            check=False,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}"
 
     def refused(self, pods: dict[str, Json]) -> dict[str, str]:
         """Give the messages of the pods that the node refused."""

@@ -2,11 +2,10 @@
 
 import shlex
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from simulator.manifests import write_yaml
@@ -16,7 +15,6 @@ from tests.e2e.manifests import CARDS, cards_file
 from tests.e2e.programs import Program, Webhook, free_port
 from tests.e2e.settings import Settings
 
-_RESTART_SECONDS = 180.0
 PATIENCE = 20.0
 """Seconds for which calls of the kubelet wait for the agent."""
 
@@ -113,25 +111,6 @@ class Stage(Ground):
         assert self.registered(), "ready beside the old one"
         old.stop()
         wait("the agent is registered", self.registered)
-
-    def restart_kubelet(self) -> None:
-        self._command(self.settings.restart_kubelet)
-
-    def kill_kubelet(self) -> None:
-        """Kill the kubelet with SIGKILL, and start it again."""
-        self._command(self.settings.kill_kubelet)
-
-    def _command(self, command: Sequence[str]) -> None:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_RESTART_SECONDS,
-            check=False,
-            text=True,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}"
 
     # --- looking ---------------------------------------------------------------------
 

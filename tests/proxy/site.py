@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from proxy.program import Proxy
+from proxy.program import PLUGIN, Proxy
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
 from simulator.kubelet.responses import PluginResponse
@@ -92,9 +92,12 @@ class PluginProcess:
 class Site:
     """A kubelet's folder, a proxy's folder, and all that runs between them."""
 
+    mode = PLUGIN
+
     def __init__(self, folder: Path, *, patience: float = 8.0) -> None:
         self.kubelet_dir, self.plugin_dir = folder / "k", folder / "p"
-        self.kubelet_dir.mkdir(exist_ok=True)
+        for each in (self.kubelet_dir, self.plugin_dir):  # as the pod has them
+            each.mkdir(exist_ok=True)
         self.patience = patience
         self.kubelet = Kubelet(
             Settings(node_name="n1", root_dir=folder / "root", plugin_dir=self.kubelet_dir)
@@ -121,7 +124,9 @@ class Site:
             assert self.defect is None
 
     def start_proxy(self) -> None:
-        self.proxy = Proxy(self.kubelet_dir, self.plugin_dir, patience=self.patience)
+        self.proxy = Proxy(
+            self.kubelet_dir, self.plugin_dir, patience=self.patience, mode=self.mode
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

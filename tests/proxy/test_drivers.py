@@ -13,6 +13,7 @@ from common.kubelet_api import dra_pb2 as api
 from common.kubelet_api import dra_pb2_grpc as rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
 from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
+from proxy.program import DRA
 from tests.proxy.site import Site, wait
 
 DRIVER = "gpu.example.com"
@@ -65,6 +66,8 @@ class Driver(rpc.DRAPluginServicer, registration_rpc.RegistrationServicer):
 
 class DriverSite(Site):
     """A proxy, and the kubelet's registry of drivers."""
+
+    mode = DRA
 
     @property
     def registry(self) -> Path:
@@ -151,6 +154,23 @@ def test_only_drivers_are_registered(site: DriverSite) -> None:
     assert not other.registered
     for each in (other, driver):
         each.end()
+
+
+def test_with_drivers_no_device_plugin_is_served(site: DriverSite) -> None:
+    """An agent for device plugins may end later than the node's change: the kubelet forgets it."""
+    driver = Driver(site.plugin_dir, "driver")
+    site.register()
+    assert not (site.plugin_dir / "kubelet.sock").exists()
+    driver.end()
+
+
+def test_with_device_plugins_no_driver_is_served(folder: Path) -> None:
+    (folder / "plugins_registry").mkdir()
+    with Site(folder) as site:
+        driver = Driver(site.plugin_dir, "driver")
+        site.served()
+        assert not list((folder / "plugins_registry").iterdir())
+        driver.end()
 
 
 def test_the_proxys_page_says_why_a_driver_is_not_registered(folder: Path) -> None:

@@ -294,10 +294,13 @@ def page(folder: Path) -> Heard:
             admin.create(f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods", agent)
             path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}/status"
             admin.patch(path, {"status": {"phase": "Running"}})
+        for name in _TEAMS:
+            server.apply(_waits_for_claim(name))
         page = view_server.PageServer(ViewSettings(names=NAMES, kubeconfig=kubeconfig))
         browser = client_of(page.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
-        for path in ("/", "/rows?since=0", *(f"/pods/{each}/p" for each in _TEAMS), "/metrics"):
+        pods = [f"/pods/{team}/{pod}" for team in _TEAMS for pod in ("p", f"claim-{team}")]
+        for path in ("/", "/rows?since=0", *pods, "/metrics"):
             assert browser.get(path).status_code == 200
         eventually(
             lambda: len({as_request(each) for each in server.requests if _watches(each)}) >= 3,
@@ -316,6 +319,14 @@ def page(folder: Path) -> Heard:
         )
         page.end()
         return by_program(server.requests)
+
+
+def _waits_for_claim(namespace: str) -> Json:
+    """Return a pod whose claim is not made, because its template is not there."""
+    pod = make_pod(f"claim-{namespace}", (10, 1), namespace=namespace, uid="")
+    template = f"gpu-turnstile-{namespace.encode().hex():0>16}"
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
+    return pod
 
 
 def _denied(kind: str, namespace: str) -> Json:

@@ -5,14 +5,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
-from common.apiserver.client import Client, Json, object_path
+from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
+from contract.claims import MODE_LABEL, driver_name, named_template
 from contract.demand import ContainerKind
+from contract.inventory import Amounts
 from contract.names import Names
 from contract.pod_annotations import read_allocations
+from contract.quantity import parse_quantity
 from placement.pods import read_gpu_pod
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
 from view.cluster.collections import FORBIDDEN, pages
@@ -26,6 +30,7 @@ from view.model.doctor.facts import (
     Facts,
     Lease,
     ManagedObject,
+    NodeSlice,
     OrUnread,
     ProgramPod,
     RefusedPod,
@@ -45,6 +50,7 @@ PART_OF = "app.kubernetes.io/part-of=gpu-turnstile"
 _NAME_LABEL = "app.kubernetes.io/name"
 _COMPONENT_LABEL = "app.kubernetes.io/component"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+_DRA = "/apis/resource.k8s.io/v1"
 _PREFIX = "gpu_turnstile_"
 _FACT_OF_PROGRAM = {AGENT: "agents", PROXY: "proxies", WEBHOOK: "webhooks", EXTENDER: "extenders"}
 """Programs whose metrics are read, and the fact that gets them."""
@@ -108,6 +114,8 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "lease": lambda: _lease(client),
         "gpu_pods": lambda: _gpu_pods(client, names, node),
         "managed": lambda: _managed_objects(client),
+        "slices": lambda: _slices(client, names),
+        "device_class": lambda: _has_device_class(client, names),
     }
     with ThreadPoolExecutor(_AT_ONCE) as pool, client.interruptible():
         futures = {part: pool.submit(_maybe, read) for part, read in parts.items()}
@@ -129,6 +137,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         allocations=_derive(gpu_pods, lambda found: found.allocations),
         refused=_derive(gpu_pods, lambda found: found.refused),
         unreached=_derive(gpu_pods, lambda found: found.unreached),
+        waiting=_derive(gpu_pods, lambda found: found.waiting),
         **found,
     )
 
@@ -392,11 +401,12 @@ class _GpuPods(NamedTuple):
     allocations: list[ReportedAllocation | UnrecordedContainer]
     refused: list[RefusedPod]
     unreached: list[str]
+    waiting: dict[str, bool]
 
 
 def _gpu_pods(client: Client, names: Names, node: str | None) -> _GpuPods:
     query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
-    found = _GpuPods([], [], [])
+    found = _GpuPods([], [], [], {})
     for pod in _all(client, "/api/v1/pods", query):
         phase = (pod.get("status") or {}).get("phase")
         if phase in ("Running", "Pending"):
@@ -405,8 +415,10 @@ def _gpu_pods(client: Client, names: Names, node: str | None) -> _GpuPods:
             at = _time(pod["status"].get("startTime"))  # the kubelet's status always has it
             if facts.report.stage is Stage.REFUSED and at:
                 found.refused.append(RefusedPod(facts.report, at))
-            elif facts.report.stage is Stage.PENDING and _UNREACHED.search(facts.unscheduled[1]):
-                found.unreached.append(facts.unscheduled[1])
+            elif facts.report.stage is Stage.PENDING:
+                found.waiting[str(facts.info)] = bool(named_template(pod))
+                if _UNREACHED.search(facts.unscheduled[1]):
+                    found.unreached.append(facts.unscheduled[1])
     return found
 
 
@@ -500,7 +512,48 @@ def _create_dry_run(client: Client, names: Names, namespace: str) -> DryRun:
         if "failed calling webhook" in str(error):
             return DryRun(stamped=False, denied=str(error))
         raise
-    return DryRun(stamped=names.predicate_time in (created["metadata"].get("annotations") or {}))
+    stamped = names.predicate_time in (created["metadata"].get("annotations") or {})
+    spec = created.get("spec") or {}
+    away = MODE_LABEL in str(spec.get("affinity"))  # the pod had no affinity
+    return DryRun(stamped, claims="on" if named_template(created) else "away" if away else "off")
+
+
+# --- Dynamic Resource Allocation --------------------------------------------------------
+
+
+def _slices(client: Client, names: Names) -> Sequence[NodeSlice] | None:
+    query = {"fieldSelector": f"spec.driver={driver_name(names)}"}
+    try:
+        return [_slice(each) for each in _all(client, f"{_DRA}/resourceslices", query)]
+    except Rejected as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return None
+
+
+def _slice(obj: Json) -> NodeSlice:
+    spec = obj["spec"]
+    pool = spec["pool"]
+    return NodeSlice(
+        obj["metadata"]["name"],
+        spec.get("nodeName") or "",
+        pool.get("generation") or 0,
+        pool["resourceSliceCount"],
+        {
+            clamp(each["attributes"]["uuid"]["string"]): Amounts(
+                *(
+                    int(parse_quantity(each["capacity"][name]["value"]) or 0)
+                    for name in ("cores", "memory")
+                )
+            )
+            for each in spec.get("devices") or ()
+        },
+    )
+
+
+def _has_device_class(client: Client, names: Names) -> bool:
+    path = f"{_DRA}/deviceclasses/{quoted(driver_name(names))}"
+    return client.find(path, timeout=_SECONDS) is not None
 
 
 def _time(text: str | None) -> datetime | None:

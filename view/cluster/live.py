@@ -23,6 +23,7 @@ from view.cluster.collections import (
     events_of,
     short_reason,
 )
+from view.model.claims import TemplateFacts
 from view.model.explanation import FitReport, PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
@@ -40,6 +41,7 @@ _DENIED_SECONDS = 10.0
 _MOST_DENIED = 20
 _ANY_PATH = "/version"  # every user may read it
 _OBJECT_SECONDS = 10.0
+_DRA = "/apis/resource.k8s.io/v1"
 
 
 class LiveCluster:
@@ -224,6 +226,23 @@ class LiveCluster:
     def load_events_of(self, namespace: str, name: str) -> None:
         """Read all Events of one pod, also those of scheduler and kubelet."""
         _load(self._make(events_of(namespace, name)))
+
+    def load_template_of(self, namespace: str, name: str) -> None:
+        """Read whether the template of the claim exists that a pod waits for, if it waits for one.
+
+        If it cannot be read, that is part of the pod's explanation.
+        """
+        with self._lock:
+            template = self._state.awaited_template(namespace, name)
+        if not template:
+            return
+        path = object_path("resourceclaimtemplates", namespace, template, api=_DRA)
+        try:
+            found = TemplateFacts(exists=self._api.find(path, timeout=_OBJECT_SECONDS) is not None)
+        except (Rejected, Gone, Unavailable) as error:
+            found = TemplateFacts(exists=False, unread=str(error))
+        with self._lock:
+            self._state.put_template(namespace, name, found)
 
     def load_object(self, kind: ResourceKind, namespace: str, name: str) -> Json:
         """Read one object, which may be permitted when a list is not, and return it.

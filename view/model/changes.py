@@ -24,6 +24,7 @@ from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
 from view.model.explanation import SuggestedChange
+from view.model.nodes import NO_COUNTS
 from view.model.occupancy import CORDONED, Occupancy, PodHolding
 from view.model.words import clamp, name_cards, name_some
 
@@ -32,7 +33,10 @@ _COST_OF_A_WISH = 0.3
 """Removing a wish, or another number of cards, costs as much as this part of the request."""
 
 _DISCONNECTED = "its agent is not connected to the kubelet"
-_NEEDS = {CORDONED: "permission to change nodes", _DISCONNECTED: "access to the node and its agent"}
+_NEEDS = {
+    CORDONED: "permission to change nodes",
+    **dict.fromkeys((_DISCONNECTED, NO_COUNTS), "access to the node and its agent"),
+}
 _WISHES = {
     "use-gpu-type": "use_types",
     "nouse-gpu-type": "nouse_types",
@@ -272,7 +276,8 @@ class _ChangeSearch:
         by_cause: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for each in self._nodes:
             disconnected = each.snapshot.node.problem is Problem.AGENT_DISCONNECTED
-            causes = (*[CORDONED] * each.facts.cordoned, *[_DISCONNECTED] * disconnected)
+            cause = NO_COUNTS if each.facts.serves_claims else _DISCONNECTED
+            causes = (*[CORDONED] * each.facts.cordoned, *[cause] * disconnected)
             snapshot = each.snapshot_as_if(connected=True)
             if causes and isinstance(check(self._pod.pod_class, snapshot), Fit):
                 by_cause[causes].append(each.snapshot.node.name)

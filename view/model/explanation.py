@@ -12,7 +12,9 @@ class ProgressStep:
     """One step of a pod's progress."""
 
     name: Annotated[
-        str, "``created``, ``admitted``, ``bound``, ``allocated``, ``started``, ``ended``."
+        str,
+        "``created``, ``admitted``, ``claimed`` (with a claim only), ``bound``, ``allocated``, "
+        "``started``, ``ended``.",
     ]
     at: Annotated[str, "time; empty if unknown."]
     text: Annotated[str, "what happened, in one line."]
@@ -109,7 +111,8 @@ class FitResult(StrEnum):
     INVALID = "would be denied"
     """The webhook would deny its pods: the request itself is invalid."""
     UNKNOWN = "unknown"
-    """Nodes cannot be read, or too many pods fit to count them."""
+    """Nodes cannot be read, too many pods fit to count them, or it depends on the webhook's
+    ``--claims``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,10 @@ class FitReport:
         "how many pods it requests; for a DaemonSet, the number of nodes that are not cordoned.",
     ]
     room: Annotated[int, "how many of them fit together."]
-    placed: Annotated[tuple[Placed, ...], "on which nodes, by name."]
+    placed: Annotated[
+        tuple[Placed, ...],
+        "on which nodes, by name; empty if that depends on the webhook's ``--claims``.",
+    ]
     short: Annotated[
         str, "why the others are not placed, with the number of nodes; empty if all fit."
     ]
@@ -151,6 +157,9 @@ class FitReport:
         tuple[str, ...], "what nobody reads, and what to write instead, as the webhook words it."
     ]
     gaps: Annotated[tuple[Gap, ...], "what could not be read."]
+    claims: Annotated[
+        str, "what is different because nodes serve claims, in a sentence; empty if nothing is."
+    ] = ""
 
     @property
     def fits(self) -> bool:

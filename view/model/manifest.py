@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
+from contract.claims import find_claim_errors
 from contract.names import Names
 from contract.spelling import (
     MisnamedRequest,
@@ -16,12 +17,13 @@ from contract.spelling import (
 from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from view.model.changes import find_advice
-from view.model.explanation import FitReport, FitResult, Placed
+from view.model.changes import NO_ADVICE, Advice, find_advice
+from view.model.claims import FIRST_FIT, NO_CLAIMS, as_claimed, of_kind
+from view.model.explanation import FitReport, FitResult, NodeFit, Placed
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import Gap
-from view.model.why import evaluate_nodes, fits_first, plan_on
+from view.model.why import evaluate_nodes, fits_first, plan_on, refuse
 from view.model.words import clamp, summarize
 
 _TEMPLATES = {
@@ -48,6 +50,51 @@ class InvalidManifest(ValueError):
     """A manifest that cannot be checked; the message is the reason."""
 
 
+class _Manifest(NamedTuple):
+    """One of the pods of a manifest, and how many there are.
+
+    Attributes:
+        kind: of the object.
+        replicas: the number of its pods.
+        facts: one of them.
+        pod: the same as it was written; without a node if it exists already.
+    """
+
+    kind: str
+    replicas: int
+    facts: PodFacts
+    pod: Mapping[str, Any]
+
+
+class _Trial(NamedTuple):
+    """The pods of a manifest, placed all with a claim or all without one.
+
+    Attributes:
+        by_claim: whether they have one.
+        result: whether all fit.
+        errors: why they would be denied.
+        placed: how many are placed on each node.
+        node_fits: whether one fits on each node of that kind.
+        after: the nodes of that kind with these pods.
+        short: why the others are not placed.
+        advice: changes after which one would fit.
+    """
+
+    by_claim: bool
+    result: FitResult
+    errors: tuple[str, ...]
+    placed: Mapping[str, int]
+    node_fits: Sequence[NodeFit]
+    after: Sequence[Occupancy]
+    short: str
+    advice: Advice
+
+    @property
+    def room(self) -> int:
+        """How many are placed."""
+        return sum(self.placed.values())
+
+
 def fit_manifests(
     manifests: Sequence[Mapping[str, Any]],
     nodes: Sequence[Occupancy],
@@ -57,60 +104,125 @@ def fit_manifests(
 ) -> tuple[FitReport, ...]:
     """Check manifests in order, each with the pods of those before it in place.
 
+    Where some nodes serve claims and others do not, the webhook's ``--claims`` decides on which a
+    pod can run. Both are tried then, and only what is true for both is promised.
+
     Raises:
         InvalidManifest: one is not a pod or workload, or its pods request no GPU.
     """
     found = []
-    for manifest, (kind, replicas, facts) in [(each, _read(each, names)) for each in manifests]:
-        pod, most_each = facts.info, replicas
-        if kind == "DaemonSet":
-            replicas = max(sum(not each.facts.cordoned for each in nodes), 1)  # noqa: PLW2901
-            most_each = 1
-        node_fits = [] if pod.errors else [evaluate_nodes(pod, each, policy) for each in nodes]
-        fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
-        placed, after = _place(pod, nodes, fitting, replicas, most_each, policy)
-        room = sum(placed.values())
-        advice = find_advice(pod, nodes, names)
+    for manifest, read in [(each, _read(each, names)) for each in manifests]:
+        replicas, info = read.replicas, read.facts.info
+        if read.kind == "DaemonSet":
+            replicas = max(sum(not each.facts.cordoned for each in nodes), 1)
+            read = read._replace(replicas=replicas)  # noqa: PLW2901
+        trials = [
+            _try(read, nodes, gaps, names, policy, by_claim=each) for each in _kinds(read, nodes)
+        ]
+        least = min(trials, key=lambda each: each.room)
+        alike = len({each.result for each in trials}) == 1
+        node_fits = [fit for each in trials for fit in each.node_fits]
+        if not (alike and least.errors):
+            others = {each.node for each in node_fits}
+            node_fits += [
+                refuse(each, by_claim=trials[0].by_claim)
+                for each in nodes
+                if each.snapshot.node.name not in others
+            ]
         found.append(
             FitReport(
-                kind=kind,
-                namespace=pod.id.namespace,
-                name=pod.id.name,
-                result=_result(facts, replicas, room, gaps),
+                kind=read.kind,
+                namespace=info.id.namespace,
+                name=info.id.name,
+                result=least.result if alike else FitResult.UNKNOWN,
                 replicas=replicas,
-                room=room,
-                placed=tuple(Placed(node, pods) for node, pods in placed.items()),
-                short=_short(pod, after) if room < replicas and not pod.errors else "",
-                containers=facts.report.containers,
-                errors=pod.errors,
+                room=least.room,
+                placed=tuple(Placed(*each) for each in least.placed.items() if len(trials) == 1),
+                short=least.short,
+                containers=read.facts.report.containers,
+                errors=least.errors if alike else info.errors,
                 nodes=tuple(sorted(node_fits, key=fits_first)),
-                changes=advice.changes,
-                no_change=advice.nothing,
-                warnings=_warnings(manifest, kind, names),
+                changes=least.advice.changes,
+                no_change=least.advice.nothing,
+                warnings=_warnings(manifest, read.kind, names),
                 gaps=gaps,
+                claims=_about_claims(trials, replicas),
             )
         )
-        nodes = after
+        after = {each.snapshot.node.name: each for trial in trials for each in trial.after}
+        nodes = [after.get(each.snapshot.node.name, each) for each in nodes]
     return tuple(found)
 
 
-def _short(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
+def _kinds(read: _Manifest, nodes: Sequence[Occupancy]) -> list[bool]:
+    """Return whether the pods will have a claim; both if that is not known."""
+    if read.facts.report.claim_template:
+        return [True]
+    return sorted({each.facts.serves_claims for each in nodes}) or [False]
+
+
+def _try(  # noqa: PLR0913 -- all it depends on
+    read: _Manifest,
+    nodes: Sequence[Occupancy],
+    gaps: Sequence[Gap],
+    names: Names,
+    policy: Policy,
+    *,
+    by_claim: bool,
+) -> _Trial:
+    """Place the pods of a manifest on the nodes that serve claims, or on the others."""
+    info, replicas = read.facts.info, read.replicas
+    errors, pod = info.errors, info
+    if by_claim:
+        found = find_claim_errors(read.pod, info.demand, info.wishes, names)
+        errors, pod = errors or tuple(clamp(str(each)) for each in found), as_claimed(info)
+    suitable = of_kind(nodes, by_claim=by_claim)
+    node_fits = [] if errors else [evaluate_nodes(pod, each, policy) for each in suitable]
+    fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
+    most_each = 1 if read.kind == "DaemonSet" else replicas
+    placed, after = _place(pod, suitable, fitting, replicas, most_each, policy)
+    room = sum(placed.values())
+    return _Trial(
+        by_claim,
+        FitResult.INVALID if errors else _result(replicas, room, gaps),
+        errors,
+        placed,
+        node_fits,
+        after,
+        _short(pod, after, nodes) if room < replicas and not errors else "",
+        NO_ADVICE if errors else find_advice(pod, suitable, names),
+    )
+
+
+def _about_claims(trials: Sequence[_Trial], replicas: int) -> str:
+    """Return what is different because nodes serve claims; empty if none does."""
+    if len(trials) == 1:
+        return FIRST_FIT if trials[0].by_claim and trials[0].node_fits else ""
+    without, by_claim = (
+        f"would be denied ({each.errors[0]})" if each.errors else f"{each.room} of {replicas} fit"
+        for each in trials
+    )
+    return (
+        "Some nodes serve claims, and the webhook's --claims decides whether pods get one: with a "
+        f"claim {by_claim}, without one {without}"
+    )
+
+
+def _short(pod: PodInfo, suitable: Sequence[Occupancy], nodes: Sequence[Occupancy]) -> str:
     """Return why one more pod is not placed; a DaemonSet has at most one per node."""
-    refusals = filter(None, (each.refusal(pod.pod_class) for each in nodes))
-    return summarize(clamp(each.reason) for each in refusals) or "no node"
+    refusals = filter(None, (each.refusal(pod.pod_class) for each in suitable))
+    others = [] if suitable else [NO_CLAIMS] * len(nodes)
+    return summarize((*(clamp(each.reason) for each in refusals), *others)) or "no node"
 
 
-def _result(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
-    if facts.info.errors:
-        return FitResult.INVALID
+def _result(replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
     if room >= replicas and (room or not any(gap.what == "nodes" for gap in gaps)):
         return FitResult.FITS
     unseen = any(gap.what == "nodes" for gap in gaps) or room >= _MOST_COUNTED
     return FitResult.UNKNOWN if unseen else FitResult.NOT
 
 
-def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts]:
-    """Return the kind of a manifest, its number of pods, and one of them."""
+def _read(manifest: Mapping[str, Any], names: Names) -> _Manifest:
     kind = manifest.get("kind")
     if kind == "Pod":
         pod: Any = manifest
@@ -147,7 +259,8 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
     errors = _errors(facts.info.errors, find_misnamed(pod, names))
     facts = replace(facts, info=replace(facts.info, errors=errors))
     replicas = counted if kind != "Pod" and type(counted) is int else 1
-    return kind, max(replicas, 0), facts
+    written = pod if not _mapping(pod.get("metadata")).get("uid") else {**pod, "spec": spec}
+    return _Manifest(kind, max(replicas, 0), facts, written)
 
 
 def _errors(found: Sequence[str], misnamed: Sequence[MisnamedRequest]) -> tuple[str, ...]:
@@ -210,7 +323,7 @@ def _place(  # noqa: PLR0913, PLR0917 -- all it depends on
     for each in nodes:
         name, then = each.snapshot.node.name, each
         for _ in range(min(left, most_each) if name in fitting else 0):
-            plan = plan_on(pod, then.snapshot, policy)
+            plan = plan_on(pod, then, policy)
             if plan is None:
                 break
             found[name], left = found.get(name, 0) + 1, left - 1

@@ -41,7 +41,7 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     ]
     return NodeReport(
         name=node.name,
-        problem=node.problem.value,
+        problem=facts.problem,
         notes=tuple(_notes(occupancy, cards)),
         memory_block=facts.inventory.memory_block,
         cards=cards,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+from contract.claims import MODE_LABEL
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
@@ -21,6 +22,12 @@ GPU_LABELS = (
 )
 """The DaemonSet selects nodes with one of these labels set to ``true``
 (``deploy/base/agent/daemonset.yaml``)."""
+
+
+NO_COUNTS = (
+    "nothing is allocatable yet: the kubelet still knows the device plugin, or the agent for "
+    "claims does not run"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,18 @@ class NodeFacts:
     cordoned: Annotated[bool, "whether it is unschedulable."]
     for_gpus: Annotated[bool, "whether it has GPUs or should have some."]
     not_ready: Annotated[str, "reason of the condition Ready if it is not true; else empty."]
+
+    @property
+    def serves_claims(self) -> bool:
+        """Whether its agent gives cards by claims (``--mode dra``), and not by a device plugin."""
+        return self.labels.get(MODE_LABEL) == "dra"
+
+    @property
+    def problem(self) -> str:
+        """Why it serves no GPU pod at all; empty if it does."""
+        if self.serves_claims and self.node.problem is Problem.AGENT_DISCONNECTED:
+            return NO_COUNTS
+        return self.node.problem.value
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:

@@ -77,7 +77,10 @@ class Occupancy:
         if self.facts.cordoned:
             return Unschedulable(CORDONED, unresolvable=True)
         result = check(shape, snapshot or self.snapshot)
-        return result if isinstance(result, Unschedulable) else None
+        if not isinstance(result, Unschedulable):
+            return None
+        is_of_node = result.reason == self.facts.node.problem.value
+        return result._replace(reason=self.facts.problem) if is_of_node else result
 
     def used(self) -> Sequence[Amounts]:
         """Return the held amounts of each card; they may exceed the card."""

@@ -8,9 +8,10 @@ from contract.demand import ContainerDemand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
+from view.model.claims import NOT_CLAIMED, STATIC, STILL_KNOWN
 from view.model.nodes import NodeFacts
 from view.model.occupancy import PodHolding
-from view.model.pods import PodFacts
+from view.model.pods import WITHOUT_PLUGIN, PodFacts
 from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
 from view.model.siblings import repeated
 from view.model.why import why_stopped
@@ -84,10 +85,17 @@ def report_pod(
     """
     pairs = zip(facts.info.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in pairs)
-    if facts.report.stage is not Stage.PENDING:
+    report = replace(facts.report, containers=containers, events=events)
+    if report.stage is not Stage.PENDING:
         cards = [_why_cards(each, facts, node) for each in containers]
-        why = "; ".join(filter(None, (*cards, why_stopped(facts.report, events))))
-    return replace(facts.report, containers=containers, why=why, events=events)
+        if node is not None and node.serves_claims and not (report.claim_template or facts.ended):
+            is_static = facts.info.runtime_uid != facts.info.id.uid
+            cards = [STATIC if is_static else NOT_CLAIMED]
+        stopped = why_stopped(report, events)
+        if node is not None and node.serves_claims and report.stage is Stage.REFUSED:
+            stopped += f". {STILL_KNOWN}" * any(each in report.message for each in WITHOUT_PLUGIN)
+        why = "; ".join(filter(None, (*cards, stopped)))
+    return replace(report, why=why)
 
 
 def _why_cards(container: ContainerReport, facts: PodFacts, node: NodeFacts | None) -> str:

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+from contract.claims import CLAIM, named_template
 from contract.demand import ContainerDemand
 from contract.errors import InvalidRecord, InvalidStamp
 from contract.names import Names
@@ -13,6 +14,7 @@ from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp
 from contract.text import read_json
 from placement.pods import PodInfo, read_gpu_pod
+from view.model.claims import lasting_demand
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp
 
@@ -24,6 +26,9 @@ _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 _NO_TIME = ("", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z")
 """Times of a start that never was: a runtime reports 0 for it, which the kubelet formats."""
+
+WITHOUT_PLUGIN = ("no healthy devices present", "client connection is closing")
+"""What the kubelet reports if no device plugin is connected (K19)."""
 
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 """Prefixes of the reasons with which the kubelet rejects a pod for lack of resources."""
@@ -83,7 +88,11 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         replaced=False,
         misplaced=_misplaced(info, phase, status),
         events=(),
+        claim_template=named_template(obj),
+        claim=_claim(status),
     )
+    if report.claim_template:
+        info = replace(info, demand=lasting_demand(info.demand))
     warnings = tuple(map(clamp, advise_wishes(obj, names)))
     return PodFacts(info, report, owner_uid, _unscheduled(status), warnings)
 
@@ -188,6 +197,14 @@ def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
             return clamp(each.get("reason")), clamp(each.get("message"))
     return "", ""
+
+
+def _claim(status: Mapping[str, Any]) -> str:
+    """Return the name of the claim that was made of our template; empty while there is none."""
+    for each in status.get("resourceClaimStatuses") or ():
+        if each.get("name") == CLAIM:
+            return clamp(each.get("resourceClaimName"))
+    return ""
 
 
 def _owner(metadata: Mapping[str, Any]) -> tuple[str, str]:

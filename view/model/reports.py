@@ -242,6 +242,12 @@ class PodReport:
         "seeing cards.",
     ]
     events: Annotated[tuple[EventReport, ...], "known Events about it, the newest first."]
+    claim_template: Annotated[
+        str,
+        "name of the ResourceClaimTemplate of the claim by which it gets its cards; empty if it "
+        "gets them by a device plugin.",
+    ] = ""
+    claim: Annotated[str, "name of that ResourceClaim; empty while it is not made."] = ""
 
 
 @dataclass(frozen=True, slots=True)

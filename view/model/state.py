@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from contract.names import Names
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
+from view.model.claims import TemplateFacts, as_claimed
 from view.model.events import EventFacts
 from view.model.explanation import FitReport, PodExplanation
 from view.model.manifest import fit_manifests
@@ -17,16 +18,18 @@ from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Occupancy, occupancy_of
 from view.model.pod_report import report_pod
 from view.model.pods import PodFacts, read_pod_facts
+from view.model.progress import explain_pod
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
+    EventReport,
     Gap,
     NodeReport,
     PodReport,
     Stage,
 )
 from view.model.siblings import OwnedPods, repeated
-from view.model.why import PodClassFit, explain_pod, find_fitting_nodes, why_pending
+from view.model.why import PodClassFit, find_fitting_nodes, why_pending
 from view.model.workloads import DeniedWorkload
 
 _REMEMBERED = timedelta(minutes=15)
@@ -120,9 +123,10 @@ class ClusterState:
         self._events = EventFacts(names)
         self._settled: dict[str, str] = {}  # by UID of a workload: time of its last denial
         self._deleted = _DeletedPods()
+        self._templates: dict[str, TemplateFacts] = {}  # that a pod waits for, by UID of the pod
         # Results computed from these.
         self._computed: dict[str, _ComputedNode] = {}
-        self._class_fits: dict[PodClass, PodClassFit] = {}
+        self._class_fits: dict[tuple[PodClass, bool], PodClassFit] = {}
         self._pod_reports: dict[str, PodReport] = {}
 
     # --- input ------------------------------------------------------------------------
@@ -173,6 +177,7 @@ class ClusterState:
             del self._by_name[key]
             self._deleted.keep(_DeletedPod(self._now(), facts, self._report_pod(facts)))
         del self._pods[uid]
+        self._templates.pop(uid, None)
         _drop(self._owned, facts.owner_uid, uid)
         self._siblings.drop(facts)
         self._pod_reports.pop(uid, None)
@@ -185,6 +190,12 @@ class ClusterState:
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Remove an Event that has expired."""
         self._pod_reports.pop(self._events.drop(obj), None)
+
+    def put_template(self, namespace: str, pod: str, facts: TemplateFacts) -> None:
+        """Set whether the template exists that a pod names; it is part of its explanation only."""
+        uid = self._by_name.get((namespace, pod))
+        if uid is not None:
+            self._templates[uid] = facts
 
     def settle_denials(self, workload: DeniedWorkload) -> None:
         """Stop reporting the past denials of a workload, which wants no more pods."""
@@ -234,11 +245,14 @@ class ClusterState:
 
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
         """Explain one pod; ``None`` if there is none with this name, nor a recently deleted one."""
-        key, deleted, node = (namespace, name), "", None
+        key, deleted, node, template = (namespace, name), "", None, None
         facts = self._pods.get(self._by_name.get(key, ""))
         deleted_pod = self._deleted.find(key, self._now())
         if facts is not None:
             report = self._report_pod(facts)
+            template = self._templates.get(report.uid)
+            if report.stage is Stage.PENDING and template is not None:
+                report = replace(report, why=self._why_pending(facts, report.events, template))
             if report.node in self._nodes:
                 node = self._compute_node(report.node).report
         elif deleted_pod is not None:
@@ -254,9 +268,16 @@ class ClusterState:
             names=self._names,
             policy=self._policy,
             node=node,
+            template=template,
             again=repeated(self._siblings.refused_like(report)),
             deleted=deleted,
         )
+
+    def awaited_template(self, namespace: str, name: str) -> str:
+        """Return the template of the claim that a pod waits for; empty if it waits for none."""
+        facts = self._pods.get(self._by_name.get((namespace, name), ""))
+        waits = facts is not None and facts.report.stage is Stage.PENDING and not facts.report.claim
+        return facts.report.claim_template if facts is not None and waits else ""
 
     def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
         """Return whether and where the pods of manifests would fit, all together.
@@ -328,7 +349,7 @@ class ClusterState:
                 facts,
                 node=node,
                 held=self._compute_node(facts.info.node).occupancy.held.get(uid) if node else None,
-                why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
+                why=self._why_pending(facts, events) if pending else "",
                 events=events,
             )
         # Of a kept report this alone may have changed: it depends on other pods of its owner.
@@ -338,9 +359,19 @@ class ClusterState:
             self._pod_reports[uid] = found
         return found
 
+    def _why_pending(
+        self,
+        facts: PodFacts,
+        events: Sequence[EventReport],
+        template: TemplateFacts | None = None,
+    ) -> str:
+        return why_pending(facts, self._class_fit_of(facts), events, template)
+
     def _class_fit_of(self, facts: PodFacts) -> PodClassFit:
-        shape = facts.info.pod_class
-        if shape not in self._class_fits:
+        by_claim = bool(facts.report.claim_template)
+        shape = (as_claimed(facts.info) if by_claim else facts.info).pod_class
+        if (shape, by_claim) not in self._class_fits:
             nodes = [each.occupancy for each in self._compute_nodes()]
-            self._class_fits[shape] = find_fitting_nodes(shape, nodes, self._gaps)
-        return self._class_fits[shape]
+            fit = find_fitting_nodes(shape, nodes, self._gaps, by_claim=by_claim)
+            self._class_fits[shape, by_claim] = fit
+        return self._class_fits[shape, by_claim]

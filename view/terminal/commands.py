@@ -49,6 +49,9 @@ _MOST_AGENTS = 20
 _USAGE_SECONDS = 15.0
 """Interval in which ``pods`` reads usage, however often the cluster changes."""
 
+_TEMPLATE_SECONDS = 2.0
+"""Interval in which ``explain`` reads the template of the claim that a pod waits for."""
+
 _HISTORY_SECONDS = 300.0
 """Interval in which ``top`` queries Prometheus."""
 
@@ -222,7 +225,12 @@ def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
         if cluster.explain(namespace, name) is None:
             raise CommandError(f'error: pod "{name}" {requests_none(found, context.names)}')
 
+    read_template = at_most_every(
+        _TEMPLATE_SECONDS, lambda: cluster.load_template_of(namespace, name)
+    )
+
     def build_output() -> CommandOutput:
+        read_template()
         explanation = cluster.explain(namespace, name)
         if explanation is None:
             raise not_found("pods", name)
@@ -249,8 +257,8 @@ def fit(context: CommandContext, filename: Sequence[Any]) -> None:
     """Show whether and where pods would fit.
 
     Nothing is created. The exit code is 0 if all pods of all manifests fit, 1 if some do not, 2 if
-    a manifest cannot be read, and 3 if it is unknown: nodes may not be read, or the API server does
-    not respond.
+    a manifest cannot be read, and 3 if it is unknown: nodes may not be read, the API server does
+    not respond, or it depends on the webhook's --claims.
     """
     try:
         with as_command_errors(2):
@@ -376,8 +384,8 @@ def top(
 def doctor(context: CommandContext, node: str | None) -> None:
     """Check an installation.
 
-    Checks webhook, certificates, policies, agents, cards, scheduler extender, allocations and
-    leftovers.
+    Checks webhook, certificates, policies, agents, cards, claims, scheduler extender, allocations
+    and leftovers.
 
     One line per check: ok, warning, error, or unknown if you may not read what it needs; below it
     the next command to run. The exit code is 1 if there is an error, 3 if nothing may be read.

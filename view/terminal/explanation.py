@@ -235,18 +235,20 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page += [line(f"Not placed: {report.short}", WARN)] if report.room and report.short else []
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
         page += [line(f"Warning: {each}", WARN) for each in report.warnings]
+        page += [line(f"{report.claims}.")] if report.claims else []
         if report.changes:
             page.append(line("Ways to make it fit, smallest change first", BOLD))
             page += show_changes(report.changes, most=None if wide else _MOST_CHANGES)
         page += [line(report.no_change)] if report.no_change else []
         page += show_node_fits(report.nodes, most=None if wide else _MOST_FITTING)
     if reports:
-        page.append(
-            line(
-                "Checked: cards, and whether a node is cordoned. Not checked: taints, node "
-                "selectors, affinity, CPU, memory, volumes and quotas."
-            )
+        text = (
+            "Checked: cards, and whether a node is cordoned. Not checked: taints, node "
+            "selectors, affinity, CPU, memory, volumes and quotas"
         )
+        slices = any(each.claims for each in reports)
+        text += "; whether kube-scheduler sees the cards (kubectl gpu doctor)" * slices
+        page.append(line(f"{text}."))
     return page
 
 
@@ -257,16 +259,16 @@ def _result_of(report: FitReport) -> Cell:
     if report.result is FitResult.FITS and report.replicas == 1:
         return cell(f"fits on {format_count(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
     pods = f"{report.room} of {format_count(report.replicas, 'pod')}"
-    where = f"on {format_count(len(report.placed), 'node')}: "
-    where += name_some(
-        [f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed]
-    )
+    placed = [
+        f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed
+    ]
+    where = f" on {format_count(len(placed), 'node')}: {name_some(placed)}" if placed else ""
     if report.result is FitResult.UNKNOWN:
-        known = f": at least {pods} fit {where}" if report.room else ""
+        known = f": at least {pods} fit{where}" if report.room else ""
         return cell(f"unknown{known}", WARN)
     if report.result is FitResult.FITS:
-        many = f"fits: all {report.replicas} pods {where}"
+        many = f"fits: all {report.replicas} pods{where}"
         return cell(many if report.replicas else "fits: it has no pods", GOOD)
     if report.room:
-        return cell(f"does not fit: {pods} fit {where}", BAD)
+        return cell(f"does not fit: {pods} fit{where}", BAD)
     return cell(f"fits on no node: {report.short if report.nodes else 'no node has GPUs'}", BAD)

@@ -139,6 +139,7 @@ class Live:
         if not explanation.deleted and self._events_read.setdefault((namespace, name), now) == now:
             with contextlib.suppress(Gone, Rejected, Unavailable):
                 self._cluster.load_events_of(namespace, name)
+                self._cluster.load_template_of(namespace, name)
                 explanation = self._cluster.explain(namespace, name)
         return explanation and explanation_with_usage(explanation, self.uses)
 

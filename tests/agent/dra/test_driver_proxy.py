@@ -32,7 +32,15 @@ class Site:
         (folder / "k").mkdir()
         folders: list[str | Path] = ["--kubelet-dir", folder / "k", "--plugin-dir", folder / "p"]
         http = ["--http-host", "127.0.0.1", "--http-port", "0"]
-        self._proxy: list[str | Path] = [sys.executable, "-m", "proxy", *folders, *http]
+        self._proxy: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "proxy",
+            "--mode",
+            "dra",
+            *folders,
+            *http,
+        ]
         self._agent: list[str | Path] = [
             sys.executable, "-m", "agent", *folders, *http, "--node-name", "n1",
             "--mode", "dra", "--cards", folder / "cards.yaml", "--kubeconfig", kubeconfig,

@@ -206,6 +206,12 @@ def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -
     )
 
 
+def test_a_silent_watch_simply_ends(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.apiserver.client.SILENT_SECONDS", 0.03)
+    _, version = api.list_pods("n1")
+    assert {kind for kind, _ in api.watch_pods("n1", version)} <= {"BOOKMARK"}
+
+
 def test_the_watches_of_many_nodes_do_not_end_together(api: Api, server: ApiServer) -> None:
     for _ in range(8):
         set_response(server, 200, b"")

@@ -6,18 +6,22 @@ from typing import Any
 
 import pytest
 
+from agent.dra.devices import devices_of, manifest, slices_of
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
+from contract.inventory import Amounts, Card, Inventory
 from contract.names import Names
-from tests.placement.cluster.builders import make_node
+from tests.placement.cluster.builders import BLOCK, make_node, make_pod
 from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
 from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
+    DryRun,
     Finding,
     Level,
     ManagedObject,
+    NodeSlice,
     ReportedAllocation,
     UnreadSource,
     UnrecordedContainer,
@@ -26,6 +30,7 @@ from view.model.doctor.facts import (
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
 AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
+SHAPE = "gpu-turnstile-0123456789abcdef"
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
 
 
@@ -441,3 +446,83 @@ def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeA
     ]
     assert facts.unreached == [lookup, status]
     assert facts.proxy_starts == {"n1": scenes.NOW - timedelta(seconds=2)}
+
+
+# --- Dynamic Resource Allocation ---------------------------------------------------------
+
+SLICES, CLASS = (
+    f"/apis/resource.k8s.io/v1/{each}"
+    for each in ("resourceslices", "deviceclasses/gpu.tencent.com")
+)
+
+
+def resource_slice() -> dict[str, Any]:
+    """As the agent publishes it."""
+    inventory = Inventory((Card("GPU-n1-0", 0, "A100", 4 * BLOCK),))
+    devices = devices_of(
+        inventory,
+        domain="tencent.com",
+        block=BLOCK,
+        driver_version="",
+        unhealthy=lambda _uuid: "",
+        cordoned=frozenset(),
+        pcie_root=lambda _bus: "",
+    )
+    ((name, spec),) = slices_of(devices, driver="gpu.tencent.com", node="n1").items()
+    return manifest(name, spec, 3, "u-n1")
+
+
+def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
+    api.responses |= {SLICES: [resource_slice()], CLASS: {"metadata": {"name": "gpu.tencent.com"}}}
+    facts = collect_facts(api, Names(), "team")
+    cards = {"GPU-n1-0": Amounts(100, 4)}
+    assert facts.slices == [NodeSlice("n1-gpu.tencent.com", "n1", 3, 1, cards)]
+    assert facts.device_class is True
+    api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
+    (found,) = [each for each in look(api) if each.check == "resource-slices"]
+    assert (found.level, found.text) == ("ok", "1 node: the same cards as in the inventory")
+
+
+def test_on_a_cluster_without_dra_nothing_is_said_of_it(api: FakeApi) -> None:
+    """Before 1.34 the API server answers 404 to every request of that group."""
+    missing = Rejected(404, "the server could not find the requested resource")
+    api.responses |= {SLICES: missing, CLASS: missing}
+    facts = collect_facts(api, Names(), "team")
+    assert (facts.slices, facts.device_class) == (None, False)
+    checks = {each.check for each in look(api)}
+    assert checks.isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
+
+
+def test_forbidden_slices_are_unknown_where_claims_are_served_and_else_not_mentioned(
+    api: FakeApi,
+) -> None:
+    words = 'resourceslices.resource.k8s.io is forbidden: User "u" cannot list resource'
+    api.responses[SLICES] = Rejected(403, words)
+    assert [each for each in look(api) if each.text == words] == []
+    api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
+    found = [each for each in look(api) if each.text == words]
+    assert [(each.check, each.level) for each in found] == [("resource-slices", "unknown")]
+
+
+@pytest.mark.parametrize("claims", ["off", "away", "on"])
+def test_a_dry_run_shows_what_the_webhook_does_about_claims(api: FakeApi, claims: str) -> None:
+    made = make_pod("try", (1, 1))
+    made["metadata"]["annotations"] = {"tencent.com/predicate-time": "1"}
+    match claims:
+        case "on":
+            made["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
+        case "away":
+            term = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
+            terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+            made["spec"]["affinity"] = {"nodeAffinity": required}
+    api.responses["POST /api/v1/namespaces/team/pods"] = made
+    assert collect_facts(api, Names(), "team").dry_run == DryRun(stamped=True, claims=claims)
+
+
+def test_of_pending_pods_it_is_read_whether_they_have_a_claim(api: FakeApi) -> None:
+    claimed, bare = scenes.waiting("claimed", (50, 2)), scenes.waiting("bare", (50, 2))
+    claimed["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
+    api.responses["/api/v1/pods"] += [claimed, bare, scenes.plain("plain")]
+    facts = collect_facts(api, Names(), "team")
+    assert facts.waiting == {"default/claimed": True, "default/bare": False}

@@ -76,6 +76,58 @@ def test_what_is_gone_in_a_new_list_is_dropped() -> None:
     assert (report.nodes, report.pods, report.denied) == ((), (), ())
 
 
+# --- templates of claims -----------------------------------------------------------------
+
+_SHAPE = "gpu-turnstile-0123456789abcdef"
+_TEMPLATE = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates/{_SHAPE}"
+
+
+def with_claim(name: str, claim: str = "") -> Json:
+    pod = scenes.waiting(name, (30, 4))
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": _SHAPE}]
+    if claim:
+        made = {"name": "gpus", "resourceClaimName": claim}
+        pod["status"]["resourceClaimStatuses"] = [made]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        ({"metadata": {"name": _SHAPE}}, f"its claim is not made yet, although template {_SHAPE}"),
+        (Rejected(404, "not found"), f"it waits for a claim: template {_SHAPE} is not made yet."),
+        (Rejected(403, "you may not"), f"whether template {_SHAPE} exists is unknown (you may not"),
+        (Unavailable("no response"), f"whether template {_SHAPE} exists is unknown (no response"),
+    ],
+)
+def test_of_a_pod_that_waits_for_its_claim_the_template_is_read(
+    response: object, text: str
+) -> None:
+    api = FakeApi({"/api/v1/nodes": [], PODS: [with_claim("a")], "/api/v1/events": []})
+    api.responses[_TEMPLATE] = response
+    live = cluster(api)
+    live.load()
+    live.load_template_of("default", "a")
+    found = live.explain("default", "a")
+    assert found is not None
+    assert text in found.summary
+    # Of the list of all pods no template is read, and pods of one owner stay one group.
+    assert [each.why for each in live.report().pods] == [
+        f"it waits for a claim (template {_SHAPE})"
+    ]
+
+
+def test_no_template_is_read_for_a_pod_that_waits_for_none() -> None:
+    pods = [with_claim("made", "made-gpus"), scenes.waiting("plain", (30, 4))]
+    api = FakeApi({"/api/v1/nodes": [], PODS: pods, "/api/v1/events": []})
+    live = cluster(api)
+    live.load()
+    for name in ("made", "plain", "nobody"):
+        live.load_template_of("default", name)  # all else is forbidden
+        found = live.explain("default", name)
+        assert "template" not in (found.summary if found else "")
+
+
 # --- credentials ------------------------------------------------------------------------
 
 

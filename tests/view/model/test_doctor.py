@@ -9,10 +9,11 @@ from unittest.mock import ANY
 import pytest
 import yaml
 
+from contract.inventory import Amounts
 from tests.deploy.kustomize import build_components
 from tests.placement.cluster.builders import NAMES, Json, make_node
 from tests.view import scenes
-from view.model.doctor import control_plane
+from view.model.doctor import control_plane, dra
 from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
     DaemonSet,
@@ -22,6 +23,7 @@ from view.model.doctor.facts import (
     Lease,
     Level,
     ManagedObject,
+    NodeSlice,
     ProgramPod,
     RefusedPod,
     ReportedAllocation,
@@ -113,6 +115,7 @@ OWNED = [
     ManagedObject(kind, "gpu-turnstile", name, component)
     for component, (workload, name) in control_plane.WORKLOADS.items()
     for kind in (workload, "ServiceAccount")
+    if component != "dra"
 ] + [
     ManagedObject(
         "Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender"
@@ -123,9 +126,11 @@ BOUND = dict.fromkeys(control_plane.POLICIES, True)
 
 
 def owned_without(component: str) -> list[ManagedObject]:
-    """All but what a component runs."""
-    gone = (component, *control_plane.WORKLOADS[component])
-    return [each for each in OWNED if (each.component, each.kind, each.name) != gone]
+    """All, and the rest of a component, but not what it runs."""
+    kind, name = control_plane.WORKLOADS[component]
+    owned = {*OWNED, ManagedObject("ServiceAccount", "gpu-turnstile", name, component)}
+    gone = (component, kind, name)
+    return [each for each in owned if (each.component, each.kind, each.name) != gone]
 
 
 HEALTHY_PROGRAMS = [
@@ -159,6 +164,9 @@ HEALTHY = Facts(
     allocations=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
     refused=[],
     unreached=[],
+    waiting={},
+    slices=[],
+    device_class=False,
     managed=OWNED,
     proxy_starts={"n1": NOW - timedelta(days=1)},
     agents={"n1": agent()},
@@ -314,8 +322,6 @@ TROUBLES: dict[str, dict[str, object]] = {
     "cards warning: the edited cards file cannot be used, the one before applies": {
         "agents": {"n1": agent(cards_file_problem=1)}
     },
-    "allocatable error: the agent cannot write its cards' counts to the node: GPU pods are refused "
-    "or wait": {"agents": {"n1": agent(counts_problem=1)}},
     "allocatable error: the agent has not written its inventory of cards": {
         "nodes": [node(inventory=None)]
     },
@@ -439,7 +445,9 @@ def test_a_page_to_read_comes_with_a_command_where_there_is_one() -> None:
     }
 
 
-@pytest.mark.parametrize("component", ["certs", "scheduler-extender", "scheduler-own", "view"])
+@pytest.mark.parametrize(
+    "component", ["certs", "dra", "scheduler-extender", "scheduler-own", "view"]
+)
 def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> None:
     """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""
     left = owned_without(component)
@@ -447,11 +455,13 @@ def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> N
     ours = f"app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={component}"
     page = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\\\n    ", "")
     assert found.run.split() == ["kubectl", "delete", "--all-namespaces", "--selector", ours, ANY]
-    assert found.run.replace(f"component={component}", "component=COMPONENT") in page
+    kinds, _, more = found.run.partition(",deviceclasses")
+    assert kinds.replace(f"component={component}", "component=COMPONENT") in page
+    assert (found.run != kinds, more) == (component == "dra", "")
 
 
 def test_what_components_run_is_what_is_installed() -> None:
-    built = build_components("scheduler-extender", "scheduler-own", "view")
+    built = build_components("scheduler-extender", "scheduler-own", "view", "dra")
     label = "app.kubernetes.io/component"
     runs = {
         (each["metadata"]["labels"][label], each["kind"], each["metadata"]["name"])
@@ -459,8 +469,12 @@ def test_what_components_run_is_what_is_installed() -> None:
         if each["kind"] in ("DaemonSet", "Deployment")
     }
     listed = {(each, kind, name) for each, (kind, name) in control_plane.WORKLOADS.items()}
-    certs = ("scheduler-extender", "Deployment", "gpu-turnstile-scheduler-certs")
-    assert runs - {certs} == listed
+    besides = {
+        ("scheduler-extender", "Deployment", "gpu-turnstile-scheduler-certs"),
+        ("dra", "DaemonSet", "gpu-turnstile-agent-dra"),
+        ("dra", "DaemonSet", "gpu-turnstile-proxy-dra"),
+    }
+    assert runs - besides == listed
 
 
 def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
@@ -747,3 +761,219 @@ def test_the_policies_are_those_that_are_installed() -> None:
         if each["kind"] == "ValidatingAdmissionPolicy"
     }
     assert set(control_plane.POLICIES) == installed
+
+
+# --- Dynamic Resource Allocation ----------------------------------------------------------
+
+
+def claiming(made: NodeFacts) -> NodeFacts:
+    """The node as one whose agent gives cards by claims."""
+    return replace(made, labels={"gpu-turnstile.io/mode": "dra"})
+
+
+def slice_of(
+    node: str = "n1", cards: Sequence[int] = (0, 1), blocks: int = 4, **changed: object
+) -> NodeSlice:
+    has = {f"GPU-{node}-{index}": Amounts(100, blocks) for index in cards}
+    made = NodeSlice(f"{node}-gpu.tencent.com", node, 7, 1, has)
+    return replace(made, **changed)  # type: ignore[arg-type]
+
+
+LABELLED = [claiming(node())]
+CLAIMS_PODS = [pod("claims", "c1", "n9"), pod("claims", "c2", "n9")]
+BY_CLAIMS: dict[str, object] = {
+    "nodes": LABELLED,
+    "programs": [*HEALTHY_PROGRAMS, *CLAIMS_PODS],
+    "policies": BOUND | dict.fromkeys(dra.POLICIES, True),
+    "dry_run": DryRun(stamped=True, claims="on"),
+    "daemonsets": {
+        **dict.fromkeys(BOTH, DaemonSet()),
+        **{f"{each}-dra": counts for each, counts in BOTH.items()},
+    },
+    "slices": [slice_of()],
+    "device_class": True,
+}
+DENIED = "ValidatingAdmissionPolicy 'gpu-turnstile-claimed-pods' denied request: no claim"
+FORGETS = "the agent cannot write its cards' counts to the node, so GPU pods are refused or wait: "
+KNOWS = "the kubelet still knows the device plugin, or the API server refuses the change"
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster_of_claims() -> None:
+    assert wrong(**BY_CLAIMS) == []
+    found = {each.check: each.text for each in findings(**BY_CLAIMS)}
+    assert found["dra"] == "resource.k8s.io/v1 is served, DeviceClass gpu.tencent.com exists"
+    assert found["claims-replicas"] == "2 of 2 pods are ready"
+    assert found["claims"] == "--claims on; 1 node with gpu-turnstile.io/mode=dra"
+    assert found["resource-slices"] == "1 node: the same cards as in the inventory"
+    assert found["policies"] == "all 12 exist and have a binding"
+    assert found["agents"] == "ready on 1 of 1 selected nodes"
+
+
+def test_without_an_extender_nothing_is_missed_where_all_cards_are_given_by_claims() -> None:
+    """Its scheduler sees cards without one."""
+    none = [*without("scheduler", "kube-scheduler"), *CLAIMS_PODS]
+    changed = {**BY_CLAIMS, **NO_EXTENDER, "programs": none}
+    assert wrong(**changed) == []
+    mixed = changed | {"nodes": [*LABELLED, node("n2")]}
+    assert any("no scheduler sees cards" in each for each in wrong(**mixed))
+
+
+CLAIM_TROUBLES: dict[str, dict[str, object]] = {
+    "dra error: v1.35.1: claims need Kubernetes 1.36 or newer": {"version": "v1.35.1"},
+    (
+        "dra error: the API server does not serve resource.k8s.io/v1: no pod gets a card by a claim"
+    ): {"slices": None, "device_class": False},
+    "dra error: DeviceClass gpu.tencent.com is missing: no claim is allocated": {
+        "device_class": False
+    },
+    "dra unknown: deviceclasses is forbidden": {
+        "device_class": UnreadSource("deviceclasses is forbidden")
+    },
+    "claims-replicas error: Deployment gpu-turnstile-claims has no pods, or is missing": {
+        "programs": HEALTHY_PROGRAMS
+    },
+    "claims-replicas error: 0 of 1 pods are ready: ErrImagePull": {
+        "programs": [
+            *HEALTHY_PROGRAMS,
+            pod("claims", "c1", "n9", ready=False, why="ErrImagePull"),
+        ]
+    },
+    "policies error: missing: gpu-turnstile-claimed-pods": {
+        "policies": BOUND
+        | {each: True for each in dra.POLICIES if each != "gpu-turnstile-claimed-pods"}
+    },
+    (
+        "claims error: GPU pods get a claim (--claims on), and no node has the label "
+        "gpu-turnstile.io/mode=dra: they wait"
+    ): {"nodes": [node()], "slices": []},
+    (
+        "claims warning: GPU pods get a claim (--claims on): no new one comes to a node with a "
+        "device plugin"
+    ): {"nodes": [*LABELLED, node("n2")]},
+    (
+        "claims warning: GPU pods get no claim (--claims away): no new one comes to a node that "
+        "serves them"
+    ): {"dry_run": DryRun(stamped=True, claims="away")},
+    (
+        "claims error: GPU pods get no claim (--claims off): they start without a card on a node "
+        "for them"
+    ): {"dry_run": DryRun(stamped=True)},
+    "claims warning: 2 pods pending with no claim, created before --claims was changed (a/b, a/c): "
+    "delete them, so that they are created again with one": {
+        "waiting": {"a/c": False, "a/b": False, "a/d": True}
+    },
+    "claims unknown: pending pods: pods is forbidden": {
+        "waiting": UnreadSource("pods is forbidden")
+    },
+    "resource-slices unknown: resourceslices is forbidden": {
+        "slices": UnreadSource("resourceslices is forbidden")
+    },
+    "resource-slices error: no ResourceSlice: kube-scheduler sees no card of it": {"slices": []},
+    "resource-slices error: ResourceSlices differ from the inventory: without GPU-n1-1": {
+        "slices": [slice_of(cards=[0])]
+    },
+    "resource-slices error: ResourceSlices differ from the inventory: with GPU-n1-2": {
+        "slices": [slice_of(cards=[0, 1, 2])]
+    },
+    (
+        "resource-slices error: ResourceSlices differ from the inventory: with other amounts of "
+        "GPU-n1-0, GPU-n1-1"
+    ): {"slices": [slice_of(blocks=8)]},
+    "resource-slices error: ResourceSlices of generations 6 and 7: old ones are left": {
+        "slices": [slice_of(), slice_of(cards=[0], name="old", generation=6)]
+    },
+    ("resource-slices error: 1 of 2 ResourceSlices are there: kube-scheduler uses none of them"): {
+        "slices": [slice_of(parts=2)]
+    },
+    "resource-slices warning: ResourceSlices of a node that does not exist": {
+        "slices": [slice_of(), slice_of("gone")]
+    },
+    f"allocatable error: {FORGETS}{KNOWS}": {
+        "agents": {"n1": agent(counts_problem=1)},
+        "nodes": [claiming(node(cores=0, blocks=0))],
+    },
+}
+
+
+@pytest.mark.parametrize(("expected", "changed"), CLAIM_TROUBLES.items())
+def test_each_problem_of_claims_is_the_only_finding_and_names_what_to_do(
+    expected: str, changed: dict[str, object]
+) -> None:
+    assert wrong(**{**BY_CLAIMS, **changed}) == [expected]
+    (found,) = [each for each in findings(**{**BY_CLAIMS, **changed}) if each.level is not Level.OK]
+    assert found.run or found.level is Level.UNKNOWN
+
+
+def test_a_policy_that_denies_pods_without_a_claim_names_the_webhooks_setting() -> None:
+    changed = {**BY_CLAIMS, "dry_run": DryRun(stamped=False, denied=DENIED)}
+    webhook, found = [each for each in findings(**changed) if each.level is not Level.OK]
+    text = "the dry run of a GPU pod was denied: see the check claims"
+    assert (webhook.check, webhook.level, webhook.text) == ("webhook", Level.UNKNOWN, text)
+    assert (found.check, found.level) == ("claims", Level.ERROR)
+    assert found.text.startswith("a GPU pod gets no claim (--claims off), and a policy denies it: ")
+    assert "deployment/gpu-turnstile-webhook" in found.run
+
+
+def test_a_kubelet_that_still_knows_the_device_plugin_is_the_cause_of_its_refusals() -> None:
+    pods = refused(without_plugin(2, UNHEALTHY), 3 * MINUTE)
+    (found,) = [
+        each for each in findings(**{**BY_CLAIMS, "refused": pods}) if each.check == "refusals"
+    ]
+    assert found.text == (
+        "2 pods failed within 4 s, last 3 min ago, because the kubelet still knows the device "
+        f'plugin ("{UNHEALTHY}")'
+    )
+    assert found.run.endswith("# docs/operate.md#the-node-offers-nothing")
+
+
+def test_a_slice_that_stays_on_a_node_with_a_device_plugin_is_an_error() -> None:
+    """Both would give out the same cards."""
+    changed = {**BY_CLAIMS, "nodes": [*LABELLED, node("n2")]}
+    found = wrong(**{**changed, "slices": [slice_of(), slice_of("n2")]})
+    text = "it has ResourceSlices and not the label: pods with a claim are bound to it"
+    assert f"resource-slices error: {text}" in found
+
+
+@pytest.mark.parametrize(("seconds", "level"), [(59, "unknown"), (60, "error")])
+def test_slices_are_not_called_wrong_while_the_agent_is_new(seconds: int, level: str) -> None:
+    since = NOW - timedelta(seconds=seconds)
+    programs = [*without("agent"), *CLAIMS_PODS, pod("agent", "a", since=since)]
+    (found,) = wrong(**{**BY_CLAIMS, "slices": [], "programs": programs})
+    assert found.startswith(f"resource-slices {level}: no ResourceSlice")
+
+
+@pytest.mark.parametrize(("minutes", "level"), [(5, "warning"), (6, "error")])
+def test_a_kubelet_gets_its_time_to_forget_the_device_plugin(minutes: int, level: str) -> None:
+    created = NOW - timedelta(minutes=minutes)
+    (found,) = wrong(
+        **{
+            **BY_CLAIMS,
+            "programs": [*without("agent"), *CLAIMS_PODS, pod("agent", "a", created=created)],
+            "agents": {"n1": agent(counts_problem=1)},
+            "nodes": [claiming(node(cores=0, blocks=0))],
+        }
+    )
+    assert found.startswith(f"allocatable {level}: {FORGETS}")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"version": "v1.30.0", "slices": None},
+        {"version": "v1.33.2", "slices": None, "device_class": False},
+        {"slices": UnreadSource("you may not"), "device_class": UnreadSource("you may not")},
+        {"waiting": UnreadSource("you may not")},
+    ],
+)
+def test_where_nobody_uses_claims_they_are_not_mentioned(changed: dict[str, object]) -> None:
+    assert wrong(**changed) == []
+
+
+def test_the_policies_of_claims_are_those_that_are_installed() -> None:
+    installed = {
+        each["metadata"]["name"]
+        for path in (DEPLOY / "components/dra").glob("*policies.yaml")
+        for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert set(dra.POLICIES) == installed

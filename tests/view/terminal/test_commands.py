@@ -11,9 +11,11 @@ import pytest
 
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
+from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import make_pod
+from tests.placement.cluster.builders import make_node, make_pod
 from tests.view.cluster.test_prometheus import prometheus
+from tests.view.conftest import asked_of
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
@@ -298,3 +300,49 @@ def test_without_its_extra_the_plugin_names_it() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     text = "error: kubectl-gpu needs the extra kubectl: pip install 'gpu-turnstile[kubectl]'\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", text)
+
+
+def test_explain_reads_the_template_that_a_pod_waits_for_and_the_doctor_what_claims_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = "gpu-turnstile-0123456789abcdef"
+    node, pod = make_node("n1", 1), make_pod("a", (30, 4), uid="")
+    node["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": shape}]
+    with ApiServer() as server:
+        (tmp_path / "config").write_text(kubeconfig_for(server.url))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        server.apply(node, pod)
+        text = f"Pod default/a is pending: it waits for a claim: template {shape} is not made yet."
+        assert text in " ".join(Result(["explain", "a"], capsys).out.split())
+        template = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": shape, "namespace": "default"},
+            "spec": {"spec": {}},
+        }
+        server.apply(template)
+        text = f"is pending: its claim is not made yet, although template {shape} exists"
+        assert text in " ".join(Result(["explain", "a"], capsys).out.split())
+        (item,) = json.loads(Result(["explain", "a", "-o", "json"], capsys).out)["items"]
+        assert (item["pod"]["claimTemplate"], item["pod"]["claim"]) == (shape, "")
+        assert [each["name"] for each in item["steps"]][2] == "claimed"
+        shown = " ".join(Result(["doctor"], capsys).out.split())
+        assert "n1: no ResourceSlice: kube-scheduler sees no card of it" in shown
+        assert "DeviceClass gpu.tencent.com is missing: no claim is allocated" in shown
+
+
+@pytest.mark.parametrize("command", ["", "nodes", "pods", "explain big", "doctor"])
+def test_a_cluster_without_claims_is_asked_nothing_of_them_but_by_the_doctor(
+    server: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    since = len(server.requests)
+    shown = Result(command.split(), capsys)
+    asked = [each for each in asked_of(server, since) if "resource.k8s.io" in each]
+    api = "/apis/resource.k8s.io/v1"
+    assert sorted(asked) == (
+        [f"get {api}/deviceclasses/gpu.tencent.com", f"list {api}/resourceslices"]
+        if command == "doctor"
+        else []
+    )
+    assert "claim" not in shown.out.replace("uses claims", "")

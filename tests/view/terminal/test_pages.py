@@ -205,6 +205,19 @@ def test_what_would_be_refused_or_has_no_node_fits_nowhere() -> None:
     assert nowhere[0] == "Pod a fits on no node: no node has GPUs"
 
 
+def test_on_which_nodes_pods_would_be_is_not_said_where_it_depends_on_claims() -> None:
+    labelled = make_node("n1", 2)
+    labelled["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
+    state, pod = state_of([labelled, make_node("n2", 1)]), make_pod("a", (60, 4))
+    manifest = {"kind": "Deployment", "metadata": {"name": "d"}}
+    lines = drawn(show_fits(state.fit({**manifest, "spec": {"replicas": 2, "template": pod}})))
+    assert lines[0] == "Deployment d unknown: at least 1 of 2 pods fit"
+    assert lines[3].startswith("Some nodes serve claims, and the webhook's --claims decides")
+    only = drawn(show_fits(state_of([labelled]).fit(pod)))
+    assert only[0] == "Pod a fits on 1 node: n1"
+    assert only[2].startswith("By a claim: kube-scheduler takes the first cards that fit")
+
+
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", ["nodes", "pods", "all", "top", "explanation", "fit"])
 def test_a_narrow_terminal_loses_columns_but_neither_nodes_nor_pods(name: str, width: int) -> None:

@@ -13,7 +13,15 @@ from flask.testing import FlaskClient
 
 from common.apiserver.client import Client
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
-from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
+from tests.placement.cluster.builders import (
+    BLOCK,
+    NAMES,
+    Json,
+    bare_node,
+    make_node,
+    make_pod,
+    record,
+)
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
 from view.model.explanation import PodExplanation
@@ -162,9 +170,10 @@ def test_every_card_and_holder_of_the_model_is_on_the_page(
 
 
 def test_a_pods_page_has_its_explanation(shown: Shown, client: FlaskClient) -> None:
-    shown.fill(*cluster())
+    waits = waiting_pod("llm", "waits-for-claim", 20, 4, "")
+    shown.fill(*cluster(), named_template(waits))
     for namespace, name in (
-        *(("llm", "pretrain-13b"), ("vision", "augment-xl")),
+        *(("llm", "pretrain-13b"), ("vision", "augment-xl"), ("llm", "waits-for-claim")),
         *(("llm", "finetune-70b"), ("vision", "detect-canary")),
     ):
         explanation = shown.state.explain(namespace, name)
@@ -194,6 +203,15 @@ def test_a_pods_page_has_its_explanation(shown: Shown, client: FlaskClient) -> N
             *(part.uuid for each in explanation.pod.containers for part in each.parts),
         ]
         assert [each for each in texts if each not in text] == []
+
+
+def named_template(pod: Json, claim: str = "") -> Json:
+    """The pod with a claim, which is made if it is named."""
+    template = "gpu-turnstile-0123456789abcdef"
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
+    made = {"name": "gpus", "resourceClaimName": claim}
+    pod["status"]["resourceClaimStatuses"] = [made] if claim else []
+    return pod
 
 
 def test_a_refused_pod_is_not_shown_as_still_waiting_for_cards(
@@ -286,6 +304,7 @@ def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskCli
     annotations = record(c0=(["GPU-1"], 10, 1))
     holder = make_pod(EVIL, (10, 1), node="n1", annotations=annotations, namespace=EVIL)
     shown.state.set_gaps([Gap(EVIL, EVIL, EVIL)])
+    named_template(pod, EVIL)
     shown.fill(node, pod, holder, denied, scenes.event(pod, EVIL, EVIL, EVIL))
     for path in (
         *(

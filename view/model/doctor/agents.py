@@ -17,7 +17,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.doctor.nodes import AGENT_LOGS, PODS_ON_NODE, FindingsByText
+from view.model.doctor.nodes import AGENT_LOGS, PODS_ON_NODE, FindingsByText, find_daemonset
 
 _FAILING, _INFO = "gpu_turnstile_agent_requests_failing", "gpu_turnstile_agent_info"
 _PAGE = f"{AGENT_LOGS}  # docs/operate.md#the-agent-lacks-a-permission"
@@ -114,7 +114,7 @@ def check_rollout(facts: Facts) -> Iterator[Finding]:
 
     A node's next agent starts beside the old one, which stays ready if the next one cannot start.
     """
-    daemonset, pods = require(facts.daemonsets).get(AGENT), require(facts.programs)
+    daemonset, pods = find_daemonset(facts, AGENT), require(facts.programs)
     agents = [each for each in pods if each.component == AGENT and each.node]
     served = {each.node for each in agents if each.ready}
     if daemonset is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from view.model.doctor import agents, control_plane, nodes, refusals
+from view.model.doctor import agents, control_plane, dra, nodes, refusals
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -14,6 +14,8 @@ from view.model.doctor.facts import (
     Level,
     NotReadError,
     UnreadSource,
+    ok,
+    require,
 )
 
 VERSION = "kubernetes-version"
@@ -24,6 +26,21 @@ def _check_proxies(facts: Facts) -> Iterable[Finding]:
     if isinstance(facts.programs, UnreadSource) or isinstance(facts.daemonsets, UnreadSource):
         return ()
     return nodes.check_programs(facts, PROXY)
+
+
+def _check_policies(facts: Facts) -> Iterable[Finding]:
+    more = dra.POLICIES if dra.in_use(facts) else ()
+    return control_plane.check_policies(facts, (*control_plane.POLICIES, *more))
+
+
+def _check_extender(facts: Facts) -> Iterable[Finding]:
+    """Check the extender; where all cards are given by claims, nobody misses it."""
+    served = () if isinstance(facts.nodes, UnreadSource) else facts.nodes
+    with_cards = [each.serves_claims for each in served if each.node.cards]
+    if with_cards and all(with_cards) and not control_plane.installed(facts, EXTENDER):
+        require(facts.programs)
+        return (ok("not needed: kube-scheduler chooses the cards of claims"),)
+    return control_plane.check_extender(facts)
 
 
 def _check_extender_certificates(facts: Facts) -> Iterable[Finding]:
@@ -42,7 +59,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "webhook-certificate": lambda facts: control_plane.check_certificates(
         facts, "gpu_turnstile_webhook_", facts.webhooks, control_plane.CERTS
     ),
-    "policies": control_plane.check_policies,
+    "policies": _check_policies,
     "agents": lambda facts: nodes.check_programs(facts, AGENT),
     "agents-rollout": agents.check_rollout,
     "proxies": _check_proxies,
@@ -52,7 +69,11 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "other-plugins": nodes.check_other_plugins,
     "cards": nodes.check_cards,
     "allocatable": nodes.check_allocatable,
-    "scheduler-extender": control_plane.check_extender,
+    "dra": dra.check_api,
+    "claims-replicas": dra.check_program,
+    "claims": dra.check_claims,
+    "resource-slices": dra.check_slices,
+    "scheduler-extender": _check_extender,
     "scheduler-own": control_plane.check_own_scheduler,
     "extender-lease": control_plane.check_lease,
     "extender-asked": control_plane.check_scheduler_calls,

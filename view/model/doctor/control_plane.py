@@ -1,11 +1,12 @@
 """Checks of version, webhook, policies, scheduler extender and leftover objects."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from contract.text import format_count
 from view.model.doctor.facts import (
     AGENT,
+    CLAIMS,
     EXTENDER,
     KUBE_SCHEDULER,
     PROXY,
@@ -31,6 +32,9 @@ _OLDEST = (1, 30)
 _NEW_CERTIFICATE_DAYS = 14
 """Certificates are renewed 30 days before they expire: with fewer days left, renewal failed."""
 
+CLAIMED_PODS = "gpu-turnstile-claimed-pods"
+"""The policy of the component ``dra`` that denies a GPU pod without a claim."""
+
 _STAMPS = "gpu-turnstile-stamps"
 """The policy that denies a GPU pod without the webhook's stamps."""
 
@@ -49,6 +53,7 @@ POLICIES = (
 WORKLOADS = {
     "agent": ("DaemonSet", AGENT),
     "certs": ("Deployment", "gpu-turnstile-certs"),
+    "dra": ("Deployment", CLAIMS),
     "proxy": ("DaemonSet", PROXY),
     "scheduler-extender": ("Deployment", EXTENDER),
     "scheduler-own": ("Deployment", KUBE_SCHEDULER),
@@ -63,8 +68,8 @@ _ESSENTIAL = ("agent", "proxy", "webhook")
 _DELETE = (
     "kubectl delete --all-namespaces --selector "
     "app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={} "
-    "deployments,services,endpointslices,configmaps,secrets,leases,serviceaccounts,networkpolicies,"
-    "poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,"
+    "deployments,daemonsets,services,endpointslices,configmaps,secrets,leases,serviceaccounts,"
+    "networkpolicies,poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings"
 )
 """As in ``deploy/README.md``, with two labels: other products use the same component names."""
@@ -76,19 +81,25 @@ _RENEW = "kubectl -n gpu-turnstile rollout restart deployment/{}"
 CERTS, EXTENDER_CERTS = "gpu-turnstile-certs", "gpu-turnstile-scheduler-certs"
 _DIALECTS = "docs/install.md#pods-of-other-systems"
 _WEBHOOKS = "kubectl get mutatingwebhookconfigurations"
+_VERSION = re.compile(r"v?(\d+)\.(\d+)")
 
 
 def check_version(facts: Facts) -> Iterator[Finding]:
     """Compare the version of the API server with the oldest supported one."""
     version = require(facts.version)
-    found = re.match(r"v?(\d+)\.(\d+)", version)
-    if found is None:
+    if not _VERSION.match(version):
         yield unknown(f"cannot read the version {version!r}")
-    elif (int(found[1]), int(found[2])) < _OLDEST:
+    elif is_older(version, _OLDEST):
         text = f"{version}: gpu-turnstile needs Kubernetes 1.30 or newer"
         yield error(text, "docs/install.md#what-you-need")
     else:
         yield ok(version)
+
+
+def is_older(version: str, than: tuple[int, int]) -> bool:
+    """Return whether a version of Kubernetes is older than another one; false if it is unknown."""
+    found = _VERSION.match(version)
+    return found is not None and (int(found[1]), int(found[2])) < than
 
 
 def check_dry_run(facts: Facts) -> Iterator[Finding]:
@@ -111,6 +122,8 @@ def check_dry_run(facts: Facts) -> Iterator[Finding]:
     elif "failed calling webhook" in dry_run.denied:
         text = f"the API server cannot reach the webhook: {dry_run.denied}"
         yield error(text, "kubectl -n gpu-turnstile get pods,endpointslices")
+    elif CLAIMED_PODS in dry_run.denied:
+        yield unknown("the dry run of a GPU pod was denied: see the check claims")
     else:  # quota, Pod Security or another webhook: ours was not tested
         text = f"the dry run of a GPU pod was denied: {dry_run.denied}"
         yield unknown(text, "kubectl gpu doctor --namespace ANOTHER")
@@ -156,17 +169,17 @@ def _check_dialects(facts: Facts, *, has_entry: bool) -> Iterator[Finding]:
             yield error(f"{text}: not all such pods are translated", _DIALECTS)
 
 
-def check_policies(facts: Facts) -> Iterator[Finding]:
-    """Check that each policy exists and has a binding."""
+def check_policies(facts: Facts, policies: Sequence[str]) -> Iterator[Finding]:
+    """Check that each of our *policies* exists and has a binding."""
     found = require(facts.policies)
-    missing = [name for name in POLICIES if name not in found]
-    unbound = [name for name in POLICIES if found.get(name) is False]
+    missing = [name for name in policies if name not in found]
+    unbound = [name for name in policies if found.get(name) is False]
     if missing:
         yield error(f"missing: {', '.join(missing)}", facts.install)
     if unbound:
         yield error(f"without a binding: {', '.join(unbound)}", facts.install)
     if not missing and not unbound:
-        yield ok(f"all {len(POLICIES)} exist and have a binding")
+        yield ok(f"all {len(policies)} exist and have a binding")
 
 
 def check_extender(facts: Facts) -> Iterator[Finding]:
@@ -239,10 +252,11 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
         if not left or workload in [(each.kind, each.name) for each in left]:
             continue
         clean, kinds = False, ", ".join(sorted({each.kind for each in left}))
+        delete = _DELETE.format(component) + ",deviceclasses" * (component == "dra")
         yield warning(
             f"component {component} has no {' '.join(workload)} any more; left over: "
             f"{format_count(len(left), 'object')} ({kinds})",
-            facts.install if component in _ESSENTIAL else _DELETE.format(component),
+            facts.install if component in _ESSENTIAL else delete,
         )
     old = sorted({f"{each.kind} {each.name}" for each in owned if not each.component})
     if old:

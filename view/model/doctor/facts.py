@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, TypeAlias, TypeVar
 
+from contract.inventory import Amounts
 from view.model.nodes import NodeFacts
 from view.model.reports import PodReport
 from view.model.usage import MetricSample
@@ -133,6 +134,9 @@ class DryRun:
 
     stamped: Annotated[bool, "whether the webhook stamped it."]
     denied: Annotated[str, "the API server's message if the pod was denied; else empty."] = ""
+    claims: Annotated[
+        str, "what the webhook's ``--claims`` does with it: ``off``, ``away`` or ``on``."
+    ] = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +177,17 @@ class RefusedPod:
 
     pod: Annotated[PodReport, "as far as it follows from the pod object alone."]
     at: Annotated[datetime, "when the kubelet rejected it."]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlice:
+    """A ResourceSlice of our driver."""
+
+    name: Annotated[str, "of the object."]
+    node: Annotated[str, "whose cards it has; empty if it names none."]
+    generation: Annotated[int, "of its pool: schedulers use the newest one only."]
+    parts: Annotated[int, "number of slices that the pool has in this generation."]
+    cards: Annotated[Mapping[str, Amounts], "its devices: what each card has, by UUID."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +239,16 @@ class Facts:
         OrUnread[Sequence[str]],
         "for each pending pod whose scheduler's request to an extender failed, its message.",
     ]
+    waiting: Annotated[
+        OrUnread[Mapping[str, bool]],
+        "for each GPU pod without a node, by namespace and name, whether it names a template of "
+        "ours.",
+    ]
+    slices: Annotated[
+        OrUnread[Sequence[NodeSlice] | None],
+        "the ResourceSlices of our driver; ``None`` if ``resource.k8s.io/v1`` is not served.",
+    ]
+    device_class: Annotated[OrUnread[bool], "whether our DeviceClass exists."]
     managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
     proxy_starts: Annotated[
         OrUnread[Mapping[str, datetime]], "when the newest proxy of each node started, by node."
@@ -252,6 +277,7 @@ PROXY = "gpu-turnstile-proxy"
 WEBHOOK = "gpu-turnstile-webhook"
 EXTENDER = "gpu-turnstile-scheduler"
 KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
+CLAIMS = "gpu-turnstile-claims"
 """Label ``app.kubernetes.io/name`` of our programs' pods."""
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from datetime import timedelta
 
 from contract.inventory import NOTHING
@@ -12,6 +13,7 @@ from placement.cluster.nodes import Problem
 from view.model.doctor.facts import (
     AGENT,
     PROXY,
+    DaemonSet,
     Facts,
     Finding,
     Level,
@@ -29,7 +31,6 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
-from view.model.nodes import NodeFacts
 from view.model.words import name_lost_cards, name_some, summarize
 
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
@@ -43,6 +44,9 @@ AGENT_LOGS = (
 _AGAIN = "kubectl gpu doctor --node {}"
 _RECORDED_AFTER = timedelta(minutes=1)
 _STATUS_UPDATED_AFTER = timedelta(minutes=1)
+_FORGOTTEN_AFTER = timedelta(minutes=6)
+"""A kubelet forgets a device plugin five minutes after the plugin's end."""
+
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
 _ALL_PODS = (
@@ -91,10 +95,23 @@ def _nodes_with_zero(replicas: Mapping[str, OrUnread[Samples]], name: str) -> It
             yield node
 
 
+def find_daemonset(facts: Facts, component: str) -> DaemonSet | None:
+    """Return the counts of a program's DaemonSet, with those of its one for nodes with claims.
+
+    Raises:
+        NotReadError: they could not be read.
+    """
+    daemonsets = require(facts.daemonsets)
+    plain, claims = daemonsets.get(component), daemonsets.get(f"{component}-dra")
+    if plain is None or claims is None:
+        return plain
+    return DaemonSet(*map(sum, zip(astuple(plain), astuple(claims), strict=True)))
+
+
 def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
     """Check that every node that a DaemonSet selects has a ready pod of it, and no other node."""
     pods = [each for each in require(facts.programs) if each.component == component]
-    daemonset = require(facts.daemonsets).get(component)
+    daemonset = find_daemonset(facts, component)
     if daemonset is None:
         yield error(f"DaemonSet {component} is missing", facts.install)
         return
@@ -175,7 +192,7 @@ def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     """Find nodes on which another device plugin serves the same cards."""
     names, found = Names(facts.domain), FindingsByText()
     for node in require(facts.nodes):
-        if not node.offered.get(names.core) and not _programs_on(facts, node, AGENT):
+        if not node.offered.get(names.core) and not programs_on(facts, node.node.name, AGENT):
             continue
         for name in sorted(filter(node.offered.get, node.offered.keys() - names.resources)):
             text = (
@@ -185,10 +202,15 @@ def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     yield from found.findings(f"no GPU node offers {NVIDIA[0]} as well")
 
 
-def _programs_on(facts: Facts, node: NodeFacts, *components: str) -> list[ProgramPod]:
+def programs_on(facts: Facts, node: str, *components: str) -> list[ProgramPod]:
+    """Return the pods of some of our programs on a node; none if they could not be read."""
     programs = () if isinstance(facts.programs, UnreadSource) else facts.programs
-    name = node.node.name
-    return [each for each in programs if each.node == name and each.component in components]
+    return [each for each in programs if each.node == node and each.component in components]
+
+
+def just_started(facts: Facts, programs: Iterable[ProgramPod]) -> bool:
+    """Return whether one of these pods has been ready for less than a minute."""
+    return any(each.since and facts.now - each.since < _STATUS_UPDATED_AFTER for each in programs)
 
 
 def check_cards(facts: Facts) -> Iterator[Finding]:
@@ -226,16 +248,17 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
     """Compare the allocatable amounts of each node with its available cards."""
     found, names = FindingsByText(), Names(facts.domain)
-    text = "the agent cannot write its cards' counts to the node: GPU pods are refused or wait"
-    unwritten = _nodes_with(facts.agents, f"{_AGENT}counts_problem")
-    found.add(Level.ERROR, unwritten, text, _NOTHING_OFFERED)
+    unwritten = frozenset(_nodes_with(facts.agents, f"{_AGENT}counts_problem"))
+    for name in unwritten:
+        level, text = _find_unwritten(facts, name)
+        found.add(level, name, text, _NOTHING_OFFERED)
     for node in require(facts.nodes):
         name, problem = node.node.name, node.node.problem
-        programs = _programs_on(facts, node, AGENT, PROXY)
+        programs = programs_on(facts, name, AGENT, PROXY)
         if problem is Problem.NO_INVENTORY and any(each.component == AGENT for each in programs):
             text = "the agent has not written its inventory of cards"
             found.add(Level.ERROR, name, text, PODS_ON_NODE)
-        if problem in _NOT_KNOWN:
+        if problem in _NOT_KNOWN or name in unwritten:
             continue
         pairs = zip(node.node.cards, node.node.sizes, strict=True)
         usable = [size for card, size in pairs if not card.withheld]
@@ -247,9 +270,7 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
             text = f"{resource}: the node's status offers {offered}, its cards have {expected}"
             # The kubelet writes the node status every ten seconds by default: until then the status
             # may have the amounts from before the proxy registered.
-            if any(
-                each.since and facts.now - each.since < _STATUS_UPDATED_AFTER for each in programs
-            ):
+            if just_started(facts, programs):
                 text += (
                     "; agent or proxy have just started, the kubelet may not have updated it yet"
                 )
@@ -257,6 +278,19 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
             else:
                 found.add(Level.ERROR, name, text, _NOTHING_OFFERED)
     yield from found.findings("equal to the cards on every node")
+
+
+def _find_unwritten(facts: Facts, node: str) -> tuple[Level, str]:
+    """Return how bad it is that an agent for claims has not written its node's counts, and why."""
+    started = [each.created for each in programs_on(facts, node, AGENT) if each.created]
+    text = "the agent cannot write its cards' counts to the node, so GPU pods are refused or wait: "
+    if started and facts.now - min(started) < _FORGOTTEN_AFTER:
+        text += "the kubelet forgets the device plugin about five minutes after the plugin's end"
+        return Level.WARNING, text
+    return (
+        Level.ERROR,
+        f"{text}the kubelet still knows the device plugin, or the API server refuses the change",
+    )
 
 
 def check_allocations(facts: Facts) -> Iterator[Finding]:

@@ -15,20 +15,18 @@ from view.model.doctor.facts import (
     require,
 )
 from view.model.doctor.nodes import PODS_ON_NODE
-from view.model.pods import refusal_text
+from view.model.pods import WITHOUT_PLUGIN, refusal_text
 from view.model.siblings import repeated
 from view.model.words import duration
 
 _RECENT = timedelta(hours=1)
-_WITHOUT_PLUGIN = ("no healthy devices present", "client connection is closing")
-"""What the kubelet reports if no device plugin is connected (K19)."""
-
 _BEFORE_START, _AFTER_START = timedelta(minutes=1), timedelta(seconds=30)
 """How long before and after the start of a proxy the end of the one before it fails pods."""
 
 _EXPLAIN = "kubectl gpu explain -n {} {}"
 _AGAIN = f"{_EXPLAIN}  # docs/operate.md#a-deployment-is-refused-again-and-again"
 _OUTAGES = "docs/operate.md#restarts-and-outages"
+_FORGETS = "docs/operate.md#the-node-offers-nothing"
 
 
 def check_refusals(facts: Facts) -> Iterator[Finding]:
@@ -53,7 +51,7 @@ def check_refusals(facts: Facts) -> Iterator[Finding]:
 
 def _quoted(refused: RefusedPod) -> str:
     """Return the kubelet's own words if it had no device plugin; else empty."""
-    return next((each for each in _WITHOUT_PLUGIN if each in refused.pod.message), "")
+    return next((each for each in WITHOUT_PLUGIN if each in refused.pod.message), "")
 
 
 def _report_loop(facts: Facts, refused: Sequence[RefusedPod]) -> Iterator[Finding]:
@@ -74,10 +72,17 @@ def _report_loop(facts: Facts, refused: Sequence[RefusedPod]) -> Iterator[Findin
 def _report_outage(facts: Facts, node: str, refused: Sequence[RefusedPod]) -> Finding:
     last = refused[-1]
     within = f" within {duration(last.at - refused[0].at)}" if len(refused) > 1 else ""
+    nodes = () if isinstance(facts.nodes, UnreadSource) else facts.nodes
+    by_claims = any(each.node.name == node and each.serves_claims for each in nodes)
+    knew = "still knows the device plugin" if by_claims else "knew no agent"
     text = (
         f"{format_count(len(refused), 'pod')} failed{within}, last {_ago(facts, last)}, because "
-        f'the kubelet knew no agent ("{_quoted(last)}")'
+        f'the kubelet {knew} ("{_quoted(last)}")'
     )
+    if by_claims:
+        return Finding(
+            "", Level.WARNING, text, f"{PODS_ON_NODE.format(node)}  # {_FORGETS}", (node,)
+        )
     starts = {} if isinstance(facts.proxy_starts, UnreadSource) else facts.proxy_starts
     start = starts.get(node)
     if start and any(-_BEFORE_START <= each.at - start <= _AFTER_START for each in refused):

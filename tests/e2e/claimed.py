@@ -1,0 +1,350 @@
+"""A node that gives cards by claims: who holds what is what the scheduler allocated."""
+
+import itertools
+import json
+import os
+import signal
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from pathlib import Path
+
+from contract.claims import CLAIM, MODE_LABEL, driver_name, request_names
+from contract.demand import ContainerKind
+from contract.requests import read_pod_demand
+from contract.resource import Resource
+from tests.e2e.cluster import Cluster, Json
+from tests.e2e.deployed import installing
+from tests.e2e.ground import Ground, is_ready, phase, wait
+from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Installation, kill
+from tests.e2e.kubectl import Kubectl
+from tests.e2e.manifests import CARDS
+from tests.e2e.settings import Settings
+
+AGENT, CLAIMS = "daemonset/gpu-turnstile-agent-dra", "deployment/gpu-turnstile-claims"
+_FORGOTTEN_SECONDS = 420.0
+_CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+class ClaimGround(Ground):
+    """The node, of which the claims say who holds what: the kubelet's ``List`` does not."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        kubectl: Kubectl,
+        *,
+        node: str,
+        report: Callable[[str], None],
+    ) -> None:
+        super().__init__(settings, cluster, node=node, report=report, enforced=True)
+        self.kubectl = kubectl
+
+    @property
+    def driver(self) -> str:
+        """The driver's name."""
+        return driver_name(self.names)
+
+    def claims(self) -> list[Json]:
+        """Return the claims of the tests' pods."""
+        return self.kubectl.items("resourceclaims", f"--namespace={self.cluster.namespace}")
+
+    def templates(self) -> list[str]:
+        """Return the names of the templates for the tests' pods."""
+        found = self.kubectl.items(
+            "resourceclaimtemplates", f"--namespace={self.cluster.namespace}"
+        )
+        return sorted(each["metadata"]["name"] for each in found)
+
+    def devices(self) -> dict[str, str]:
+        """Return the card of each device of the node's slices."""
+        found = self.kubectl.items("resourceslices", f"--field-selector=spec.driver={self.driver}")
+        return {
+            device["name"]: device["attributes"]["uuid"]["string"]
+            for each in found
+            for device in each["spec"].get("devices") or ()
+        }
+
+    def listed(self) -> dict[tuple[str, str], dict[Resource, frozenset[str]]]:
+        """Make device IDs of what the scheduler allocated, numbered one after the other."""
+        cards, pods = self.devices(), self.cluster.pods()
+        numbers: defaultdict[tuple[str, str], Iterator[int]] = defaultdict(itertools.count)
+        claimed: dict[str, dict[str, list[Json]]] = {}
+        for claim in self.claims():
+            (owner,) = claim["metadata"]["ownerReferences"]
+            allocation = claim.get("status", {}).get("allocation") or {}
+            results = allocation.get("devices", {}).get("results", ())
+            for each in results:
+                claimed.setdefault(owner["name"], {}).setdefault(each["request"], []).append(each)
+        held = {}
+        for pod, requests in claimed.items():
+            if pod not in pods:
+                held[pod, ""] = dict[Resource, frozenset[str]]()
+                continue
+            demand, _ = read_pod_demand(pods[pod], self.names)
+            for container in demand.containers:
+                request = request_names(demand)[container.name]
+                if container.kind is not ContainerKind.INIT:  # it may share a later one's request
+                    held[pod, container.name] = {
+                        Resource.CORE: _ids(requests[request], "cores", cards, numbers),
+                        Resource.MEMORY: _ids(requests[request], "memory", cards, numbers)
+                        if container.demand.memory
+                        else frozenset(),
+                    }
+        return held
+
+    def limits_of(self, pod: Json, container: str) -> str:
+        """Return the container whose limits a container finds: that of its request."""
+        return request_names(read_pod_demand(pod, self.names)[0])[container]
+
+    def clear(self) -> None:
+        """Delete all pods: with a grace period of 0 they go before the kubelet has ended them."""
+        super().clear()
+        wait("the end of all claims on the node", lambda: not self.prepared(), within=120)
+
+    def prepared(self) -> list[Path]:
+        """Return the CDI specs of claims."""
+        return sorted(Path("/var/run/cdi").glob("gpu-turnstile-claim-*"))
+
+
+def _ids(
+    results: Iterable[Json],
+    capacity: str,
+    cards: Mapping[str, str],
+    numbers: Mapping[tuple[str, str], Iterator[int]],
+) -> frozenset[str]:
+    return frozenset(
+        f"{cards[each['device']]}::{next(numbers[each['device'], capacity])}"
+        for each in results
+        for _ in range(int(each["consumedCapacity"][capacity]))
+    )
+
+
+class Claimed:
+    """What is installed for a node with the label, and the ground it works on.
+
+    Args:
+        ground: the node.
+        installation: what is installed.
+    """
+
+    sweep_pods = int(os.environ.get("GPU_TURNSTILE_E2E_SWEEP_PODS", "100"))
+
+    def __init__(self, ground: ClaimGround, installation: Installation) -> None:
+        self.ground = ground
+        self.installation = installation
+        self._kubectl = ground.kubectl
+
+    # --- looking ---------------------------------------------------------------------
+
+    def _count(self, condition: Callable[[Json], bool]) -> int:
+        return sum(map(condition, self.ground.cluster.pods().values()))
+
+    def running(self) -> int:
+        """Count the pods that run."""
+        return self._count(lambda pod: phase(pod) == "Running")
+
+    def runs_more_than(self, number: int) -> bool:
+        """Return whether more pods than so many run."""
+        return self.running() > number
+
+    def bound(self) -> int:
+        """Count the pods with a node."""
+        return self._count(lambda pod: bool(pod["spec"].get("nodeName")))
+
+    def ended(self) -> int:
+        """Count the pods that have ended."""
+        return self._count(lambda pod: phase(pod) in ("Succeeded", "Failed"))
+
+    def failed(self) -> list[str]:
+        """Name the pods that have failed."""
+        return [name for name, pod in self.ground.cluster.pods().items() if phase(pod) == "Failed"]
+
+    def restarted(self) -> int:
+        """Count the pods whose containers run again."""
+        return self._count(
+            lambda pod: (
+                is_ready(pod)
+                and all(each["restartCount"] for each in pod["status"]["containerStatuses"])
+            )
+        )
+
+    def used(self, quota: str) -> dict[str, str]:
+        """Return what a quota counts."""
+        found = self._in("get", f"resourcequota/{quota}", "--output=json")
+        status: Json = json.loads(found).get("status", {})
+        return dict(status.get("used", {}))
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Report how long something took."""
+        began = time.monotonic()
+        yield
+        self.ground.report(f"{what}: {time.monotonic() - began:.1f} s")
+
+    # --- doing -----------------------------------------------------------------------
+
+    def create(self, made: Json, name: str) -> None:
+        """Create an object in the tests' namespace."""
+        self._in("create", "--filename=-", given=json.dumps(made | {"metadata": {"name": name}}))
+
+    def delete(self, *objects: str) -> None:
+        """Delete objects of the tests' namespace."""
+        self._in("delete", *objects)
+
+    def kill_agent(self) -> None:
+        """Kill the agent; its supervisor starts the next one."""
+        kill_pods_of(self._kubectl, AGENTS, "gpu-turnstile-agent", "agent")
+
+    def kill_sandboxes(self) -> None:
+        """Kill all processes of the tests' pods, as a reboot does, with a kubelet that restarts."""
+        groups = [each.parent for each in Path("/proc").glob("[0-9]*/cgroup")]
+        uids = [each["metadata"]["uid"] for each in self.ground.cluster.pods().values()]
+        for process in groups:
+            with suppress(OSError):
+                held = (process / "cgroup").read_text(encoding="ascii")
+                if any(uid in held or uid.replace("-", "_") in held for uid in uids):
+                    os.kill(int(process.name), signal.SIGKILL)
+        self.ground.restart_kubelet()
+
+    @contextmanager
+    def without_agent(self) -> Iterator[None]:
+        """End the agent, by a label that no node has; start it again in the end."""
+
+        def select(value: str | None) -> None:
+            selector = {"spec": {"template": {"spec": {"nodeSelector": {"e2e/never": value}}}}}
+            namespace = f"--namespace={AGENTS}"
+            self._kubectl.run(namespace, "patch", AGENT, f"--patch={json.dumps(selector)}")
+
+        select("true")
+        pods = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
+        wait("the agent's end", lambda: not self._kubectl.items("pods", *pods))
+        try:
+            yield
+        finally:
+            select(None)
+            self.installation.rolled_out(AGENTS, AGENT)
+
+    def allocate_as(self, first: Json, second: str) -> None:
+        """Give a pod the cards of another one, and bind it, as a scheduler does."""
+        pods = self.ground.cluster.pods
+        wait("its claim", lambda: claim_of(pods()[second]))
+        pod = pods()[second]
+        given = json.loads(self._in("get", f"resourceclaim/{claim_of(first)}", "--output=json"))
+        allocation = deepcopy(given["status"]["allocation"])
+        for number, each in enumerate(allocation["devices"]["results"]):
+            each["shareID"] = f"{uuid.uuid4()}"
+            each["request"] = pod["spec"]["containers"][number]["name"]
+        user = {"resource": "pods", "name": second, "uid": pod["metadata"]["uid"]}
+        status = {"status": {"allocation": allocation, "reservedFor": [user]}}
+        self._in(
+            *("patch", f"resourceclaim/{claim_of(pod)}", "--subresource=status"),
+            *("--type=merge", f"--patch={json.dumps(status)}"),
+        )
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": second},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": self.ground.node},
+        }
+        path = f"/api/v1/namespaces/{self.ground.cluster.namespace}/pods/{second}/binding"
+        self._kubectl.run("create", f"--raw={path}", "--filename=-", given=json.dumps(binding))
+
+    def wait_for_counts(self) -> None:
+        """Wait for the node's counts; a kubelet that knew a device plugin forgets it first."""
+        settings = self.ground.settings
+        if settings.restart_kubelet:  # else it takes five minutes
+            # The kubelet writes the file when devices change; without a plugin they do not.
+            (settings.plugin_dir / _CHECKPOINT).unlink(missing_ok=True)
+            self.ground.restart_kubelet()
+        wait(
+            "the node's counts",
+            lambda: self.ground.offered() == CARDS * 100,
+            within=_FORGOTTEN_SECONDS,
+        )
+
+    def drop_counts(self) -> None:
+        """Take the counts off the node, which nobody serves any more."""
+        names = self.ground.names
+        none = dict.fromkeys((names.core, names.memory))
+        patch = {"status": {"capacity": none, "allocatable": none}}
+        self._kubectl.run(
+            *("patch", "node", self.ground.node, "--subresource=status", "--type=merge"),
+            f"--patch={json.dumps(patch)}",
+        )
+
+    def wait_until_ready(self) -> None:
+        """Wait for the webhook, the claims program, and the agent, which needs the proxy."""
+        for namespace, each in (
+            (NAMESPACE, WEBHOOK),
+            (NAMESPACE, CLAIMS),
+            (AGENTS, AGENT),
+        ):
+            self.installation.rolled_out(namespace, each)
+
+    def _in(self, *arguments: str, given: str = "") -> str:
+        namespace = f"--namespace={self.ground.cluster.namespace}"
+        return self._kubectl.run(namespace, *arguments, given=given).out
+
+
+@contextmanager
+def claiming(ground: ClaimGround, folder: Path, *, unused: int) -> Iterator[Claimed]:
+    """Install the component for the node, with limits that vcuda-controller would enforce.
+
+    Args:
+        ground: the node.
+        folder: for what is applied.
+        unused: seconds after which a template that no pod names is swept.
+    """
+    library = folder / "vcuda"
+    library.mkdir()
+    patches = [
+        _environment("DaemonSet", AGENTS, AGENT, "GPU_TURNSTILE_DRIVER_DIR", str(library)),
+        _environment("Deployment", NAMESPACE, CLAIMS, "GPU_TURNSTILE_CLAIMS_UNUSED", f"{unused}"),
+    ]
+    kubectl, node = ground.kubectl, ground.node
+    components, more = ("vcuda", "dra"), {"patches": patches}
+    with installing(
+        ground.settings, kubectl, folder, components=components, more=more
+    ) as installation:
+        claimed = Claimed(ground, installation)
+        kubectl.run("label", "node", node, f"{MODE_LABEL}=dra")
+        try:
+            installation.apply()
+            claimed.wait_until_ready()
+            claimed.wait_for_counts()
+            yield claimed
+        finally:
+            claimed.drop_counts()
+            kubectl.run("label", "node", node, f"{MODE_LABEL}-")
+
+
+def _environment(kind: str, namespace: str, workload: str, name: str, value: str) -> Json:
+    """Make a patch that sets a variable of a workload's only container."""
+    _, _, of = workload.partition("/")
+    container = of.removeprefix("gpu-turnstile-").removesuffix("-dra")
+    spec = {"containers": [{"name": container, "env": [{"name": name, "value": value}]}]}
+    patch = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": of, "namespace": namespace},
+        "spec": {"template": {"spec": spec}},
+    }
+    return {"patch": json.dumps(patch)}
+
+
+def kill_pods_of(kubectl: Kubectl, namespace: str, name: str, program: str) -> None:
+    """Kill a program of ours in each of its pods on this host."""
+    selector = f"--selector=app.kubernetes.io/name={name}"
+    for pod in kubectl.items("pods", f"--namespace={namespace}", selector):
+        kill(program, pod["metadata"]["uid"])
+
+
+def claim_of(pod: Json) -> str:
+    """Return the name of a pod's claim; empty as long as it has none."""
+    statuses = pod.get("status", {}).get("resourceClaimStatuses") or []
+    return next((each["resourceClaimName"] for each in statuses if each["name"] == CLAIM), "")

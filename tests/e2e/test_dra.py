@@ -1,0 +1,231 @@
+"""The component ``dra``, installed: cards by claims, with the limits kept."""
+
+import time
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import partial
+from random import Random
+
+import pytest
+
+from contract.claims import named_template
+from tests.e2e.claimed import (
+    Claimed,
+    ClaimGround,
+    claiming,
+    kill_pods_of,
+)
+from tests.e2e.cluster import ApiError, Cluster, Json
+from tests.e2e.ground import phase, wait
+from tests.e2e.installation import NAMESPACE
+from tests.e2e.kubectl import Kubectl
+from tests.e2e.manifests import CARDS
+from tests.e2e.settings import Settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+PODS = 60
+SWEPT_AFTER = 60
+"""Seconds after which the tests' claims program sweeps a template that no pod names."""
+
+
+@pytest.fixture(scope="module")
+def claim_ground(
+    settings: Settings,
+    cluster: Cluster,
+    kubectl: Kubectl,
+    node: str,
+    report: Callable[[str], None],
+) -> Iterator[ClaimGround]:
+    ground = ClaimGround(settings, cluster, kubectl, node=node, report=report)
+    try:
+        ground.occupy()
+        yield ground
+    finally:
+        ground.leave()
+        ground.disconnect()
+
+
+@pytest.fixture(scope="module")
+def whole(claim_ground: ClaimGround, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Claimed]:
+    with claiming(claim_ground, tmp_path_factory.mktemp("dra"), unused=SWEPT_AFTER) as claimed:
+        try:
+            yield claimed
+        finally:
+            claimed.ground.clear()  # without its driver, the kubelet does not end a pod
+
+
+@pytest.fixture
+def claimed(whole: Claimed) -> Iterator[Claimed]:
+    """The installation, ready, with no pod of the tests on it."""
+    yield whole
+    whole.ground.clear()
+
+
+def _burst(ground: ClaimGround, *, seed: int) -> list[Json]:
+    """Draw pods; every second one without init containers has shares of two cards."""
+    random = Random(seed)
+    pods = ground.make.burst(PODS, seed=seed)
+    for pod in [each for each in pods if not each["spec"]["initContainers"]][::2]:
+        first = pod["spec"]["containers"][0]
+        limits = first["resources"]["limits"]
+        limits[ground.names.core], limits[ground.names.memory] = str(random.choice((8, 12))), "8"
+        pod["metadata"]["annotations"] = {ground.names.gpu_cards_of(first["name"]): "2"}
+    return pods
+
+
+def test_the_api_server_has_nothing_against_the_policies(claimed: Claimed) -> None:
+    assert claimed.installation.policy_warnings() == {}
+
+
+@pytest.mark.parametrize("midway", ["nothing", "agent", "kubelet", "claims"])
+def test_every_container_gets_its_own_limits(claimed: Claimed, midway: str) -> None:
+    """Whatever is killed in the burst: thrice the agent, the kubelet, or both claims programs."""
+    ground = claimed.ground
+    if midway == "kubelet" and not ground.settings.kill_kubelet:
+        pytest.skip("GPU_TURNSTILE_E2E_KILL_KUBELET names no command")
+    pods = _burst(ground, seed=len(midway))
+    with claimed.timed(f"burst of {PODS} pods, killed: {midway}"):
+        made = ground.submit(pods)
+        if midway == "agent":
+            for part in (0, PODS // 4, PODS // 2):
+                wait("a part runs", partial(claimed.runs_more_than, part))
+                claimed.kill_agent()
+        elif midway == "kubelet":
+            wait("a part runs", lambda: claimed.running() > PODS / 4)
+            ground.kill_kubelet()
+        elif midway == "claims":
+            kill_pods_of(ground.kubectl, NAMESPACE, "gpu-turnstile-claims", "claims")
+        running = ground.settled(each.result(60)["metadata"]["name"] for each in made)
+
+    assert ground.refused(running) == {}
+    seen = ground.audit(f"claims, killed: {midway}", running)
+    assert {each.recorded.evidence.value for each in seen if each.recorded} == {"claim"}
+    held = sum(len(ids) for each in ground.listed().values() for ids in each.values())
+    assert held
+    _nothing_is_given_twice(ground)
+
+
+def _nothing_is_given_twice(ground: ClaimGround) -> None:
+    """Compare the sums of all claims with what a card has."""
+    sums: dict[tuple[str, str], int] = {}
+    for claim in ground.claims():
+        for each in claim["status"]["allocation"]["devices"]["results"]:
+            for capacity, amount in each["consumedCapacity"].items():
+                key = each["device"], capacity
+                sums[key] = sums.get(key, 0) + int(amount)
+    assert all(amount <= 100 for amount in sums.values()), sums
+
+
+def test_quota_and_limit_range_count_limits(claimed: Claimed) -> None:
+    ground, core = claimed.ground, claimed.ground.names.core
+    quota = {"hard": {f"requests.{core}": "100"}}
+    bounds = {"limits": [{"type": "Container", "max": {core: "60"}}]}
+    claimed.create({"apiVersion": "v1", "kind": "ResourceQuota", "spec": quota}, "quota")
+    claimed.create({"apiVersion": "v1", "kind": "LimitRange", "spec": bounds}, "bounds")
+    try:
+        running = ground.run(ground.make.single("first", 60, 4))
+        assert phase(running["first"]) == "Running"
+        wait("the quota counts it", lambda: claimed.used("quota") == {f"requests.{core}": "60"})
+        with pytest.raises(ApiError, match="exceeded quota: quota"):
+            ground.cluster.create(ground.make.single("second", 60, 4))
+        with pytest.raises(ApiError, match=f"maximum {core} usage per Container is 60"):
+            ground.cluster.create(ground.make.single("third", 70, 4))
+    finally:
+        claimed.delete("resourcequota/quota", "limitrange/bounds")
+
+
+def test_claims_go_with_their_pods_and_templates_soon_after(claimed: Claimed) -> None:
+    """Twenty shapes: each has other amounts."""
+    ground, shapes = claimed.ground, 20
+    pods = [
+        ground.make.pod(
+            f"short-{number}",
+            [ground.make.container("main", 1, number % shapes + 1, run="true")],
+            restartPolicy="Never",
+        )
+        for number in range(claimed.sweep_pods)
+    ]
+    with claimed.timed(f"{len(pods)} pods of {shapes} shapes ended"):
+        for made in ground.submit(pods):
+            made.result(120)
+        assert len(ground.templates()) == shapes
+        wait("their end", lambda: claimed.ended() == len(pods), within=400)
+    assert claimed.failed() == []
+    with claimed.timed("their claims went"):
+        wait("no claim is left", lambda: not ground.claims())
+    ground.clear()
+    with claimed.timed(f"templates swept, {SWEPT_AFTER} s after the last pod"):
+        wait("no template is left", lambda: not ground.templates(), within=SWEPT_AFTER + 60)
+    assert ground.prepared() == []
+
+
+def test_an_agent_that_is_away_for_a_minute_costs_no_pod(claimed: Claimed) -> None:
+    ground = claimed.ground
+    with claimed.without_agent():
+        made = ground.submit([ground.make.single(f"late-{number}", 10, 4) for number in range(10)])
+        names = [each.result(60)["metadata"]["name"] for each in made]
+        wait("all are bound", lambda: claimed.bound() == len(names))
+        time.sleep(60)
+        assert claimed.running() == 0
+    with claimed.timed("10 pods ran after the agent's minute away"):
+        running = ground.settled(names)
+    assert ground.refused(running) == {}
+    ground.audit("agent away for a minute", running)
+
+
+def test_an_emptied_cdi_folder_heals(claimed: Claimed) -> None:
+    """As after a reboot: the kubelet starts with new sandboxes."""
+    ground = claimed.ground
+    running = ground.run(*(ground.make.single(f"stays-{number}", 10, 4) for number in range(3)))
+    for each in ground.prepared():
+        each.unlink()
+    claimed.kill_sandboxes()
+    wait("they run again", lambda: claimed.restarted() == len(running), within=180)
+    assert len(ground.prepared()) == len(running)
+    ground.audit("CDI folder emptied", ground.settled(running))
+
+
+def test_a_deleted_slice_comes_back(claimed: Claimed) -> None:
+    ground = claimed.ground
+    ground.kubectl.run("delete", "resourceslices", f"--field-selector=spec.driver={ground.driver}")
+    wait("the slice", lambda: len(ground.devices()) == CARDS, within=90)
+    ground.audit("slice deleted", ground.run(ground.make.single("after", 10, 4)))
+
+
+def test_a_card_that_was_given_twice_goes_to_the_second_after_the_first(claimed: Claimed) -> None:
+    """As two schedulers would do it: the second pod waits, and does not fail."""
+    ground = claimed.ground
+    first = ground.run(ground.make.single("first", 100))["first"]
+    second = ground.make.single("second", 100)
+    second["spec"]["schedulerName"] = "e2e-by-hand"
+    ground.cluster.create(second)
+    claimed.allocate_as(first, "second")
+    ground.wait_for_event("second", "FailedPrepareDynamicResources")
+    assert phase(ground.cluster.pods()["second"]) == "Pending"
+
+    ground.cluster.delete("first")
+    with claimed.timed("a card given twice: the second ran after the first's end"):
+        running = ground.settled(["second"])
+    assert ground.refused(running) == {}
+    ground.audit("given twice", running)
+
+
+def test_who_has_no_claim_is_denied(claimed: Claimed) -> None:
+    """A later webhook's doing: the policy sees what is left."""
+    ground = claimed.ground
+    made = ground.cluster.create(ground.make.single("good", 10, 4), dry_run=True)
+    assert named_template(made)
+    bare = deepcopy(ground.make.single("static", 10, 4))
+    bare["spec"]["nodeName"] = ground.node
+    with pytest.raises(ApiError, match="nodeName"):
+        ground.cluster.create(bare)
+    own = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "spec": {
+            "devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": ground.driver}}]}
+        },
+    }
+    with pytest.raises(AssertionError, match="no quota counts a claim"):
+        claimed.create(own, "own")

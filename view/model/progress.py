@@ -1,0 +1,287 @@
+"""The explanation of one pod: its progress, and what would let it run. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from contract.names import Names
+from contract.text import format_count
+from placement.scoring import Policy
+from view.model.changes import NO_ADVICE, find_advice
+from view.model.claims import (
+    WAITS,
+    TemplateFacts,
+    as_claimed,
+    of_kind,
+    refusal_by_kind,
+    why_no_claim,
+)
+from view.model.explanation import NodeFit, PodExplanation, ProgressStep, SuggestedChange
+from view.model.occupancy import Occupancy
+from view.model.pods import PodFacts, time_of
+from view.model.reports import ContainerReport, ContainerStatus, Gap, NodeReport, PodReport, Stage
+from view.model.why import (
+    evaluate_nodes,
+    fits_first,
+    is_recorded,
+    joined,
+    refuse,
+    scheduler_message,
+    why_stopped,
+)
+from view.model.words import (
+    ESTIMATES,
+    evidence_text,
+    name_cards,
+    name_lost_cards,
+    name_some,
+    of_each,
+    units,
+)
+
+_COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
+"""Start of a message of kube-scheduler, whose numbers may add up to more than all nodes."""
+
+_DONE, _MISSING, _WRONG = "done", "missing", "wrong"
+_ENDED = (Stage.SUCCEEDED, Stage.FAILED)
+_LOST = "ContainerStatusUnknown"
+"""The kubelet's reason for a container that its runtime does not know any more."""
+
+
+def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyword
+    facts: PodFacts,
+    report: PodReport,
+    nodes: Sequence[Occupancy],
+    *,
+    gaps: Sequence[Gap],
+    names: Names,
+    policy: Policy,
+    node: NodeReport | None,
+    template: TemplateFacts | None = None,
+    again: str = "",
+    deleted: str = "",
+) -> PodExplanation:
+    """Explain a pod; for one that was *deleted* no candidate cards or changes are searched.
+
+    *again* is how often pods of its owner were refused, *template* is that of its claim, if read.
+    """
+    stage, by_claim = report.stage, bool(report.claim_template)
+    pod = as_claimed(facts.info) if by_claim else facts.info
+    searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
+    ended = deleted or stage in _ENDED
+    node_fits = [
+        refuse(each, by_claim=by_claim)
+        if refusal_by_kind(each, by_claim=by_claim)
+        else evaluate_nodes(pod, each, policy, each.snapshot_without({pod.id.uid}))
+        for each in nodes
+        if not ended and (searching or each.snapshot.node.name == pod.node)
+    ]
+    node_fits.sort(key=fits_first)
+    suitable = of_kind(nodes, by_claim=by_claim)
+    advice = find_advice(pod, suitable, names) if searching else NO_ADVICE
+    prefix = f"was deleted at {deleted}; before that it " if deleted else ""
+    held = {part.uuid for container in report.containers for part in container.parts}
+    holds = node is not None and not ended and stage is not Stage.REFUSED
+    problem = node.problem if node and holds else ""
+    return PodExplanation(
+        pod=report,
+        summary=prefix + _summary(report, node_fits, advice.changes, again, problem),
+        steps=tuple(_steps(facts, report, template)),
+        limits=tuple(_limits(facts, report, nodes)),
+        errors=pod.errors,
+        warnings=facts.warnings,
+        nodes=tuple(node_fits),
+        changes=advice.changes,
+        no_change=advice.nothing,
+        cards=tuple(card for card in node.cards if card.uuid in held) if node and holds else (),
+        gaps=tuple(gaps),
+        node_problem=problem,
+        deleted=deleted,
+    )
+
+
+def _summary(
+    report: PodReport,
+    node_fits: Sequence[NodeFit],
+    changes: Sequence[SuggestedChange],
+    again: str,
+    problem: str,
+) -> str:
+    fitting = [each.node for each in node_fits if each.fits]
+    on = f" on {report.node}" if report.node else ""
+    match report.stage:
+        case Stage.PENDING:
+            text = f"is pending: {report.why}"
+        case Stage.REFUSED:
+            text = f"was refused{on}: {report.why}"
+            cause = f"{report.scheduler} does not see cards" if report.misplaced else ""
+            often = f"{report.owner} was {again}" if again else ""
+            text += f". {joined(often, cause)}" if often or cause else ""
+            if fitting:
+                text += f". A new pod would now fit on {name_some(fitting)}"
+        case Stage.STARTING:
+            text = f"is bound to {report.node} and is not running yet"
+            if report.why:
+                text += f": {report.why}"
+            elif node_fits and not fitting and not is_recorded(report):
+                text += f"; it does not fit there now: {node_fits[0].reason}"
+        case Stage.RUNNING:
+            text = f"runs{on}" + (f", which is unavailable: {problem}" if problem else "")
+            text += f"; {report.why}" if report.why else ""
+        case Stage.FAILING:
+            text = f"is bound to {report.node} and fails: {report.why}"
+        case Stage.SUCCEEDED:
+            text = f"succeeded{on}"
+        case Stage.FAILED:
+            text = f"failed{on}: {report.why}"
+    if changes:
+        text += f". Smallest change: {changes[0].text} (fits on {name_some(changes[0].nodes)})"
+    return text
+
+
+def _steps(
+    facts: PodFacts, report: PodReport, template: TemplateFacts | None
+) -> Iterator[ProgressStep]:
+    yield ProgressStep("created", report.created, "created", _DONE)
+    admitted = time_of(facts.info.rank.admitted)
+    text = "by the webhook" if admitted else "without a stamp: the webhook was not called"
+    yield ProgressStep("admitted", admitted, text, _DONE if admitted else _WRONG)
+    if report.claim_template:
+        yield _claimed(report, template)
+    yield _bound(facts, report)
+    if report.stage is Stage.PENDING:
+        return
+    yield _allocated(report)
+    if report.stage is not Stage.REFUSED:
+        yield _started(facts, report)
+    if facts.ended:
+        at = max((each.ending.at for each in report.statuses if each.ending), default="")
+        good = report.stage is Stage.SUCCEEDED
+        yield ProgressStep("ended", at, *(("succeeded", _DONE) if good else (report.why, _WRONG)))
+
+
+def _claimed(report: PodReport, template: TemplateFacts | None) -> ProgressStep:
+    if report.claim:
+        text = f"claim {report.claim}, by template {report.claim_template}"
+        return ProgressStep("claimed", "", text, _DONE)
+    text = why_no_claim(report, report.events, template)
+    waits = any(each.reason == WAITS for each in report.events)
+    return ProgressStep("claimed", "", text, _WRONG if waits else _MISSING)
+
+
+def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
+    if not report.node:
+        reason, message = scheduler_message(facts, report.events)
+        text = joined(report.scheduler, reason, f'"{message}"' if message else "")
+        if not message:
+            text += " has not reported anything yet"
+        elif _COUNTS.match(message):
+            text += " (a node may be counted under several reasons)"
+        return ProgressStep("bound", "", text, _MISSING)
+    at = time_of(facts.info.rank.bound)
+    if not at:
+        text = (
+            f"to {report.node}, without a stamp: its manifest names the node (spec.nodeName), or "
+            "the webhook was not called for its binding"
+        )
+        return ProgressStep("bound", "", text, _WRONG)
+    text = f"to {report.node} by {report.scheduler}"
+    chosen = [f"{name}: {name_cards(indices)}" for name, indices in facts.info.chosen.items()]
+    if chosen:
+        text += f", which chose {', '.join(chosen)}"
+    return ProgressStep("bound", at, text, _DONE)
+
+
+def _allocated(report: PodReport) -> ProgressStep:
+    if not is_recorded(report):
+        wrong = report.stage in (Stage.REFUSED, Stage.RUNNING)
+        text = "not reported by the agent"
+        if report.claim and not wrong:
+            why = why_stopped(report, report.events)
+            text = joined("by kube-scheduler; the agent has not prepared the claim", why)
+            wrong = bool(why)
+        return ProgressStep("allocated", "", text, _WRONG if wrong else _MISSING)
+    wrong = any(part.lost for each in report.containers for part in each.parts) or (
+        report.stage is Stage.RUNNING
+        and any(each.source in ESTIMATES for each in report.containers)
+    )
+    return ProgressStep(
+        "allocated", "", "; ".join(map(_allocation, report.containers)), _WRONG if wrong else _DONE
+    )
+
+
+def _allocation(container: ContainerReport) -> str:
+    if not container.parts:
+        return f"{container.name}: nothing reported"
+    lost = [part.uuid for part in container.parts if part.lost]
+    kept = [
+        part.uuid if part.index is None else part.index for part in container.parts if not part.lost
+    ]
+    cards = [name_cards(kept)] * bool(kept) + [name_lost_cards(lost)] * bool(lost)
+    split, each = container.split, "each of " * (container.split > 1)
+    return (
+        f"{container.name}: {_amounts(container.cores // split, container.blocks // split)} of "
+        f"{each}{' and '.join(cards)}, {evidence_text(container)}"
+    )
+
+
+def _amounts(cores: int, blocks: int) -> str:
+    return format_count(cores, "core") + (f" and {format_count(blocks, 'block')}" if blocks else "")
+
+
+def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
+    if facts.ended:
+        return _starts_of_ended(report.statuses)
+    started = min((each.started for each in report.statuses if each.started), default="")
+    why = why_stopped(report, report.events)
+    wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(why)
+    if report.claim and not is_recorded(report):
+        wrong = False  # the step before has the reason
+    if not started:
+        return ProgressStep(
+            "started", "", why if wrong else "not yet", _WRONG if wrong else _MISSING
+        )
+    return ProgressStep("started", started, why or "running", _WRONG if wrong else _DONE)
+
+
+def _starts_of_ended(statuses: Sequence[ContainerStatus]) -> ProgressStep:
+    """Return which containers of a pod that has ended did start."""
+    started = min((each.started for each in statuses if each.started), default="")
+    without = [each for each in statuses if not each.started]
+    lost = [each for each in without if each.ending and each.ending.reason == _LOST]
+    never = [
+        each.name
+        for each in without
+        if each not in lost and (each.state == "terminated" or each.ending is None)
+    ]
+    text = "started" if statuses else "never"
+    if never:
+        text = f"{', '.join(never)} did not start"
+    elif lost:
+        text = "unknown: the kubelet has lost the container"
+    return ProgressStep("started", started, text, _DONE if text == "started" else _WRONG)
+
+
+def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> Iterator[str]:
+    sizes = {
+        each.facts.inventory.memory_block
+        for each in nodes
+        if report.node in ("", each.snapshot.node.name)
+    } - {0}
+    block = min(sizes) if len(sizes) == 1 else 0
+    for container in facts.info.demand.containers:
+        request, limit = container.demand, facts.info.wishes.core_limit
+        blocks = request.memory // request.split
+        memory = f" and {format_count(blocks, 'block')}" if blocks else ""
+        if blocks and block:
+            memory += f" ({blocks * block / 2**30:g} GiB)"
+        if not request.is_share:
+            cards = format_count(request.cards, "whole card")
+            yield f"{container.name}: {cards}{memory or ', no memory limit'}"
+            continue
+        cores, cards = request.cores_per_card, of_each(request.split) or " of one card"
+        text = f"{container.name}: {format_count(cores, 'core')}{memory}{cards}"
+        if limit is not None and limit > cores:
+            text += f", up to {limit} while others do not use theirs (vcuda-core-limit)"
+        yield text
+    yield "A container can use more than this unless your admin has enabled enforcement."
+    yield units(sizes)

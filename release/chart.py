@@ -28,6 +28,7 @@ NAME = "gpu-turnstile"
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dialects-all": ("dialects",),
     "scheduler-own": ("scheduler-extender",),
+    "scheduler-preemption": ("scheduler-extender",),
     "view-use": ("view",),
 }
 """The components that must stand before a component; kustomize refuses it without them."""
@@ -42,6 +43,7 @@ CHOSEN: Final[Mapping[str, str]] = {
     "dialects-all": 'and .Values.dialects.accept (eq .Values.dialects.namespaces "all")',
     "scheduler-extender": 'ne .Values.scheduling "stock"',
     "scheduler-own": 'eq .Values.scheduling "own"',
+    "scheduler-preemption": 'and .Values.preemption (ne .Values.scheduling "stock")',
     "view-use": "and .Values.components.view .Values.components.use",
 }
 """Components that exclude or need each other: not their own switch but another value decides."""

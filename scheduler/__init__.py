@@ -4,6 +4,6 @@ A stock kube-scheduler counts resources per node, not per card. It calls the ext
 to filter and score nodes, and to bind the pod. The Binding has annotations with the chosen cards.
 They are a hint: the agent on the node follows them if they fit, and decides.
 
-Decisions are pure (``score``, ``state``, ``decisions``). ``cluster`` calls the API server; ``app``
-and ``server`` serve kube-scheduler.
+Decisions are pure (``score``, ``state``, ``decisions``, ``victims``). ``cluster`` calls the API
+server; ``app`` and ``server`` serve kube-scheduler.
 """

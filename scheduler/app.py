@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
 from scheduler.handler import INTERNAL, ExtenderHandler
-from scheduler.metrics import BIND, DECISIONS
+from scheduler.metrics import BIND, DECISIONS, PREEMPT
 from scheduler.protocol import LARGEST_NODES
 
 Check: TypeAlias = Callable[[HttpRequest], HttpResponse | None]
@@ -33,7 +33,7 @@ def create_app(
     """
     app = Application(_refuse, INTERNAL, LARGEST_NODES)
     check = _refuse_unverified if only_verified else lambda _: None
-    for verb in DECISIONS:
+    for verb in (*DECISIONS, PREEMPT):
         app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
     app.add(f"/{BIND}", "POST", partial(_bind, handler, check))
     app.add_status(handler.metrics, is_ready=is_ready, is_broken=is_broken)

@@ -154,7 +154,7 @@ class Binder:
             allocations = self.state.allocations(node)
             if allocations is None:
                 raise self._error("refused", f"node {node} is unknown")
-            snapshot = allocations.snapshot_without(pod.id.uid)
+            snapshot = self.state.snapshot_for(pod.id.uid, allocations)
             fit = check(pod.pod_class, snapshot)
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")

@@ -16,10 +16,14 @@ from common.errors import SettingsError, Unavailable
 BIND_SECONDS = 4.0
 """Timeout of a Binding, also for the API server, so that no Binding takes effect later."""
 
+EVICT_SECONDS = BIND_SECONDS
+"""Timeout of an eviction, and of the write before it, likewise."""
+
 T = TypeVar("T")
 
 _USER_AGENT = "gpu-turnstile-scheduler"
 _PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _LEASES, _SLICES = "/apis/coordination.k8s.io/v1", "/apis/discovery.k8s.io/v1"
 # Pods per page: a whole page is in memory, and 100,000 pods are half a gigabyte.
 _PAGE = "500"
@@ -92,6 +96,35 @@ class SchedulerApi:
         """Create a Binding."""
         path = object_path("pods", namespace, name) + "/binding"
         await self._within(BIND_SECONDS, partial(self._client.call, "POST", path, binding))
+
+    def find_pod(self, namespace: str, name: str) -> Json | None:
+        """Get one pod; ``None`` if it does not exist."""
+        return self._client.find(object_path("pods", namespace, name), timeout=_WRITE_SECONDS)
+
+    def patch_pod_status(self, namespace: str, name: str, patch: Json) -> None:
+        """Apply a merge patch to the status of a pod."""
+        path = object_path("pods", namespace, name) + "/status"
+        self._client.call("PATCH", path, patch, timeout=SharedTimeout(EVICT_SECONDS))
+
+    def evict(self, namespace: str, name: str, uid: str) -> None:
+        """Evict a pod, with its own grace period; another pod of its name stays (409)."""
+        path = object_path("pods", namespace, name) + "/eviction"
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        self._client.call("POST", path, eviction, timeout=SharedTimeout(EVICT_SECONDS))
+
+    def list_budgets(self) -> list[Json]:
+        """List all PodDisruptionBudgets."""
+        return self._client.list(_BUDGETS, {}, _WRITE_SECONDS)[0]
+
+    def create_event(self, namespace: str, event: Json) -> None:
+        """Create an Event; one that exists already is a conflict (409)."""
+        path = object_path("events", namespace)
+        self._client.call("POST", path, event, timeout=_WRITE_SECONDS)
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` if it does not exist."""

@@ -20,6 +20,7 @@ from scheduler.state import State
 
 _MOST_CLASSES = 64
 UNKNOWN = Unschedulable("the node is not known yet", unresolvable=False)
+ELSEWHERE = Unschedulable("other pods are evicted for it on another node", unresolvable=False)
 
 
 NodeDecision: TypeAlias = int | Unschedulable
@@ -119,10 +120,19 @@ class Decisions:
                 return [self._decide_object(pod, obj) for obj in objects]
             pod_class = pod.pod_class
             cached = self._cached(pod_class)
-            assumed = self._state.assumed_on(pod.id.uid)
+            apart = self._state.assumed_on(pod.id.uid)
+            nominations = self._state.nominations
+            if nominations is not None and nominations.nodes:
+                own = nominations.find(pod.id.uid)
+                if own is not None:
+                    return [
+                        self._decide_apart(pod, name) if name == own.node else ELSEWHERE
+                        for name in nodes
+                    ]
+                apart = apart | nominations.nodes
             return [
-                self._decide_without_itself(pod, name)
-                if name in assumed
+                self._decide_apart(pod, name)
+                if name in apart
                 else cached[name]
                 if name in cached
                 else self._decide_and_cache(pod_class, name, cached)
@@ -149,12 +159,16 @@ class Decisions:
         cached[name] = self.decide_node(pod_class, allocations.snapshot())
         return cached[name]
 
-    def _decide_without_itself(self, pod: PodInfo, name: str) -> NodeDecision:
-        """Decide about a node on which the pod itself is assumed, after an uncertain Binding."""
+    def _decide_apart(self, pod: PodInfo, name: str) -> NodeDecision:
+        """Decide about a node that this pod finds in another way than those of its class.
+
+        It is assumed there itself, after an uncertain Binding, or cards are kept there.
+        """
         allocations = self._state.allocations(name)
         if allocations is None:
             return UNKNOWN
-        return self.decide_node(pod.pod_class, allocations.snapshot_without(pod.id.uid))
+        snapshot = self._state.snapshot_for(pod.id.uid, allocations)
+        return self.decide_node(pod.pod_class, snapshot)
 
     def _decide_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
         """Decide about a node object; known pods count if it has the cards that are known."""
@@ -163,7 +177,8 @@ class Decisions:
         if allocations is None or node.cards != allocations.node.cards:
             return self.decide_node(pod.pod_class, NodeSnapshot(node, node.sizes))
         return self.decide_node(
-            pod.pod_class, NodeSnapshot(node, allocations.snapshot_without(pod.id.uid).free)
+            pod.pod_class,
+            NodeSnapshot(node, self._state.snapshot_for(pod.id.uid, allocations).free),
         )
 
     def decide_node(self, pod_class: PodClass, snapshot: NodeSnapshot) -> NodeDecision:

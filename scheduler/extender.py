@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from scheduler.binding import Binder
 from scheduler.cluster import SchedulerApi
@@ -14,6 +15,8 @@ from scheduler.following import Watches
 from scheduler.handler import NOT_IN_STEP, ExtenderHandler
 from scheduler.leadership import LeaderEndpoint, Leadership
 from scheduler.metrics import Metrics
+from scheduler.nominations import Nominations
+from scheduler.preemption import Preemption
 from scheduler.settings import Settings
 from scheduler.state import State
 
@@ -31,7 +34,8 @@ class Extender:
         Raises:
             SettingsError: the credentials cannot be used.
         """
-        self.state = State(settings.names, settings.policy)
+        nominations = Nominations() if settings.preempt else None
+        self.state = State(settings.names, settings.policy, nominations=nominations)
         self.metrics = metrics
         self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
         self.watches = Watches(self.state, self._cluster)
@@ -60,6 +64,17 @@ class Extender:
             policy=settings.policy,
             on_result=self.metrics.bound,
         )
+        self._preemption = None
+        if nominations is not None:
+            self._preemption = Preemption(
+                self.state,
+                nominations,
+                self._cluster,
+                not_leading=self.leadership.not_binding,
+                policy=settings.policy,
+                on_result=self.metrics.preempted,
+                on_victim=self.metrics.evicted,
+            )
         self.handler = ExtenderHandler(
             decisions=Decisions(self.state, settings.names, settings.node_policy),
             binder=self._binder,
@@ -67,9 +82,13 @@ class Extender:
             metrics=self.metrics,
             in_step=lambda: self.watches.in_step,
             not_binding=self.leadership.not_binding,
+            preemption=self._preemption,
         )
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
+        self._threads = [threading.Thread(target=self._run, name="leadership", daemon=True)]
+        if self._preemption is not None:
+            preempt = partial(self._preemption.run, self._stop)
+            self._threads.append(threading.Thread(target=preempt, name="preemption", daemon=True))
         export_gauges(
             self.metrics,
             self.state,
@@ -79,7 +98,8 @@ class Extender:
 
     def start(self) -> None:
         """Start to follow the cluster and to take part in the election; returns at once."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def broken(self) -> str:
         """Return why this replica must be restarted; empty if it need not.
@@ -87,8 +107,8 @@ class Extender:
         If a bug ends a thread, its last data would be used forever.
         """
         ended = self.watches.ended()
-        if not self._stop.is_set() and self._thread.ident and not self._thread.is_alive():
-            ended.append(self._thread.name)
+        if not self._stop.is_set():
+            ended += [each.name for each in self._threads if each.ident and not each.is_alive()]
         return f"thread {ended[0]} has ended, see the log" if ended else ""
 
     def not_ready(self) -> str:
@@ -101,10 +121,14 @@ class Extender:
         """Stop binding, release the lease, and end the watches; later calls do nothing."""
         if self._stop.is_set():
             return
-        self.leadership.end(is_binding=lambda: self._binder.is_binding)
+        self.leadership.end(is_binding=self._is_writing)
         self._stop.set()
         self.watches.stop()
         self._cluster.close()
+
+    def _is_writing(self) -> bool:
+        evicts = self._preemption is not None and self._preemption.is_writing
+        return self._binder.is_binding or evicts
 
     def _run(self) -> None:
         # The first list starts after the lease was taken, so that the leader need not list again.
@@ -135,5 +159,6 @@ def export_gauges(
         ("known_nodes", "Known nodes.", lambda: state.counts[0]),
         ("known_pods", "GPU pods that count on a node.", lambda: state.counts[1]),
         ("assumed_pods", assumed, lambda: state.assumed),
+        ("nominated_pods", "Pods for which others are evicted.", lambda: state.nominated),
     ):
         metrics.export(name, text, value)

@@ -16,13 +16,16 @@ from contract.names import Names
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BindError
-from scheduler.metrics import BIND, Metrics
+from scheduler.metrics import BIND, PREEMPT, Metrics
+from scheduler.preemption import Preemption
 from scheduler.protocol import (
     decode_args,
     decode_binding,
+    decode_preemption,
     encode_bound,
     encode_filter_error,
     encode_filtered,
+    encode_preemption,
     encode_scores,
 )
 from scheduler.state import read_undecided
@@ -45,6 +48,7 @@ class ExtenderHandler:
         metrics: counts requests.
         in_step: returns whether the state is complete and up to date.
         not_binding: returns why this replica must not bind; empty if it may.
+        preemption: evicts pods for one that fits on no node; ``None`` if nobody is evicted.
     """
 
     decisions: Decisions
@@ -53,17 +57,18 @@ class ExtenderHandler:
     metrics: Metrics
     in_step: Callable[[], bool]
     not_binding: Callable[[], str]
+    preemption: Preemption | None = None
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
-        """Handle a request to filter or score nodes. Thread-safe.
+        """Handle a request to filter or score nodes, or to look over victims. Thread-safe.
 
         Args:
-            verb: ``filter`` or ``prioritize``.
+            verb: ``filter``, ``prioritize`` or ``preempt``.
             read_body: returns the body; raises :class:`BadRequest` if it is unreadable.
         """
         started = time.perf_counter()
         try:
-            decide = self._filter if verb == "filter" else self._prioritize
+            decide = {"filter": self._filter, PREEMPT: self._preempt}.get(verb, self._prioritize)
             body = decide(read_body())
         except Exception as error:  # noqa: BLE001 - _fail distinguishes them
             return self._fail(verb, error)
@@ -100,9 +105,10 @@ class ExtenderHandler:
             return HttpResponse(HTTPStatus.OK, JSON, encode_filter_error(_TITLE + text))
         if verb == BIND:
             return HttpResponse(HTTPStatus.OK, JSON, encode_bound(_TITLE + text))
-        if malformed:  # the response to prioritize, a list, has no field for an error
+        if malformed:  # the responses to the others have no field for an error
             return HttpResponse(HTTPStatus.BAD_REQUEST, TEXT, f"{text}\n".encode())
-        return HttpResponse(HTTPStatus.OK, JSON, encode_scores((), ()))
+        body = encode_preemption(None) if verb == PREEMPT else encode_scores((), ())
+        return HttpResponse(HTTPStatus.OK, JSON, body)
 
     def _filter(self, body: bytes) -> bytes:
         args = decode_args(body)
@@ -110,6 +116,10 @@ class ExtenderHandler:
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
         found = self.decisions.filter(pod, args.names, args.nodes)
+        if self.preemption is not None and pod is not None:
+            why = self.not_binding()
+            if self.preemption.consider(args.pod, pod, found) and why:
+                raise BindError(why)  # the next attempt reaches the leader, which preempts
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.unresolvable))
         return encode_filtered(args, found.titled(_TITLE))
 
@@ -117,6 +127,18 @@ class ExtenderHandler:
         args = decode_args(body)
         pod = read_undecided(args.pod, self.names)
         return encode_scores(args.names, self.decisions.scores(pod, args.names, args.nodes))
+
+    def _preempt(self, body: bytes) -> bytes:
+        """Leave kube-scheduler's victims as they are, or evict others instead."""
+        args = decode_preemption(body)
+        pod = read_gpu_pod(args.pod, self.names)
+        taken = (
+            pod is not None
+            and self.preemption is not None
+            and not self.not_binding()
+            and self.preemption.take_over(args.pod, pod, args.victims)
+        )
+        return encode_preemption(None if taken else args)
 
     async def _bind(self, body: bytes) -> bytes:
         args = decode_binding(body)

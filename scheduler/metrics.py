@@ -9,11 +9,15 @@ _BUCKETS = (
     *(0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
-DECISIONS, BIND = ("filter", "prioritize"), "bind"
-VERBS = (*DECISIONS, BIND)
+DECISIONS, PREEMPT, BIND = ("filter", "prioritize"), "preempt", "bind"
+VERBS = (*DECISIONS, PREEMPT, BIND)
 BINDINGS = (
     *("bound", "found", "refused", "rejected", "elsewhere", "gone", "doubtful"),
     *("unavailable", "busy", "not-leader"),
+)
+PREEMPTIONS = (
+    *("nominated", "bound", "waits", "elsewhere", "none", "budgets"),
+    *("unavailable", "refused", "lost", "expired"),
 )
 
 
@@ -47,6 +51,15 @@ class Metrics(ServerMetrics):
             ["decision"],
             registry=self.registry,
         )
+        self._preemptions = Counter(
+            f"{_PREFIX}preemptions",
+            "Pods that fit on no card and may preempt, by what was found and what became of it.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._victims = Counter(f"{_PREFIX}victims", "Evicted pods.", registry=self.registry)
+        for result in PREEMPTIONS:
+            self._preemptions.labels(result)
         # Kept, because finding a child by its label costs more than counting.
         self._seconds_of = {verb: self._seconds.labels(verb) for verb in VERBS}
         for verb in VERBS:
@@ -75,3 +88,11 @@ class Metrics(ServerMetrics):
         """Count the nodes of a filter request, by decision."""
         for counter, count in zip(self._filtered, (fits, full, never), strict=True):
             counter.inc(count)
+
+    def preempted(self, result: str) -> None:
+        """Count a pod that may preempt; *result* is one of :data:`PREEMPTIONS`."""
+        self._preemptions.labels(result).inc()
+
+    def evicted(self) -> None:
+        """Count an evicted pod."""
+        self._victims.inc()

@@ -26,6 +26,7 @@ LONGEST_NAME = 253
 """Longest name of an object in Kubernetes."""
 
 _ARGS = ("Pod", "Nodes", "NodeNames")
+_PREEMPTION = ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims")
 _BINDING = ("PodName", "PodNamespace", "PodUID", "Node")
 _UNDECIDED: Json = {
     "Nodes": None,
@@ -51,6 +52,21 @@ class ExtenderArgs:
     names: tuple[str, ...]
     nodes: tuple[Json, ...] | None = None
     node_list: Json | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionArgs:
+    """A request to look over the victims that kube-scheduler has found.
+
+    Attributes:
+        pod: the pod object; its metadata and spec are mappings.
+        victims: UIDs of the victims, by node.
+        violations: how many budgets they violate, by node.
+    """
+
+    pod: Json
+    victims: Mapping[str, tuple[str, ...]]
+    violations: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +122,45 @@ def decode_args(body: bytes) -> ExtenderArgs:
     return ExtenderArgs(pod, tuple(each["metadata"]["name"] for each in nodes), nodes, rest)
 
 
+def decode_preemption(body: bytes) -> PreemptionArgs:
+    """Read the body of preempt, with whole pods as victims or their UIDs.
+
+    Raises:
+        TooLarge: it is longer than any valid body.
+        BadRequest: kube-scheduler would not send it; the text has field, value and rule.
+    """
+    document = _document(body, LARGEST_NODES, _PREEMPTION, "ExtenderPreemptionArgs")
+    pod = document.get("Pod")
+    if not isinstance(pod, dict):
+        _refuse("Pod", pod, "must be a pod")
+    _check_object("Pod", pod, "spec")
+    field = "NodeNameToMetaVictims"
+    nodes = document.get(field)
+    if nodes is None:
+        field = "NodeNameToVictims"
+        nodes = document.get(field) or {}
+    if not isinstance(nodes, dict):
+        _refuse(field, nodes, "must be a mapping")
+    victims, violations = {}, {}
+    for name, each in nodes.items():
+        path = f"{field}[{name[:LONGEST_NAME]}]"
+        pods = each.get("Pods") if isinstance(each, dict) else None
+        if not isinstance(pods, list) or not all(isinstance(one, dict) for one in pods):
+            _refuse(path, each, "must have a list of pods")
+        count = each.get("NumPDBViolations") or 0
+        if type(count) is not int:
+            _refuse(f"{path}.NumPDBViolations", count, "must be a number")
+        uids = []
+        for number, one in enumerate(pods):
+            metadata = one if "UID" in one else one.get("metadata")
+            uid = metadata.get("UID", metadata.get("uid")) if isinstance(metadata, dict) else None
+            if not isinstance(uid, str):
+                _refuse(f"{path}.Pods[{number}]", one, "must have a UID")
+            uids.append(uid)
+        victims[name], violations[name] = tuple(uids), count
+    return PreemptionArgs(pod, victims, violations)
+
+
 def decode_binding(body: bytes) -> BindingArgs:
     """Read the body of bind.
 
@@ -140,6 +195,19 @@ def encode_filtered(args: ExtenderArgs, filtered: FilterResult) -> bytes:
 def encode_filter_error(text: str) -> bytes:
     """Encode the response to a filter that failed; kube-scheduler tries the pod again."""
     return _encode({**_UNDECIDED, "Error": text})
+
+
+def encode_preemption(args: PreemptionArgs | None) -> bytes:
+    """Encode the response to preempt: all victims as they were; ``None`` for no node at all."""
+    nodes = {
+        name: {
+            "Pods": [{"UID": uid} for uid in uids],
+            "NumPDBViolations": args.violations[name],
+        }
+        for name, uids in (args.victims.items() if args is not None else ())
+        if args is not None
+    }
+    return _encode({"NodeNameToMetaVictims": nodes})
 
 
 def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:

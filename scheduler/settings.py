@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from common.commandline import choice, setting
+from common.commandline import choice, setting, switch
 from common.serving.tls import Files
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
@@ -64,4 +64,7 @@ class Settings:
         default=32,
         type=click.IntRange(2, 256),
         help="Most Bindings that wait for the API server at the same time.",
+    )
+    preempt: bool = switch(
+        help="Whether pods of lower priority are evicted for a pod that fits on no card.",
     )

@@ -6,17 +6,23 @@ has surely failed; it does not expire.
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from contract.claims import named_template
+from contract.inventory import Amounts
 from contract.names import Names
+from placement.cluster.holdings import NodeSnapshot, held_by_pod, known_cards
 from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
+from placement.held import HeldByPosition
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
+from scheduler.nominations import Nomination, Nominations
 
 
 def read_undecided(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
@@ -35,13 +41,24 @@ class State:
     thread at a time anyway. No request is sent while it is held.
     """
 
-    def __init__(self, names: Names, policy: Policy = Policy.BINPACK) -> None:
+    def __init__(
+        self,
+        names: Names,
+        policy: Policy = Policy.BINPACK,
+        *,
+        nominations: Nominations | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         """Start with an empty cluster.
 
         Args:
             names: the contract's names.
             policy: how a share's card is chosen; must be the agents'.
+            nominations: the cards that are kept for pods; ``None`` without preemption.
+            now: Unix seconds.
         """
+        self.nominations = nominations
+        self.now = now
         self.lock = threading.RLock()
         self._names = names
         self._allocations = ClusterAllocations(policy)
@@ -65,9 +82,20 @@ class State:
         return len(self._assumed)
 
     @property
+    def nominated(self) -> int:
+        """The number of pods for which others are evicted."""
+        return len(self.nominations.by_pod) if self.nominations is not None else 0
+
+    @property
     def counts(self) -> tuple[int, int]:
         """The number of known nodes, and of pods that count on a node by the watch."""
         return len(self._nodes), len(self._node_of)
+
+    @property
+    def node_names(self) -> AbstractSet[str]:
+        """The names of the known nodes."""
+        with self.lock:
+            return frozenset(self._nodes)
 
     def changed_since(self, version: int) -> list[str]:
         """Return the nodes whose allocations have changed after *version*, the newest first."""
@@ -83,9 +111,46 @@ class State:
         with self.lock:
             return self._unbound.get(uid)
 
+    def unbound(self) -> list[PodInfo]:
+        """Return all pods that are not bound, and that no Binding is in progress for."""
+        with self.lock:
+            return [pod for uid, pod in self._unbound.items() if uid not in self._assumed]
+
     def assumed_on(self, uid: str) -> AbstractSet[str]:
         """Return the nodes on which a pod is assumed."""
         return self._assumed.get(uid, set())
+
+    def node_of(self, uid: str) -> str:
+        """Return the node on which the watch shows a pod; empty if it shows none."""
+        return self._node_of.get(uid, "")
+
+    def snapshot_for(self, uid: str, allocations: NodeAllocations) -> NodeSnapshot:
+        """Return a node as one pod finds it: without itself, and without what is kept for others.
+
+        What is kept is in part still held by pods that are being evicted. So a card has free what
+        is free now and also once they are gone.
+        """
+        now = allocations.snapshot_without(uid)
+        name = allocations.node.name
+        kept = self.nominations.above(uid, name) if self.nominations is not None else {}
+        if self.nominations is None or not kept:
+            return now
+        gone = {uid, *self.nominations.leaving(allocations.pods, self.now())}
+        held = allocations.held_without(gone.union(*(each.victims for each in kept.values())))
+        for other, nomination in kept.items():
+            held = held.add(self.kept_for(other, nomination, allocations))
+        rows = zip(now.free, held.free, strict=True)
+        return NodeSnapshot(now.node, [Amounts(*map(min, *pair)) for pair in rows])
+
+    def kept_for(
+        self, uid: str, nomination: Nomination, allocations: NodeAllocations
+    ) -> HeldByPosition:
+        """Return what is kept of a node's cards for a pod; nothing once it counts there itself."""
+        pod = self._unbound.get(uid)
+        if pod is None or uid in allocations.pods:
+            return {}
+        cards = known_cards(replace(pod, chosen=nomination.cards, annotated={}), allocations.node)
+        return held_by_pod(pod.demand, cards) if cards is not None else {}
 
     # --- nodes ----------------------------------------------------------------------
 
@@ -129,7 +194,10 @@ class State:
         with self.lock:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)
-            elif pod.node:
+                return
+            if self.nominations is not None:
+                self.nominations.put_pod(obj, pod.id, bound=bool(pod.node))
+            if pod.node:
                 self._put_bound(pod)
             elif not named_template(obj):
                 self._unbound[uid] = pod
@@ -140,6 +208,8 @@ class State:
             self._unbound.pop(uid, None)
             self.confirm_binding(uid, "")
             self._remove_bound(uid)
+            if self.nominations is not None:
+                self.nominations.drop_pod(uid)
 
     def known_pods(self) -> AbstractSet[str]:
         """Return the UIDs of all known pods; call it before a list, for :meth:`forget_missing`."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from urllib3.exceptions import ReadTimeoutError
 
 from common.apiserver.access import ServerAccess
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import Gone, Rejected, TooManyRequests
 from common.apiserver.lists import decode_without_managed_fields
 from common.apiserver.rest import BROKEN, Rest, Timeout, describe
 from common.backoff import spread
@@ -301,7 +301,8 @@ def refusal(status: int, reason: str, content: bytes) -> Gone | Rejected | Unava
         return Gone(message)
     if 400 <= status < 500 and status != 429:
         return Rejected(status, message)
-    return Unavailable(f"API server: {status} {message}")
+    kind = TooManyRequests if status == 429 else Unavailable
+    return kind(f"API server: {status} {message}")
 
 
 def object_path(resource: str, namespace: str, name: str = "", *, api: str = "/api/v1") -> str:

@@ -7,7 +7,10 @@
     ├── Gone               the API server no longer has the start of a watch or list (410)
     ├── Rejected           the API server has rejected the request (4xx)
     └── common.errors.Unavailable   no usable response: it may or may not have been carried out
+        └── TooManyRequests         the API server refuses it for now (429)
 """
+
+from common.errors import Unavailable
 
 
 class CredentialsError(ValueError):
@@ -29,3 +32,7 @@ class Rejected(Exception):
         """Store status and message."""
         self.status = status
         super().__init__(message)
+
+
+class TooManyRequests(Unavailable):
+    """The API server refuses the request for now (429): it was not carried out."""

@@ -17,6 +17,7 @@ from contract.text import format_count
 from contract.wishes import Wishes
 from placement.capacity import LINK_PHRASES, CardNeed, CardSet, may_get_instances
 from placement.cluster.holdings import NodeSnapshot
+from placement.cluster.nodes import Node
 from placement.cluster.plan import search, steps_of
 from placement.errors import NoPlacement
 from placement.pods import MOST_REMEMBERED, PodClass
@@ -84,6 +85,30 @@ def _decide(pod_class: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedula
         shared = {card for step, part in steps if step.need.demand.is_share for card in part.cards}
         newly_shared = len(shared & whole_cards(cards, free))
     return Fit(newly_shared)
+
+
+def fits_surely(pod_class: PodClass, node: Node, free: Rows) -> bool:
+    """Return whether a pod fits on a node with these free amounts.
+
+    Unlike with :func:`check`, a search that was given up is no, and nothing is remembered: who asks
+    this tries many amounts that the node does not have, to find out which pods to evict.
+
+    Args:
+        pod_class: the pod's.
+        node: the node.
+        free: the free amounts of its cards.
+    """
+    if pod_class.problem or node.problem:
+        return False
+    cards = node.card_set_for(pod_class.wishes)
+    if any(len(cards.fitting(free, need)) < need.demand.cards for need in pod_class.needs):
+        return False
+    if len(pod_class.needs) == 1 and not pod_class.wishes.link:
+        return True
+    try:
+        return bool(search(_steps(pod_class), cards, free, _policy(pod_class), _MOST_TRIES))
+    except NoPlacement:
+        return False
 
 
 def _policy(pod_class: PodClass) -> Policy | None:

@@ -78,15 +78,21 @@ class NodeAllocations:
     def snapshot(self) -> NodeSnapshot:
         """Return the node as it is now; the same object until something changes."""
         if self._snapshot is None:
-            self._snapshot = self._snapshot_of(self._unknown, self._held)
+            self._snapshot = NodeSnapshot(self.node, self.held_without(frozenset()).free)
         return self._snapshot
 
     def snapshot_without(self, uid: str) -> NodeSnapshot:
         """Return the node as it would be without one pod."""
         if uid not in self.pods:
             return self.snapshot()
-        held = self._held.subtract(self._by_pod.get(uid, {}))
-        return self._snapshot_of(self._unknown - {uid}, held)
+        return NodeSnapshot(self.node, self.held_without({uid}).free)
+
+    def held_without(self, uids: AbstractSet[str]) -> HeldAmounts:
+        """Return what would be held without these pods."""
+        held = self._held
+        for uid in uids & self._by_pod.keys():
+            held = held.subtract(self._by_pod[uid])
+        return self._simulate(self._unknown - uids, held)[1]
 
     def holding(self, uid: str) -> HeldByPosition | None:
         """Return what a pod holds; ``None`` if its cards are unknown or it is not here."""
@@ -95,9 +101,6 @@ class NodeAllocations:
     def simulate(self) -> Mapping[str, PodCards]:
         """Return the simulated cards of all pods without known cards, by UID."""
         return self._simulate(self._unknown, self._held)[0]
-
-    def _snapshot_of(self, unknown: AbstractSet[str], held: HeldAmounts) -> NodeSnapshot:
-        return NodeSnapshot(self.node, self._simulate(unknown, held)[1].free)
 
     def _simulate(
         self, unknown: AbstractSet[str], held: HeldAmounts

@@ -190,6 +190,9 @@ class HttpServer:
             case "POST", True, "binding" if target.resource == PODS:
                 await operations.bind(target, await _object(request), warnings)
                 return _respond(_success(), warnings, 201)
+            case "POST", True, "eviction" if target.resource == PODS:
+                await operations.evict(target, await _object(request), warnings)
+                return _respond(_success(), warnings, 201)
             case "PUT", True, "" | "status":
                 obj = await _object(request)
                 return _respond(await operations.edit(target, lambda _: obj, warnings), warnings)

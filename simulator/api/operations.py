@@ -11,8 +11,9 @@ from typing import TypeAlias
 from simulator.api import errors
 from simulator.api.admission import AdmissionChain
 from simulator.api.patching import InvalidPatch
-from simulator.api.resources import NAMESPACES, NODES, PODS, Json, RequestTarget
+from simulator.api.resources import BUDGETS, NAMESPACES, NODES, PODS, Json, RequestTarget
 from simulator.api.review import ReviewRequest
+from simulator.api.selectors import labels_match, labels_of, parse_label_selector
 from simulator.api.store import ObjectStore
 from simulator.api.validation import check, decoded, prepared
 from simulator.api.watching import with_kind
@@ -159,6 +160,34 @@ class Operations:
         bound = _bound(pod, binding, node, now=self._store.now())
         self._store.update(PODS, bound, based_on=pod)
 
+    async def evict(self, target: RequestTarget, eviction: Json, warnings: list[str]) -> None:
+        """Delete a pod, unless a PodDisruptionBudget does not allow it.
+
+        Raises:
+            StatusError: 429 by a budget, or another refusal.
+        """
+        pod = self._store.get(PODS, target.namespace, target.name)
+        running = (pod.get("status") or {}).get("phase") == "Running"
+        budgets = [
+            each
+            for each in self._store.list(BUDGETS, target.namespace)
+            if running and _selects(each, pod) and "deletionTimestamp" not in pod["metadata"]
+        ]
+        if len(budgets) > 1:
+            reason = "This pod has more than one PodDisruptionBudget"
+            raise errors.StatusError(500, "InternalError", reason)
+        options = eviction.get("deleteOptions") or {}
+        self._check_preconditions(target, pod, options.get("preconditions") or {})
+        for budget in budgets:
+            status = budget.get("status") or {}
+            allowed = status.get("disruptionsAllowed", 0)
+            if allowed <= 0:
+                reason = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise errors.StatusError(429, "TooManyRequests", reason)
+            left = {**status, "disruptionsAllowed": allowed - 1}
+            self._store.update(BUDGETS, {**budget, "status": left}, based_on=budget)
+        await self.delete(RequestTarget(PODS, target.namespace, target.name), options, warnings)
+
     def _check_preconditions(self, target: RequestTarget, old: Json, wanted: Json) -> None:
         uid, version = wanted.get("uid"), wanted.get("resourceVersion")
         found = old["metadata"]
@@ -171,6 +200,11 @@ class Operations:
             )
         if version and version != found["resourceVersion"]:
             raise errors.modified(target.resource, target.name)
+
+
+def _selects(budget: Json, pod: Json) -> bool:
+    selector = budget["spec"].get("selector")
+    return selector is not None and labels_match(parse_label_selector(selector), labels_of(pod))
 
 
 def _with_metadata(obj: Json, namespace: str) -> Json:

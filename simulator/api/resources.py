@@ -47,6 +47,7 @@ _RBAC = "rbac.authorization.k8s.io"
 PODS = ApiResource("", "v1", "pods", "Pod")
 NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
+BUDGETS = ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 MUTATING_WEBHOOKS = ApiResource(
     _ADMISSION,
     "v1",
@@ -84,7 +85,7 @@ ALL = (
     ApiResource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
     ApiResource("events.k8s.io", "v1", "events", "Event"),
     ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
-    ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    BUDGETS,
     ApiResource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
     ApiResource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
     ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"),

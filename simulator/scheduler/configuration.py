@@ -12,7 +12,7 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 _KNOWN = ("apiVersion", "kind", "clientConnection", "leaderElection", "extenders", "profiles")
 _KNOWN_OF_EXTENDER = (
     *("urlPrefix", "weight", "enableHTTPS", "tlsConfig", "httpTimeout", "nodeCacheCapable"),
-    *("filterVerb", "prioritizeVerb", "bindVerb", "managedResources", "ignorable"),
+    *("filterVerb", "prioritizeVerb", "preemptVerb", "bindVerb", "managedResources", "ignorable"),
 )
 
 

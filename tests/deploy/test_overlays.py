@@ -226,6 +226,7 @@ def test_the_domain_is_replaced_wherever_its_component_stands(last: bool) -> Non
     ("components", "missing"),
     [
         (["scheduler-own"], "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile"),
+        (["scheduler-preemption"], "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile"),
         (["use", "view-use"], "Deployment.v1.apps/gpu-turnstile-view.gpu-turnstile"),
     ],
 )

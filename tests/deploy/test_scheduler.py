@@ -50,8 +50,8 @@ def _extender(configuration: Json) -> Json:
 @pytest.mark.parametrize("which", ["fragment", "own"])
 def test_a_kube_scheduler_calls_all_verbs_by_names_and_never_goes_on_without(which: str) -> None:
     found = _extender(FRAGMENT if which == "fragment" else _configuration())
-    verbs = [found[f"{each}Verb"] for each in ("filter", "prioritize", "bind")]
-    assert verbs == ["filter", "prioritize", "bind"]
+    verbs = [found[f"{each}Verb"] for each in ("filter", "prioritize", "preempt", "bind")]
+    assert verbs == ["filter", "prioritize", "preempt", "bind"]
     # Whole nodes would make kube-scheduler score each as idle (K25).
     assert found["nodeCacheCapable"] is True
     assert found["weight"] == 1

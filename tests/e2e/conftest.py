@@ -29,6 +29,7 @@ _BEFORE_STAGE = (
     "test_dra",
     "test_doctor",
     "test_scheduler",
+    "test_preemption",
 )
 _LINES = pytest.StashKey[list[str]]()
 

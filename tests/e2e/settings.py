@@ -35,6 +35,7 @@ class Settings:
             there is none.
         topology: the Topology Manager policy that the node's kubelet must have; empty for
             whatever it has.
+        kills: how often the extender is killed while it preempts.
     """
 
     kubeconfig: Path
@@ -50,6 +51,7 @@ class Settings:
     deploy_image: str
     scheduler_image: str = ""
     topology: str = ""
+    kills: int = 10
 
 
 def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
@@ -89,4 +91,5 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         deploy_image=get("DEPLOY_IMAGE"),
         scheduler_image=get("SCHEDULER_IMAGE"),
         topology=get("TOPOLOGY"),
+        kills=int(get("KILLS", "10")),
     )

@@ -25,7 +25,7 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.deploy.manifests import base, environment
-from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
@@ -189,7 +189,7 @@ def extender(folder: Path) -> Heard:
         kubeconfig.write_text(kubeconfig_for(server.url))
         _namespaces(server, "gpu-turnstile", *_TEAMS)
         server.apply(*(each for each in read() if each["kind"] == "EndpointSlice"))
-        server.apply(make_node("n1"))
+        server.apply(make_node("n1"), make_node("n2", 2))
         for address in ("10.0.0.1", "fd00::1"):
             replica = Extender(_settings(kubeconfig, address), Metrics())
             asyncio.run(_live(replica, admin, address))
@@ -209,11 +209,12 @@ def _settings(kubeconfig: Path, address: str) -> Settings:
         namespace="gpu-turnstile",
         endpoint_slice=given["GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"],
         address=address,
+        preempt=True,
     )
 
 
 async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
-    """Bind, in two namespaces, a pod that it follows and one that it does not."""
+    """Bind, in two namespaces, a pod that it follows and one that it does not; evict pods."""
     family = "ipv6" if ":" in address else "ipv4"
     asked = [
         _bound_in(admin, namespace, family, gpus) for namespace in _TEAMS for gpus in (True, False)
@@ -224,6 +225,8 @@ async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
         for body in asked:
             response = await replica.handler.bind(partial(bytes, body))
             assert json.loads(response.body) == {"Error": ""}
+        if family == "ipv4":
+            _preempt(replica, admin)
         path = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices"
         eventually(
             lambda: any(
@@ -235,6 +238,28 @@ async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
         replica.stop()
         for _ in range(3):  # connections are closed by the loop
             await asyncio.sleep(0)
+
+
+def _preempt(replica: Extender, admin: ApiClient) -> None:
+    """Let pods of both namespaces be evicted from n2 for one in each."""
+    for index, namespace in enumerate(_TEAMS):
+        victim = make_pod(f"victim-{index}", (100, 0), uid="", namespace=namespace, node="n2")
+        victim["metadata"]["annotations"] = hint(str(index))
+        made = admin.create(f"/api/v1/namespaces/{namespace}/pods", victim)
+        eventually(partial(replica.state.node_of, made["metadata"]["uid"]), "it is followed")
+    for namespace in _TEAMS:
+        prod = make_pod(f"prod-{namespace}", (100, 0), uid="", namespace=namespace)
+        prod["spec"]["priority"] = 1000
+        made = admin.create(f"/api/v1/namespaces/{namespace}/pods", prod)
+        eventually(partial(replica.state.find, made["metadata"]["uid"]), "it is followed")
+        asked = {"Pod": made, "NodeNames": ["n2"]}
+        replica.handler.decide("filter", partial(bytes, json.dumps(asked).encode()))
+    eventually(partial(_preempted, admin), "both are evicted")
+
+
+def _preempted(admin: ApiClient) -> bool:
+    events = admin.list("/api/v1/events")["items"]
+    return [each["reason"] for each in events].count("Preempted") == len(_TEAMS)
 
 
 def _bound_in(admin: ApiClient, namespace: str, suffix: str, gpus: bool) -> bytes:

@@ -20,6 +20,7 @@ from scheduler.state import State
 from tests.agent.builders import patient
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
+from tests.scheduler.eviction_world import Replica, full_node
 from tests.scheduler.test_binding import FakeApi
 
 
@@ -117,6 +118,26 @@ def test_a_pod_with_a_claim_is_left_to_kube_scheduler(stage: Stage) -> None:
     assert stage.api.pods["a"]["spec"]["nodeName"] == "n2"
     assert not [each for each in pod["metadata"]["annotations"] if "predicate-gpu-idx" in each]
     assert stage.state.assumed == 0
+
+
+def test_victims_of_kube_scheduler_stay_as_they_are_without_preemption(stage: Stage) -> None:
+    nodes = {"n1": {"Pods": [{"UID": "u-1"}], "NumPDBViolations": 0}}
+    asked = {"Pod": POD, "NodeNameToVictims": None, "NodeNameToMetaVictims": nodes}
+    assert stage.post("preempt", asked) == {"NodeNameToMetaVictims": nodes}
+    assert stage.client.post("/preempt", json={"Pod": 7}).status_code == 400
+
+
+def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    stage, replica = Stage(), Replica(world)
+    stage.handler.decisions = replica.decisions
+    stage.handler.preemption = replica.preemption
+    stage.not_binding = "not the leader: another holds the lease"
+    asked = {"Pod": world.pods["prod"], "NodeNames": ["n1"]}
+    assert stage.post("filter", asked)["Error"] == f"gpu-turnstile: {stage.not_binding}"
+    stage.not_binding = ""
+    assert stage.post("filter", asked)["Error"] == ""
 
 
 def test_halves_of_two_cards_go_where_two_cards_have_room(stage: Stage) -> None:
@@ -252,7 +273,7 @@ def test_without_a_client_certificate_only_probes_are_served() -> None:
     [
         ("GET", "/filter", 405, "GET is not allowed here\n"),
         ("OPTIONS", "/bind", 405, "OPTIONS is not allowed here\n"),
-        ("POST", "/preempt", 404, "no such path\n"),
+        ("POST", "/else", 404, "no such path\n"),
         ("GET", "/", 404, "no such path\n"),
         ("POST", "//filter", 404, "no such path\n"),
     ],

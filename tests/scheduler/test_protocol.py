@@ -12,12 +12,14 @@ from scheduler.decisions import FilterResult
 from scheduler.protocol import (
     decode_args,
     decode_binding,
+    decode_preemption,
     encode_filtered,
+    encode_preemption,
     encode_scores,
 )
 from tests.agent.builders import patient
 from tests.examples import any_json
-from tests.placement.cluster.builders import make_node, make_pod
+from tests.placement.cluster.builders import Json, make_node, make_pod
 
 POD = make_pod("a", (30, 4))
 ARGS = {"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"]}
@@ -85,6 +87,38 @@ def test_an_unknown_question_is_one_clear_line(sent: bytes, message: str) -> Non
     assert str(refused.value).startswith(message)
 
 
+def test_victims_are_read_and_sent_back() -> None:
+    nodes: Json = {"n1": {"Pods": [{"UID": "u-1"}], "NumPDBViolations": 2}, "n2": {"Pods": []}}
+    args = decode_preemption(body({"Pod": POD, "NodeNameToMetaVictims": nodes}))
+    assert (args.victims, args.violations) == ({"n1": ("u-1",), "n2": ()}, {"n1": 2, "n2": 0})
+    nodes["n2"]["NumPDBViolations"] = 0
+    assert json.loads(encode_preemption(args)) == {"NodeNameToMetaVictims": nodes}
+    assert json.loads(encode_preemption(None)) == {"NodeNameToMetaVictims": {}}
+    whole = {"n1": {"Pods": [make_pod("a", (30, 4))], "NumPDBViolations": 0}}
+    sent = body({"Pod": POD, "NodeNameToVictims": whole, "NodeNameToMetaVictims": None})
+    assert decode_preemption(sent).victims == {"n1": ("u-a",)}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([], f"NodeNameToMetaVictims: {LIST}: {MAPPING}"),
+        ({"n1": None}, f"NodeNameToMetaVictims[n1]: {NULL}: must have a list of pods"),
+        ({"n1": {"Pods": [7]}}, "NodeNameToMetaVictims[n1]: Invalid value: a mapping: must have"),
+        ({"n1": {"Pods": [{}]}}, "NodeNameToMetaVictims[n1].Pods[0]: Invalid value: a mapping"),
+        ({"n1": {"Pods": [{"UID": 7}]}}, "NodeNameToMetaVictims[n1].Pods[0]: Invalid value: a"),
+        (
+            {"n1": {"Pods": [], "NumPDBViolations": "1"}},
+            'NodeNameToMetaVictims[n1].NumPDBViolations: Invalid value: "1": must be a number',
+        ),
+    ],
+)
+def test_unknown_victims_are_one_clear_line(nodes: object, message: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        decode_preemption(body({"Pod": POD, "NodeNameToMetaVictims": nodes}))
+    assert str(refused.value).startswith(message)
+
+
 @pytest.mark.parametrize("field", list(BINDING))
 @pytest.mark.parametrize("value", [None, "", 7, "x" * 254])
 def test_a_binding_needs_all_its_fields(field: str, value: object) -> None:
@@ -133,13 +167,14 @@ def test_responses_are_json_whatever_names_contain(scored: list[tuple[str, int]]
 _json = any_json(
     *("Pod", "Nodes", "NodeNames", "metadata", "spec", "items", "name", "uid"),
     *("PodName", "PodUID", "Node", "annotations", "containers", "status", "x"),
+    *("NodeNameToMetaVictims", "NodeNameToVictims", "Pods", "UID", "NumPDBViolations"),
 )
 
 
 @patient
 @given(st.binary(max_size=50) | _json.map(lambda document: json.dumps(document).encode()))
 def test_whatever_is_sent_is_read_or_refused(sent: bytes) -> None:
-    for decode in (decode_args, decode_binding):
+    for decode in (decode_args, decode_binding, decode_preemption):
         try:
             decode(sent)
         except BadRequest as error:

@@ -57,6 +57,30 @@ def test_a_pod_is_bound_once(client: ApiClient) -> None:
     assert client.get(f"{PODS}/p")["spec"]["nodeName"] == "n1"
 
 
+def test_a_budget_refuses_an_eviction_once_it_is_spent(client: ApiClient) -> None:
+    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+    spec = {"selector": {"matchLabels": {"app": "x"}}}
+    client.create(budgets, {"metadata": {"name": "x"}, "spec": spec})
+    client.patch(f"{budgets}/x/status", {"status": {"disruptionsAllowed": 1}})
+    for name in ("p", "q"):
+        made = pod(name=name)
+        made["metadata"]["labels"] = {"app": "x"}
+        client.create(PODS, made)
+        bind(client, name)
+        client.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running"}})
+    client.create(f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
+    assert "deletionTimestamp" in client.get(f"{PODS}/p")["metadata"]
+    with pytest.raises(ApiError) as raised:
+        client.create(f"{PODS}/q/eviction", {"metadata": {"name": "q"}})
+    assert (raised.value.status, raised.value.message) == (
+        429,
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+    )
+    other = {"deleteOptions": {"preconditions": {"uid": "other"}}}
+    with pytest.raises(ApiError, match="UID in precondition: other"):
+        client.create(f"{PODS}/q/eviction", {"metadata": {"name": "q"}, **other})
+
+
 def test_a_bound_pod_waits_for_its_kubelet(client: ApiClient) -> None:
     client.create(PODS, pod())
     bind(client)

@@ -1,0 +1,319 @@
+"""Pods for which others are evicted: the node, the cards that are kept for them, the victims. Pure.
+
+A nomination is a condition in the status of its pod, beside ``nominatedNodeName``, which
+kube-scheduler clears when it finds no victims itself. So every replica knows it by its watch, the
+next leader goes on with it, and no author of a pod can forge it: a new pod has no status.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+from contract.pod_annotations import write_choice
+from contract.quantity import parse_quantity
+from placement.pods import PodId
+
+CONDITION = "gpu-turnstile.io/CardsNominated"
+"""Type of the condition."""
+
+_MIRROR = "kubernetes.io/config.mirror"
+_GRACE_SECONDS = 30
+_LEAVES_WITHIN_SECONDS = 60.0
+_OVERDUE_SECONDS = 30.0
+_GANG_LABELS = (
+    "pod-group.scheduling.sigs.k8s.io",
+    "scheduling.x-k8s.io/pod-group",
+    "kueue.x-k8s.io/pod-group-name",
+)
+_GANG_ANNOTATION = "scheduling.k8s.io/group-name"  # Volcano
+
+Json = Mapping[str, Any]
+Requests = Mapping[str, Fraction | int]
+"""Amounts by the name of the resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodStanding:
+    """What decides who is evicted for whom.
+
+    Attributes:
+        priority: the pod's priority.
+        may_preempt: whether other pods may be evicted for it.
+        group: its gang, else its controller; empty if it has neither.
+        labels: its labels, which budgets select.
+        requests: what kube-scheduler counts of it, by resource.
+        grace: seconds that it gets to end.
+        ends_at: when it is to have ended, Unix seconds; ``None`` if nobody has deleted it.
+        mirror: whether it is a static pod, which cannot be evicted.
+    """
+
+    priority: int = 0
+    may_preempt: bool = True
+    group: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    requests: Requests = field(default_factory=dict)
+    grace: int = _GRACE_SECONDS
+    ends_at: float | None = None
+    mirror: bool = False
+
+    @property
+    def may_be_evicted(self) -> bool:
+        """Whether the Eviction API can evict it, and nobody has deleted it."""
+        return not self.mirror and self.ends_at is None
+
+    def is_overdue(self, now: float) -> bool:
+        """Return whether it should have ended some time ago: its kubelet may be unavailable."""
+        return self.ends_at is not None and now - self.ends_at > _OVERDUE_SECONDS
+
+    def leaves_soon(self, now: float) -> bool:
+        """Return whether it is about to end, so that what it holds is as good as free."""
+        if self.ends_at is None:
+            return False
+        return -_OVERDUE_SECONDS <= self.ends_at - now <= _LEAVES_WITHIN_SECONDS
+
+
+def read_standing(obj: Json) -> PodStanding:
+    """Read a pod object."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    grace, deleted = spec.get("terminationGracePeriodSeconds"), metadata.get("deletionTimestamp")
+    return PodStanding(
+        spec.get("priority") or 0,
+        spec.get("preemptionPolicy") != "Never",
+        _group(metadata, spec, labels, annotations),
+        labels,
+        _read_requests(spec),
+        _GRACE_SECONDS if grace is None else grace,
+        datetime.fromisoformat(deleted).timestamp() if deleted else None,
+        _MIRROR in annotations,
+    )
+
+
+def add_requests(parts: Iterable[Requests]) -> Requests:
+    """Return the sums."""
+    total: dict[str, Fraction | int] = {}
+    for each in parts:
+        for name, amount in each.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _read_requests(spec: Json) -> Requests:
+    """Return what a pod requests: all that run together, or one init container if it is more."""
+    stay = [_of_container(each) for each in spec.get("containers") or ()]
+    largest: dict[str, Fraction | int] = {}
+    for each in spec.get("initContainers") or ():
+        requests = _of_container(each)
+        if each.get("restartPolicy") == "Always":
+            stay.append(requests)
+        for name, amount in requests.items():
+            largest[name] = max(largest.get(name, 0), amount)
+    together = add_requests(stay)
+    return {
+        name: max(together.get(name, 0), largest.get(name, 0))
+        for name in together.keys() | largest.keys()
+    }
+
+
+def _of_container(container: Json) -> Requests:
+    # The API server copies limits into requests that are missing.
+    requests = (container.get("resources") or {}).get("requests") or {}
+    return {name: parse_quantity(amount) or 0 for name, amount in requests.items()}
+
+
+def _group(metadata: Json, spec: Json, labels: Json, annotations: Json) -> str:
+    native = spec.get("schedulingGroup") or {}
+    gangs = (
+        native.get("podGroupName"),
+        *(labels.get(each) for each in _GANG_LABELS),
+        annotations.get(_GANG_ANNOTATION),
+    )
+    gang = next((each for each in gangs if each), "")
+    if gang:
+        return f"{metadata.get('namespace', '')}/{gang}"
+    owners = metadata.get("ownerReferences") or ()
+    return next((str(each.get("uid")) for each in owners if each.get("controller")), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """Room that is made for a pod, and kept for it.
+
+    Attributes:
+        node: name of the node.
+        cards: indices of the cards that are kept, by container.
+        victims: UIDs of the pods that are evicted.
+        until: when it ends at the latest, Unix seconds.
+        all_leave: whether all victims are needed, also if the cards suffice without some: they free
+            other resources too.
+    """
+
+    node: str
+    cards: Mapping[str, tuple[int, ...]]
+    victims: tuple[str, ...]
+    until: int
+    all_leave: bool = False
+
+    def as_condition(self, now: float) -> dict[str, str]:
+        """Return the condition in the pod's status."""
+        message: dict[str, Any] = {
+            "node": self.node,
+            "cards": {name: write_choice(cards) for name, cards in self.cards.items()},
+            "victims": self.victims,
+            "until": _timestamp(self.until),
+        }
+        if self.all_leave:
+            message["all"] = True
+        return {
+            "type": CONDITION,
+            "status": "True",
+            "reason": "Preemption",
+            "message": json.dumps(message, separators=(",", ":")),
+            "lastTransitionTime": _timestamp(now),
+        }
+
+
+def _timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+ASK_AGAIN: Json = {
+    "type": CONDITION,
+    "status": "False",
+    "reason": "AskAgain",
+    "message": "the scheduler extender has started, and does not know who was asked about",
+}
+"""Is written and removed: kube-scheduler tries a pod again if its status changes."""
+
+
+def read_nomination(obj: Json) -> Nomination | None:
+    """Read the condition of a pod object; ``None`` if it has none, or one that is not ours."""
+    for each in (obj.get("status") or {}).get("conditions") or ():
+        if each.get("type") == CONDITION and each.get("status") == "True":
+            try:
+                found = json.loads(each["message"])
+                return Nomination(
+                    str(found["node"]),
+                    {
+                        str(name): tuple(map(int, cards.split(",")))
+                        for name, cards in found["cards"].items()
+                    },
+                    tuple(map(str, found["victims"])),
+                    int(datetime.fromisoformat(found["until"]).timestamp()),
+                    bool(found.get("all")),
+                )
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return None
+    return None
+
+
+class Nominations:
+    """The standing of every pod, and all nominations. Used under the lock of the state."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._standings: dict[str, PodStanding] = {}
+        self._by_pod: dict[str, Nomination] = {}
+        self._by_node: dict[str, dict[str, Nomination]] = {}
+        self._unshown: set[str] = set()
+        self._withdrawn: dict[str, Nomination] = {}
+        self._bound: dict[str, PodId] = {}
+
+    @property
+    def by_pod(self) -> Mapping[str, Nomination]:
+        """All nominations, by the UID of their pod."""
+        return self._by_pod
+
+    @property
+    def nodes(self) -> AbstractSet[str]:
+        """The nodes with cards that are kept for pods."""
+        return self._by_node.keys()
+
+    def standing(self, uid: str) -> PodStanding | None:
+        """Return a pod's standing; ``None`` if no watch has shown the pod."""
+        return self._standings.get(uid)
+
+    def priority(self, uid: str) -> int:
+        """Return a pod's priority, the lowest of all if no watch has shown the pod."""
+        standing = self._standings.get(uid)
+        return -(2**31) if standing is None else standing.priority
+
+    def find(self, uid: str) -> Nomination | None:
+        """Return the nomination of a pod."""
+        return self._by_pod.get(uid)
+
+    def above(self, uid: str, node: str) -> Mapping[str, Nomination]:
+        """Return the nominations of other pods on a node that a pod may not take, by UID."""
+        priority = self.priority(uid)
+        return {
+            other: nomination
+            for other, nomination in self._by_node.get(node, {}).items()
+            if other != uid and self.priority(other) >= priority
+        }
+
+    def leaving(self, uids: Iterable[str], now: float) -> set[str]:
+        """Return those of these pods that are about to end."""
+        found = ((uid, self._standings.get(uid)) for uid in uids)
+        return {uid for uid, each in found if each is not None and each.leaves_soon(now)}
+
+    def put_pod(self, obj: Json, pod_id: PodId, *, bound: bool) -> None:
+        """Read a pod as the watch shows it; bound pods need no nomination any more."""
+        uid = pod_id.uid
+        self._standings[uid] = read_standing(obj)
+        shown = read_nomination(obj)
+        if bound:
+            if shown is not None:
+                self._bound[uid] = pod_id
+            else:
+                self._bound.pop(uid, None)
+            self.remove(uid)
+        elif shown is None:
+            if uid not in self._unshown:
+                self.remove(uid)
+            self._withdrawn.pop(uid, None)
+        elif self._withdrawn.get(uid) != shown:
+            self._set(uid, shown)
+
+    def drop_pod(self, uid: str) -> None:
+        """Forget a pod that has ended or is gone."""
+        self.remove(uid)
+        self._standings.pop(uid, None)
+        self._withdrawn.pop(uid, None)
+        self._bound.pop(uid, None)
+
+    def add(self, uid: str, nomination: Nomination) -> None:
+        """Add a nomination that has just been written, unless the watch has shown it already."""
+        self._withdrawn.pop(uid, None)
+        if self._by_pod.get(uid) != nomination:
+            self._set(uid, nomination)
+            self._unshown.add(uid)
+
+    def withdraw(self, uid: str) -> None:
+        """End a nomination, also while the watch still shows it."""
+        if uid in self._by_pod:
+            self._withdrawn[uid] = self._by_pod[uid]
+            self.remove(uid)
+
+    def remove(self, uid: str) -> None:
+        """Forget the nomination of a pod that needs none any more."""
+        self._unshown.discard(uid)
+        nomination = self._by_pod.pop(uid, None)
+        if nomination is not None:
+            on_node = self._by_node[nomination.node]
+            del on_node[uid]
+            if not on_node:
+                del self._by_node[nomination.node]
+
+    def take_bound(self) -> Mapping[str, PodId]:
+        """Return the pods that are bound and still have the condition, each once."""
+        bound, self._bound = self._bound, {}
+        return bound
+
+    def _set(self, uid: str, nomination: Nomination) -> None:
+        self.remove(uid)
+        self._by_pod[uid] = nomination
+        self._by_node.setdefault(nomination.node, {})[uid] = nomination

@@ -1,0 +1,261 @@
+"""Which pods are to be evicted for a pod that fits on no card, on which of its nodes. No I/O.
+
+A node is looked at as it will be: without pods that end anyway, with what is kept for others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from placement.cluster.fit import fits_surely
+from placement.cluster.nodes import Node
+from placement.cluster.plan import plan_pod
+from placement.cluster.preemption import EvictablePod, VictimSet, cost_of, find_victims
+from placement.errors import NoPlacement
+from placement.held import HeldAmounts
+from placement.pods import PodInfo
+from placement.scoring import Policy
+from scheduler.budgets import DisruptionBudget
+from scheduler.nominations import Nomination, Nominations, Requests, add_requests
+from scheduler.state import State
+
+_SPARE_SECONDS = 60.0
+"""How long cards are kept after the longest grace period of a victim; kube-scheduler tries a pod
+again up to 10 s after the end of another."""
+_ALL_ASKED = 100
+"""Of fewer nodes kube-scheduler asks about all (``minFeasibleNodesToFind``)."""
+_BY_TURNS_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """A pod that fits nowhere, as kube-scheduler asked about it.
+
+    Attributes:
+        pod: the pod.
+        priority: its priority.
+        nodes: the nodes on which no card has room.
+        victims: UIDs of the pods that kube-scheduler would evict, by node, where the totals do not
+            suffice.
+        since: when kube-scheduler asked for the first time.
+        asked: when it asked last.
+        due: when victims are looked for.
+    """
+
+    pod: PodInfo
+    priority: int
+    nodes: Sequence[str]
+    victims: Mapping[str, Sequence[str]]
+    since: float
+    asked: float
+    due: float
+
+
+class NodeRoom(NamedTuple):
+    """A node as it will be without the pods that leave it anyway.
+
+    Attributes:
+        node: the node.
+        held: what is held of its cards then.
+        candidates: the pods that may be evicted.
+        labels: their namespaces and labels, by UID.
+        requests: what pods request, by UID.
+        leaving: what those request that leave.
+    """
+
+    node: Node
+    held: HeldAmounts
+    candidates: Sequence[EvictablePod]
+    labels: Mapping[str, tuple[str, Mapping[str, str]]]
+    requests: Mapping[str, Requests]
+    leaving: Requests
+
+    def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
+        """Return whether a pod fits if these pods end."""
+        return fits_surely(pod.pod_class, self.node, self.after(without).free)
+
+    def is_enough(self, wanted: Sequence[str], uids: Sequence[str] = ()) -> bool:
+        """Return whether these pods, and those that leave anyway, request as much as others."""
+        freed = add_requests([self.leaving, *(self.requests[each] for each in uids)])
+        needed = add_requests(self.requests.get(each, {}) for each in wanted)
+        return all(freed.get(name, 0) >= amount for name, amount in needed.items())
+
+    def after(self, victims: Sequence[EvictablePod]) -> HeldAmounts:
+        """Return what is held once these pods have ended."""
+        held = self.held
+        for each in victims:
+            held = held.subtract(each.held)
+        return held
+
+
+class VictimSearch:
+    """Looks for victims."""
+
+    def __init__(self, state: State, nominations: Nominations, policy: Policy) -> None:
+        """Take the cluster.
+
+        Args:
+            state: the cluster.
+            nominations: those of the state.
+            policy: how a share's card is chosen; must be the agents'.
+        """
+        self._state = state
+        self._nominations = nominations
+        self._policy = policy
+        self.refused: AbstractSet[str] = frozenset()
+        """UIDs of pods that the Eviction API has refused to evict just now."""
+
+    def choose(
+        self,
+        pod: PodInfo,
+        preemptor: Preemptor,
+        budgets: Callable[[], Sequence[DisruptionBudget]],
+        *,
+        now: float,
+    ) -> tuple[NodeRoom, VictimSet] | str:
+        """Choose the cheapest victims on one of the nodes.
+
+        Args:
+            pod: the pod as the watch shows it.
+            preemptor: the pod as kube-scheduler asked about it.
+            budgets: reads the budgets; called only if there are victims but for them.
+            now: monotonic seconds.
+
+        Returns:
+            The node and the victims; a result, one word, if there are none.
+        """
+        rooms = list(self.rooms(pod.id.uid, preemptor.nodes))
+        if any(
+            room.fits(pod) and room.is_enough(preemptor.victims.get(room.node.name, ()))
+            for room in rooms
+        ):
+            return "waits"  # for pods that end anyway
+        rooms = [room for room in rooms if room.candidates and room.fits(pod, room.candidates)]
+        if not rooms:
+            return "none"
+        if self._fits_elsewhere(pod, preemptor, now):
+            return "elsewhere"
+        return self._cheapest(pod, rooms, preemptor.victims, budgets()) or "budgets"
+
+    def _fits_elsewhere(self, pod: PodInfo, preemptor: Preemptor, now: float) -> bool:
+        """Return whether kube-scheduler may soon ask about a node on which the pod fits.
+
+        Of 100 nodes or more it looks only at some in each attempt, by turns. If it has not asked
+        about a node for long, another filter keeps the pod from it.
+        """
+        names = self._state.node_names
+        if len(names) < _ALL_ASKED or now - preemptor.since > _BY_TURNS_SECONDS:
+            return False
+        others = sorted(names - set(preemptor.nodes))
+        return any(room.fits(pod) for room in self.rooms(pod.id.uid, others))
+
+    def rooms(self, uid: str, names: Iterable[str]) -> Iterator[NodeRoom]:
+        """Look at nodes for a pod; those that are not known are left out."""
+        for name in names:
+            with self._state.lock:  # not for all nodes at once: requests wait for it
+                room = self.room(uid, name)
+            if room is not None:
+                yield room
+
+    def room(self, uid: str, name: str) -> NodeRoom | None:
+        """Look at one node for a pod, under the lock of the state; ``None`` if it is unknown."""
+        allocations = self._state.allocations(name)
+        if allocations is None:
+            return None
+        kept = self._nominations.above(uid, name)
+        leaving = self._nominations.leaving(allocations.pods, self._state.now())
+        gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
+        held = allocations.held_without(gone)
+        for other, nomination in kept.items():
+            held = held.add(self._state.kept_for(other, nomination, allocations))
+        priority = self._nominations.priority(uid)
+        # A node that does not end its pods gets no more of them to end.
+        standings = map(self._nominations.standing, allocations.pods)
+        stuck = any(each is not None and each.is_overdue(self._state.now()) for each in standings)
+        candidates, labels, requests = [], {}, {}
+        for other in sorted(allocations.pods.keys()):
+            standing, holds = self._nominations.standing(other), allocations.holding(other)
+            if standing is not None:
+                requests[other] = standing.requests
+            # A pod whose cards are not known for sure, or that is still being bound, is no victim.
+            if standing is None or not holds or self._state.node_of(other) != name:
+                continue
+            if stuck or other in gone or other in self.refused:
+                continue
+            if standing.priority < priority and standing.may_be_evicted:
+                candidates.append(EvictablePod(other, standing.priority, holds, standing.group))
+                labels[other] = allocations.pods[other].id.namespace, standing.labels
+        left = [self._nominations.standing(each) for each in leaving]
+        freed = add_requests(each.requests for each in left if each is not None)
+        return NodeRoom(allocations.node, held, candidates, labels, requests, freed)
+
+    def _cheapest(
+        self,
+        pod: PodInfo,
+        rooms: Sequence[NodeRoom],
+        wanted: Mapping[str, Sequence[str]],
+        budgets: Sequence[DisruptionBudget],
+    ) -> tuple[NodeRoom, VictimSet] | None:
+        """Return the cheapest victims of all nodes, of budgets only as many as these allow."""
+        allowed = {each.key: each.allowed for each in budgets}
+        best: tuple[NodeRoom, VictimSet] | None = None
+        for room in rooms:
+            candidates = []
+            for each in room.candidates:
+                keys = [one.key for one in budgets if one.covers(*room.labels[each.uid])]
+                if len(keys) <= 1:  # the Eviction API evicts no pod with several
+                    candidates.append(each._replace(budget=keys[0] if keys else ""))
+            bound = best[1].cost if best is not None else None
+            found = find_victims(
+                pod.pod_class, room.node, room.held, candidates, allowed=allowed, below=bound
+            )
+            if found is not None and room.node.name in wanted:
+                found = _with_totals(room, found, candidates, wanted[room.node.name], allowed)
+            if found is not None and (bound is None or found.cost < bound):
+                best = room, found
+        return best
+
+    def plan(self, pod: PodInfo, room: NodeRoom, victims: VictimSet) -> Nomination | None:
+        """Choose the cards that are kept; ``None`` if the search is given up."""
+        try:
+            plan = plan_pod(pod, room.node, room.after(victims.victims).free, self._policy)
+        except NoPlacement:
+            plan = None
+        if plan is None:
+            return None
+        cards = {
+            name: tuple(sorted(room.node.cards[position].index for position in part.cards))
+            for name, part in plan.items()
+        }
+        # Those that may be refused first: then nobody has been evicted yet.
+        uids = tuple(each.uid for each in sorted(victims.victims, key=lambda it: not it.budget))
+        standings = [self._nominations.standing(uid) for uid in uids]
+        grace = max(each.grace for each in standings if each is not None)
+        until = int(self._state.now() + grace + _SPARE_SECONDS)
+        return Nomination(room.node.name, cards, uids, until)
+
+
+def _with_totals(
+    room: NodeRoom,
+    found: VictimSet,
+    candidates: Sequence[EvictablePod],
+    wanted: Sequence[str],
+    allowed: Mapping[str, int],
+) -> VictimSet | None:
+    """Add kube-scheduler's own victims, unless those that were found request as much.
+
+    Its victims may free processors or memory of the host, which are not counted here.
+    """
+    uids = [each.uid for each in found.victims]
+    if room.is_enough(wanted, uids):
+        return found
+    may = {each.uid: each for each in candidates}
+    if not may.keys() >= set(wanted):
+        return None
+    victims = tuple(may[uid] for uid in sorted({*uids, *wanted}))
+    taken = Counter(each.budget for each in victims if each.budget)
+    if any(count > allowed.get(budget, 0) for budget, count in taken.items()):
+        return None
+    return VictimSet(cost_of(victims), victims)

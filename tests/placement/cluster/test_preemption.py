@@ -1,0 +1,258 @@
+"""The cheapest victims: tables, and all sets of victims as the oracle."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.inventory import Amounts
+from contract.resource import Resource
+from placement.cluster.fit import Fit, check, fits_surely
+from placement.cluster.holdings import NodeSnapshot
+from placement.cluster.nodes import Node
+from placement.cluster.preemption import (
+    NO_VICTIMS,
+    EvictablePod,
+    PreemptionCost,
+    cost_of,
+    find_victims,
+)
+from placement.held import HeldAmounts
+from placement.pods import PodInfo
+from tests.agent.brute_force import can_be_placed
+from tests.placement.cluster.builders import a_node, a_pod
+
+BLOCKS = 8
+
+
+def pod(
+    uid: str,
+    priority: int,
+    *held: tuple[int, int, int],
+    group: str = "",
+    budget: str = "",
+) -> EvictablePod:
+    """A pod with so many cores and blocks of each of these cards."""
+    return EvictablePod(
+        uid, priority, {card: Amounts(*amounts) for card, *amounts in held}, group, budget
+    )
+
+
+def victims_of(
+    wanted: PodInfo,
+    candidates: Sequence[EvictablePod],
+    *,
+    cards: int = 2,
+    allowed: Mapping[str, int] | None = None,
+    below: PreemptionCost | None = None,
+    others: Sequence[EvictablePod] = (),
+) -> list[str] | None:
+    node = a_node("n1", cards, blocks=BLOCKS)
+    found = find_victims(
+        wanted.pod_class,
+        node,
+        held_by(node, [*candidates, *others]),
+        candidates,
+        allowed=allowed or {},
+        below=below,
+    )
+    return None if found is None else [each.uid for each in found.victims]
+
+
+def held_by(node: Node, pods: Sequence[EvictablePod]) -> HeldAmounts:
+    held = HeldAmounts.none_held(node.sizes)
+    for each in pods:
+        held = held.add(each.held)
+    return held
+
+
+SHARE, WHOLE = a_pod("a", (60, 2)), a_pod("a", (100, 0))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "candidates", "victims"),
+    [
+        # Two would have to leave the one card, one the other.
+        (SHARE, [pod("a", 0, (0, 50, 2)), pod("b", 0, (0, 50, 2)), pod("c", 0, (1, 90, 2))], ["c"]),
+        # Totals would suffice: 30 are free on each card.
+        (SHARE, [pod("a", 5, (0, 70, 2)), pod("b", 4, (1, 70, 2))], ["b"]),
+        # A low priority twice is better than a high one once.
+        (
+            WHOLE,
+            [pod("a", 9, (0, 100, 8)), pod("b", 1, (1, 50, 4)), pod("c", 2, (1, 50, 4))],
+            ["b", "c"],
+        ),
+        # Few of one priority are better than many.
+        (
+            WHOLE,
+            [pod("a", 1, (0, 50, 4)), pod("b", 1, (0, 50, 4)), pod("c", 1, (1, 90, 4))],
+            ["c"],
+        ),
+        # With negative priorities too.
+        (
+            WHOLE,
+            [pod("a", -9, (0, 50, 4)), pod("b", -9, (0, 50, 4)), pod("c", -9, (1, 90, 4))],
+            ["c"],
+        ),
+        # Two of one owner are better than one each of two.
+        (
+            WHOLE,
+            [
+                pod("a", 1, (0, 50, 4), group="x"),
+                pod("b", 1, (0, 50, 4), group="y"),
+                pod("c", 1, (1, 50, 4), group="z"),
+                pod("d", 1, (1, 50, 4), group="z"),
+            ],
+            ["c", "d"],
+        ),
+        # Then fewer cores.
+        (SHARE, [pod("a", 1, (0, 90, 2)), pod("b", 1, (1, 50, 2))], ["b"]),
+        # Memory is short.
+        (a_pod("a", (10, 6)), [pod("a", 1, (0, 10, 6)), pod("b", 1, (1, 90, 3))], ["a"]),
+    ],
+)
+def test_the_cheapest_set_is_taken(
+    wanted: PodInfo, candidates: list[EvictablePod], victims: list[str]
+) -> None:
+    assert victims_of(wanted, candidates) == victims
+
+
+def test_nobody_goes_if_the_pod_fits() -> None:
+    node = a_node("n1", 1, blocks=BLOCKS)
+    held = HeldAmounts.none_held(node.sizes)
+    found = find_victims(SHARE.pod_class, node, held, [pod("a", 0, (0, 1, 1))], allowed={})
+    assert found is not None
+    assert found == (NO_VICTIMS, ())
+
+
+def test_nobody_goes_if_others_keep_the_card_full() -> None:
+    assert (
+        victims_of(
+            SHARE,
+            [pod("a", 0, (0, 30, 2))],
+            cards=1,
+            others=[pod("b", 99, (0, 50, 2))],
+        )
+        is None
+    )
+
+
+def test_a_budget_is_no_cost_but_a_limit() -> None:
+    protected = [pod(each, 0, (0, 50, 4), budget="b") for each in "ab"]
+    expensive = [pod("z", 7, (1, 100, 8))]
+    assert victims_of(WHOLE, [*protected, *expensive], allowed={"b": 2}) == ["a", "b"]
+    assert victims_of(WHOLE, [*protected, *expensive], allowed={"b": 1}) == ["z"]
+    assert victims_of(WHOLE, [*protected, *expensive]) == ["z"]
+    assert victims_of(WHOLE, protected, cards=1, allowed={"b": 1}) is None
+
+
+def test_a_node_with_a_cheaper_set_ends_the_search() -> None:
+    mine = [pod("a", 3, (0, 100, 8))]
+    cost = cost_of(mine)
+    assert victims_of(WHOLE, mine, cards=1, below=cost._replace(cores=101)) == ["a"]
+    assert victims_of(WHOLE, mine, cards=1, below=cost) is None
+    assert victims_of(WHOLE, mine, cards=1, below=cost._replace(highest=2)) is None
+    assert victims_of(WHOLE, mine, cards=1, below=cost._replace(cores=99)) is None
+
+
+def test_many_pods_of_one_core_are_decided_in_few_checks() -> None:
+    """They could be chosen in 10^29 ways; their owners and UIDs differ."""
+    node = a_node("n1", 8, blocks=128)
+    pods = [
+        pod(f"{card}-{number:02}", number % 3, (card, 1, 1), group=f"g{card}-{number}")
+        for card in range(8)
+        for number in range(100)
+    ]
+    found = find_victims(
+        a_pod("a", (30, 30)).pod_class, node, held_by(node, pods), pods, allowed={}
+    )
+    assert found is not None
+    assert found.cost == PreemptionCost(0, 30 * 2**31, 30, 30, 30)
+
+
+# --- the oracle -----------------------------------------------------------------------------
+
+shares = st.tuples(st.integers(1, 99), st.integers(1, BLOCKS))
+wanted_pods = st.one_of(
+    st.builds(lambda share: a_pod("p", share), shares),
+    st.builds(lambda a, b: a_pod("p", a, b), shares, shares),
+    st.builds(lambda a, b: a_pod("p", a, inits=[b]), shares, shares),
+    st.integers(1, 3).map(lambda cards: a_pod("p", (100 * cards, 0))),
+    st.integers(2, 3).map(lambda cards: a_pod("p", (40 * cards, cards), split={"c0": cards})),
+    st.just(a_pod("p", (100, 4), split={"c0": 2})),
+)
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[int, list[EvictablePod], dict[str, int]]:
+    """Cards, pods on them (which may hold more than there is), and budgets."""
+    cards = draw(st.integers(1, 3))
+    pods = [
+        EvictablePod(
+            f"u{number}",
+            draw(st.sampled_from([-5, 0, 0, 3])),
+            {
+                card: Amounts(
+                    draw(st.sampled_from([1, 20, 50, 50, 100])), draw(st.integers(0, BLOCKS))
+                )
+                for card in draw(st.sets(st.integers(0, cards - 1), min_size=1, max_size=2))
+            },
+            draw(st.sampled_from(["", "", "g", "h"])),
+            draw(st.sampled_from(["", "", "x", "y"])),
+        )
+        for number in range(draw(st.integers(0, 8)))
+    ]
+    return cards, pods, {"x": draw(st.integers(0, 3)), "y": draw(st.integers(0, 1))}
+
+
+def fits_by_trying(wanted: PodInfo, node: Node, free: Sequence[Amounts]) -> bool:
+    slots = {
+        str(card): dict(zip(Resource, amounts, strict=True)) for card, amounts in enumerate(free)
+    }
+    none = {card: dict.fromkeys(Resource, 0) for card in slots}
+    return can_be_placed(wanted.demand.containers, slots, none)
+
+
+@given(wanted_pods, crowds())
+@settings(max_examples=400, deadline=None)
+def test_no_set_of_victims_is_cheaper(
+    wanted: PodInfo, crowd: tuple[int, list[EvictablePod], dict[str, int]]
+) -> None:
+    cards, pods, allowed = crowd
+    node = a_node("n1", cards, blocks=BLOCKS)
+    held = held_by(node, pods)
+    best: PreemptionCost | None = None
+    for victims in chain.from_iterable(combinations(pods, each) for each in range(len(pods) + 1)):
+        taken = Counter(each.budget for each in victims if each.budget)
+        if any(count > allowed[budget] for budget, count in taken.items()):
+            continue
+        cost = cost_of(victims)
+        if best is not None and cost >= best:
+            continue
+        free = held_by(node, [each for each in pods if each not in victims]).free
+        if fits_by_trying(wanted, node, free):
+            best = cost
+    found = find_victims(wanted.pod_class, node, held, pods, allowed=allowed)
+    assert (found and found.cost) == best
+    if found is not None:
+        bound = found.cost._replace(cores=found.cost.cores + 1)
+        again = find_victims(wanted.pod_class, node, held, pods, allowed=allowed, below=bound)
+        assert again is not None
+        assert again.cost == best
+        assert not find_victims(
+            wanted.pod_class, node, held, pods, allowed=allowed, below=found.cost
+        )
+        assert cost_of(found.victims) == found.cost
+        left = held_by(node, [each for each in pods if each not in found.victims])
+        assert fits_surely(wanted.pod_class, node, left.free)
+
+
+@given(wanted_pods, st.lists(st.tuples(st.integers(0, 100), st.integers(0, BLOCKS)), max_size=3))
+def test_a_pod_fits_surely_if_it_fits(wanted: PodInfo, free: list[tuple[int, int]]) -> None:
+    node = a_node("n1", len(free), blocks=BLOCKS)
+    snapshot = NodeSnapshot(node, free)
+    fits = isinstance(check(wanted.pod_class, snapshot), Fit)
+    assert fits_surely(wanted.pod_class, node, snapshot.free) == fits

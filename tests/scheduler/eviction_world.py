@@ -1,0 +1,232 @@
+"""A cluster in memory with the Eviction API, and replicas of the extender that preempt in it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from datetime import UTC, datetime
+from typing import Any
+
+from common.apiserver.errors import Rejected, TooManyRequests
+from placement.cluster.plan import plan_pod
+from placement.pods import read_gpu_pod
+from placement.scoring import Policy
+from scheduler.decisions import Decisions, FilterResult
+from scheduler.nominations import Nominations
+from scheduler.preemption import Preemption
+from scheduler.state import State
+from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
+
+START = 1_800_000_000.0
+
+
+class World:
+    """A :class:`scheduler.preemption.PreemptionApi` with nodes, pods and budgets.
+
+    Attributes:
+        calls: every write, as its verb and the pod's name.
+        evicted: names of pods that were evicted, in order.
+        before: called before each request, with its verb; may raise.
+        after: called after each write has been done, with its verb; may raise.
+    """
+
+    def __init__(self, *nodes: Json) -> None:
+        self.nodes = nodes
+        self.pods: dict[str, Json] = {}
+        self.budgets: list[Json] = []
+        self.events: list[Json] = []
+        self.calls: list[tuple[str, str]] = []
+        self.evicted: list[str] = []
+        self.now = START
+        self.before: Callable[[str], None] = lambda _verb: None
+        self.after: Callable[[str], None] = lambda _verb: None
+
+    # --- what others do -------------------------------------------------------------------
+
+    def run_pod(
+        self, name: str, node: str, card: str, limits: tuple[int, int], **more: Any
+    ) -> None:
+        """A pod that runs on a card of a node."""
+        self.add(name, limits, node=node, annotations=hint(card), phase="Running", **more)
+
+    def add(
+        self,
+        name: str,
+        limits: tuple[int, int],
+        *,
+        priority: int = 0,
+        policy: str = "PreemptLowerPriority",
+        grace: int = 30,
+        labels: Mapping[str, str] | None = None,
+        owner: str = "",
+        cpu: str = "100m",
+        **more: Any,
+    ) -> None:
+        """A pod of one container."""
+        pod = make_pod(name, limits, **more)
+        pod["metadata"] |= {"labels": dict(labels or {}), "resourceVersion": "1"}
+        pod["spec"] |= {
+            "priority": priority,
+            "preemptionPolicy": policy,
+            "terminationGracePeriodSeconds": grace,
+        }
+        for each in pod["spec"]["containers"]:  # as the API server does it
+            each["resources"]["requests"] = {**each["resources"]["limits"], "cpu": cpu}
+        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False"}]
+        if owner:
+            pod["metadata"]["ownerReferences"] = [{"uid": owner, "controller": True}]
+        self.pods[name] = pod
+
+    def add_budget(self, name: str, allowed: int, **labels: str) -> None:
+        """A budget of the namespace of all pods here."""
+        self.budgets.append(
+            {
+                "metadata": {"name": name, "namespace": "default", "generation": 1},
+                "spec": {"selector": {"matchLabels": labels}},
+                "status": {"disruptionsAllowed": allowed, "observedGeneration": 1},
+            }
+        )
+
+    def end_pods(self) -> list[str]:
+        """Let the kubelet end every pod that is being deleted, and return their names."""
+        ended = [
+            name for name, each in self.pods.items() if "deletionTimestamp" in each["metadata"]
+        ]
+        for name in ended:
+            del self.pods[name]
+        return ended
+
+    def condition(self, name: str) -> Json | None:
+        """Return the condition by which a pod is nominated."""
+        conditions = self.pods[name]["status"]["conditions"]
+        return next((each for each in conditions if "/" in each["type"]), None)
+
+    # --- the API ----------------------------------------------------------------------------
+
+    def find_pod(self, _namespace: str, name: str) -> Json | None:
+        self.before("get")
+        return deepcopy(self.pods.get(name))
+
+    def patch_pod_status(self, _namespace: str, name: str, patch: Json) -> None:
+        self.before("patch")
+        pod = self._get(name, patch["metadata"]["uid"])
+        if patch["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"]:
+            raise Rejected(409, "the object has been modified")
+        pod["metadata"]["resourceVersion"] += "1"
+        pod["status"] |= patch["status"]
+        self.calls.append(("patch", name))
+        self.after("patch")
+
+    def evict(self, _namespace: str, name: str, uid: str) -> None:
+        self.before("evict")
+        pod = self._get(name, uid)
+        for budget in self.budgets:
+            wanted = budget["spec"]["selector"]["matchLabels"].items()
+            if wanted <= pod["metadata"]["labels"].items():
+                if not budget["status"]["disruptionsAllowed"]:
+                    raise TooManyRequests("it would violate the disruption budget")
+                budget["status"]["disruptionsAllowed"] -= 1
+        at = datetime.fromtimestamp(
+            self.now + pod["spec"]["terminationGracePeriodSeconds"], UTC
+        ).isoformat()
+        pod["metadata"].setdefault("deletionTimestamp", at)
+        self.calls.append(("evict", name))
+        self.evicted.append(name)
+        self.after("evict")
+
+    def list_budgets(self) -> list[Json]:
+        self.before("list")
+        return deepcopy(self.budgets)
+
+    def create_event(self, _namespace: str, event: Json) -> None:
+        self.before("event")
+        self.events.append(event)
+
+    def _get(self, name: str, uid: str) -> Json:
+        pod = self.pods.get(name)
+        if pod is None:
+            raise Rejected(404, f"pods {name} not found")
+        if pod["metadata"]["uid"] != uid:
+            raise Rejected(409, "the UID in the precondition does not match")
+        return pod
+
+
+class Replica:
+    """An extender that preempts; it sees the world when it is told to watch."""
+
+    def __init__(self, world: World, *, new: bool = False) -> None:
+        """Start to lead, before there is any pod, or *new* where there may be pods."""
+        self.world = world
+        self.time = 0.0
+        self.leads = True
+        self.results: list[str] = []
+        nominations = Nominations()
+        self.state = State(NAMES, nominations=nominations, now=lambda: world.now)
+        self.decisions = Decisions(self.state, NAMES)
+        self.preemption = Preemption(
+            self.state,
+            nominations,
+            world,
+            not_leading=lambda: "" if self.leads else "another leads",
+            on_result=self.results.append,
+            clock=lambda: self.time,
+        )
+        self.state.replace_nodes(world.nodes)
+        if not new:
+            self.preemption.step()
+        self.watch()
+
+    def watch(self) -> None:
+        """See all objects as they are now."""
+        known = self.state.known_pods()
+        for each in self.world.pods.values():
+            self.state.put_pod(deepcopy(each))
+        uids = {each["metadata"]["uid"] for each in self.world.pods.values()}
+        self.state.forget_missing(known, uids)
+
+    def ask(self, name: str, nodes: Sequence[str] = ()) -> FilterResult:
+        """Handle a filter request of kube-scheduler."""
+        obj = self.world.pods[name]
+        pod = read_gpu_pod(obj, NAMES)
+        assert pod is not None
+        names = nodes or [each["metadata"]["name"] for each in self.world.nodes]
+        found = self.decisions.filter(pod, names)
+        self.preemption.consider(obj, pod, found)
+        return found
+
+    def preempt(self, name: str, **victims: list[str]) -> bool:
+        """Handle a preempt request of kube-scheduler with its victims by node."""
+        obj = self.world.pods[name]
+        pod = read_gpu_pod(obj, NAMES)
+        assert pod is not None
+        uids = {node: [f"u-{each}" for each in names] for node, names in victims.items()}
+        return self.preemption.take_over(obj, pod, uids)
+
+    def wait(self, seconds: float = 1.0) -> None:
+        """Let time pass, and do what is due then."""
+        self.time += seconds
+        self.world.now += seconds
+        self.preemption.step()
+        self.watch()
+
+    def bind(self, name: str, node: str) -> None:
+        """Bind a pod to a node that filter has returned, as the binder does."""
+        obj = self.world.pods[name]
+        pod = read_gpu_pod(obj, NAMES)
+        allocations = self.state.allocations(node)
+        assert pod is not None
+        assert allocations is not None
+        free = self.state.snapshot_for(pod.id.uid, allocations).free
+        plan = plan_pod(pod, allocations.node, free, Policy.BINPACK)
+        assert plan is not None
+        cards = [",".join(map(str, sorted(each.cards))) for each in plan.values()]
+        obj["spec"]["nodeName"] = node
+        obj["metadata"]["annotations"] |= hint(*cards)
+        self.watch()
+
+
+def full_node(*, cards: int = 2) -> World:
+    """A world with one node: on each card two batch pods hold 80 cores, so 20 are free."""
+    world = World(make_node("n1", cards))
+    for card in range(cards):
+        for letter in "ab":
+            world.run_pod(f"batch-{card}{letter}", "n1", str(card), (40, 8), priority=1)
+    return world

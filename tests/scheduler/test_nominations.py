@@ -1,0 +1,96 @@
+"""What is read of pods for preemption, and the condition that nominates one."""
+
+from typing import Any
+
+import pytest
+
+from scheduler.nominations import Nomination, Nominations, read_nomination, read_standing
+from tests.placement.cluster.builders import Json, a_pod, make_pod
+
+
+def _pod(metadata: Json | None = None, **spec: Any) -> Json:
+    pod = make_pod("a", (30, 4))
+    pod["metadata"] |= metadata or {}
+    pod["spec"] |= spec
+    return pod
+
+
+POD_ID = a_pod("a", (30, 4)).id
+OWNERS = [{"uid": "u-1"}, {"uid": "u-2", "controller": True}]
+
+
+@pytest.mark.parametrize(
+    ("pod", "group"),
+    [
+        (_pod(), ""),
+        (_pod({"ownerReferences": OWNERS}), "u-2"),
+        (_pod({"ownerReferences": OWNERS[:1]}), ""),
+        (_pod({"labels": {"kueue.x-k8s.io/pod-group-name": "g"}}), "default/g"),
+        (_pod({"labels": {"scheduling.x-k8s.io/pod-group": "g"}}), "default/g"),
+        (_pod({"labels": {"pod-group.scheduling.sigs.k8s.io": "g"}}), "default/g"),
+        (_pod({"annotations": {"scheduling.k8s.io/group-name": "g"}}), "default/g"),
+        (
+            _pod({"ownerReferences": OWNERS}, schedulingGroup={"podGroupName": "g"}),
+            "default/g",
+        ),
+    ],
+)
+def test_a_gang_counts_before_the_owner(pod: Json, group: str) -> None:
+    assert read_standing(pod).group == group
+
+
+def test_requests_are_those_that_kube_scheduler_counts() -> None:
+    def container(cpu: str, **more: str) -> Json:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    inits = [container("3"), container("500m", restartPolicy="Always"), {"name": "plain"}]
+    pod = _pod(containers=[container("1"), container("1")], initContainers=inits)
+    assert read_standing(pod).requests == {"cpu": 3}
+    pod["spec"]["initContainers"] = inits[1:]
+    assert read_standing(pod).requests == {"cpu": 2.5}
+
+
+def test_what_is_missing_has_the_defaults_of_kubernetes() -> None:
+    standing = read_standing(_pod())
+    assert (standing.priority, standing.may_preempt, standing.grace) == (0, True, 30)
+    assert standing.may_be_evicted
+    deleted = read_standing(_pod({"deletionTimestamp": "2027-01-15T08:00:00Z"}))
+    assert not deleted.may_be_evicted
+    assert [deleted.leaves_soon(1_800_000_000.0 + each) for each in (-61, -60, 30, 31)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("all_leave", [False, True])
+def test_the_condition_is_read_as_it_was_written(all_leave: bool) -> None:
+    nomination = Nomination("n1", {"main": (0, 12)}, ("u-1", "u-2"), 1_800_000_000, all_leave)
+    pod = _pod()
+    pod["status"]["conditions"] = [{"type": "Ready"}, nomination.as_condition(1_799_999_999.0)]
+    assert read_nomination(pod) == nomination
+
+
+def test_an_older_event_of_the_watch_does_not_end_a_nomination_that_was_just_written() -> None:
+    nomination = Nomination("n1", {"c0": (0,)}, ("u-1",), 1_800_000_000)
+    nominations, older, newer = Nominations(), _pod(), _pod()
+    newer["status"]["conditions"] = [nomination.as_condition(0.0)]
+    pod_id = POD_ID
+    nominations.add("u-a", nomination)
+    nominations.put_pod(older, pod_id, bound=False)
+    assert nominations.find("u-a") == nomination
+    nominations.put_pod(newer, pod_id, bound=False)
+    nominations.put_pod(older, pod_id, bound=False)  # somebody has removed it
+    assert nominations.find("u-a") is None
+    assert nominations.nodes == set()
+
+
+def test_a_withdrawn_nomination_does_not_come_back_by_an_older_event() -> None:
+    nomination = Nomination("n1", {"c0": (0,)}, ("u-1",), 1_800_000_000)
+    nominations, shown, pod_id = Nominations(), _pod(), POD_ID
+    shown["status"]["conditions"] = [nomination.as_condition(0.0)]
+    nominations.put_pod(shown, pod_id, bound=False)
+    nominations.withdraw("u-a")
+    nominations.put_pod(shown, pod_id, bound=False)
+    assert nominations.find("u-a") is None

@@ -1,0 +1,659 @@
+"""Preemption by card: who is evicted, what is kept for whom, and what a killed replica leaves."""
+
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.apiserver.errors import Rejected, TooManyRequests
+from common.errors import Unavailable
+from scheduler.decisions import ELSEWHERE
+from tests.placement.cluster.builders import make_node
+from tests.scheduler.eviction_world import Replica, World, full_node
+
+
+def preempting(world: World, name: str = "prod") -> Replica:
+    """A replica that was asked about a pod, after it has looked for victims."""
+    replica = Replica(world)
+    assert replica.ask(name).fitting == ()
+    replica.wait()
+    return replica
+
+
+def test_the_cheapest_pods_are_evicted_and_the_pod_is_bound_in_their_place() -> None:
+    world = full_node(cards=3)  # 60 cores are free: the totals suffice
+    world.run_pod("batch-2c", "n1", "2", (20, 1), priority=0)
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+
+    assert world.evicted == ["batch-0a"]
+    assert replica.ask("prod").fitting == ()  # it has not ended yet
+    replica.wait()
+    assert world.end_pods() == ["batch-0a"]
+    replica.watch()
+    assert replica.ask("prod").fitting == ("n1",)
+    replica.bind("prod", "n1")
+    replica.wait()
+    assert world.evicted == ["batch-0a"]
+    assert world.condition("prod") is None
+    assert replica.results == ["nominated", "bound"]
+    assert replica.state.nominated == 0
+
+
+def test_the_nomination_is_written_before_anybody_is_evicted() -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    preempting(world)
+    assert world.calls == [("patch", "prod"), ("evict", "batch-0a"), ("evict", "batch-0b")]
+    assert world.pods["prod"]["status"]["nominatedNodeName"] == "n1"
+    condition = world.condition("prod")
+    assert condition is not None
+    assert condition["message"] == (
+        '{"node":"n1","cards":{"c0":"0"},"victims":["u-batch-0a","u-batch-0b"],'
+        '"until":"2027-01-15T08:01:31Z"}'
+    )
+    kept = [each["type"] for each in world.pods["prod"]["status"]["conditions"]]
+    assert kept == ["PodScheduled", "gpu-turnstile.io/CardsNominated"]
+
+
+def test_events_say_who_left_for_whom_and_name_no_pod_of_other_namespaces() -> None:
+    world = full_node()
+    world.pods["batch-0b"]["metadata"]["namespace"] = "team-b"
+    world.add("prod", (100, 0), priority=1000)
+    preempting(world)
+    said = [(each["involvedObject"]["name"], each["reason"], each["type"]) for each in world.events]
+    assert said == [
+        ("prod", "GPUPreemption", "Normal"),
+        ("batch-0a", "Preempted", "Normal"),
+        ("batch-0b", "Preempted", "Normal"),
+    ]
+    left = "of higher priority, which fits on no card without leaving node n1 to it"
+    victims = "batch-0a, with UID u-batch-0b"
+    assert [each["message"] for each in world.events] == [
+        f"it fits on no card, so 2 pods of lower priority must leave node n1: {victims}",
+        f"by pod prod {left}",
+        f"by pod with UID u-prod {left}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("priority", "policy"), [(1, "PreemptLowerPriority"), (0, "PreemptLowerPriority"), (9, "Never")]
+)
+def test_a_pod_without_the_right_evicts_nobody(priority: int, policy: str) -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=priority, policy=policy)
+    preempting(world)
+    assert world.calls == []
+
+
+def test_only_nodes_that_kube_scheduler_passes_are_considered() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("n2-batch", "n2", "0", (50, 8), priority=0)
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod", ["n1"])
+    replica.wait()
+    assert world.evicted == ["batch-0a"]
+
+
+def test_the_cheapest_node_is_taken() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("n2-batch", "n2", "0", (50, 8), priority=0)
+    world.add("prod", (60, 4), priority=1000)
+    preempting(world)
+    assert world.evicted == ["n2-batch"]
+
+
+def test_nobody_is_evicted_if_kube_scheduler_asks_about_one_node_first_and_others_fit() -> None:
+    """It does so with a node that it expects to fit."""
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    assert replica.ask("prod", ["n1"]).fitting == ()
+    assert replica.ask("prod").fitting == ("n2",)
+    replica.wait()
+    assert world.calls == []
+
+
+def test_nobody_is_evicted_for_a_pod_that_only_waits_for_pods_that_end_anyway() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    world.evict("default", "batch-1b", "u-batch-1b")
+    replica = preempting(world)
+    assert world.evicted == ["batch-1b"]
+    assert replica.results == ["waits"]
+    # Its end may be shown later than kube-scheduler tries the pod again.
+    world.end_pods()
+    replica.ask("prod")
+    replica.watch()
+    replica.wait()
+    assert world.calls == [("evict", "batch-1b"), ("patch", "prod")]
+    assert replica.ask("prod").fitting == ("n1",)
+    replica.wait()
+    assert world.condition("prod") is None
+
+
+def test_a_node_that_does_not_end_its_pods_gets_no_more_to_end() -> None:
+    """Its kubelet may be unavailable: then each of them would be evicted in vain."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    for _ in range(20):
+        replica.wait(10)
+        replica.ask("prod")
+    assert world.evicted == ["batch-0a"]
+    assert replica.results == ["nominated", "expired", *["none"] * (len(replica.results) - 2)]
+    # Another node may help.
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("n2-batch", "n2", "0", (50, 8), priority=5)
+    replica.state.replace_nodes(world.nodes)
+    replica.watch()
+    replica.ask("prod")
+    replica.wait()
+    assert world.evicted == ["batch-0a", "n2-batch"]
+
+
+def test_no_second_set_is_taken_while_victims_end() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000, grace=600)
+    replica = preempting(world)
+    for _ in range(40):
+        assert replica.ask("prod").fitting == ()
+        replica.wait()
+    assert world.evicted == ["batch-0a"]
+
+
+def test_no_second_set_is_taken_while_a_slow_victim_ends() -> None:
+    world = World(make_node("n1", 2))
+    for card in range(2):
+        world.run_pod(f"slow-{card}", "n1", str(card), (100, 32), priority=1, grace=600)
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    for _ in range(60):
+        replica.ask("prod")
+        replica.wait(10)
+    assert world.evicted == ["slow-0"]
+    assert world.end_pods() == ["slow-0"]
+    replica.watch()
+    assert replica.ask("prod").fitting == ("n1",)
+
+
+def test_pods_of_lower_or_equal_priority_do_not_take_the_room_and_higher_ones_may() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    for name, priority in (("lower", 999), ("equal", 1000), ("higher", 1001)):
+        world.add(name, (50, 4), priority=priority, policy="Never")
+    world.add("tiny", (10, 1), priority=0)
+    replica = preempting(world)
+    world.end_pods()
+    replica.watch()
+    assert replica.ask("lower").fitting == ()
+    assert replica.ask("equal").fitting == ()
+    assert replica.ask("tiny").fitting == ("n1",)  # on the other card
+    assert replica.ask("higher").fitting == ("n1",)
+
+
+def test_what_is_free_beside_the_kept_cards_can_be_used_while_victims_end() -> None:
+    world = World(make_node("n1", 1))
+    world.run_pod("batch", "n1", "0", (70, 8), priority=1)
+    world.add("prod", (60, 4), priority=1000)
+    world.add("fits", (30, 1), priority=0)
+    world.add("more", (40, 1), priority=0)
+    world.add("too-much", (41, 1), priority=0)
+    replica = preempting(world)
+    assert world.evicted == ["batch"]
+    assert replica.ask("fits").fitting == ("n1",)
+    assert replica.ask("more").fitting == ()
+    world.end_pods()
+    replica.watch()
+    assert replica.ask("fits").fitting == ("n1",)
+    assert replica.ask("more").fitting == ("n1",)
+    assert replica.ask("too-much").fitting == ()
+
+
+def test_a_pod_for_which_others_leave_waits_for_their_node() -> None:
+    """Else they would have been evicted in vain."""
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("other", "n2", "0", (100, 32), priority=2000)
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    del world.pods["other"]
+    replica.watch()
+    found = replica.ask("prod")
+    assert found.fitting == ()
+    assert found.failed["n2"] == ELSEWHERE.reason
+
+
+def test_victims_that_are_not_needed_any_more_stay() -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+
+    def die_after_first(verb: str) -> None:
+        if verb == "evict" and len(world.evicted) == 1:
+            raise KeyboardInterrupt
+
+    world.after = die_after_first
+    replica = Replica(world)
+    replica.ask("prod")
+    with pytest.raises(KeyboardInterrupt):
+        replica.wait()
+    world.after = lambda _verb: None
+    del world.pods["batch-0b"]  # it ended by itself
+    successor = Replica(world, new=True)
+    successor.wait()
+    assert world.evicted == ["batch-0a"]
+
+
+# --- kube-scheduler's own victims ---------------------------------------------------------
+
+
+def test_victims_by_totals_are_replaced_by_those_of_one_card() -> None:
+    """The node is full: kube-scheduler takes any two pods, and no card would have room."""
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch-0a", "batch-1a"])
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+    assert replica.preempt("prod", n1=["batch-1a", "batch-1b"])
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+    finish(world, replica, "prod")
+    assert replica.results == ["nominated", "bound"]
+
+
+def test_victims_that_free_processors_too_are_kept() -> None:
+    world = full_node()
+    world.pods["batch-1a"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch-0a", "batch-1a"])
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b", "batch-1a"]
+    # Also by the next leader, though the cards suffice without the last one.
+    condition = world.condition("prod")
+    assert condition is not None
+    assert '"all":true' in condition["message"]
+
+
+def test_victims_that_free_processors_are_evicted_although_a_card_has_room() -> None:
+    world = World(make_node("n1", 1))
+    world.run_pod("batch", "n1", "0", (10, 1), priority=1, cpu="8")
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch"])
+    replica.wait()
+    assert world.evicted == ["batch"]
+
+
+@pytest.mark.parametrize("victims", [{"n1": ["web"]}, {"other": ["batch-0a"]}, {}])
+def test_victims_that_are_no_gpu_pods_are_left_to_kube_scheduler(
+    victims: dict[str, list[str]],
+) -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    assert not Replica(world).preempt("prod", **victims)
+
+
+def test_nodes_by_cards_and_nodes_by_totals_are_compared() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("n2-batch", "n2", "0", (100, 32), priority=0)
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod", ["n1"])
+    assert replica.preempt("prod", n2=["n2-batch"])
+    replica.wait()
+    assert world.evicted == ["n2-batch"]
+
+
+def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_yet() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, *(make_node(f"n{number}", 1) for number in range(2, 101)))
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    for _ in range(5):
+        replica.ask("prod", ["n1"])
+        replica.wait(5)
+    assert world.calls == []
+    assert set(replica.results) == {"elsewhere"}
+    # Another filter of kube-scheduler keeps the pod from all of them.
+    replica.wait(5)
+    replica.wait(5)
+    assert world.evicted == ["batch-0a"]
+
+
+def test_kube_scheduler_is_made_to_ask_again_once_the_room_is_free() -> None:
+    """It may have asked before the watch showed the victims' end, and nothing else may happen."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    replica.wait()
+    assert world.calls == [("patch", "prod"), ("evict", "batch-0a")]
+    world.end_pods()
+    replica.watch()
+    for _ in range(8):
+        replica.wait()
+    assert world.calls[2:] == [("patch", "prod")] * 2  # after 1 and 6 seconds
+    nominated = world.condition("prod")
+    assert nominated is not None
+    assert nominated["status"] == "True"
+    assert replica.ask("prod").fitting == ("n1",)
+
+
+# --- budgets ----------------------------------------------------------------------------
+
+
+def test_a_budget_protects_pods_and_the_next_set_is_taken() -> None:
+    world = full_node()
+    for name in ("batch-0a", "batch-0b"):
+        world.pods[name]["metadata"]["labels"] = {"app": "x"}
+    world.pods["batch-1a"]["spec"]["priority"] = 5
+    world.pods["batch-1b"]["spec"]["priority"] = 5
+    world.add_budget("x", 1, app="x")
+    world.add("prod", (100, 0), priority=1000)
+    preempting(world)
+    assert world.evicted == ["batch-1a", "batch-1b"]
+
+
+def test_a_pod_that_only_budgets_keep_waiting_is_looked_at_again() -> None:
+    world = full_node()
+    for each in world.pods.values():
+        each["metadata"]["labels"] = {"app": "x"}
+    world.add_budget("x", 0, app="x")
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    assert replica.results == ["budgets"]
+    world.budgets[0]["status"]["disruptionsAllowed"] = 1
+    replica.wait(6)
+    assert world.evicted == ["batch-0a"]
+
+
+def test_a_first_eviction_that_is_refused_leads_to_another_set() -> None:
+    """A budget may change after it was read."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    refused: list[str] = []
+
+    def refuse(verb: str) -> None:
+        if verb == "evict" and not refused:
+            refused.append(verb)
+            raise TooManyRequests("API server: 429 Cannot evict pod")
+
+    world.before = refuse
+    replica = preempting(world)
+    assert world.evicted == []
+    assert world.condition("prod") is None
+    assert world.pods["prod"]["status"]["nominatedNodeName"] is None
+    replica.wait(6)
+    assert world.evicted == ["batch-0b"]
+    assert replica.results == ["refused", "nominated", "nominated"]
+
+
+def test_a_later_eviction_that_is_refused_is_tried_again_because_the_first_is_done() -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    attempts = count()
+
+    def refuse(verb: str) -> None:
+        if verb == "evict" and next(attempts) in {1, 2}:
+            raise TooManyRequests("API server: 429 Cannot evict pod")
+
+    world.before = refuse
+    replica = preempting(world)
+    assert world.evicted == ["batch-0a"]
+    replica.wait()
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+
+
+def test_an_eviction_whose_response_is_lost_counts_as_done() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    lost = count()
+
+    def lose(verb: str) -> None:
+        if verb == "evict" and not next(lost):
+            raise Unavailable("API server: no response in time")
+
+    world.after = lose
+    replica = preempting(world)
+    for _ in range(10):
+        replica.ask("prod")
+        replica.wait()
+    assert world.evicted == ["batch-0a"]
+    finish(world, replica, "prod")
+    assert replica.results == ["nominated", "bound"]
+
+
+def test_a_nomination_whose_response_is_lost_counts_as_written() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    lost = count()
+
+    def lose(verb: str) -> None:
+        if verb == "patch" and not next(lost):
+            raise Unavailable("API server: no response in time")
+
+    world.after = lose
+    replica = preempting(world)
+    for _ in range(10):
+        replica.ask("prod")
+        replica.wait()
+    assert world.evicted == ["batch-0a"]
+    assert world.calls.count(("patch", "prod")) == 1
+
+
+# --- ends -------------------------------------------------------------------------------
+
+
+def test_cards_are_not_kept_for_ever() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    world.add("batch", (50, 4), policy="Never")
+    replica = preempting(world)
+    world.end_pods()
+    replica.watch()
+    assert replica.ask("batch").fitting == ()
+    replica.wait(91)
+    assert replica.results == ["nominated", "expired"]
+    assert world.condition("prod") is None
+    assert replica.ask("batch").fitting == ("n1",)
+
+
+def test_cards_are_not_kept_for_a_pod_that_is_gone() -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    world.add("batch", (50, 4), policy="Never")
+    replica = preempting(world)
+    world.end_pods()
+    del world.pods["prod"]
+    replica.watch()
+    assert replica.ask("batch").fitting == ("n1",)
+    replica.wait()
+    assert replica.state.nominated == 0
+
+
+def test_room_that_a_higher_pod_takes_is_given_up_and_found_anew() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    world.add("higher", (60, 4), priority=2000)
+    replica = preempting(world)
+    world.end_pods()
+    replica.watch()
+    assert replica.ask("higher").fitting == ("n1",)
+    replica.bind("higher", "n1")
+    replica.wait()
+    assert replica.results == ["nominated", "lost"]
+    replica.wait(6)
+    assert world.evicted == ["batch-0a", "batch-1a"]
+
+
+def test_a_pod_without_known_cards_is_no_victim() -> None:
+    world = World(make_node("n1", 1))
+    world.add("unknown", (50, 4), node="n1", phase="Running")
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    assert replica.results == ["none"]
+
+
+def test_a_static_pod_is_no_victim() -> None:
+    world = full_node(cards=1)
+    for each in world.pods.values():
+        each["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "x"
+    world.add("prod", (60, 4), priority=1000)
+    assert preempting(world).results == ["none"]
+
+
+def test_a_replica_that_does_not_lead_evicts_nobody_and_keeps_the_cards() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    world.add("batch", (50, 4), policy="Never")
+    follower = Replica(world)
+    follower.leads = False
+    follower.ask("prod")
+    follower.wait()
+    assert world.calls == []
+    preempting(world)
+    world.end_pods()
+    follower.watch()
+    assert follower.ask("batch").fitting == ()
+    assert follower.ask("prod").fitting == ("n1",)
+
+
+def test_equal_pods_are_looked_at_once_if_nobody_could_leave_for_them() -> None:
+    world = full_node()
+    for number in range(3):
+        world.add(f"prod-{number}", (100, 0), priority=1)
+    replica = Replica(world)
+    for number in range(3):
+        replica.ask(f"prod-{number}")
+    replica.wait()
+    assert replica.results == ["none"] * 3
+
+
+def test_a_write_that_conflicts_is_tried_again() -> None:
+    """kube-scheduler writes into the pod's status at the same time."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    conflicts = count()
+
+    def conflict(verb: str) -> None:
+        if verb == "patch" and next(conflicts) < 2:
+            raise Rejected(409, "the object has been modified")
+
+    world.before = conflict
+    preempting(world)
+    assert world.evicted == ["batch-0a"]
+
+
+def test_a_condition_that_another_program_wrote_is_passed_over() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    for message in ("", "[]", '{"node":"n1"}', '{"node":"n1","cards":{"c0":"x"}}'):
+        world.pods["prod"]["status"]["conditions"] = [
+            {"type": "gpu-turnstile.io/CardsNominated", "message": message}
+        ]
+        assert Replica(world).state.nominated == 0
+
+
+# --- two pods, and killed replicas --------------------------------------------------------
+
+
+def finish(world: World, replica: Replica, *pods: str) -> None:
+    """Let victims end, and pods be bound, until all are."""
+    for _ in range(12):
+        replica.wait(5)
+        world.end_pods()
+        replica.watch()
+        for name in pods:
+            if not world.pods[name]["spec"].get("nodeName"):
+                fitting = replica.ask(name).fitting
+                if fitting:
+                    replica.bind(name, fitting[0])
+
+
+def test_a_new_leader_lets_kube_scheduler_ask_again_about_pods_that_may_preempt() -> None:
+    """The leader before was killed before it had looked for victims; nothing else happens."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    world.add("never", (60, 4), priority=1000, policy="Never")
+    world.add("batch", (60, 4), priority=1)
+    Replica(world).ask("prod")
+    assert world.calls == []
+    successor = Replica(world, new=True)
+    successor.leads = False
+    successor.wait()
+    assert world.calls == []
+    successor.leads = True
+    world.pods["prod"]["status"]["nominatedNodeName"] = "n9"  # by kube-scheduler
+    successor.wait()
+    assert world.calls == [("patch", "prod")] * 2
+    assert world.pods["prod"]["status"]["nominatedNodeName"] == "n9"
+    assert world.condition("prod") is None
+    successor.wait()
+    assert world.calls == [("patch", "prod")] * 2
+
+
+def test_two_pods_at_once_get_two_sets() -> None:
+    world = full_node()
+    world.add("prod-1", (100, 0), priority=1000)
+    world.add("prod-2", (100, 0), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod-1")
+    replica.ask("prod-2")
+    replica.wait()
+    assert sorted(world.evicted) == ["batch-0a", "batch-0b", "batch-1a", "batch-1b"]
+    finish(world, replica, "prod-1", "prod-2")
+    assert replica.results.count("bound") == 2
+    assert len(world.evicted) == 4
+
+
+class KilledError(BaseException):
+    """The process ends within a request, which was carried out or not."""
+
+
+faults = st.tuples(
+    st.sampled_from(["before", "after"]), st.sampled_from([KilledError, Unavailable])
+)
+
+
+@given(st.dictionaries(st.integers(0, 14), faults, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_nobody_is_evicted_in_vain_whatever_fails(
+    faulty: dict[int, tuple[str, type[BaseException]]],
+) -> None:
+    world = full_node(cards=3)
+    world.add("prod-1", (100, 0), priority=1000)
+    world.add("prod-2", (100, 0), priority=1000)
+    world.add("thief", (40, 8), priority=1, policy="Never")  # as a replacement of a victim
+    requests = count()
+
+    def fail(when: str) -> None:
+        at, kind = faulty.get(next(requests), ("", KilledError))
+        if at == when:
+            raise kind
+
+    world.before, world.after = lambda _: fail("before"), lambda _: fail("after")
+    replica = Replica(world)
+    for _ in range(12):
+        try:
+            for name in ("thief", "prod-1", "prod-2"):
+                if not world.pods[name]["spec"].get("nodeName"):
+                    fitting = replica.ask(name).fitting
+                    if fitting:
+                        replica.bind(name, fitting[0])
+            replica.wait(5)
+        except KilledError:
+            replica = Replica(world, new=True)
+        world.end_pods()
+        replica.watch()
+    assert "nodeName" not in world.pods["thief"]["spec"]
+    assert {world.pods[each]["spec"].get("nodeName") for each in ("prod-1", "prod-2")} == {"n1"}
+    assert len(world.evicted) == 4
+    assert world.condition("prod-1") is world.condition("prod-2") is None

@@ -131,7 +131,7 @@ class ExtenderHandler:
     def _preempt(self, body: bytes) -> bytes:
         """Leave kube-scheduler's victims as they are, or evict others instead."""
         args = decode_preemption(body)
-        pod = read_gpu_pod(args.pod, self.names)
+        pod = read_undecided(args.pod, self.names)
         taken = (
             pod is not None
             and self.preemption is not None

@@ -33,6 +33,7 @@ class Settings:
             there is none.
         scheduler_image: an image of kube-scheduler that the cluster has, or can pull; empty when
             there is none.
+        sweep_pods: how many pods the test of unused templates creates.
         topology: the Topology Manager policy that the node's kubelet must have; empty for
             whatever it has.
     """
@@ -50,6 +51,7 @@ class Settings:
     deploy_image: str
     scheduler_image: str = ""
     topology: str = ""
+    sweep_pods: int = 100
 
 
 def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
@@ -89,4 +91,5 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         deploy_image=get("DEPLOY_IMAGE"),
         scheduler_image=get("SCHEDULER_IMAGE"),
         topology=get("TOPOLOGY"),
+        sweep_pods=int(get("SWEEP_PODS", "100")),
     )

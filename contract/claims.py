@@ -33,8 +33,8 @@ CLAIM = "gpus"
 SHAPE_LABEL = "gpu-turnstile.io/shape"
 """The label of our templates: the hash in their name."""
 
-MODE_LABEL = "gpu-turnstile.io/mode"
-"""The label of nodes whose agent serves claims; then its value is ``dra``."""
+MODE_LABEL, DRA_MODE = "gpu-turnstile.io/mode", "dra"
+"""The label of nodes whose agent serves claims, and its value there."""
 
 MOST_RESULTS = 32
 """Most devices of a claim (``AllocationResultsMaxSize``); as many requests and constraints."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from agent.__main__ import main as agent_command
 from agent.cards.cards_file import load_inventory
@@ -220,6 +221,15 @@ def test_the_domain_is_replaced_wherever_its_component_stands(last: bool) -> Non
     others = [each for each in COMPONENTS if each not in ("domain", "cert-manager", "try-out")]
     order = [*others, "domain"] if last else ["domain", *others]
     assert DEFAULT_DOMAIN not in str(build_components(*order))
+
+
+def test_what_is_replaced_is_selected_by_its_name() -> None:
+    """kustomize 5.5, of kubectl 1.32, silently selects nothing by a pattern here."""
+    for file in sorted((DEPLOY / "components").glob("*/kustomization.yaml")):
+        for replacement in yaml.safe_load(file.read_bytes()).get("replacements", []):
+            for target in replacement["targets"]:
+                name = target["select"].get("name", "")
+                assert re.fullmatch(r"[a-z0-9.-]*", name), f"{file}: {name}"
 
 
 @pytest.mark.parametrize(

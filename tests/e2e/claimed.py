@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 
-from contract.claims import CLAIM, MODE_LABEL, driver_name, request_names
+from contract.claims import CLAIM, DRA_MODE, MODE_LABEL, driver_name, request_names
 from contract.demand import ContainerKind
 from contract.requests import read_pod_demand
 from contract.resource import Resource
@@ -25,6 +25,7 @@ from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
 AGENT, CLAIMS = "daemonset/gpu-turnstile-agent-dra", "deployment/gpu-turnstile-claims"
+OLDEST_MINOR = 36
 _FORGOTTEN_SECONDS = 420.0
 _CHECKPOINT = "kubelet_internal_checkpoint"
 
@@ -106,6 +107,15 @@ class ClaimGround(Ground):
         super().clear()
         wait("the end of all claims on the node", lambda: not self.prepared(), within=120)
 
+    def why_not(self) -> str:
+        """Return what the cluster lacks for claims; empty if nothing."""
+        version = self.kubectl.json("version")["serverVersion"]
+        info = self.cluster.node(self.node)["status"]["nodeInfo"]
+        if int(version["minor"].rstrip("+")) < OLDEST_MINOR:
+            return f"claims need Kubernetes 1.{OLDEST_MINOR}, this is {version['gitVersion']}"
+        runtime = info["containerRuntimeVersion"]
+        return f"{runtime} reads no CDI specs" if runtime.startswith("containerd://1.") else ""
+
     def prepared(self) -> list[Path]:
         """Return the CDI specs of claims."""
         return sorted(Path("/var/run/cdi").glob("gpu-turnstile-claim-*"))
@@ -131,8 +141,6 @@ class Claimed:
         ground: the node.
         installation: what is installed.
     """
-
-    sweep_pods = int(os.environ.get("GPU_TURNSTILE_E2E_SWEEP_PODS", "100"))
 
     def __init__(self, ground: ClaimGround, installation: Installation) -> None:
         self.ground = ground
@@ -312,7 +320,7 @@ def claiming(ground: ClaimGround, folder: Path, *, unused: int) -> Iterator[Clai
         ground.settings, kubectl, folder, components=components, more=more
     ) as installation:
         claimed = Claimed(ground, installation)
-        kubectl.run("label", "node", node, f"{MODE_LABEL}=dra")
+        kubectl.run("label", "node", node, f"{MODE_LABEL}={DRA_MODE}")
         try:
             installation.apply()
             claimed.wait_until_ready()

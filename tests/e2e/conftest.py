@@ -14,7 +14,7 @@ import pytest
 
 from tests.deploy.kustomize import kubectl as find_kubectl
 from tests.e2e.cluster import Cluster
-from tests.e2e.ground import Ground, choose_node
+from tests.e2e.ground import Ground, choose_node, occupied
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.settings import NotAsked, Settings, read_settings
 from tests.e2e.stage import Stage
@@ -97,13 +97,8 @@ def ground(
     settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
 ) -> Iterator[Ground]:
     """The node, without an agent, and a namespace for the tests' pods."""
-    ground = Ground(settings, cluster, node=node, report=report, enforced=False)
-    try:
-        ground.occupy()
+    with occupied(Ground(settings, cluster, node=node, report=report, enforced=False)) as ground:
         yield ground
-    finally:
-        ground.leave()
-        ground.disconnect()
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,10 @@
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
 
 from agent.allocator.interfaces import ListedPod
 from agent.errors import Unavailable
@@ -25,6 +27,7 @@ SETTLE_SECONDS = 150.0
 _CLIENTS = 16
 _NO_PLUGIN_SECONDS = 60.0
 _RESTART_SECONDS = 180.0
+GroundT = TypeVar("GroundT", bound="Ground")
 
 
 def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
@@ -34,6 +37,17 @@ def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) ->
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {within:g} s")
         time.sleep(0.1)
+
+
+@contextmanager
+def occupied(ground: GroundT) -> Iterator[GroundT]:
+    """Take the node and a namespace; give them back in the end, as far as it came."""
+    try:
+        ground.occupy()
+        yield ground
+    finally:
+        ground.leave()
+        ground.disconnect()
 
 
 class Ground:

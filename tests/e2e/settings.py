@@ -33,6 +33,7 @@ class Settings:
             there is none.
         scheduler_image: an image of kube-scheduler that the cluster has, or can pull; empty when
             there is none.
+        sweep_pods: how many pods the test of unused templates creates.
         topology: the Topology Manager policy that the node's kubelet must have; empty for
             whatever it has.
         kills: how often the extender is killed while it preempts.
@@ -52,6 +53,7 @@ class Settings:
     scheduler_image: str = ""
     topology: str = ""
     kills: int = 10
+    sweep_pods: int = 100
 
 
 def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
@@ -92,4 +94,5 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         scheduler_image=get("SCHEDULER_IMAGE"),
         topology=get("TOPOLOGY"),
         kills=int(get("KILLS", "10")),
+        sweep_pods=int(get("SWEEP_PODS", "100")),
     )

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from functools import partial
 from random import Random
 
@@ -16,7 +15,7 @@ from tests.e2e.claimed import (
     kill_pods_of,
 )
 from tests.e2e.cluster import ApiError, Cluster, Json
-from tests.e2e.ground import phase, wait
+from tests.e2e.ground import occupied, phase, wait
 from tests.e2e.installation import NAMESPACE
 from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.manifests import CARDS
@@ -40,12 +39,10 @@ def claim_ground(
     report: Callable[[str], None],
 ) -> Iterator[ClaimGround]:
     ground = ClaimGround(settings, cluster, kubectl, node=node, report=report)
-    try:
-        ground.occupy()
+    if why := ground.why_not():
+        pytest.skip(why)
+    with occupied(ground):
         yield ground
-    finally:
-        ground.leave()
-        ground.disconnect()
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +160,7 @@ def test_claims_go_with_their_pods_and_templates_soon_after(claimed: Claimed) ->
             [ground.make.container("main", 1, number % shapes + 1, run="true")],
             restartPolicy="Never",
         )
-        for number in range(claimed.sweep_pods)
+        for number in range(ground.settings.sweep_pods)
     ]
     named = set[str]()
     with claimed.timed(f"{len(pods)} pods of {shapes} shapes ended"):
@@ -236,7 +233,7 @@ def test_who_has_no_claim_is_denied(claimed: Claimed) -> None:
     ground = claimed.ground
     made = ground.cluster.create(ground.make.single("good", 10, 4), dry_run=True)
     assert named_template(made)
-    bare = deepcopy(ground.make.single("static", 10, 4))
+    bare = ground.make.single("static", 10, 4)
     bare["spec"]["nodeName"] = ground.node
     with pytest.raises(ApiError, match="nodeName"):
         ground.cluster.create(bare)

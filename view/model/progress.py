@@ -44,8 +44,8 @@ _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
 _ENDED = (Stage.SUCCEEDED, Stage.FAILED)
 _LOST = "ContainerStatusUnknown"
-_UNRELEASED = ". If this lasts, the agent or the proxy for claims has left the node"
 """The kubelet's reason for a container that its runtime does not know any more."""
+_UNRELEASED = ". If this lasts, the agent or the proxy for claims has left the node"
 
 
 def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyword

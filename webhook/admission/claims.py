@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from contract.claims import CLAIM, MODE_LABEL, PodClaim, is_template_name, request_names
+from contract.claims import (
+    CLAIM,
+    DRA_MODE,
+    MODE_LABEL,
+    PodClaim,
+    is_template_name,
+    request_names,
+)
 from contract.demand import ContainerKind, PodDemand
 from contract.requests import walk_containers
 from webhook.admission.decision import Operation, short
@@ -26,7 +33,7 @@ class Claims(StrEnum):
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _ANY_NODE: Mapping[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": []}]}
-_AWAY = {"key": MODE_LABEL, "operator": "NotIn", "values": ["dra"]}
+_AWAY = {"key": MODE_LABEL, "operator": "NotIn", "values": [DRA_MODE]}
 
 
 def add_claim(spec: Mapping[str, Any], claim: PodClaim) -> tuple[Operation, ...]:

@@ -315,7 +315,9 @@ def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
         assert updater.ready.wait(30)
         eventually(lambda: results[-1], "all is right")
         host.install("550.2")
-        eventually(lambda: host.found() == expected("550.2"), "it follows")
+        # Not by its files: the generation before may be removed while they are read.
+        eventually(lambda: host.link.readlink().name.startswith("550.2"), "it follows")
+        assert host.found() == expected("550.2")
         (host.root / "etc/ld.so.cache").unlink()
         eventually(lambda: bool(updater.problem), "the host has no driver now")
     assert host.found() == expected("550.2")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from contract.claims import MODE_LABEL, driver_name
+from contract.claims import DRA_MODE, MODE_LABEL, driver_name
 from contract.inventory import Amounts
 from contract.names import Names
 from contract.text import format_count
@@ -41,7 +41,7 @@ POLICIES = (
 
 _OLDEST = (1, 36)
 _WHICH = "docs/dra.md#which-one"
-_LABEL = f"kubectl label node NODE {MODE_LABEL}=dra  # docs/dra.md#install"
+_LABEL = f"kubectl label node NODE {MODE_LABEL}={DRA_MODE}  # docs/dra.md#install"
 _SETTING = (
     "kubectl -n gpu-turnstile set env deployment/gpu-turnstile-webhook --list"
     "  # docs/dra.md#which-pods-get-a-claim"
@@ -107,7 +107,9 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
         yield unknown("the dry run of a GPU pod failed: see the check webhook")
         return
     elif dry_run.claims == "on" and not claims:
-        text = f"GPU pods get a claim (--claims on), and no node has the label {MODE_LABEL}=dra"
+        text = (
+            f"GPU pods get a claim (--claims on), and no node has the label {MODE_LABEL}={DRA_MODE}"
+        )
         bad = [error(f"{text}: they wait", _LABEL)]
     elif dry_run.claims == "on" and plugin:
         text = "GPU pods get a claim (--claims on): no new one comes to a node with a device plugin"
@@ -120,7 +122,7 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
         bad = [_about(Level.ERROR, claims, text, _SETTING)]
     bad += _check_waiting(facts, has_claims=dry_run.claims == "on")
     served = format_count(len(claims), "node")
-    yield from bad or [ok(f"--claims {dry_run.claims}; {served} with {MODE_LABEL}=dra")]
+    yield from bad or [ok(f"--claims {dry_run.claims}; {served} with {MODE_LABEL}={DRA_MODE}")]
 
 
 def _check_waiting(facts: Facts, *, has_claims: bool) -> Iterator[Finding]:

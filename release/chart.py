@@ -27,7 +27,6 @@ NAME = "gpu-turnstile"
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dialects-all": ("dialects",),
-    "scheduler-own": ("scheduler-extender",),
     "view-use": ("view",),
 }
 """The components that must stand before a component; kustomize refuses it without them."""
@@ -40,7 +39,7 @@ CHOSEN: Final[Mapping[str, str]] = {
     "cdi": 'eq .Values.inject "cdi"',
     "dialects": ".Values.dialects.accept",
     "dialects-all": 'and .Values.dialects.accept (eq .Values.dialects.namespaces "all")',
-    "scheduler-extender": 'ne .Values.scheduling "stock"',
+    "scheduler-extender": 'eq .Values.scheduling "extender"',
     "scheduler-own": 'eq .Values.scheduling "own"',
     "view-use": "and .Values.components.view .Values.components.use",
 }
@@ -261,8 +260,9 @@ def _workloads(objects: Json) -> dict[str, Json]:
     for each in objects.values():
         if each["kind"] not in ("Deployment", "DaemonSet"):
             continue
-        for container in each["spec"]["template"]["spec"]["containers"]:
-            replicas = each["spec"].get("replicas", 1)
+        pod, replicas = each["spec"]["template"]["spec"], each["spec"].get("replicas", 1)
+        sidecars = [one for one in pod.get("initContainers", ()) if "restartPolicy" in one]
+        for container in (*pod["containers"], *sidecars):
             found[camel(container["name"])] = {
                 **({"replicas": replicas} if replicas > 1 else {}),
                 **({"env": {}} if "env" in container else {}),

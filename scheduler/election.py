@@ -1,16 +1,20 @@
 """Elects the replica that binds, by a Lease of ``coordination.k8s.io``, as client-go does.
 
+:class:`Election` has a lease of its own. :class:`KubeSchedulerLease` only reads the lease of the
+kube-scheduler in the same pod, which is the only one that calls this replica.
+
 ``kubernetes.leaderelection`` is not used, for four reasons. A broken connection ends its thread (it
 catches only ``ApiException``). It can neither be stopped nor release the lease. It measures time by
 the wall clock. And it does not return how long the lease is still safe, which decides here whether
 a Binding may be started.
 
 Two replicas never bind at the same time. Others may take the lease ``DURATION`` after its last
-renewal. The leader starts no Binding with less than ``BIND_SECONDS`` left, so all its Bindings have
-ended by then.
+renewal. The leader starts no Binding with less than ``LONGEST_BINDING`` left, so all its Bindings
+have ended by then.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -19,6 +23,7 @@ from typing import Protocol
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
+from scheduler.cluster import LONGEST_BINDING
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +31,7 @@ DURATION = 10.0
 """Seconds after which others may take a lease that was not renewed; client-go has 15.
 
 Two renewals may fail. A leader that cannot renew for longer only pauses, because it starts no
-Binding with less than ``BIND_SECONDS`` left.
+Binding with less than ``LONGEST_BINDING`` left.
 """
 
 RETRY = 2.0
@@ -34,6 +39,12 @@ RETRY = 2.0
 
 POLL = 0.5
 """Seconds after which a follower reads the lease again, to notice soon if it is released."""
+
+LAST_BINDINGS = LONGEST_BINDING + 1.0
+"""Seconds after a lease was released in which Bindings of its last holder may still take effect.
+
+kube-scheduler releases its lease just before it exits, so its last requests come a moment later.
+"""
 
 _LABELS = {
     "app.kubernetes.io/component": "scheduler-extender",
@@ -60,9 +71,31 @@ class LeaseApi(Protocol):
         ...
 
 
+class LeaderElection(Protocol):
+    """What decides whether this replica leads. Only one thread may call :meth:`step`.
+
+    Attributes:
+        holder: holder of the lease when it was last read.
+    """
+
+    holder: str
+
+    def leads_for(self) -> float:
+        """Return the seconds for which no other replica can lead; 0 if this one does not."""
+        ...
+
+    def step(self) -> None:
+        """Read the lease, and take or renew it if that is up to this replica."""
+        ...
+
+    def release(self) -> None:
+        """Release the lease if this replica holds it."""
+        ...
+
+
 @dataclass(eq=False)
 class Election:
-    """One replica's part in the election. Only one thread may call :meth:`step`.
+    """One replica's part in an election by our own lease. Only one thread may call :meth:`step`.
 
     Attributes:
         api: the API server, which has the lease.
@@ -168,6 +201,69 @@ class Election:
             "renewTime": now,
             "leaseTransitions": count + (taken and bool(before)),
         }
+
+
+@dataclass(eq=False)
+class KubeSchedulerLease:
+    """Leads while the kube-scheduler in the same pod holds its lease; writes nothing.
+
+    kube-scheduler's identity is ``<host name>_<UUID>`` (``makeLeaderElectionConfig`` in Kubernetes'
+    ``cmd/kube-scheduler/app/options/options.go``), and containers of a pod share their host name.
+    ``leaseTransitions`` counts each change of the holder, so a term is known by both.
+
+    Bindings of the holders before have ended when this replica leads: without a renewal their
+    replicas start none that could end after the term, and after a release it waits for the last.
+    Since every replica waits so, what was read stays true for as long, as far as Bindings go.
+
+    Attributes:
+        api: the API server, which has the lease.
+        namespace: namespace of the lease.
+        name: name of the lease.
+        identity: host name of this pod.
+        clock: returns monotonic seconds.
+        holder: holder of the lease when it was last read.
+    """
+
+    api: LeaseApi
+    _: KW_ONLY
+    namespace: str
+    name: str
+    identity: str
+    clock: Callable[[], float]
+    holder: str = field(default="", init=False)
+    _term: object = field(default=None, init=False)
+    _version: object = field(default=None, init=False)
+    _read: float = field(default=-math.inf, init=False)
+    _starts: float = field(default=math.inf, init=False)
+    _ends: float = field(default=-math.inf, init=False)
+
+    def leads_for(self) -> float:
+        """Return the seconds for which no other replica can lead; 0 if this one does not."""
+        now = self.clock()
+        ours = self.holder.rpartition("_")[0] == self.identity
+        ends = min(self._ends, self._read + LAST_BINDINGS + LONGEST_BINDING)
+        return max(ends - now, 0.0) if ours and now >= self._starts else 0.0
+
+    def step(self) -> None:
+        """Read the lease."""
+        started = self.clock()
+        try:
+            lease = self.api.get_lease(self.namespace, self.name) or {"metadata": {}}
+        except FAILURES as error:
+            log.warning("lease not read", extra={"reason": str(error)})
+            return
+        spec, version = _spec(lease), lease["metadata"].get("resourceVersion")
+        self.holder = str(spec.get("holderIdentity") or "")
+        term = self.holder, spec.get("leaseTransitions")
+        if term != self._term:
+            self._term, self._starts = term, self.clock() + LAST_BINDINGS
+        if version != self._version:
+            # It was renewed after the start of the read before, which did not show that yet.
+            self._version, self._ends = version, self._read + _seconds(spec)
+        self._read = started
+
+    def release(self) -> None:
+        """Do nothing: kube-scheduler releases its lease itself."""
 
 
 def _spec(lease: Json) -> Json:

@@ -9,13 +9,16 @@ from datetime import UTC, datetime
 from scheduler.binding import Binder
 from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions
-from scheduler.election import Election
+from scheduler.election import Election, KubeSchedulerLease, LeaderElection
 from scheduler.following import Watches
 from scheduler.handler import NOT_IN_STEP, ExtenderHandler
 from scheduler.leadership import LeaderEndpoint, Leadership
 from scheduler.metrics import Metrics
 from scheduler.settings import Settings
 from scheduler.state import State
+
+PATIENCE = 9.0
+"""Seconds for which a Binding waits until this replica may bind, if no other one can be asked."""
 
 
 class Extender:
@@ -35,8 +38,16 @@ class Extender:
         self.metrics = metrics
         self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
         self.watches = Watches(self.state, self._cluster)
-        election = None
-        if settings.lease:
+        election: LeaderElection | None = None
+        if settings.kube_scheduler_lease:
+            election = KubeSchedulerLease(
+                self._cluster,
+                namespace=settings.namespace,
+                name=settings.kube_scheduler_lease,
+                identity=settings.identity,
+                clock=time.monotonic,
+            )
+        elif settings.lease:
             election = Election(
                 self._cluster,
                 namespace=settings.namespace,
@@ -67,6 +78,7 @@ class Extender:
             metrics=self.metrics,
             in_step=lambda: self.watches.in_step,
             not_binding=self.leadership.not_binding,
+            patience=PATIENCE if settings.kube_scheduler_lease else 0.0,
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)

@@ -4,6 +4,7 @@ It imports no HTTP library; :mod:`scheduler.app` does. Errors of filter and bind
 status 200 and an ``Error``, because kube-scheduler reports only the number of any other status.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -30,6 +31,7 @@ from scheduler.state import read_undecided
 INTERNAL = "internal error, see the log of the scheduler extender"
 NOT_IN_STEP = "not ready yet: nodes and pods are being listed"
 
+_TICK = 0.1
 _log = logging.getLogger(__name__)
 _TITLE = "gpu-turnstile: "  # kube-scheduler does not report which extender a reason is from
 
@@ -45,6 +47,7 @@ class ExtenderHandler:
         metrics: counts requests.
         in_step: returns whether the state is complete and up to date.
         not_binding: returns why this replica must not bind; empty if it may.
+        patience: seconds for which a request to bind waits until this replica may.
     """
 
     decisions: Decisions
@@ -53,6 +56,7 @@ class ExtenderHandler:
     metrics: Metrics
     in_step: Callable[[], bool]
     not_binding: Callable[[], str]
+    patience: float = 0.0
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
         """Handle a request to filter or score nodes. Thread-safe.
@@ -120,7 +124,9 @@ class ExtenderHandler:
 
     async def _bind(self, body: bytes) -> bytes:
         args = decode_binding(body)
-        why = self.not_binding()
+        until = time.monotonic() + self.patience
+        while (why := self.not_binding()) and time.monotonic() < until:  # noqa: ASYNC110 - of a thread
+            await asyncio.sleep(_TICK)
         if why:
             self.metrics.bound("not-leader")
             raise BindError(why)

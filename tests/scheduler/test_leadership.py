@@ -167,7 +167,7 @@ def test_bindings_in_progress_end_before_the_lease_is_released(stage: Stage, *, 
     )
     leadership.end(is_binding=lambda: len(waited) < 3 if ends else True)
     assert all(held)
-    assert sum(waited) == pytest.approx(0.15 if ends else 4, abs=0.06)
+    assert sum(waited) == pytest.approx(0.15 if ends else 5, abs=0.06)
     assert stage.election.leads_for() == 0
 
 

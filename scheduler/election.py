@@ -23,7 +23,6 @@ from typing import Protocol
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from scheduler.cluster import LONGEST_BINDING
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +39,10 @@ RETRY = 2.0
 POLL = 0.5
 """Seconds after which a follower reads the lease again, to notice soon if it is released."""
 
-LAST_BINDINGS = LONGEST_BINDING + 1.0
-"""Seconds after a lease was released in which Bindings of its last holder may still take effect.
+LAST_REQUESTS = 1.0
+"""Seconds in which the last holder's requests may come after it has released its lease.
 
-kube-scheduler releases its lease just before it exits, so its last requests come a moment later.
+kube-scheduler releases it just before it exits.
 """
 
 _LABELS = {
@@ -220,6 +219,7 @@ class KubeSchedulerLease:
         namespace: namespace of the lease.
         name: name of the lease.
         identity: host name of this pod.
+        longest_binding: seconds from a request until its Binding has ended.
         clock: returns monotonic seconds.
         holder: holder of the lease when it was last read.
     """
@@ -229,6 +229,7 @@ class KubeSchedulerLease:
     namespace: str
     name: str
     identity: str
+    longest_binding: float
     clock: Callable[[], float]
     holder: str = field(default="", init=False)
     _term: object = field(default=None, init=False)
@@ -241,7 +242,7 @@ class KubeSchedulerLease:
         """Return the seconds for which no other replica can lead; 0 if this one does not."""
         now = self.clock()
         ours = self.holder.rpartition("_")[0] == self.identity
-        ends = min(self._ends, self._read + LAST_BINDINGS + LONGEST_BINDING)
+        ends = min(self._ends, self._read + LAST_REQUESTS + 2 * self.longest_binding)
         return max(ends - now, 0.0) if ours and now >= self._starts else 0.0
 
     def step(self) -> None:
@@ -256,7 +257,7 @@ class KubeSchedulerLease:
         self.holder = str(spec.get("holderIdentity") or "")
         term = self.holder, spec.get("leaseTransitions")
         if term != self._term:
-            self._term, self._starts = term, self.clock() + LAST_BINDINGS
+            self._term, self._starts = term, self.clock() + LAST_REQUESTS + self.longest_binding
         if version != self._version:
             # It was renewed after the start of the read before, which did not show that yet.
             self._version, self._ends = version, self._read + _seconds(spec)

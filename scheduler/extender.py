@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from scheduler.binding import Binder
-from scheduler.cluster import SchedulerApi
+from scheduler.cluster import LONGEST_BINDING, SchedulerApi
 from scheduler.decisions import Decisions
 from scheduler.election import Election, KubeSchedulerLease, LeaderElection
 from scheduler.following import Watches
@@ -45,6 +45,7 @@ class Extender:
                 namespace=settings.namespace,
                 name=settings.kube_scheduler_lease,
                 identity=settings.identity,
+                longest_binding=LONGEST_BINDING,
                 clock=time.monotonic,
             )
         elif settings.lease:

@@ -68,7 +68,7 @@ KUBE_SCHEDULER = [
 def test_beside_a_kube_scheduler_the_extender_needs_no_more_than_to_read_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election, "LAST_BINDINGS", 0.5)  # nobody else binds
+    monkeypatch.setattr(election, "LAST_REQUESTS", -4.5)  # nobody else binds
     heard = program_runs.sidecar(tmp_path)["scheduler"]
     lease = Request(
         *("get", "coordination.k8s.io", "leases", "gpu-turnstile", "gpu-turnstile-kube-scheduler")

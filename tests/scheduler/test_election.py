@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from scheduler.cluster import LONGEST_BINDING
-from scheduler.election import DURATION, LAST_BINDINGS, Election, KubeSchedulerLease
+from scheduler.election import DURATION, LAST_REQUESTS, Election, KubeSchedulerLease
 from tests.agent.builders import patient
 from tests.agent.fakes import FakeClock
 from tests.examples import share
@@ -234,8 +234,7 @@ def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
 
 KUBE_SCHEDULER_SECONDS = 15
 """The default ``leaseDuration`` of kube-scheduler."""
-LAST_REQUEST = 1.0
-"""Seconds that a kube-scheduler may need from the release of its lease to its end."""
+SETTLED = LAST_REQUESTS + LONGEST_BINDING
 
 
 class KubeScheduler:
@@ -271,7 +270,7 @@ class KubeScheduler:
         spec = self._spec()
         if releases and spec.get("holderIdentity") == self.identity:
             self._write("", 1, spec["leaseTransitions"])
-        self.asks_until = min(self.asks_until, self.clock.now + LAST_REQUEST)
+        self.asks_until = min(self.asks_until, self.clock.now + LAST_REQUESTS)
         self.starts += 1
 
     def _spec(self) -> Json:
@@ -293,7 +292,12 @@ class KubeScheduler:
 
 def beside(pod: str, leases: FakeLeases, clock: FakeClock) -> KubeSchedulerLease:
     return KubeSchedulerLease(
-        leases, namespace="gpu-turnstile", name="lease", identity=pod, clock=clock
+        leases,
+        namespace="gpu-turnstile",
+        name="lease",
+        identity=pod,
+        longest_binding=LONGEST_BINDING,
+        clock=clock,
     )
 
 
@@ -342,7 +346,7 @@ def test_it_leads_only_when_bindings_of_the_last_holder_have_ended(pods: Pods) -
     pods.schedulers[0].end(releases=True)
     pods.go_on(0.5, 1)
     assert pods.extenders[1].holder == "pod-1_0"
-    pods.go_on(LAST_BINDINGS - 0.5, 1)
+    pods.go_on(SETTLED - 0.5, 1)
     assert pods.leading() == [False, False]
     pods.go_on(0.5, 1)
     assert pods.leading() == [False, True]
@@ -354,7 +358,7 @@ def test_a_killed_kube_scheduler_and_its_extender_are_replaced_after_the_lease(
     pods.go_on(20, 0)
     pods.go_on(KUBE_SCHEDULER_SECONDS, 1)
     assert pods.extenders[1].holder == "pod-0_0"
-    pods.go_on(0.5 + LAST_BINDINGS, 1)
+    pods.go_on(0.5 + SETTLED, 1)
     assert pods.leading() == [False, True]
 
 
@@ -364,14 +368,14 @@ def test_a_kube_scheduler_that_starts_again_in_its_pod_has_a_new_term(pods: Pods
     pods.schedulers[0].end(releases=True)
     pods.go_on(1, 0)
     assert (pods.extenders[0].holder, pods.leading()) == ("pod-0_1", [False, False])
-    pods.go_on(LAST_BINDINGS, 0)
+    pods.go_on(SETTLED, 0)
     assert pods.leading() == [True, False]
 
 
 def test_a_lease_that_cannot_be_read_is_believed_until_another_could_bind(pods: Pods) -> None:
     pods.go_on(20, 0)
     pods.leases.error = Unavailable("away")
-    pods.go_on(LAST_BINDINGS - 0.5)
+    pods.go_on(SETTLED - 0.5)
     assert pods.leading() == [True, False]
     pods.go_on(0.5)
     assert pods.leading() == [False, False]
@@ -385,7 +389,7 @@ def test_a_renewal_that_is_seen_late_counts_from_the_read_before(pods: Pods) -> 
     assert pods.extenders[0].leads_for() == KUBE_SCHEDULER_SECONDS - 8
     pods.schedulers[0].run()
     pods.extenders[0].step()
-    assert pods.extenders[0].leads_for() == LONGEST_BINDING + LAST_BINDINGS
+    assert pods.extenders[0].leads_for() == LONGEST_BINDING + SETTLED
 
 
 def test_a_term_between_two_reads_is_detected_by_the_number_of_terms(pods: Pods) -> None:
@@ -399,7 +403,7 @@ def test_a_term_between_two_reads_is_detected_by_the_number_of_terms(pods: Pods)
     pods.schedulers[1].end(releases=True)
     pods.go_on(1, 0)
     assert (pods.extenders[0].holder, pods.leading()) == ("pod-0_0", [False, False])
-    pods.go_on(LAST_BINDINGS, 0)
+    pods.go_on(SETTLED, 0)
     assert pods.leading() == [True, False]
 
 

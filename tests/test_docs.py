@@ -399,7 +399,10 @@ def test_quoted_messages_exist_in_the_code() -> None:
         for piece in re.split(r"\.\.\.|: |[0-9]+", code)
         if len(piece) > 8
     }
-    policies = (ROOT / "deploy/base/policies").glob("*.yaml")
+    policies = [
+        *(ROOT / "deploy/base/policies").glob("*.yaml"),
+        *(ROOT / "deploy/components/dra").glob("*policies.yaml"),
+    ]
     written = " ".join("".join(map(whole, policies)).split()).replace("' + '", "")
     texts = "\n".join(constants()) + written
     assert [each for each in sorted(pieces - _FILLED_IN) if each.strip() not in texts] == []

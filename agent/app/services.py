@@ -14,7 +14,6 @@ from agent.app.container_setup import EnforcerRunner
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch
 from agent.cards.pci import pcie_root
-from agent.dra.claim_cache import ClaimCache
 from agent.dra.claims import is_allocated
 from agent.dra.counts import NodeCounts
 from agent.dra.devices import devices_of, slices_of
@@ -27,6 +26,7 @@ from agent.kubelet.registration import Registrar
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
+from agent.kubernetes_api.watched_objects import WatchedObjects
 from agent.settings import Settings
 from agent.usage.holdings import Holdings
 from contract.resource import Resource, count_of
@@ -99,13 +99,19 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
     node, driver = settings.node_name, settings.claim_driver
     inventory = table.inventory
     roots = {card.bus_id: pcie_root(card.bus_id) for card in inventory.cards}
-    claims = ClaimCache(api, lambda claim: is_allocated(claim, driver, node))
+    claims = WatchedObjects(
+        "ResourceClaim",
+        api.list_claims,
+        api.watch_claims,
+        keeps=lambda claim: is_allocated(claim, driver, node),
+    )
     try:
         made = ClaimDriver(
             table=table,
             driver=driver,
             pool=node,
             claims=claims,
+            api=api,
             pods=pods,
             specs=ClaimSpecs(settings.cdi_dir, driver, locate),
             inject=inject,

@@ -15,7 +15,6 @@ from agent.allocator.grants import (
 from agent.allocator.interfaces import AnnotationWriter, ContainerRef
 from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
-from agent.dra.claim_cache import ClaimCache
 from agent.dra.claims import (
     ClaimAllocation,
     ClaimRef,
@@ -30,7 +29,9 @@ from agent.dra.claims import (
 )
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
+from agent.kubernetes_api.client import Api, Json
 from agent.kubernetes_api.pods import PodCache
+from agent.kubernetes_api.watched_objects import WatchedObjects
 from agent.usage.holdings import CardHolder, Holdings, count_totals, held_share
 from contract.claims import request_names
 from contract.resource import RESOURCES, Resource, count_of
@@ -50,7 +51,8 @@ class ClaimDriver:
         table: the node's cards.
         driver: the driver's name.
         pool: the name of the node's pool of devices.
-        claims: the claims in the API.
+        claims: the claims with a card of this node.
+        api: the API server, for a claim that the watch does not show yet.
         pods: the pods of this node.
         specs: the CDI specs.
         inject: returns the container edits of a grant.
@@ -65,7 +67,8 @@ class ClaimDriver:
     table: DeviceTable
     driver: str
     pool: str
-    claims: ClaimCache
+    claims: WatchedObjects
+    api: Api
     pods: PodCache
     specs: ClaimSpecs
     inject: Callable[[Grant], ContainerEdits]
@@ -105,7 +108,7 @@ class ClaimDriver:
         """
         claim = None
         try:
-            obj = self.claims.get(ref)
+            obj = self._find_claim(ref)
             if obj is None:
                 raise ClaimError(f"{ref}: Not found: it was deleted, or deleted and created again")
             claim = read_claim(obj, ref, driver=self.driver, cards=self._cards, pool=self.pool)
@@ -227,7 +230,7 @@ class ClaimDriver:
         while self._unconfirmed:
             ref = self._unconfirmed[-1]
             try:
-                found = self.claims.get(ref)
+                found = self._find_claim(ref)
                 if found is None or not (found.get("status") or {}).get("allocation"):
                     self.unprepare(ref)
             except (Unavailable, EnforcementError) as error:
@@ -299,6 +302,17 @@ class ClaimDriver:
         ]
         totals = count_totals({each: self.free(each) for each in Resource}, self.table)
         return Holdings(tuple(sorted(holders, key=lambda each: each.ref)), totals)
+
+    def _find_claim(self, ref: ClaimRef) -> Json | None:
+        """Return a claim; ``None`` if there is none with this UID.
+
+        Raises:
+            Unavailable: the API server does not respond.
+        """
+        found = self.claims.objects.get((ref.namespace, ref.name))
+        if found is None or found["metadata"]["uid"] != ref.uid:
+            found = self.api.get_claim(ref.namespace, ref.name)
+        return found if found is not None and found["metadata"]["uid"] == ref.uid else None
 
     def _find_pod(self, uid: str) -> PodInfo | None:
         return next((each for each in self.pods.pods() if each.id.uid == uid), None)

@@ -232,7 +232,8 @@ def _away(*modes: list[str], operator: str = "NotIn") -> Json:
 
 
 _TEMPLATE = f"gpu-turnstile-{'a1' * 8}"
-_NO_CLAIM, _CLAIM = "Required value: the pod requests GPUs", "Forbidden: a claim by a template"
+_NO_CLAIM = "does not have the claim of the webhook of gpu-turnstile: that has --claims off"
+_CLAIM = "Forbidden: a claim by a template"
 
 
 @pytest.mark.parametrize(

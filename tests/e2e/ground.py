@@ -145,6 +145,16 @@ class Ground:
             lambda name: self.cluster.create(self.make.short(name)), self.cluster.pods, most=most
         )
 
+    def run_timed(self, count: int, midway: Callable[[], None] = lambda: None) -> str:
+        """Create so many pods at once, do something, wait until all run; say how long it took."""
+        began = time.monotonic()
+        made = self.submit([self.make.single(f"timed-{at}", 5, 4) for at in range(count)])
+        midway()
+        pods = self.settled(each.result(60)["metadata"]["name"] for each in made)
+        seconds = time.monotonic() - began
+        assert self.refused(pods) == {}
+        return f"the last of {count} pods ran after {seconds:.1f} s"
+
     def run(self, *pods: Json) -> dict[str, Json]:
         """Create pods and wait until each runs or was refused."""
         for done in self.submit(pods):

@@ -66,6 +66,12 @@ def test_examples_are_accepted_or_denied_as_documented(deployed: Deployed, examp
         apply()
 
 
+def test_a_burst_is_timed(deployed: Deployed) -> None:
+    for _ in range(3):
+        deployed.ground.report(f"device plugin: {deployed.ground.run_timed(36)}")
+        deployed.ground.clear()
+
+
 def test_a_proxys_pod_that_is_deleted_costs_no_pod_and_leaves_an_event(deployed: Deployed) -> None:
     ground, kubectl = deployed.ground, deployed.kubectl
     proxies = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"

@@ -106,6 +106,20 @@ def test_every_container_gets_its_own_limits(claimed: Claimed, midway: str) -> N
     _nothing_is_given_twice(ground)
 
 
+def test_bursts_are_timed(claimed: Claimed) -> None:
+    """To be compared with those of the device plugin, and with kills of the agent."""
+
+    def kill() -> None:
+        for part in (0, 9, 18):
+            wait("a part runs", partial(claimed.runs_more_than, part))
+            claimed.kill_agent()
+
+    for what, midway in (("claims", lambda: None), ("claims, agent killed thrice", kill)):
+        for _ in range(3):
+            claimed.ground.report(f"{what}: {claimed.ground.run_timed(36, midway)}")
+            claimed.ground.clear()
+
+
 def _nothing_is_given_twice(ground: ClaimGround) -> None:
     """Compare the sums of all claims with what a card has."""
     sums: dict[tuple[str, str], int] = {}

@@ -36,7 +36,11 @@ STATIC = (
 )
 NOT_CREATED_WITH_ONE = (
     "it has no claim, and all nodes with cards serve only pods with one: delete it, so that it is "
-    "created again with a claim"
+    "created again with a claim (webhook --claims on)"
+)
+CREATED_WITH_ONE = (
+    "it has a claim, and no node serves claims (label gpu-turnstile.io/mode=dra): if the webhook's "
+    "--claims is no longer on, delete it, so that it is created again without a claim"
 )
 STILL_KNOWN = (
     "The kubelet still knows the device plugin, which it forgets about five minutes after the "

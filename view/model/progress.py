@@ -44,6 +44,7 @@ _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
 _ENDED = (Stage.SUCCEEDED, Stage.FAILED)
 _LOST = "ContainerStatusUnknown"
+_UNRELEASED = ". If this lasts, the agent or the proxy for claims has left the node"
 """The kubelet's reason for a container that its runtime does not know any more."""
 
 
@@ -127,6 +128,9 @@ def _summary(
         case Stage.RUNNING:
             text = f"runs{on}" + (f", which is unavailable: {problem}" if problem else "")
             text += f"; {report.why}" if report.why else ""
+        case Stage.FAILING if report.deleting:
+            text = f"is being deleted on {report.node}: {report.why}"
+            text += _UNRELEASED if report.claim else ""
         case Stage.FAILING:
             text = f"is bound to {report.node} and fails: {report.why}"
         case Stage.SUCCEEDED:

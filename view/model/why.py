@@ -20,6 +20,7 @@ from placement.scoring import Policy
 from placement.search import Plan
 from view.model.claims import (
     CLAIMS_ONLY,
+    CREATED_WITH_ONE,
     NO_CLAIMS,
     NO_DEVICES,
     NOT_CREATED_WITH_ONE,
@@ -77,8 +78,8 @@ def find_fitting_nodes(
         known = f"unknown: nodes cannot be read ({unread[0]})" if unread else ""
         return PodClassFit((), known or "no node of this cluster has GPUs")
     suitable = of_kind(nodes, by_claim=by_claim)
-    if not suitable and not by_claim:
-        return PodClassFit((), NOT_CREATED_WITH_ONE)
+    if not suitable:
+        return PodClassFit((), CREATED_WITH_ONE if by_claim else NOT_CREATED_WITH_ONE)
     refusal_of = {each.snapshot.node.name: each.refusal(shape) for each in suitable}
     refusals = [refusal.reason for refusal in refusal_of.values() if refusal]
     problems = {each.facts.problem for each in suitable}

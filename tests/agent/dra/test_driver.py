@@ -1,5 +1,6 @@
 """The driver's memory: sums, idempotence, restarts, and an end at every step."""
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 
 from agent.allocator.grants import ContainerEdits, Grant
 from agent.allocator.slots import DeviceTable
-from agent.dra.claim_cache import ClaimCache
 from agent.dra.claims import ClaimRef, is_allocated
 from agent.dra.driver import ClaimDriver
 from agent.dra.server import DriverServer
@@ -25,6 +25,7 @@ from agent.errors import ClaimError, Unavailable
 from agent.injection.inject import Injection, inject
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
+from agent.kubernetes_api.watched_objects import WatchedObjects
 from common.kubelet_api import dra_pb2 as pb
 from common.kubelet_api import dra_pb2_grpc as rpc
 from contract.allocation import Allocation, Evidence
@@ -57,7 +58,12 @@ class FakeNode:
         self.claims: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
         self.unhealthy: dict[str, str] = {}
-        self.cache = ClaimCache(cast(Api, self), lambda each: is_allocated(each, DRIVER, NODE))
+        self.cache = WatchedObjects(
+            "ResourceClaim",
+            lambda: ([], "1"),
+            lambda _version: iter(()),
+            keeps=lambda each: is_allocated(each, DRIVER, NODE),
+        )
         self.cache.synced.set()
 
     def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
@@ -80,12 +86,6 @@ class FakeNode:
 
     def fetch(self, namespace: str, name: str) -> PodInfo | None:
         return None
-
-    def list_claims(self) -> tuple[list[Any], str]:
-        return list(self.claims.values()), "1"
-
-    def watch_claims(self, resource_version: str) -> Iterator[tuple[str, Any]]:
-        raise NotImplementedError
 
     def get_claim(self, namespace: str, name: str) -> Any:
         return self.claims.get(name)
@@ -115,6 +115,7 @@ class FakeNode:
             driver=DRIVER,
             pool=NODE,
             claims=self.cache,
+            api=cast(Api, self),
             pods=cast(PodCache, self),
             specs=ClaimSpecs(folder / "cdi", DRIVER),
             inject=edits,
@@ -496,6 +497,22 @@ def test_a_pod_gets_no_second_claim_for_the_same_container() -> None:
             match='claim default/more: request "c0": claim default/a-gpus serves this container',
         ):
             driver.prepare(ClaimRef("default", "more", "uid-more"))
+        assert driver.prepare(ref)
+
+
+def test_the_api_server_is_asked_for_claims_only_that_the_watch_does_not_show(
+    tmp_path: Path,
+) -> None:
+    node = FakeNode()
+    old, ref = node.add("a", "gpu-0", 30, 4), node.add("b", "gpu-0", 30, 4)
+    for each in (old, ref):
+        node.cache.apply("ADDED", node.claims[each.name])
+    driver = node.driver(tmp_path)
+    node.claims[old.name] = json.loads(json.dumps(node.claims[old.name]))
+    node.claims[old.name]["metadata"]["uid"] = "uid-new"
+    assert driver.prepare(old._replace(uid="uid-new"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "get_claim", raising(Unavailable("no response")))
         assert driver.prepare(ref)
 
 

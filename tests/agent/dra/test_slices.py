@@ -4,11 +4,14 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agent.dra.counts import NodeCounts
-from agent.dra.devices import slices_of
+from agent.dra.devices import published, slices_of
 from agent.dra.slices import SlicePublisher
 from agent.kubernetes_api.client import Api, Rejected
-from tests.agent.builders import cases
+from tests.agent.builders import cases, patient
 from tests.agent.fakes import FakeClock
 
 DEVICES = [{"name": "gpu-0", "allowMultipleAllocations": True}]
@@ -25,6 +28,8 @@ class FakeCluster:
         self.clock = FakeClock()
         self.error: Exception | None = None
         self.refused: list[str] = []
+        self.late: list[tuple[str, Any]] = []
+        self.is_late = False
         self.publisher = SlicePublisher(
             api=cast(Api, self),
             node="n1",
@@ -41,17 +46,40 @@ class FakeCluster:
         return {"metadata": {"uid": "u-n1"}}
 
     def create_slice(self, body: Any) -> None:
+        self._check(body["metadata"]["name"], exists=False)
         self._store("create", body)
 
     def patch_slice(self, name: str, patch: Any) -> None:
-        if name in self.refused:
-            self.refused.remove(name)
-            raise Rejected(429, "too many requests")
+        self._check(name)
         self._store("patch", patch)
 
     def delete_slice(self, name: str) -> None:
+        self._check(name)
         self.asked.append("delete")
-        self.publisher.slices.apply("DELETED", self.slices.pop(name))
+        self._show("DELETED", self.slices.pop(name))
+
+    def _check(self, name: str, *, exists: bool = True) -> None:
+        if name in self.refused:
+            self.refused.remove(name)
+            raise Rejected(429, "too many requests")
+        if (name in self.slices) != exists:
+            raise Rejected(404 if exists else 409, "it is gone, or there")
+
+    def _show(self, kind: str, obj: Any) -> None:
+        self.late.append((kind, obj))
+        if not self.is_late:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Show on the watch what has happened."""
+        self.is_late = False
+        while self.late:
+            self.publisher.slices.apply(*self.late.pop(0))
+
+    def delete_by_hand(self, at: int) -> None:
+        """Delete a slice, as an admin or a kubelet that starts."""
+        for name in sorted(self.slices)[at : at + 1]:
+            self._show("DELETED", self.slices.pop(name))
 
     def patch_node_status(self, name: str, patch: Any) -> None:
         self.asked.append(json.dumps(patch["status"], sort_keys=True))
@@ -64,7 +92,7 @@ class FakeCluster:
         for each in stored["spec"]["devices"] if self.drops else ():
             del each["allowMultipleAllocations"]
         self.slices[stored["metadata"]["name"]] = stored
-        self.publisher.slices.apply("ADDED", stored)
+        self._show("ADDED", stored)
 
     def write(self) -> None:
         """Write whatever is due."""
@@ -128,6 +156,46 @@ def test_all_slices_of_a_pool_have_one_generation_after_a_write_that_failed_betw
     pools = [each["spec"]["pool"]["generation"] for each in cluster.slices.values()]
     assert len(pools) == 2
     assert len(set(pools)) == 1
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["devices", "refuse", "delete", "lag", "catch up", "write", "later"]),
+        st.integers(0, 2),
+    ),
+    max_size=20,
+)
+
+
+@patient
+@given(_STEPS)
+def test_slices_are_right_in_the_end_and_of_one_generation(steps: list[tuple[str, int]]) -> None:
+    cluster = FakeCluster()
+    for number, (step, at) in enumerate(steps):
+        if step == "devices":
+            count = at * 64 + 1
+            cluster.devices = [{"name": f"gpu-{each}", "of": number // 3} for each in range(count)]
+            cluster.publisher.poke()
+        elif step == "refuse":
+            cluster.refused.append("n1-d" + f"-{at}" * (at > 0))
+        elif step == "delete":
+            cluster.delete_by_hand(at)
+        elif step == "lag":
+            cluster.is_late = True
+        elif step == "catch up":
+            cluster.catch_up()
+        elif step == "later":
+            cluster.clock.now += 5
+        else:
+            cluster.write()
+    cluster.refused.clear()
+    cluster.catch_up()
+    for _ in range(4):
+        cluster.write()
+        cluster.clock.now += 30
+    wanted = slices_of(cluster.devices, driver="d", node="n1")
+    assert {name: published(each["spec"]) for name, each in cluster.slices.items()} == wanted
+    assert len({each["spec"]["pool"]["generation"] for each in cluster.slices.values()}) == 1
 
 
 WANTED = {"capacity": {"a.b/c": 1000}, "allocatable": {"a.b/c": 900}}

@@ -196,6 +196,17 @@ def test_a_pod_that_runs_by_a_claim_shows_it_as_its_evidence() -> None:
     )
 
 
+def test_a_deleted_pod_that_keeps_its_claim_is_not_called_failing() -> None:
+    pod = claimed(scenes.running("a", (30, 4), "n1", 0), "a-gpus")
+    pod["metadata"]["deletionTimestamp"] = "2025-11-22T09:00:00Z"
+    ended = {"exitCode": 137, "reason": "Error", "finishedAt": "2025-11-22T09:00:01Z"}
+    pod["status"]["containerStatuses"] = [{"name": "c0", "state": {"terminated": ended}}]
+    assert explained(pod).summary == (
+        "is being deleted on n1: c0: Error, exit code 137 (SIGKILL). If this lasts, the agent or "
+        "the proxy for claims has left the node"
+    )
+
+
 # --- without a claim, and without claims ---------------------------------------------------
 
 
@@ -221,10 +232,21 @@ def test_a_pending_pod_without_a_claim_learns_that_all_nodes_want_one() -> None:
     found = explained(scenes.waiting("a", (30, 4)))
     assert found.summary == (
         "is pending: it has no claim, and all nodes with cards serve only pods with one: delete "
-        "it, so that it is created again with a claim"
+        "it, so that it is created again with a claim (webhook --claims on)"
     )
     assert [each.reason for each in found.nodes] == ["the node serves only pods with a claim"]
     assert (found.changes, found.no_change) == ((), "")
+
+
+def test_a_pending_pod_with_a_claim_learns_that_no_node_serves_claims() -> None:
+    pod = claimed(scenes.waiting("a", (30, 4)), "a-gpus")
+    found = explained(pod, nodes=[make_node("n1", 1)])
+    assert found.summary == (
+        "is pending: it has a claim, and no node serves claims (label gpu-turnstile.io/mode=dra): "
+        "if the webhook's --claims is no longer on, delete it, so that it is created again without "
+        "a claim"
+    )
+    assert [each.reason for each in found.nodes] == ["the node serves no claims"]
 
 
 def test_each_pod_is_shown_only_the_nodes_of_its_kind_as_fitting() -> None:

@@ -860,8 +860,14 @@ BY_CLAIMS: dict[str, object] = {
     "device_class": True,
 }
 DENIED = "ValidatingAdmissionPolicy 'gpu-turnstile-claimed-pods' denied request: no claim"
-FORGETS = "the agent cannot write its cards' counts to the node, so GPU pods are refused or wait: "
-KNOWS = "the kubelet still knows the device plugin, or the API server refuses the change"
+FORGETS = (
+    "GPU pods are refused or wait, until the kubelet has forgotten the device plugin, about five "
+    "minutes after the plugin's end"
+)
+UNWRITTEN = (
+    "the agent cannot write its cards' counts to the node, so GPU pods are refused or wait: the "
+    "kubelet still knows the device plugin, or the API server refuses the change"
+)
 
 
 def test_nothing_is_wrong_with_a_healthy_cluster_of_claims() -> None:
@@ -871,7 +877,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster_of_claims() -> None:
     assert found["claims-replicas"] == "2 of 2 pods are ready"
     assert found["claims"] == "--claims on; 1 node with gpu-turnstile.io/mode=dra"
     assert found["resource-slices"] == "1 node: the same cards as in the inventory"
-    assert found["policies"] == "all 12 exist and have a binding"
+    assert found["policies"] == "all 13 exist and have a binding"
     assert found["agents"] == "ready on 1 of 1 selected nodes"
 
 
@@ -954,7 +960,7 @@ CLAIM_TROUBLES: dict[str, dict[str, object]] = {
     "resource-slices warning: ResourceSlices of a node that does not exist": {
         "slices": [slice_of(), slice_of("gone")]
     },
-    f"allocatable error: {FORGETS}{KNOWS}": {
+    f"allocatable error: {UNWRITTEN}": {
         "agents": {"n1": agent(counts_problem=1)},
         "nodes": [claiming(node(cores=0, blocks=0))],
     },
@@ -992,12 +998,27 @@ def test_a_kubelet_that_still_knows_the_device_plugin_is_the_cause_of_its_refusa
     assert found.run.endswith("# docs/operate.md#the-node-offers-nothing")
 
 
-def test_a_slice_that_stays_on_a_node_with_a_device_plugin_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "level", "until"),
+    [
+        (60, "error", ""),
+        (
+            59,
+            "warning",
+            ", until the kubelet deletes them, 30 s after the agent for claims has left",
+        ),
+    ],
+)
+def test_a_slice_that_stays_on_a_node_with_a_device_plugin_is_an_error(
+    seconds: int, level: str, until: str
+) -> None:
     """Both would give out the same cards."""
+    agent_pod = pod("agent", "b", node="n2", since=NOW - timedelta(seconds=seconds))
     changed = {**BY_CLAIMS, "nodes": [*LABELLED, node("n2")]}
-    found = wrong(**{**changed, "slices": [slice_of(), slice_of("n2")]})
-    text = "it has ResourceSlices and not the label: pods with a claim are bound to it"
-    assert f"resource-slices error: {text}" in found
+    programs = [*HEALTHY_PROGRAMS, *CLAIMS_PODS, agent_pod]
+    found = wrong(**{**changed, "programs": programs, "slices": [slice_of(), slice_of("n2")]})
+    text = f"it has ResourceSlices and not the label: pods with a claim are bound to it{until}"
+    assert f"resource-slices {level}: {text}" in found
 
 
 @pytest.mark.parametrize(("seconds", "level"), [(59, "unknown"), (60, "error")])
@@ -1008,10 +1029,12 @@ def test_slices_are_not_called_wrong_while_the_agent_is_new(seconds: int, level:
     assert found.startswith(f"resource-slices {level}: no ResourceSlice")
 
 
-@pytest.mark.parametrize(("minutes", "level"), [(5, "warning"), (6, "error")])
-def test_a_kubelet_gets_its_time_to_forget_the_device_plugin(minutes: int, level: str) -> None:
+@pytest.mark.parametrize(
+    ("minutes", "expected"), [(5, f"warning: {FORGETS}"), (6, f"error: {UNWRITTEN}")]
+)
+def test_a_kubelet_gets_its_time_to_forget_the_device_plugin(minutes: int, expected: str) -> None:
     created = NOW - timedelta(minutes=minutes)
-    (found,) = wrong(
+    found = wrong(
         **{
             **BY_CLAIMS,
             "programs": [*without("agent"), *CLAIMS_PODS, pod("agent", "a", created=created)],
@@ -1019,7 +1042,7 @@ def test_a_kubelet_gets_its_time_to_forget_the_device_plugin(minutes: int, level
             "nodes": [claiming(node(cores=0, blocks=0))],
         }
     )
-    assert found.startswith(f"allocatable {level}: {FORGETS}")
+    assert found == [f"allocatable {expected}"]
 
 
 @pytest.mark.parametrize(

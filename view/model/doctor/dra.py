@@ -32,6 +32,7 @@ from view.model.words import name_some
 
 POLICIES = (
     "gpu-turnstile-agent-slices",
+    "gpu-turnstile-claim-users",
     CLAIMED_PODS,
     "gpu-turnstile-claims-templates",
     "gpu-turnstile-own-claims",
@@ -148,8 +149,12 @@ def check_slices(facts: Facts) -> Iterator[Finding]:
         if node.serves_claims:
             _check_node(facts, node, own, found)
         elif own:
+            name, level = node.node.name, Level.ERROR
             text = "it has ResourceSlices and not the label: pods with a claim are bound to it"
-            found.add(Level.ERROR, node.node.name, text, _GET_SLICES)
+            if just_started(facts, programs_on(facts, name, AGENT)):
+                level = Level.WARNING
+                text += ", until the kubelet deletes them, 30 s after the agent for claims has left"
+            found.add(level, name, text, _GET_SLICES)
     for each in slices:
         if each.node not in {node.node.name for node in nodes}:
             text = "ResourceSlices of a node that does not exist"

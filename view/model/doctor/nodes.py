@@ -283,13 +283,20 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
 def _find_unwritten(facts: Facts, node: str) -> tuple[Level, str]:
     """Return how bad it is that an agent for claims has not written its node's counts, and why."""
     started = [each.created for each in programs_on(facts, node, AGENT) if each.created]
-    text = "the agent cannot write its cards' counts to the node, so GPU pods are refused or wait: "
     if started and facts.now - min(started) < _FORGOTTEN_AFTER:
-        text += "the kubelet forgets the device plugin about five minutes after the plugin's end"
-        return Level.WARNING, text
+        return (
+            Level.WARNING,
+            (
+                "GPU pods are refused or wait, until the kubelet has forgotten the device plugin, "
+                "about five minutes after the plugin's end"
+            ),
+        )
     return (
         Level.ERROR,
-        f"{text}the kubelet still knows the device plugin, or the API server refuses the change",
+        (
+            "the agent cannot write its cards' counts to the node, so GPU pods are refused or "
+            "wait: the kubelet still knows the device plugin, or the API server refuses the change"
+        ),
     )
 
 

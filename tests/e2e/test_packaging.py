@@ -22,7 +22,7 @@ from tests.release import helm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-COMPONENTS = ("scheduler-extender", "scheduler-own", "view", "view-use", "void")
+COMPONENTS = ("scheduler-own", "view", "view-use", "void")
 _RELEASE = "e2e"
 _SECONDS = "240s"
 
@@ -61,7 +61,7 @@ def test_what_is_applied_again_is_unchanged_and_a_component_goes_by_its_label(
             *("--selector", OURS, "--output=name"),
         ).out
         assert "kube-scheduler" not in found
-        assert "gpu-turnstile-scheduler" in found
+        assert "gpu-turnstile-view" in found
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_a_release_is_installed_upgraded_taken_back_and_uninstalled(
     parts = image_parts(settings.deploy_image)
     image = {"repository": parts["newName"], "tag": parts.get("newTag", "latest")}
     values.write_text(
-        yaml.safe_dump({"image": image, "components": {"try-out": True}}), encoding="utf-8"
+        yaml.safe_dump({"image": image, "components": {"try-out": True}, "scheduling": "stock"}),
+        encoding="utf-8",
     )
     given = ("--values", str(values), "--wait", "--timeout", _SECONDS)
     began = time.monotonic()

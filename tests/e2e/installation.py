@@ -312,7 +312,8 @@ def _runs_in(pid: str, program: str, uid: str) -> bool:
     except (OSError, ValueError):  # it has ended
         return False
     # The two ways of naming a pod's group: cgroupfs and systemd.
-    ours = command[1:3] == [b"-m", program.encode()] or command[0].endswith(program.encode())
+    words = [each.decode(errors="replace") for each in command]
+    ours = words[1:3] == ["-m", program] or Path(words[0]).name == program
     return ours and (uid in groups or uid.replace("-", "_") in groups)
 
 

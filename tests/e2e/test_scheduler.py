@@ -106,7 +106,7 @@ def test_a_leader_that_ends_or_is_killed_fails_no_pod_of_a_burst(
 
     for done in creating:
         done.result(60)
-    wait("another one is bound", lambda: len(_bound(ground)) > max(at_the_end, half), within=60)
+    wait("another one is bound", lambda: len(_bound(ground)) > at_the_end, within=60)
     gap = time.monotonic() - ended
     pods = ground.settled(each["metadata"]["name"] for each in burst)
 

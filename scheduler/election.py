@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
@@ -71,13 +71,12 @@ class LeaseApi(Protocol):
 
 
 class LeaderElection(Protocol):
-    """What decides whether this replica leads. Only one thread may call :meth:`step`.
+    """What decides whether this replica leads. Only one thread may call :meth:`step`."""
 
-    Attributes:
-        holder: holder of the lease when it was last read.
-    """
-
-    holder: str
+    @property
+    def holder(self) -> str:
+        """The holder of the lease when it was last read; empty if there was none."""
+        ...
 
     def leads_for(self) -> float:
         """Return the seconds for which no other replica can lead; 0 if this one does not."""
@@ -202,6 +201,20 @@ class Election:
         }
 
 
+class _Read(NamedTuple):
+    """What was read of a lease; replaced as a whole, because other threads ask meanwhile."""
+
+    holder: str = ""
+    transitions: object = None
+    version: object = None
+    started: float = -math.inf
+    """When the read started."""
+    settled: float = math.inf
+    """When all Bindings of the holders before have ended."""
+    ends: float = -math.inf
+    """Until then nobody else takes the lease, unless it is released."""
+
+
 @dataclass(eq=False)
 class KubeSchedulerLease:
     """Leads while the kube-scheduler in the same pod holds its lease; writes nothing.
@@ -221,7 +234,6 @@ class KubeSchedulerLease:
         identity: host name of this pod.
         longest_binding: seconds from a request until its Binding has ended.
         clock: returns monotonic seconds.
-        holder: holder of the lease when it was last read.
     """
 
     api: LeaseApi
@@ -231,19 +243,20 @@ class KubeSchedulerLease:
     identity: str
     longest_binding: float
     clock: Callable[[], float]
-    holder: str = field(default="", init=False)
-    _term: object = field(default=None, init=False)
-    _version: object = field(default=None, init=False)
-    _read: float = field(default=-math.inf, init=False)
-    _starts: float = field(default=math.inf, init=False)
-    _ends: float = field(default=-math.inf, init=False)
+    _last: _Read = field(default=_Read(), init=False)
+
+    @property
+    def holder(self) -> str:
+        """The holder of the lease when it was last read; empty if there was none."""
+        return self._last.holder
 
     def leads_for(self) -> float:
         """Return the seconds for which no other replica can lead; 0 if this one does not."""
-        now = self.clock()
-        ours = self.holder.rpartition("_")[0] == self.identity
-        ends = min(self._ends, self._read + LAST_REQUESTS + 2 * self.longest_binding)
-        return max(ends - now, 0.0) if ours and now >= self._starts else 0.0
+        last, now = self._last, self.clock()
+        if last.holder.rpartition("_")[0] != self.identity or now < last.settled:
+            return 0.0
+        believed = last.started + LAST_REQUESTS + 2 * self.longest_binding
+        return max(min(last.ends, believed) - now, 0.0)
 
     def step(self) -> None:
         """Read the lease."""
@@ -253,15 +266,15 @@ class KubeSchedulerLease:
         except FAILURES as error:
             log.warning("lease not read", extra={"reason": str(error)})
             return
-        spec, version = _spec(lease), lease["metadata"].get("resourceVersion")
-        self.holder = str(spec.get("holderIdentity") or "")
-        term = self.holder, spec.get("leaseTransitions")
-        if term != self._term:
-            self._term, self._starts = term, self.clock() + LAST_REQUESTS + self.longest_binding
-        if version != self._version:
+        last, spec, version = self._last, _spec(lease), lease["metadata"].get("resourceVersion")
+        term = str(spec.get("holderIdentity") or ""), spec.get("leaseTransitions")
+        settled, ends = last.settled, last.ends
+        if term != (last.holder, last.transitions):
+            settled = self.clock() + LAST_REQUESTS + self.longest_binding
+        if version != last.version:
             # It was renewed after the start of the read before, which did not show that yet.
-            self._version, self._ends = version, self._read + _seconds(spec)
-        self._read = started
+            ends = last.started + _seconds(spec)
+        self._last = _Read(*term, version, started, settled, ends)
 
     def release(self) -> None:
         """Do nothing: kube-scheduler releases its lease itself."""

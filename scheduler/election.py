@@ -253,7 +253,7 @@ class KubeSchedulerLease:
     def leads_for(self) -> float:
         """Return the seconds for which no other replica can lead; 0 if this one does not."""
         last, now = self._last, self.clock()
-        if last.holder.rpartition("_")[0] != self.identity or now < last.settled:
+        if not self._is_ours(last) or now < last.settled:
             return 0.0
         believed = last.started + LAST_REQUESTS + 2 * self.longest_binding
         return max(min(last.ends, believed) - now, 0.0)
@@ -278,6 +278,14 @@ class KubeSchedulerLease:
 
     def release(self) -> None:
         """Do nothing: kube-scheduler releases its lease itself."""
+
+    def term(self) -> str:
+        """Return the holder if it is the kube-scheduler of this pod, else nothing."""
+        last = self._last
+        return last.holder if self._is_ours(last) else ""
+
+    def _is_ours(self, read: _Read) -> bool:
+        return read.holder.rpartition("_")[0] == self.identity
 
 
 def _spec(lease: Json) -> Json:

@@ -39,8 +39,9 @@ class Extender:
         self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
         self.watches = Watches(self.state, self._cluster)
         election: LeaderElection | None = None
+        beside = None
         if settings.kube_scheduler_lease:
-            election = KubeSchedulerLease(
+            election = beside = KubeSchedulerLease(
                 self._cluster,
                 namespace=settings.namespace,
                 name=settings.kube_scheduler_lease,
@@ -79,7 +80,8 @@ class Extender:
             metrics=self.metrics,
             in_step=lambda: self.watches.in_step,
             not_binding=self.leadership.not_binding,
-            patience=PATIENCE if settings.kube_scheduler_lease else 0.0,
+            patience=PATIENCE if beside else 0.0,
+            term=beside.term if beside else lambda: "",
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)

@@ -48,6 +48,7 @@ class ExtenderHandler:
         in_step: returns whether the state is complete and up to date.
         not_binding: returns why this replica must not bind; empty if it may.
         patience: seconds for which a request to bind waits until this replica may.
+        term: returns the kube-scheduler whose requests are handled; empty if none leads here.
     """
 
     decisions: Decisions
@@ -57,6 +58,7 @@ class ExtenderHandler:
     in_step: Callable[[], bool]
     not_binding: Callable[[], str]
     patience: float = 0.0
+    term: Callable[[], str] = lambda: ""
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
         """Handle a request to filter or score nodes. Thread-safe.
@@ -124,9 +126,7 @@ class ExtenderHandler:
 
     async def _bind(self, body: bytes) -> bytes:
         args = decode_binding(body)
-        until = time.monotonic() + self.patience
-        while (why := self.not_binding()) and time.monotonic() < until:  # noqa: ASYNC110 - of a thread
-            await asyncio.sleep(_TICK)
+        why = await self._wait_until_binding()
         if why:
             self.metrics.bound("not-leader")
             raise BindError(why)
@@ -136,3 +136,15 @@ class ExtenderHandler:
             extra={"pod": f"{args.namespace}/{args.name}", "node": args.node, "cards": cards},
         )
         return encode_bound()
+
+    async def _wait_until_binding(self) -> str:
+        """Return why this replica must not bind, at the end of its patience; empty if it may."""
+        until, term = time.monotonic() + self.patience, self.term()
+        # A thread decides who leads.
+        while (why := self.not_binding()) and time.monotonic() < until:
+            await asyncio.sleep(_TICK)
+            term = term or self.term()
+            if self.term() != term:
+                # The next one has chosen a node for this pod by itself.
+                return "the kube-scheduler that sent the request leads no more"
+        return why

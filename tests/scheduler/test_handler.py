@@ -244,6 +244,26 @@ def test_a_binding_waits_for_its_leader_where_no_other_can_be_asked() -> None:
     assert stage.count('bindings_total{result="bound"}') == 1
 
 
+@pytest.mark.parametrize("terms", [["", "pod-0_a", ""], ["pod-0_a", "pod-0_b"]])
+def test_a_binding_of_an_earlier_term_is_not_made(terms: list[str]) -> None:
+    """Its kube-scheduler has ended, and the next one may have given the node's CPUs to others."""
+    stage = Stage(patience=60.0)
+    left = list(terms)
+
+    def not_binding() -> str:
+        if len(left) > 1:
+            left.pop(0)
+            return "not the leader"
+        return ""
+
+    stage.handler.not_binding = not_binding
+    stage.handler.term = lambda: left[0]
+    assert stage.post("bind", BINDING) == {
+        "Error": "gpu-turnstile: the kube-scheduler that sent the request leads no more"
+    }
+    assert stage.api.pods == {}
+
+
 def test_a_binding_waits_no_longer_than_kube_scheduler_does() -> None:
     stage = Stage(patience=0.3)
     stage.not_binding = "not the leader: pod-1 holds the lease"

@@ -119,7 +119,7 @@ def test_the_proxy_finds_the_agents_sockets_where_the_agent_says_and_it_mounts_n
 def test_it_has_what_components_before_give_the_agent(components: tuple[str, ...]) -> None:
     specs = pod_specs(build_components(*components))
     plugin, dra = deepcopy(specs[_PLUGIN]), deepcopy(specs[_DRA])
-    own = {"GPU_TURNSTILE_MODE", "GPU_TURNSTILE_KUBELET_DIR"}
+    own = {"GPU_TURNSTILE_MODE", "GPU_TURNSTILE_KUBELET_DIR", "MALLOC_ARENA_MAX"}
     for spec, of_dra in ((plugin, False), (dra, True)):
         spec.pop("affinity", None)
         (container,) = spec["containers"]

@@ -127,13 +127,16 @@ def options_of(settings: type, prefix: str) -> Callable[[_Command], _Command]:
     return add
 
 
-def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Command], _Command]:
+def server_options(
+    prefix: str, *, port: int, clients: str, required: bool = True
+) -> Callable[[_Command], _Command]:
     """Make the options of a server: address and port, certificate, and the CA of its clients.
 
     Args:
         prefix: prefix of their environment variables.
         port: the default port.
         clients: help text: the rule for clients with a certificate of the CA.
+        required: whether the certificate is.
     """
     option = partial(flag, prefix)
     options = (
@@ -151,13 +154,13 @@ def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Comman
         option(
             "cert",
             type=_FILE,
-            required=True,
+            required=required,
             help="PEM file with the serving certificate and its chain; read again when it changes.",
         ),
         option(
             "key",
             type=_FILE,
-            required=True,
+            required=required,
             help="PEM file with the private key, not encrypted.",
         ),
         option("client-ca", type=_FILE, help=f"PEM file of a CA: {clients}."),

@@ -27,8 +27,8 @@ NAME = "gpu-turnstile"
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dialects-all": ("dialects",),
-    "scheduler-own": ("scheduler-extender",),
-    "scheduler-preemption": ("scheduler-extender",),
+    "scheduler-preemption": ("scheduler-own",),
+    "scheduler-extender-preemption": ("scheduler-extender",),
     "view-use": ("view",),
 }
 """The components that must stand before a component; kustomize refuses it without them."""
@@ -41,9 +41,10 @@ CHOSEN: Final[Mapping[str, str]] = {
     "cdi": 'eq .Values.inject "cdi"',
     "dialects": ".Values.dialects.accept",
     "dialects-all": 'and .Values.dialects.accept (eq .Values.dialects.namespaces "all")',
-    "scheduler-extender": 'ne .Values.scheduling "stock"',
+    "scheduler-extender": 'eq .Values.scheduling "extender"',
     "scheduler-own": 'eq .Values.scheduling "own"',
-    "scheduler-preemption": 'and .Values.preemption (ne .Values.scheduling "stock")',
+    "scheduler-preemption": 'and .Values.preemption (eq .Values.scheduling "own")',
+    "scheduler-extender-preemption": 'and .Values.preemption (eq .Values.scheduling "extender")',
     "view-use": "and .Values.components.view .Values.components.use",
 }
 """Components that exclude or need each other: not their own switch but another value decides."""
@@ -263,8 +264,9 @@ def _workloads(objects: Json) -> dict[str, Json]:
     for each in objects.values():
         if each["kind"] not in ("Deployment", "DaemonSet"):
             continue
-        for container in each["spec"]["template"]["spec"]["containers"]:
-            replicas = each["spec"].get("replicas", 1)
+        pod, replicas = each["spec"]["template"]["spec"], each["spec"].get("replicas", 1)
+        sidecars = [one for one in pod.get("initContainers", ()) if "restartPolicy" in one]
+        for container in (*pod["containers"], *sidecars):
             found[camel(container["name"])] = {
                 **({"replicas": replicas} if replicas > 1 else {}),
                 **({"env": {}} if "env" in container else {}),

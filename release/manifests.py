@@ -9,6 +9,14 @@ IMAGE = "ghcr.io/gpu-turnstile/gpu-turnstile"
 PROXY_IMAGE = f"{IMAGE}-proxy"
 
 
+_SEEING = ("gpu-turnstile-kube-scheduler", "gpu-turnstile-scheduler", "gpu-turnstile-claims")
+"""Workloads with which some scheduler sees cards."""
+_BLIND = """\
+# WITHOUT A SCHEDULER THAT SEES CARDS: pods can be sent to nodes where no single card has room, and
+# fail there, those of a Deployment without end. gpu-turnstile-scheduler-own.yaml has one.
+"""
+
+
 class NoKubectl(Exception):
     """kubectl, which renders kustomizations, is not installed."""
 
@@ -67,4 +75,5 @@ def render(folder: Path, *, version: str, image: str, proxy_image: str) -> str:
         if wanted:
             text = text.replace(f"image: {name}:{version}\n", f"image: {wanted}\n")
     where = "/".join(folder.parts[folder.parts.index("deploy") :])
-    return f"# gpu-turnstile {version}: what `kubectl kustomize {where}` renders.\n{text}"
+    warned = "" if any(f"name: {each}\n" in text for each in _SEEING) else _BLIND
+    return f"{warned}# gpu-turnstile {version}: what `kubectl kustomize {where}` renders.\n{text}"

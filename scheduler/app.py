@@ -15,13 +15,16 @@ Check: TypeAlias = Callable[[HttpRequest], HttpResponse | None]
 
 _LARGE = 2**20
 
+ONLY_CERTIFIED = "a client certificate issued by --client-ca is needed"
+ONLY_LOCAL = "only requests from the same pod are handled"
+
 
 def create_app(
     handler: ExtenderHandler,
     *,
     is_ready: Callable[[], str],
     is_broken: Callable[[], str] = lambda: "",
-    only_verified: bool = False,
+    needed: str = "",
 ) -> Application:
     """Make the ASGI application.
 
@@ -29,10 +32,11 @@ def create_app(
         handler: handles kube-scheduler's requests.
         is_ready: returns why this replica is not ready; empty if it is.
         is_broken: returns why this replica must be restarted; empty if it need not.
-        only_verified: refuse clients without a valid certificate.
+        needed: refuse kube-scheduler's requests with this text, unless their client is verified;
+            empty to handle all.
     """
     app = Application(_refuse, INTERNAL, LARGEST_NODES)
-    check = _refuse_unverified if only_verified else lambda _: None
+    check = partial(_refuse_unverified, needed)
     for verb in (*DECISIONS, PREEMPT):
         app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
     app.add(f"/{BIND}", "POST", partial(_bind, handler, check))
@@ -56,11 +60,10 @@ def _bind(
     return check(request) or handler.bind(request.json_body)
 
 
-def _refuse_unverified(request: HttpRequest) -> HttpResponse | None:
-    if request.verified:
+def _refuse_unverified(needed: str, request: HttpRequest) -> HttpResponse | None:
+    if not needed or request.verified:
         return None
-    text = b"a client certificate issued by --client-ca is needed\n"
-    return HttpResponse(HTTPStatus.FORBIDDEN, TEXT, text)
+    return HttpResponse(HTTPStatus.FORBIDDEN, TEXT, f"{needed}\n".encode())
 
 
 def _refuse(_path: str, status: HTTPStatus, reason: str) -> HttpResponse:

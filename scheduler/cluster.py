@@ -16,6 +16,15 @@ from common.errors import SettingsError, Unavailable
 BIND_SECONDS = 4.0
 """Timeout of a Binding, also for the API server, so that no Binding takes effect later."""
 
+GET_SECONDS = 1.0
+"""Timeout of a request for one object."""
+
+LONGEST_BINDING = GET_SECONDS + BIND_SECONDS
+"""Seconds from the check whether this replica may bind until its Binding has ended.
+
+A pod that the watch has not shown is read first.
+"""
+
 EVICT_SECONDS = BIND_SECONDS
 """Timeout of an eviction, and of the write before it, likewise."""
 
@@ -28,7 +37,6 @@ _LEASES, _SLICES = "/apis/coordination.k8s.io/v1", "/apis/discovery.k8s.io/v1"
 # Pods per page: a whole page is in memory, and 100,000 pods are half a gigabyte.
 _PAGE = "500"
 _RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
-_GET_SECONDS = 1.0
 _WRITE_SECONDS = 4.0
 
 
@@ -90,7 +98,7 @@ class SchedulerApi:
     async def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod; ``None`` if it does not exist."""
         path = object_path("pods", namespace, name)
-        return await self._within(_GET_SECONDS, partial(self._client.find, path))
+        return await self._within(GET_SECONDS, partial(self._client.find, path))
 
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Create a Binding."""

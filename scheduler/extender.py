@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 
 from scheduler.binding import Binder
-from scheduler.cluster import SchedulerApi
+from scheduler.cluster import LONGEST_BINDING, SchedulerApi
 from scheduler.decisions import Decisions
-from scheduler.election import Election
+from scheduler.election import Election, KubeSchedulerLease, LeaderElection
 from scheduler.following import Watches
 from scheduler.handler import NOT_IN_STEP, ExtenderHandler
 from scheduler.leadership import LeaderEndpoint, Leadership
@@ -19,6 +19,9 @@ from scheduler.nominations import Nominations
 from scheduler.preemption import Preemption
 from scheduler.settings import Settings
 from scheduler.state import State
+
+PATIENCE = 9.0
+"""Seconds for which a Binding waits until this replica may bind, if no other one can be asked."""
 
 
 class Extender:
@@ -39,8 +42,18 @@ class Extender:
         self.metrics = metrics
         self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
         self.watches = Watches(self.state, self._cluster)
-        election = None
-        if settings.lease:
+        election: LeaderElection | None = None
+        beside = None
+        if settings.kube_scheduler_lease:
+            election = beside = KubeSchedulerLease(
+                self._cluster,
+                namespace=settings.namespace,
+                name=settings.kube_scheduler_lease,
+                identity=settings.identity,
+                longest_binding=LONGEST_BINDING,
+                clock=time.monotonic,
+            )
+        elif settings.lease:
             election = Election(
                 self._cluster,
                 namespace=settings.namespace,
@@ -70,7 +83,7 @@ class Extender:
                 self.state,
                 nominations,
                 self._cluster,
-                not_leading=self.leadership.not_binding,
+                not_leading=self.leadership.not_acting,
                 policy=settings.policy,
                 on_result=self.metrics.preempted,
                 on_victim=self.metrics.evicted,
@@ -82,6 +95,8 @@ class Extender:
             metrics=self.metrics,
             in_step=lambda: self.watches.in_step,
             not_binding=self.leadership.not_binding,
+            patience=PATIENCE if beside else 0.0,
+            term=beside.term if beside else lambda: "",
             preemption=self._preemption,
         )
         self._stop = threading.Event()

@@ -4,6 +4,7 @@ It imports no HTTP library; :mod:`scheduler.app` does. Errors of filter and bind
 status 200 and an ``Error``, because kube-scheduler reports only the number of any other status.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from scheduler.state import read_undecided
 INTERNAL = "internal error, see the log of the scheduler extender"
 NOT_IN_STEP = "not ready yet: nodes and pods are being listed"
 
+_TICK = 0.1
 _log = logging.getLogger(__name__)
 _TITLE = "gpu-turnstile: "  # kube-scheduler does not report which extender a reason is from
 
@@ -48,6 +50,8 @@ class ExtenderHandler:
         metrics: counts requests.
         in_step: returns whether the state is complete and up to date.
         not_binding: returns why this replica must not bind; empty if it may.
+        patience: seconds for which a request to bind waits until this replica may.
+        term: returns the kube-scheduler whose requests are handled; empty if none leads here.
         preemption: evicts pods for one that fits on no node; ``None`` if nobody is evicted.
     """
 
@@ -57,6 +61,8 @@ class ExtenderHandler:
     metrics: Metrics
     in_step: Callable[[], bool]
     not_binding: Callable[[], str]
+    patience: float = 0.0
+    term: Callable[[], str] = lambda: ""
     preemption: Preemption | None = None
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
@@ -135,14 +141,14 @@ class ExtenderHandler:
         taken = (
             pod is not None
             and self.preemption is not None
-            and not self.not_binding()
-            and self.preemption.take_over(args.pod, pod, args.victims)
+            # Until it leads, nobody is evicted: it then has kube-scheduler ask again.
+            and (bool(self.not_binding()) or self.preemption.take_over(args.pod, pod, args.victims))
         )
         return encode_preemption(None if taken else args)
 
     async def _bind(self, body: bytes) -> bytes:
         args = decode_binding(body)
-        why = self.not_binding()
+        why = await self._wait_until_binding()
         if why:
             self.metrics.bound("not-leader")
             raise BindError(why)
@@ -152,3 +158,15 @@ class ExtenderHandler:
             extra={"pod": f"{args.namespace}/{args.name}", "node": args.node, "cards": cards},
         )
         return encode_bound()
+
+    async def _wait_until_binding(self) -> str:
+        """Return why this replica must not bind, at the end of its patience; empty if it may."""
+        until, term = time.monotonic() + self.patience, self.term()
+        # A thread decides who leads.
+        while (why := self.not_binding()) and time.monotonic() < until:
+            await asyncio.sleep(_TICK)
+            term = term or self.term()
+            if self.term() != term:
+                # The next one has chosen a node for this pod by itself.
+                return "the kube-scheduler that sent the request leads no more"
+        return why

@@ -3,7 +3,7 @@
 All replicas follow the cluster and are ready. kube-scheduler uses one address, and a Binding must
 reach the leader. So the Service has no selector, and the leader writes its own address into the
 EndpointSlice. If only the leader were ready, a Deployment would never be complete, and its rolling
-update would wait forever.
+update would wait forever. In the pod of a kube-scheduler there is neither: only that one calls.
 
 A new leader binds only after it has listed the pods again, because its watch may not show the last
 Bindings of the leader before it. That leader started no Binding that could end after its term.
@@ -18,8 +18,8 @@ from typing import Protocol
 
 from common.apiserver.client import Json
 from common.backoff import spread
-from scheduler.cluster import BIND_SECONDS
-from scheduler.election import FAILURES, POLL, RETRY, Election
+from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING
+from scheduler.election import FAILURES, POLL, RETRY, LeaderElection
 from scheduler.following import Watches
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Leadership:
 
     def __init__(
         self,
-        election: Election | None,
+        election: LeaderElection | None,
         watches: Watches,
         endpoint: LeaderEndpoint,
         *,
@@ -128,12 +128,26 @@ class Leadership:
         """Return why this replica must not bind now; empty if it may."""
         if self._ended.is_set():
             return "shutting down"
-        if self._election is not None and self._election.leads_for() <= BIND_SECONDS:
+        if self._election is not None and self._election.leads_for() <= LONGEST_BINDING:
             holder = self._election.holder
             return f"not the leader: {holder or 'no replica'} holds the lease"
         if not self._in_step:
             return "the leader is not ready yet: pods are being listed"
         return ""
+
+    def not_acting(self) -> str:
+        """Return why this replica must write nothing unasked; empty if it may start a write now.
+
+        Waits for the next read of the lease, if it is too long ago.
+        """
+        deadline = self._clock() + 2 * RETRY
+        while True:
+            why = self.not_binding()
+            if why or self._election is None or self._election.acts_for() > EVICT_SECONDS:
+                return why
+            if self._clock() >= deadline:
+                return f"the lease was not read for {2 * RETRY:.0f} s"
+            self._wait(_TICK)
 
     def run(self, stop: threading.Event) -> None:
         """Take part in the election until *stop*."""
@@ -159,7 +173,7 @@ class Leadership:
             is_binding: returns whether a Binding is in progress.
         """
         self._ended.set()
-        deadline = self._clock() + BIND_SECONDS  # the API server has given up all of them by then
+        deadline = self._clock() + LONGEST_BINDING
         while is_binding() and self._clock() < deadline:
             self._wait(_TICK / 4)
         if self._election is not None:

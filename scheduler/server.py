@@ -7,7 +7,7 @@ wait for the API server concurrently.
 from common.serving import server
 from common.serving.app import Application
 from common.serving.tls import ServedCertificate
-from scheduler.app import create_app
+from scheduler.app import ONLY_CERTIFIED, ONLY_LOCAL, create_app
 from scheduler.cluster import SchedulerApi
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
@@ -25,7 +25,7 @@ def serve(settings: Settings) -> None:
         SettingsError: certificate or credentials cannot be used.
         SystemExit: always, at the end; status 0 after a signal.
     """
-    certificate = ServedCertificate(settings.files)
+    certificate = ServedCertificate(settings.files) if settings.files is not None else None
     SchedulerApi(settings.kubeconfig).close()
     ExtenderServer(settings, certificate).run()
 
@@ -35,7 +35,7 @@ class ExtenderServer(server.GunicornServer):
 
     metrics: Metrics
 
-    def __init__(self, settings: Settings, certificate: ServedCertificate) -> None:
+    def __init__(self, settings: Settings, certificate: ServedCertificate | None) -> None:
         self._settings = settings
         self._extender: Extender | None = None
         super().__init__(
@@ -53,11 +53,17 @@ class ExtenderServer(server.GunicornServer):
         """Make the application and start its threads, in the worker after the fork."""
         extender = self._extender = Extender(self._settings, self.metrics)
         extender.start()
+        files = self._settings.files
+        needed = ""
+        if files is None:
+            needed = ONLY_LOCAL
+        elif files.client_ca is not None:
+            needed = ONLY_CERTIFIED
         return create_app(
             extender.handler,
             is_ready=extender.not_ready,
             is_broken=extender.broken,
-            only_verified=self._settings.files.client_ca is not None,
+            needed=needed,
         )
 
     def keeps(self) -> bool:

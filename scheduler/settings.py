@@ -17,11 +17,15 @@ _ALL = "GPU_TURNSTILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings of one extender; host, port and files are those of every server."""
+    """The settings of one extender; host, port and files are those of every server.
+
+    Attributes:
+        files: the certificate; ``None`` to serve HTTP, and only this pod's requests of schedulers.
+    """
 
     host: str
     port: int
-    files: Files
+    files: Files | None
     kubeconfig: Path | None = setting(
         default=None,
         prefix=_ALL,
@@ -45,9 +49,14 @@ class Settings:
         default="gpu-turnstile-scheduler",
         help="Lease that elects the replica that binds. Empty: a single replica without a lease.",
     )
+    kube_scheduler_lease: str = setting(
+        default="",
+        help="Lease of the kube-scheduler in the same pod: this replica binds while that one holds "
+        "it, and --lease is not used. Serves HTTP, and only that pod's requests.",
+    )
     namespace: str = setting(
         default="gpu-turnstile",
-        help="Namespace of the lease and of the EndpointSlice.",
+        help="Namespace of the leases and of the EndpointSlice.",
     )
     endpoint_slice: str = setting(
         default="",

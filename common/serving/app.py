@@ -18,7 +18,7 @@ from common.text import cut
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 SERVER = (b"Server", b"gpu-turnstile")
 VERIFIED = "gpu_turnstile.verified"
-"""Key of a scope: whether the client presented a valid certificate."""
+"""Key of a scope: whether the client has a valid certificate; without TLS, whether it is local."""
 
 _log = logging.getLogger(__name__)
 _LONGEST_PATH, _LONGEST_METHOD, _LONGEST_QUOTE = 253, 16, 64  # of a sender's text
@@ -39,7 +39,8 @@ class HttpRequest:
 
     Attributes:
         headers: the headers, by lower-case name.
-        verified: whether the client presented a valid certificate.
+        verified: whether the client has a valid certificate. Without TLS, whether its address is a
+            loopback address: containers of one pod reach each other so, and nobody else does.
         largest: most bytes that a body may have.
         size: bytes of the body.
     """

@@ -1,6 +1,7 @@
 """One client's connection: gunicorn's own, with deadlines for reading and writing."""
 
 import asyncio
+import ipaddress
 import math
 from asyncio import BaseTransport
 from enum import Enum
@@ -41,6 +42,17 @@ _LATE = _refusal(
 _NO_MEMORY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests are arriving\n")
 
 
+def is_verified(transport: BaseTransport) -> bool:
+    """Return whether the client has a valid certificate; without TLS, whether it is local."""
+    if transport.get_extra_info("sslcontext") is not None:
+        return bool(transport.get_extra_info("peercert"))
+    peer = transport.get_extra_info("peername")
+    if peer is None:  # it is gone already
+        return False
+    address = ipaddress.ip_address(peer[0].partition("%")[0])
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no type information
     """One client of gunicorn's ``asgi`` worker.
 
@@ -68,7 +80,7 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Register the connection; the handshake is done."""
-        self._verified = bool(transport.get_extra_info("peercert"))
+        self._verified = is_verified(transport)
         self.worker.connections.add(self)
         self._metrics.connections += 1
         super().connection_made(transport)

@@ -17,6 +17,8 @@ from tests.deploy.manifests import BASE, DEPLOY, LOADER, Json
 OVERLAYS = ("", *sorted(f"overlays/{each.name}" for each in (DEPLOY / "overlays").iterdir()))
 """Everything that can be applied as it is; the first is deploy/ itself."""
 COMPONENTS = tuple(sorted(each.name for each in (DEPLOY / "components").iterdir()))
+EXCLUDED = {"scheduler-extender": "scheduler-own", "scheduler-own": "scheduler-extender"}
+"""Component -> the one that kustomize refuses beside it."""
 
 
 def kubectl() -> str:

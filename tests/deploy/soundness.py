@@ -34,7 +34,7 @@ PROGRAMS: dict[str, click.Command] = {
     "webhook": webhook,
 }
 _OTHERS = {"kube-scheduler": "registry.k8s.io/kube-scheduler:"}
-_HTTPS = ("kube-scheduler", "scheduler", "webhook")
+_HTTPS = ("kube-scheduler", "webhook")
 _CLUSTER_WIDE = (
     *("Namespace", "ClusterRole", "ClusterRoleBinding", "DeviceClass"),
     *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
@@ -120,7 +120,10 @@ def _check_probes(container: Json) -> None:
     for probe in probes:
         assert probe["port"] in ports
         assert probe["path"] in ("/healthz", "/readyz", "/livez")
-        assert (probe.get("scheme") == "HTTPS") == (container["name"] in _HTTPS)
+        tls = container["name"] in _HTTPS or "GPU_TURNSTILE_SCHEDULER_CERT" in environment(
+            container
+        )
+        assert (probe.get("scheme") == "HTTPS") == tls
 
 
 def _check_security(spec: Json, container: Json, privileged: bool) -> None:

@@ -16,6 +16,7 @@ from contract.names import DEFAULT_DOMAIN
 from release.chart import NEEDS
 from tests.deploy.kustomize import (
     COMPONENTS,
+    EXCLUDED,
     OVERLAYS,
     build,
     build_components,
@@ -217,8 +218,10 @@ def test_the_domain_is_put_everywhere_and_nothing_else_is_changed() -> None:
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
-def test_the_domain_is_replaced_wherever_its_component_stands(last: bool) -> None:
-    others = [each for each in COMPONENTS if each not in ("domain", "cert-manager", "try-out")]
+@pytest.mark.parametrize("excluded", EXCLUDED)
+def test_the_domain_is_replaced_wherever_its_component_stands(excluded: str, last: bool) -> None:
+    without = ("domain", "cert-manager", "try-out", excluded)
+    others = [each for each in COMPONENTS if each not in without]
     order = [*others, "domain"] if last else ["domain", *others]
     assert DEFAULT_DOMAIN not in str(build_components(*order))
 
@@ -235,8 +238,11 @@ def test_what_is_replaced_is_selected_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("components", "missing"),
     [
-        (["scheduler-own"], "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile"),
-        (["scheduler-preemption"], "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile"),
+        (["scheduler-preemption"], "Deployment.v1.apps/gpu-turnstile-kube-scheduler.gpu-turnstile"),
+        (
+            ["scheduler-extender-preemption"],
+            "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile",
+        ),
         (["use", "view-use"], "Deployment.v1.apps/gpu-turnstile-view.gpu-turnstile"),
     ],
 )
@@ -247,6 +253,14 @@ def test_a_component_without_the_one_it_needs_is_refused(
     assert done.returncode != 0
     assert f"components/{components[-1]}': no resource matches" in done.stderr
     assert missing in done.stderr
+
+
+@pytest.mark.parametrize(("component", "other"), EXCLUDED.items())
+def test_two_extenders_are_refused(component: str, other: str, tmp_path: Path) -> None:
+    """Each would choose cards without knowing of the other's choices."""
+    done = kustomize(write_overlay(tmp_path / "mine", [other, component]))
+    assert done.returncode != 0
+    assert f"components/{component}': testing value /spec/variables/1 failed" in done.stderr
 
 
 @pytest.mark.parametrize(

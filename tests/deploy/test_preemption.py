@@ -1,4 +1,4 @@
-"""The component ``scheduler-preemption``: rights that nobody has without it, and their limits."""
+"""The components for preemption: rights that nobody has without them, and their limits."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_nobody_is_evicted_without_it() -> None:
 
 
 def test_the_extender_preempts_with_it_and_may_not_delete_pods() -> None:
-    objects = _objects("scheduler-preemption")
+    objects = _objects("scheduler-extender-preemption")
     (container,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-scheduler"])
     assert environment(container)["GPU_TURNSTILE_SCHEDULER_PREEMPT"] == "on"
     verbs = {
@@ -50,6 +50,15 @@ def test_the_extender_preempts_with_it_and_may_not_delete_pods() -> None:
     assert ("pods/eviction", "create") in verbs
     assert {verb for each, verb in verbs if each == "pods"} == {"get", "list", "watch"}
     assert {verb for each, verb in verbs if each == "pods/status"} == {"patch"}
+
+
+def test_beside_a_kube_scheduler_it_needs_only_the_right_to_evict() -> None:
+    objects = build_components("scheduler-own", "scheduler-preemption")
+    specs = pod_specs(objects)["Deployment/gpu-turnstile-kube-scheduler"]
+    (container,) = (each for each in containers(specs) if each["name"] == "scheduler")
+    assert environment(container)["GPU_TURNSTILE_SCHEDULER_PREEMPT"] == "on"
+    rules = [(rule["resources"], rule["verbs"]) for rule in _rules(objects)]
+    assert rules == [(["pods/eviction"], ["create"])]
 
 
 CONDITIONS = "the extender may change only the condition gpu-turnstile.io/CardsNominated of a pod"
@@ -75,7 +84,9 @@ METADATA = "the extender may change neither annotations nor labels of a pod"
 )
 def test_it_may_nominate_a_pod_and_change_nothing_else(change: Json, found: list[str]) -> None:
     policy = find(
-        _objects("scheduler-preemption"), "ValidatingAdmissionPolicy", "gpu-turnstile-nominations"
+        _objects("scheduler-extender-preemption"),
+        "ValidatingAdmissionPolicy",
+        "gpu-turnstile-nominations",
     )
     changed = {**POD, **{key: {**POD[key], **value} for key, value in change.items()}}
     assert denials(policy, Update(ACCOUNT, POD, changed, "status")) == found

@@ -1,4 +1,4 @@
-"""The extender's components: its clients, their certificates, and its permissions."""
+"""The extender for the cluster's kube-scheduler, or beside one of ours: clients, permissions."""
 
 from dataclasses import replace
 
@@ -7,6 +7,8 @@ import yaml
 
 from contract.names import Names
 from scheduler.__main__ import cli as scheduler
+from scheduler.cluster import LONGEST_BINDING
+from scheduler.extender import PATIENCE
 from simulator.scheduler.configuration import parse_configuration
 from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import build, build_components
@@ -26,15 +28,26 @@ from tests.deploy.soundness import variables
 EXTENDER = DEPLOY / "components" / "scheduler-extender"
 (FRAGMENT,) = read_yaml(EXTENDER / "kube-scheduler.yaml")
 ACCOUNT = "system:serviceaccount:gpu-turnstile:gpu-turnstile-scheduler"
+OWN_ACCOUNT = "system:serviceaccount:gpu-turnstile:gpu-turnstile-kube-scheduler"
+OWN = "gpu-turnstile-kube-scheduler"
 SERVER = "gpu-turnstile-scheduler.gpu-turnstile.svc"
 
 
 def _objects() -> list[Json]:
-    return build_components("scheduler-extender", "scheduler-own")
+    return build_components("scheduler-extender")
+
+
+def _own() -> list[Json]:
+    return build_components("scheduler-own")
+
+
+def _sidecar() -> Json:
+    (found,) = pod_specs(_own())[f"Deployment/{OWN}"]["initContainers"]
+    return dict(found)
 
 
 def _configuration() -> Json:
-    data = find(_objects(), "ConfigMap", "gpu-turnstile-kube-scheduler")["data"]
+    data = find(_own(), "ConfigMap", OWN)["data"]
     found: Json = yaml.safe_load(data["kube-scheduler.yaml"])
     return found
 
@@ -63,16 +76,46 @@ def test_the_clusters_own_scheduler_asks_about_gpu_pods_alone() -> None:
     assert parse_configuration(FRAGMENT).names == {"default-scheduler"}
 
 
-def test_both_believe_a_certificate_of_the_extender_and_no_other() -> None:
-    fragment, own = _extender(FRAGMENT), _extender(_configuration())
+def test_the_clusters_scheduler_believes_a_certificate_of_the_extender_and_no_other() -> None:
     # Not by the host's name, which only the cluster's DNS knows.
-    assert fragment["tlsConfig"]["serverName"] == SERVER
-    assert own["urlPrefix"] == f"https://{SERVER}"
-    spec = pod_specs(_objects())["Deployment/gpu-turnstile-kube-scheduler"]
-    mounts = {each["name"]: each["mountPath"] for each in containers(spec)[0]["volumeMounts"]}
-    (secret,) = (each for each in spec["volumes"] if "secret" in each)
-    assert own["tlsConfig"]["caFile"] == f"{mounts[secret['name']]}/ca.crt"
-    assert secret["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]  # and not the key
+    assert _extender(FRAGMENT)["tlsConfig"]["serverName"] == SERVER
+
+
+def test_the_second_scheduler_asks_the_extender_in_its_own_pod() -> None:
+    """Without names, addresses and certificates: there is nothing that could be missing."""
+    sidecar, own = _sidecar(), _extender(_configuration())
+    (port,) = sidecar["ports"]
+    assert own["urlPrefix"] == f"http://127.0.0.1:{port['containerPort']}"
+    assert "tlsConfig" not in own
+    assert port["containerPort"] == variables(scheduler)["GPU_TURNSTILE_SCHEDULER_PORT"].default
+    brought = {
+        each["kind"]
+        for each in _own()
+        if each["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler-own"
+    }
+    assert not {"Service", "EndpointSlice", "Secret"} & brought
+    (container,) = pod_specs(_own())[f"Deployment/{OWN}"]["containers"]
+    assert container["name"] == "kube-scheduler"
+    # A Binding may wait for its leader, and then for the API server.
+    assert int(own["httpTimeout"].removesuffix("s")) > PATIENCE + LONGEST_BINDING
+
+
+def test_the_extender_beside_it_starts_first_ends_last_and_follows_its_election() -> None:
+    sidecar, election = _sidecar(), _configuration()["leaderElection"]
+    assert sidecar["restartPolicy"] == "Always"  # so the kubelet orders them
+    assert sidecar["startupProbe"]["httpGet"]["path"] == "/readyz"
+    given = environment(sidecar)
+    lease = given["GPU_TURNSTILE_SCHEDULER_KUBE_SCHEDULER_LEASE"]
+    assert lease == election["resourceName"]
+    # kube-scheduler's identity has the host name, which containers of a pod share.
+    assert "hostname" not in pod_specs(_own())[f"Deployment/{OWN}"]
+    assert "GPU_TURNSTILE_SCHEDULER_IDENTITY" not in given
+
+
+def test_both_forms_of_the_extender_are_the_same_container() -> None:
+    alone = containers(pod_specs(_objects())["Deployment/gpu-turnstile-scheduler"])[0]
+    same = ("name", "image", "command", "resources", "securityContext")
+    assert {key: alone[key] for key in same} == {key: _sidecar()[key] for key in same}
 
 
 def test_the_certificate_is_made_for_the_service_and_outlives_configurations() -> None:
@@ -84,22 +127,20 @@ def test_the_certificate_is_made_for_the_service_and_outlives_configurations() -
     assert given["GPU_TURNSTILE_CERTS_SERVICE"] == service["name"]
     assert given["GPU_TURNSTILE_CERTS_SECRETS_ONLY"] == "true"
     assert given["GPU_TURNSTILE_CERTS_CA_DAYS"] == "3650"
-    for name in ("gpu-turnstile-scheduler", "gpu-turnstile-kube-scheduler"):
-        (secret,) = (
-            each["secret"] for each in specs[f"Deployment/{name}"]["volumes"] if "secret" in each
-        )
-        assert secret["secretName"] == given["GPU_TURNSTILE_CERTS_TLS_SECRET"]
+    volumes = specs["Deployment/gpu-turnstile-scheduler"]["volumes"]
+    (secret,) = (each["secret"] for each in volumes if "secret" in each)
+    assert secret["secretName"] == given["GPU_TURNSTILE_CERTS_TLS_SECRET"]
 
 
 def test_the_webhook_gives_gpu_pods_to_the_second_scheduler() -> None:
     (name,) = parse_configuration(_configuration()).names
-    webhook = containers(pod_specs(_objects())["Deployment/gpu-turnstile-webhook"])[0]
+    webhook = containers(pod_specs(_own())["Deployment/gpu-turnstile-webhook"])[0]
     assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME"] == name
 
 
 def test_the_second_scheduler_leads_by_a_lease_of_its_own() -> None:
     election = _configuration()["leaderElection"]
-    role = find(_objects(), "Role", "gpu-turnstile-kube-scheduler")
+    role = find(_own(), "Role", OWN)
     assert election["leaderElect"] is True
     assert election["resourceNamespace"] == role["metadata"]["namespace"]
     assert [each.get("resourceNames") for each in role["rules"]] == [
@@ -116,6 +157,10 @@ def test_the_second_scheduler_leads_by_a_lease_of_its_own() -> None:
         ("somebody", "overlays/scheduler-extender", False),
         ("system:kube-scheduler", "", True),
         (ACCOUNT, "", False),
+        (OWN_ACCOUNT, "overlays/scheduler-own", True),
+        (ACCOUNT, "overlays/scheduler-own", False),
+        ("system:kube-scheduler", "overlays/scheduler-own", False),
+        (OWN_ACCOUNT, "overlays/scheduler-extender", False),
     ],
 )
 def test_only_the_extender_brings_cards_where_it_is(user: str, overlay: str, may: bool) -> None:
@@ -134,6 +179,11 @@ def test_the_extender_is_scraped_by_its_name() -> None:
     assert selects(monitor["selector"], deployment["template"]["metadata"]["labels"])
     (scraped,) = monitor["podMetricsEndpoints"]
     assert scraped["tlsConfig"]["serverName"] == SERVER
+    monitor = find(scrapes, "PodMonitor", OWN)["spec"]
+    deployment = find(_own(), "Deployment", OWN)["spec"]
+    assert selects(monitor["selector"], deployment["template"]["metadata"]["labels"])
+    (scraped,), (port,) = monitor["podMetricsEndpoints"], _sidecar()["ports"]
+    assert (scraped["port"], scraped.get("scheme", "http")) == (port["name"], "http")
 
 
 def test_the_leader_is_found_through_an_endpoint_slice_that_it_writes_itself() -> None:
@@ -171,5 +221,6 @@ def test_only_the_port_of_the_extender_is_open() -> None:
     policy = find(objects, "NetworkPolicy", "gpu-turnstile-scheduler")["spec"]
     opened = [each["port"] for rule in policy["ingress"] for each in rule["ports"]]
     assert opened == [port["containerPort"]]
-    for name in ("gpu-turnstile-kube-scheduler", "gpu-turnstile-scheduler-certs"):
-        assert "ingress" not in find(objects, "NetworkPolicy", name)["spec"]
+    assert "ingress" not in find(objects, "NetworkPolicy", "gpu-turnstile-scheduler-certs")["spec"]
+    own = find(_own(), "NetworkPolicy", OWN)["spec"]
+    assert own["ingress"] == policy["ingress"]

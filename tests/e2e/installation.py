@@ -229,9 +229,10 @@ class Installation:
 
     # --- looking ---------------------------------------------------------------------
 
-    def lines(self, app: str) -> list[Json]:
+    def lines(self, app: str, container: str = "") -> list[Json]:
         """Read what the pods of a program have logged."""
-        log = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1")
+        where = ("--container", container) if container else ()
+        log = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1", *where)
         return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
 
     def holder(self, lease: str) -> Json | None:
@@ -311,7 +312,8 @@ def _runs_in(pid: str, program: str, uid: str) -> bool:
     except (OSError, ValueError):  # it has ended
         return False
     # The two ways of naming a pod's group: cgroupfs and systemd.
-    ours = command[1:3] == [b"-m", program.encode()]
+    words = [each.decode(errors="replace") for each in command]
+    ours = words[1:3] == ["-m", program] or Path(words[0]).name == program
     return ours and (uid in groups or uid.replace("-", "_") in groups)
 
 

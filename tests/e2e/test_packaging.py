@@ -22,7 +22,7 @@ from tests.release import helm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-COMPONENTS = ("scheduler-extender", "scheduler-own", "view", "view-use", "void")
+COMPONENTS = ("scheduler-own", "view", "view-use", "void")
 _RELEASE = "e2e"
 _SECONDS = "240s"
 
@@ -61,7 +61,7 @@ def test_what_is_applied_again_is_unchanged_and_a_component_goes_by_its_label(
             *("--selector", OURS, "--output=name"),
         ).out
         assert "kube-scheduler" not in found
-        assert "gpu-turnstile-scheduler" in found
+        assert "gpu-turnstile-view" in found
 
 
 @pytest.fixture
@@ -99,9 +99,12 @@ def test_a_release_is_installed_upgraded_taken_back_and_uninstalled(
     values = chart.parent / "values.yaml"
     parts = image_parts(settings.deploy_image)
     image = {"repository": parts["newName"], "tag": parts.get("newTag", "latest")}
-    values.write_text(
-        yaml.safe_dump({"image": image, "components": {"try-out": True}}), encoding="utf-8"
-    )
+    chosen: dict[str, Any] = {"image": image, "components": {"try-out": True}}
+    chosen["scheduling"] = "own" if settings.scheduler_image else "stock"
+    if settings.scheduler_image:
+        second = image_parts(settings.scheduler_image)
+        chosen["kubeSchedulerImage"] = {"repository": second["newName"], "tag": second["newTag"]}
+    values.write_text(yaml.safe_dump(chosen), encoding="utf-8")
     given = ("--values", str(values), "--wait", "--timeout", _SECONDS)
     began = time.monotonic()
     _helm(settings, "install", _RELEASE, str(chart), "--create-namespace", *given)

@@ -21,8 +21,8 @@ from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-EXTENDER, KUBE_SCHEDULER = "gpu-turnstile-scheduler", "gpu-turnstile-kube-scheduler"
-COMPONENTS = ("scheduler-extender", "scheduler-own", "scheduler-preemption")
+KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
+COMPONENTS = ("scheduler-own", "scheduler-preemption")
 PRIORITIES = {"e2e-batch": 10, "e2e-prod": 1000}
 BATCH, PROD = 40, 60
 _TRY_AGAIN_SECONDS = 15.0
@@ -42,8 +42,7 @@ def whole(
     folder = tmp_path_factory.mktemp("preemption")
     classes = json.dumps({"apiVersion": "v1", "kind": "List", "items": _priority_classes()})
     with deploying(settings, kubectl, ground, folder, **wanted) as deployed:
-        for each in (EXTENDER, KUBE_SCHEDULER):
-            deployed.installation.rolled_out(NAMESPACE, f"deployment/{each}")
+        deployed.installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
         try:
             kubectl.run("apply", "--filename=-", given=classes)
             yield deployed
@@ -174,12 +173,12 @@ def test_a_killed_extender_evicts_nobody_in_vain(deployed: Deployed) -> None:
         began = time.monotonic()
         ground.cluster.create(_pod(ground, f"prod-{number}", PROD, "e2e-prod"))
         time.sleep(chance.uniform(0, 4))  # anywhere in it
-        leader = installation.holder(EXTENDER)
+        leader = installation.holder(KUBE_SCHEDULER)
         if leader is not None:
             kill("scheduler", leader["metadata"]["uid"])
             # Else the kubelet would wait longer after each kill before it starts it again.
             where = (leader["metadata"]["name"], f"--namespace={NAMESPACE}")
-            deployed.kubectl.run("delete", "pod", *where, "--grace-period=0", "--force")
+            deployed.kubectl.run("delete", "pod", *where, "--wait=false")
         wait(
             f"pod {number} runs",
             lambda name=f"prod-{number}": _runs(ground, name),  # type: ignore[misc]
@@ -193,7 +192,7 @@ def test_a_killed_extender_evicts_nobody_in_vain(deployed: Deployed) -> None:
         wait("its end", lambda name=f"prod-{number}": name not in ground.cluster.pods())  # type: ignore[misc]
         (victim,) = missing
         ground.run(_pod(ground, victim, BATCH, "e2e-batch", grace=2))
-        installation.rolled_out(NAMESPACE, f"deployment/{EXTENDER}")
+        installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
     ground.report(
         f"extender killed {kills} times: {kills} pods evicted for {kills}, 0 in vain; the pods run "
         f"after {min(waited):.1f} to {max(waited):.1f} s"

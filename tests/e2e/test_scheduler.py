@@ -1,5 +1,6 @@
-"""The components with a second kube-scheduler, which sees cards: what it chooses, a node gives."""
+"""A second kube-scheduler with the extender in its pod: what it chooses, a node gives."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -10,14 +11,15 @@ from tests.e2e.cluster import Json
 from tests.e2e.deployed import Deployed, deploying
 from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import NAMESPACE, kill
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-EXTENDER, KUBE_SCHEDULER = "gpu-turnstile-scheduler", "gpu-turnstile-kube-scheduler"
-COMPONENTS = ("scheduler-extender", "scheduler-own")
+KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
+CONTAINER = "scheduler"
+"""The extender's, in each pod of that one."""
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +29,12 @@ def whole(
     if not settings.scheduler_image:
         pytest.skip("GPU_TURNSTILE_E2E_SCHEDULER_IMAGE names no image of kube-scheduler")
     wanted = {
-        "components": COMPONENTS,
+        "components": ("scheduler-own",),
         "images": {"registry.k8s.io/kube-scheduler": settings.scheduler_image},
     }
     folder = tmp_path_factory.mktemp("scheduler")
     with deploying(settings, kubectl, ground, folder, **wanted) as deployed:
-        for each in (EXTENDER, KUBE_SCHEDULER):
-            deployed.installation.rolled_out(NAMESPACE, f"deployment/{each}")
+        deployed.installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
         yield deployed
 
 
@@ -54,7 +55,7 @@ def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) ->
     namespace = f"{ground.cluster.namespace}/"
     bound = {
         line["pod"].removeprefix(namespace): _cards(line["cards"])
-        for line in deployed.installation.lines(EXTENDER)
+        for line in deployed.installation.lines(KUBE_SCHEDULER, CONTAINER)
         if line.get("message") == "bound" and line["pod"].startswith(namespace)
     }
     assert bound.keys() == pods.keys()
@@ -82,27 +83,49 @@ def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
     )
 
 
-def test_a_killed_extender_fails_no_pod_of_a_burst(deployed: Deployed) -> None:
+@pytest.mark.parametrize("killed", ["the extender", "its pod", "kube-scheduler"])
+def test_a_leader_that_ends_or_is_killed_fails_no_pod_of_a_burst(
+    deployed: Deployed, killed: str
+) -> None:
     ground, installation = deployed.ground, deployed.installation
     burst = [ground.make.single(f"burst-{number}", 10, 4) for number in range(90)]
     half = len(burst) // 2
     creating = ground.submit(burst[:half])
     wait("a part of the burst is bound", lambda: len(_bound(ground)) > half // 2)
-    leader = installation.holder(EXTENDER)
+    leader = installation.holder(KUBE_SCHEDULER)
     assert leader is not None
-    kill("scheduler", leader["metadata"]["uid"])
-    creating += ground.submit(burst[half:])  # pods come after the kill, however fast the others are
-    at_the_kill = len(_bound(ground))
+    if killed == "its pod":  # with its grace period: both containers end in their order
+        name = leader["metadata"]["name"]
+        deployed.kubectl.run("delete", "pod", name, f"--namespace={NAMESPACE}", "--wait=false")
+    else:
+        program = "scheduler" if killed == "the extender" else "kube-scheduler"
+        kill(program, leader["metadata"]["uid"])
+    ended = time.monotonic()
+    creating += ground.submit(burst[half:])  # pods come after the end, however fast the others are
+    at_the_end = len(_bound(ground))
 
     for done in creating:
         done.result(60)
+    wait("another one is bound", lambda: len(_bound(ground)) > at_the_end, within=60)
+    gap = time.monotonic() - ended
     pods = ground.settled(each["metadata"]["name"] for each in burst)
 
-    ground.report(f"extender killed with {at_the_kill} of {len(burst)} pods bound")
+    ground.report(
+        f"{killed} ended with {at_the_end} of {len(burst)} pods bound, next after {gap:.1f} s"
+    )
     assert ground.refused(pods) == {}
-    ground.audit("after the extender was killed", pods)
-    for each in (EXTENDER, KUBE_SCHEDULER):
-        installation.rolled_out(NAMESPACE, f"deployment/{each}")
+    ground.audit(f"after the end of {killed}", pods)
+    installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
+
+
+def test_nobody_else_may_ask_the_extender_to_bind(deployed: Deployed) -> None:
+    """By the pod's address; the API server's proxy is no client of its own pod either."""
+    leader = deployed.installation.holder(KUBE_SCHEDULER)
+    assert leader is not None
+    port = f"{leader['metadata']['name']}:8444"
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{port}/proxy/bind"
+    with pytest.raises(KubectlError, match="only requests from the same pod are handled"):
+        deployed.kubectl.run("create", "--raw", path, "--filename=-", given="{}")
 
 
 def test_pods_without_gpus_stay_with_the_cluster_s_own_scheduler(deployed: Deployed) -> None:

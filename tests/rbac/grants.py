@@ -107,9 +107,12 @@ def accounts(objects: Iterable[Json], program: str) -> set[Account]:
 
 
 def rights(program: str, objects: Collection[Json]) -> list[Permission]:
-    """Multiply out everything that is bound to an account of *program*."""
+    """Multiply out everything that is bound to an account of *program*.
+
+    The account of a kube-scheduler's pod is left out: Kubernetes itself defines its rights.
+    """
     roles = {_key(each["kind"], each["metadata"]["name"], each): each for each in objects}
-    ours = accounts(objects, program)
+    ours = accounts(objects, program) - accounts(objects, "kube-scheduler")
     found: list[Permission] = []
     for binding in objects:
         if binding["kind"] in _BINDINGS and ours & subjects(binding):

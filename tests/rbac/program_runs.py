@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -198,8 +199,7 @@ def extender(folder: Path) -> Heard:
 
 def _settings(kubeconfig: Path, address: str) -> Settings:
     """As the Deployment has them, where they name objects."""
-    ((_, container),) = started(read(), "scheduler")
-    given = environment(container)
+    given = environment(_container("GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"))
     return Settings(
         host="127.0.0.1",
         port=8444,
@@ -211,6 +211,56 @@ def _settings(kubeconfig: Path, address: str) -> Settings:
         address=address,
         preempt=True,
     )
+
+
+def _container(variable: str) -> Json:
+    """Return the extender's container in the component that sets a variable."""
+    (found,) = (each for _, each in started(read(), "scheduler") if variable in environment(each))
+    return found
+
+
+def sidecar(folder: Path) -> Heard:
+    """Let a replica bind pods in the pod of the leading kube-scheduler."""
+    kubeconfig, variable = folder / "kubeconfig", "GPU_TURNSTILE_SCHEDULER_KUBE_SCHEDULER_LEASE"
+    name = environment(_container(variable))[variable]
+    with _listening() as server, ApiClient(server.url) as admin:
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        _namespaces(server, "gpu-turnstile", *_TEAMS)
+        server.apply(make_node("n1"))
+        settings = Settings(
+            host="127.0.0.1",
+            port=8444,
+            files=None,
+            names=NAMES,
+            kubeconfig=kubeconfig,
+            namespace="gpu-turnstile",
+            kube_scheduler_lease=name,
+            identity="pod-0",
+        )
+        asyncio.run(_live_beside(Extender(settings, Metrics()), admin, name))
+        return by_program(server.requests)
+
+
+async def _live_beside(replica: Extender, admin: ApiClient, lease: str) -> None:
+    """Renew the lease as a kube-scheduler does, and bind a known and an unknown pod."""
+    path = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
+    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": lease}}
+    admin.create(path, kind)
+    asked = [_bound_in(admin, each, "beside", gpus) for each in _TEAMS for gpus in (True, False)]
+
+    def binds() -> bool:
+        spec = {"holderIdentity": "pod-0_a", "renewTime": str(time.monotonic())}
+        admin.patch(f"{path}/{lease}", {"spec": spec})
+        return not replica.leadership.not_binding()
+
+    replica.start()
+    try:
+        eventually(binds, "it binds")
+        for body in asked:
+            response = await replica.handler.bind(partial(bytes, body))
+            assert json.loads(response.body) == {"Error": ""}
+    finally:
+        replica.stop()
 
 
 async def _live(replica: Extender, admin: ApiClient, address: str) -> None:

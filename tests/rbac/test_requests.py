@@ -3,10 +3,14 @@
 What the API server has recorded of it is held against deploy/, in both directions.
 """
 
+from pathlib import Path
+
 import pytest
 
+from scheduler import election
 from tests.rbac import program_runs
 from tests.rbac.grants import (
+    Permission,
     Request,
     accounts,
     missing,
@@ -49,6 +53,40 @@ def test_a_program_may_do_what_it_asks_for_and_nothing_else(
     assert superfluous(heard, ours) == []
 
 
+KUBE_SCHEDULER = [
+    Permission("ClusterRole system:kube-scheduler", verb, "", resource)
+    for resource, verbs in (
+        ("nodes", ("get", "list", "watch")),
+        ("pods", ("get", "list", "watch", "delete")),
+        ("pods/binding", ("create",)),
+    )
+    for verb in verbs
+]
+"""What Kubernetes grants of what the extender needs (``bootstrappolicy/policy.go``)."""
+
+
+def test_beside_a_kube_scheduler_the_extender_needs_no_more_than_to_read_its_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(election, "LAST_REQUESTS", -4.5)  # nobody else binds
+    heard = program_runs.sidecar(tmp_path)["scheduler"]
+    lease = Request(
+        *("get", "coordination.k8s.io", "leases", "gpu-turnstile", "gpu-turnstile-kube-scheduler")
+    )
+    assert missing(heard, KUBE_SCHEDULER) == [lease]
+    (role,) = (
+        each
+        for each in read()
+        if each["kind"] == "Role" and each["metadata"]["name"] == "gpu-turnstile-kube-scheduler"
+    )
+    assert {
+        "apiGroups": [lease.group],
+        "resources": [lease.resource],
+        "resourceNames": [lease.name],
+        "verbs": ["get", "update"],
+    } in role["rules"]
+
+
 def test_the_webhook_may_ask_for_nothing() -> None:
     assert rights("webhook", read()) == []
 
@@ -85,6 +123,9 @@ def test_kubelets_may_read_claims_by_name_and_nothing_else() -> None:
 def test_each_program_has_an_account_of_its_own() -> None:
     objects = read()
     found = {each: accounts(objects, each) for each in (*PROGRAM_RUNS, "webhook", "kube-scheduler")}
+    # The extender as a sidecar has that of its pod.
+    assert found["kube-scheduler"] < found["scheduler"]
+    found["scheduler"] -= found["kube-scheduler"]
     # A rotation of the webhook's certificates may not touch the extender's, and the reverse.
     assert {name: len(each) for name, each in found.items()} == {
         **dict.fromkeys(found, 1),

@@ -12,7 +12,7 @@ import yaml
 
 from agent.injection.inject import Injection
 from release.chart import NEEDS, by_name, components
-from tests.deploy.kustomize import OVERLAYS, build, build_components, taken_by
+from tests.deploy.kustomize import EXCLUDED, OVERLAYS, build, build_components, taken_by
 from tests.deploy.manifests import (
     DEPLOY,
     Json,
@@ -64,8 +64,10 @@ def _combinations() -> list[list[str]]:
     """Return all that go together, in each of six ways, and some by chance."""
     names, chance = components(DEPLOY), random.Random(27)
     ways = [
-        (enforcement, *(each for each in INJECTIONS if each != taken))
-        for enforcement, taken in product(("vcuda", "hami-core"), INJECTIONS)
+        (enforcement, scheduler, *(each for each in INJECTIONS if each != taken))
+        for (enforcement, taken), scheduler in zip(
+            product(("vcuda", "hami-core"), INJECTIONS), 3 * list(EXCLUDED), strict=True
+        )
     ]
     found = [set(names).difference(way) for way in ways]
     for _ in range(8):
@@ -199,8 +201,40 @@ def test_every_injection_of_the_agent_can_be_chosen(mode: Injection, chart: Path
 def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None:
     more = ("--kube-version", "v1.31.4-gke.1183000")
     specs = pod_specs(render(chart, {"scheduling": "own"}, *more))
-    (container,) = containers(specs["Deployment/gpu-turnstile-kube-scheduler"])
+    (container,) = specs["Deployment/gpu-turnstile-kube-scheduler"]["containers"]
     assert container["image"] == "registry.k8s.io/kube-scheduler:v1.31.4"
+
+
+def test_pods_get_a_scheduler_that_sees_cards_unless_values_say_otherwise(chart: Path) -> None:
+    specs = pod_specs(render(chart, {}))
+    second, webhook = (
+        "Deployment/gpu-turnstile-kube-scheduler",
+        environment(containers(specs["Deployment/gpu-turnstile-webhook"])[0]),
+    )
+    assert second in specs
+    assert webhook["GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME"] == "gpu-turnstile-scheduler"
+    stock = pod_specs(render(chart, {"scheduling": "stock"}))
+    assert second not in stock
+    assert "SCHEDULER_NAME" not in str(stock["Deployment/gpu-turnstile-webhook"])
+
+
+def test_values_of_the_extender_reach_it_as_a_sidecar_too(chart: Path) -> None:
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+    env = {"GPU_TURNSTILE_SCHEDULER_NODE_POLICY": "spread"}
+    values = {
+        "scheduler": {"replicas": 5, "env": env, "resources": resources},
+        "kubeScheduler": {"replicas": 3},
+    }
+    (deployment,) = (
+        each
+        for each in render(chart, values)
+        if each["metadata"]["name"] == "gpu-turnstile-kube-scheduler"
+        and each["kind"] == "Deployment"
+    )
+    assert deployment["spec"]["replicas"] == 3
+    (sidecar,) = deployment["spec"]["template"]["spec"]["initContainers"]
+    assert env.items() <= environment(sidecar).items()
+    assert sidecar["resources"] == resources
 
 
 @pytest.mark.parametrize(
@@ -254,6 +288,7 @@ def test_an_impossible_value_is_refused_with_a_reason(values: Json, text: str, c
     "values",
     [
         {},
+        {"scheduling": "stock"},
         {"scheduling": "extender"},
         {"scheduling": "own", "components": {"dra": True}},
         {"components": {"try-out": True}},
@@ -266,4 +301,4 @@ def test_notes_end_with_a_command(values: Json, chart: Path) -> None:
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:\n")[2].strip().splitlines()
     assert notes[-1].startswith("  kubectl -n gpu-turnstile rollout status ")
-    assert ("scheduling=own" in str(notes)) == ("scheduling" not in values)
+    assert notes[0].startswith("No scheduler sees") == (values.get("scheduling") == "stock")

@@ -60,6 +60,26 @@ def test_every_overlay_has_a_file_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("folder", "warned"),
+    [
+        ("deploy", True),
+        ("deploy/overlays/try-out", True),
+        ("deploy/overlays/scheduler-own", False),
+        ("deploy/overlays/scheduler-extender", False),
+        ("deploy/overlays/dra", False),
+    ],
+)
+def test_manifests_without_a_scheduler_that_sees_cards_say_so_first(
+    folder: str, warned: bool
+) -> None:
+    kubectl()
+    text = render(ROOT / folder, version=VERSION, image="", proxy_image="")
+    assert text.startswith("# WITHOUT A SCHEDULER THAT SEES CARDS: ") == warned
+    kustomization = (ROOT / "deploy/kustomization.yaml").read_text(encoding="utf-8")
+    assert kustomization.startswith("# Without a scheduler that sees cards: ")
+
+
+@pytest.mark.parametrize(
     ("proxy_image", "of_the_proxy"),
     [("", "registry.example/gpu:1"), ("registry.example/gpu:0", "registry.example/gpu:0")],
 )

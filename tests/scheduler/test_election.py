@@ -5,15 +5,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
-from scheduler.cluster import BIND_SECONDS
-from scheduler.election import DURATION, Election
+from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING
+from scheduler.election import DURATION, LAST_REQUESTS, Election, KubeSchedulerLease
 from tests.agent.builders import patient
 from tests.agent.fakes import FakeClock
+from tests.examples import share
 
 Json = dict[str, Any]
 
@@ -223,7 +224,271 @@ def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
             else:
                 replicas[number].step()
         for number, each in enumerate(replicas):
-            if each.leads_for() > BIND_SECONDS:
+            if each.leads_for() > LONGEST_BINDING:
                 others = [until[other] for other in range(3) if other != number]
                 assert all(clock.now >= other for other in others)
-                until[number] = max(until[number], clock.now + BIND_SECONDS)
+                until[number] = max(until[number], clock.now + LONGEST_BINDING)
+
+
+# --- beside a kube-scheduler ----------------------------------------------------------------
+
+KUBE_SCHEDULER_SECONDS = 15
+"""The default ``leaseDuration`` of kube-scheduler."""
+SETTLED = LAST_REQUESTS + LONGEST_BINDING
+
+
+class KubeScheduler:
+    """The election of one kube-scheduler after the other in a pod, as client-go has it.
+
+    ``tryAcquireOrRenew`` and ``release`` in ``client-go/tools/leaderelection/leaderelection.go``.
+    """
+
+    def __init__(self, pod: str, leases: FakeLeases, clock: FakeClock) -> None:
+        self.pod, self.leases, self.clock = pod, leases, clock
+        self.starts = 0
+        self.asks_until = 0.0  # whoever has led may ask until its end, even after its term
+        self._seen: tuple[Json | None, float] = (None, clock.now)
+
+    @property
+    def identity(self) -> str:
+        return f"{self.pod}_{self.starts}"
+
+    def run(self) -> None:
+        spec = self._spec()
+        if spec != self._seen[0]:
+            self._seen = spec, self.clock.now
+        holder, seconds = spec.get("holderIdentity"), spec.get("leaseDurationSeconds", 0)
+        if holder not in ("", None, self.identity) and self._seen[1] + seconds > self.clock.now:
+            return
+        new = holder != self.identity
+        self._write(self.identity, KUBE_SCHEDULER_SECONDS, spec.get("leaseTransitions", -1) + new)
+        self._seen = self._spec(), self.clock.now
+        self.asks_until = float("inf")
+
+    def end(self, *, releases: bool) -> None:
+        """End, and start again."""
+        spec = self._spec()
+        if releases and spec.get("holderIdentity") == self.identity:
+            self._write("", 1, spec["leaseTransitions"])
+        self.asks_until = min(self.asks_until, self.clock.now + LAST_REQUESTS)
+        self.starts += 1
+
+    def _spec(self) -> Json:
+        return {} if self.leases.lease is None else self.leases.lease["spec"]
+
+    def _write(self, holder: str, seconds: int, transitions: int) -> None:
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": seconds,
+            "leaseTransitions": transitions,
+            "renewTime": str(self.clock.now),
+        }
+        old = self.leases.lease
+        self.leases.version += 1
+        version = str(self.leases.version)
+        self.leases.lease = {"metadata": {**(old or {}).get("metadata", {})}, "spec": spec}
+        self.leases.lease["metadata"]["resourceVersion"] = version
+
+
+def beside(pod: str, leases: FakeLeases, clock: FakeClock) -> KubeSchedulerLease:
+    return KubeSchedulerLease(
+        leases,
+        namespace="gpu-turnstile",
+        name="lease",
+        identity=pod,
+        longest_binding=LONGEST_BINDING,
+        clock=clock,
+    )
+
+
+class Pods:
+    """Pods with a kube-scheduler and an extender each."""
+
+    def __init__(self, count: int = 2) -> None:
+        self.clock, self.leases = FakeClock(), FakeLeases()
+        names = [f"pod-{number}" for number in range(count)]
+        self.schedulers = [KubeScheduler(each, self.leases, self.clock) for each in names]
+        self.extenders = [beside(each, self.leases, self.clock) for each in names]
+
+    def go_on(self, seconds: float, *renewing: int) -> None:
+        """Let time go by; these kube-schedulers renew, and all extenders read, twice a second."""
+        for _ in range(round(seconds * 2)):
+            self.clock.now += 0.5
+            for number in renewing:
+                self.schedulers[number].run()
+            for each in self.extenders:
+                each.step()
+
+    def leading(self) -> list[bool]:
+        return [each.leads_for() > LONGEST_BINDING for each in self.extenders]
+
+    def writes_until(self, number: int) -> float:
+        """Return when the last write has ended that an extender may start within 0.5 s, or 0."""
+        now, extender = self.clock.now, self.extenders[number]
+        bind = min(
+            0.5, extender.leads_for() - LONGEST_BINDING, self.schedulers[number].asks_until - now
+        )
+        evict = min(0.5, extender.acts_for() - EVICT_SECONDS)
+        return max(
+            now + bind + LONGEST_BINDING if bind >= 0 else 0.0,
+            now + evict + EVICT_SECONDS if evict >= 0 else 0.0,
+        )
+
+
+@pytest.fixture
+def pods() -> Pods:
+    return Pods()
+
+
+def test_the_extender_beside_the_leading_kube_scheduler_leads_and_writes_nothing(
+    pods: Pods,
+) -> None:
+    pods.go_on(20, 1)
+    assert pods.leading() == [False, True]
+    assert [each.holder for each in pods.extenders] == ["pod-1_0"] * 2
+    before = pods.leases.lease
+    for each in pods.extenders:
+        each.step()
+        each.release()
+    assert pods.leases.lease is before
+
+
+def test_it_leads_only_when_bindings_of_the_last_holder_have_ended(pods: Pods) -> None:
+    pods.go_on(20, 0)
+    pods.schedulers[0].end(releases=True)
+    pods.go_on(0.5, 1)
+    assert pods.extenders[1].holder == "pod-1_0"
+    pods.go_on(SETTLED - 0.5, 1)
+    assert pods.leading() == [False, False]
+    pods.go_on(0.5, 1)
+    assert pods.leading() == [False, True]
+
+
+def test_a_killed_kube_scheduler_and_its_extender_are_replaced_after_the_lease(
+    pods: Pods,
+) -> None:
+    pods.go_on(20, 0)
+    pods.go_on(KUBE_SCHEDULER_SECONDS, 1)
+    assert pods.extenders[1].holder == "pod-0_0"
+    pods.go_on(0.5 + SETTLED, 1)
+    assert pods.leading() == [False, True]
+
+
+def test_a_kube_scheduler_that_starts_again_in_its_pod_has_a_new_term(pods: Pods) -> None:
+    """Its Bindings go on in the same state, but another one might have led in between."""
+    pods.go_on(20, 0)
+    pods.schedulers[0].end(releases=True)
+    pods.go_on(1, 0)
+    assert (pods.extenders[0].holder, pods.leading()) == ("pod-0_1", [False, False])
+    pods.go_on(SETTLED, 0)
+    assert pods.leading() == [True, False]
+
+
+def test_a_lease_that_cannot_be_read_is_believed_until_another_could_bind(pods: Pods) -> None:
+    pods.go_on(20, 0)
+    pods.leases.error = Unavailable("away")
+    pods.go_on(SETTLED - 0.5)
+    assert pods.leading() == [True, False]
+    pods.go_on(0.5)
+    assert pods.leading() == [False, False]
+
+
+def test_what_nobody_asked_for_has_ended_when_another_may_begin(pods: Pods) -> None:
+    """The extender reads no more, and its kube-scheduler releases the lease just after."""
+    pods.go_on(20, 0)
+    pods.schedulers[0].end(releases=True)
+    left = pods.extenders[0].acts_for()
+    assert left == SETTLED
+    pods.schedulers[1].run()
+    began = pods.clock.now
+    while not pods.extenders[1].leads_for():
+        pods.extenders[1].step()
+        pods.clock.now += 0.5
+    assert pods.clock.now - began >= left
+    assert pods.extenders[0].acts_for() == 0
+
+
+def test_a_renewal_that_is_seen_late_counts_from_the_read_before(pods: Pods) -> None:
+    pods.go_on(20, 0)
+    pods.schedulers[0].run()
+    pods.clock.now += 8
+    pods.extenders[0].step()
+    assert pods.extenders[0].leads_for() == KUBE_SCHEDULER_SECONDS - 8
+    pods.schedulers[0].run()
+    pods.extenders[0].step()
+    assert pods.extenders[0].leads_for() == LONGEST_BINDING + SETTLED
+
+
+def test_a_term_between_two_reads_is_detected_by_the_number_of_terms(pods: Pods) -> None:
+    """A kube-scheduler that did not notice that it lost its lease keeps its name."""
+    pods.go_on(20, 0)
+    pods.clock.now += KUBE_SCHEDULER_SECONDS / 2
+    pods.extenders[0].step()
+    pods.schedulers[1].run()
+    pods.clock.now += KUBE_SCHEDULER_SECONDS
+    pods.schedulers[1].run()
+    pods.schedulers[1].end(releases=True)
+    pods.go_on(1, 0)
+    assert (pods.extenders[0].holder, pods.leading()) == ("pod-0_0", [False, False])
+    pods.go_on(SETTLED, 0)
+    assert pods.leading() == [True, False]
+
+
+@pytest.mark.parametrize("holder", ["pod-1_a", "pod-0", "pod-0-x_a", "", None, 7])
+def test_another_holder_is_not_this_pod(pods: Pods, holder: object) -> None:
+    for version in range(30):
+        metadata = {"resourceVersion": str(version)}
+        pods.leases.lease = {"metadata": metadata, "spec": {"holderIdentity": holder}}
+        pods.go_on(1)
+        assert pods.extenders[0].leads_for() == 0
+
+
+FAULTS = ["release", "die", "scheduler", "extender", "restart", "none"]
+
+
+@settings(patient, max_examples=share(300))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 1), st.sampled_from(FAULTS), st.sampled_from([1, 3, 10, 14, 33])),
+        min_size=2,
+        max_size=20,
+    )
+)
+def test_no_two_pods_bind_or_evict_at_the_same_time(faults: list[tuple[int, str, int]]) -> None:
+    """Whoever starts one has listed the pods after all writes of the other had ended.
+
+    kube-schedulers and extenders run twice a second, and each may lose the API server for a while.
+    A kube-scheduler that has lost its term without knowing asks for Bindings. Nobody asks for
+    evictions: they go on after the kube-scheduler's end.
+    """
+    pods = Pods()
+    until = [0.0] * 2  # when the last write that each may have started has ended
+    listed: list[float | None] = [None, None]
+    cut_off: set[tuple[str, int]] = set()
+    pods.go_on(20, 0)
+    for number, what, ticks in faults:
+        if what in ("release", "die"):
+            pods.schedulers[number].end(releases=what == "release")
+        elif what == "restart":  # of the extender's container
+            name = pods.schedulers[number].pod
+            pods.extenders[number] = beside(name, pods.leases, pods.clock)
+        elif what != "none":
+            cut_off ^= {(what, number)}
+        for tick in range(ticks):
+            order = (0, 1) if tick % 2 else (1, 0)
+            for each in order:
+                now, leads_for = pods.clock.now, pods.extenders[each].leads_for()
+                if leads_for == 0:
+                    listed[each] = None
+                elif listed[each] is None:
+                    listed[each] = now
+                ends = pods.writes_until(each)
+                if ends:
+                    assert (listed[each] or 0.0) >= until[1 - each]
+                    until[each] = max(until[each], ends)
+            pods.clock.now += 0.5
+            for each in order:
+                if ("scheduler", each) not in cut_off:
+                    pods.schedulers[each].run()
+                if ("extender", each) not in cut_off:
+                    pods.extenders[each].step()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import SettingsError
+from common.serving.app import VERIFIED
 from common.serving.tls import Files, ServedCertificate
 from placement.scoring import Policy
 from scheduler.app import create_app
@@ -33,13 +34,18 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def settings(api: ApiServer, tmp_path: Path) -> Settings:
+def files(tmp_path: Path) -> Files:
     certificates(tmp_path)
+    return Files(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+
+@pytest.fixture
+def settings(api: ApiServer, files: Files, tmp_path: Path) -> Settings:
     (tmp_path / "kubeconfig").write_text(kubeconfig_for(api.url))
     return Settings(
         host="127.0.0.1",
         port=8444,
-        files=Files(tmp_path / "tls.crt", tmp_path / "tls.key"),
+        files=files,
         names=NAMES,
         kubeconfig=tmp_path / "kubeconfig",
         policy=Policy.SPREAD,
@@ -92,8 +98,8 @@ def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Sett
     assert not extender.leadership.leads
 
 
-def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
-    server = ExtenderServer(settings, ServedCertificate(settings.files))
+def test_the_worker_serves_the_replica_and_ends_it(settings: Settings, files: Files) -> None:
+    server = ExtenderServer(settings, ServedCertificate(files))
     assert not server.keeps()
     client = client_of(server.load())
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
@@ -104,16 +110,36 @@ def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
     server.end()
 
 
-def test_the_worker_asks_for_the_certificate_of_the_client_ca(settings: Settings) -> None:
-    files = replace(settings.files, client_ca=settings.files.cert)
-    server = ExtenderServer(replace(settings, files=files), ServedCertificate(settings.files))
+def test_the_worker_asks_for_the_certificate_of_the_client_ca(
+    settings: Settings, files: Files
+) -> None:
+    demanding = replace(settings, files=replace(files, client_ca=files.cert))
+    server = ExtenderServer(demanding, ServedCertificate(files))
     client = client_of(server.load())
     assert client.post("/filter", json={}).status_code == 403
     server.end()
 
 
+def test_beside_a_kube_scheduler_only_local_requests_are_handled_and_nothing_is_written(
+    settings: Settings, api: ApiServer
+) -> None:
+    beside = replace(settings, files=None, kube_scheduler_lease="own", identity="pod-0")
+    server = ExtenderServer(beside, None)
+    client = client_of(server.load())
+    eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
+    refused = client.post("/bind", json={})
+    assert (refused.status_code, refused.text) == (
+        403,
+        "only requests from the same pod are handled\n",
+    )
+    local = {VERIFIED: True}
+    assert client.post("/filter", json={}, environ_overrides=local).status_code == 200
+    server.end()
+    assert {each.verb for each in api.requests} <= {"get", "list", "watch"}
+
+
 def test_what_cannot_be_used_is_found_before_the_port_is_opened(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[ExtenderServer] = []
 
@@ -123,7 +149,7 @@ def test_what_cannot_be_used_is_found_before_the_port_is_opened(
     monkeypatch.setattr(ExtenderServer, "run", run)
     serve(settings)
     assert len(ran) == 1
-    settings.files.key.write_bytes(b"junk")
+    files.key.write_bytes(b"junk")
     with pytest.raises(SettingsError, match=r"is not a PEM private key$"):
         serve(settings)
     certificates(tmp_path)

@@ -11,7 +11,7 @@ from common.serving.app import VERIFIED
 from contract.claims import CLAIM
 from placement.scoring import Policy
 from scheduler import app as module
-from scheduler.app import create_app
+from scheduler.app import ONLY_CERTIFIED, create_app
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.handler import ExtenderHandler
@@ -25,7 +25,7 @@ from tests.scheduler.test_binding import FakeApi
 
 
 class Stage:
-    def __init__(self, *, only_verified: bool = False) -> None:
+    def __init__(self, *, needed: str = "", patience: float = 0.0) -> None:
         self.state = State(NAMES)
         for name in ("n1", "n2"):
             self.state.put_node(make_node(name, 1))
@@ -48,11 +48,12 @@ class Stage:
             metrics=self.metrics,
             in_step=lambda: self.in_step,
             not_binding=lambda: self.not_binding,
+            patience=patience,
         )
         self.app = create_app(
             self.handler,
             is_ready=lambda: self.ready,
-            only_verified=only_verified,
+            needed=needed,
         )
         self.client = client_of(self.app)
 
@@ -255,8 +256,44 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(
     assert caplog.text.count("ZeroDivisionError: secret") == 3
 
 
+def test_a_binding_waits_for_its_leader_where_no_other_can_be_asked() -> None:
+    stage = Stage(patience=60.0)
+    stage.api.pods["a"] = make_pod("a", (60, 4))
+    states = iter(["not the leader: pod-1 holds the lease", "pods are being listed"])
+    stage.handler.not_binding = lambda: next(states, "")
+    assert stage.post("bind", BINDING) == {"Error": ""}
+    assert stage.count('bindings_total{result="bound"}') == 1
+
+
+@pytest.mark.parametrize("terms", [["", "pod-0_a", ""], ["pod-0_a", "pod-0_b"]])
+def test_a_binding_of_an_earlier_term_is_not_made(terms: list[str]) -> None:
+    """Its kube-scheduler has ended, and the next one may have given the node's CPUs to others."""
+    stage = Stage(patience=60.0)
+    left = list(terms)
+
+    def not_binding() -> str:
+        if len(left) > 1:
+            left.pop(0)
+            return "not the leader"
+        return ""
+
+    stage.handler.not_binding = not_binding
+    stage.handler.term = lambda: left[0]
+    assert stage.post("bind", BINDING) == {
+        "Error": "gpu-turnstile: the kube-scheduler that sent the request leads no more"
+    }
+    assert stage.api.pods == {}
+
+
+def test_a_binding_waits_no_longer_than_kube_scheduler_does() -> None:
+    stage = Stage(patience=0.3)
+    stage.not_binding = "not the leader: pod-1 holds the lease"
+    assert stage.post("bind", BINDING) == {"Error": f"gpu-turnstile: {stage.not_binding}"}
+    assert stage.count('bindings_total{result="not-leader"}') == 1
+
+
 def test_without_a_client_certificate_only_probes_are_served() -> None:
-    stage = Stage(only_verified=True)
+    stage = Stage(needed=ONLY_CERTIFIED)
     response = stage.client.post("/bind", json=BINDING)
     assert (response.status_code, response.text) == (
         403,

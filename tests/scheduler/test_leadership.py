@@ -6,6 +6,7 @@ import pytest
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
+from scheduler.cluster import EVICT_SECONDS
 from scheduler.election import DURATION
 from scheduler.following import Watches
 from scheduler.leadership import LeaderEndpoint, Leadership
@@ -139,6 +140,34 @@ def test_a_slice_that_cannot_be_written_is_tried_again(stage: Stage, error: Exce
     assert len(stage.slices.patches) == 1
 
 
+def test_a_write_that_nobody_asked_for_waits_for_the_next_read_of_the_lease(stage: Stage) -> None:
+    assert stage.election is not None
+    waited = 0
+
+    def wait(seconds: float) -> None:
+        nonlocal waited
+        waited += 1
+        stage.clock.now += seconds
+        if waited == 3:
+            left.append(EVICT_SECONDS + 0.1)
+
+    left = [EVICT_SECONDS]
+    stage.election.acts_for = lambda: left[-1]  # type: ignore[method-assign]
+    leadership = stage.leadership = Leadership(
+        stage.election, stage.watches, stage.endpoint, clock=stage.clock, wait=wait
+    )
+    stage.turn()
+    assert leadership.not_acting() == "the leader is not ready yet: pods are being listed"
+    assert waited == 0
+    stage.watches.listed = 1
+    stage.turn()
+    assert leadership.not_acting() == ""
+    assert waited == 3
+
+    left[:] = [EVICT_SECONDS]
+    assert leadership.not_acting() == "the lease was not read for 4 s"
+
+
 def test_a_single_replica_needs_no_lease() -> None:
     stage = Stage(alone=True)
     assert stage.leadership.leads
@@ -167,7 +196,7 @@ def test_bindings_in_progress_end_before_the_lease_is_released(stage: Stage, *, 
     )
     leadership.end(is_binding=lambda: len(waited) < 3 if ends else True)
     assert all(held)
-    assert sum(waited) == pytest.approx(0.15 if ends else 4, abs=0.06)
+    assert sum(waited) == pytest.approx(0.15 if ends else 5, abs=0.06)
     assert stage.election.leads_for() == 0
 
 

@@ -19,6 +19,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 REQUIRED = ("--cert", "tls.crt", "--key", "tls.key")
+BESIDE = ("--kube-scheduler-lease", "own")
 
 
 def test_every_flag_reaches_the_server(served: list[Settings]) -> None:
@@ -63,10 +64,22 @@ def test_settings_come_from_the_environment_too(
     assert served[0].identity
 
 
+def test_beside_a_kube_scheduler_it_needs_no_certificate(served: list[Settings]) -> None:
+    assert main([*BESIDE, "--identity", "pod-0"]) == 0
+    (settings,) = served
+    assert settings.files is None
+    assert (settings.kube_scheduler_lease, settings.identity) == ("own", "pod-0")
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "Missing option '--cert'"),
+        ([], "--cert: Required value: unless --kube-scheduler-lease is set"),
+        (REQUIRED[:2], "--key: Required value"),
+        ([*BESIDE, *REQUIRED], "--cert: Forbidden: --kube-scheduler-lease serves HTTP"),
+        ([*BESIDE, "--key", "tls.key"], "--key: Forbidden"),
+        ([*BESIDE, "--client-ca", "ca.crt"], "--client-ca: Forbidden"),
+        ([*BESIDE, "--endpoint-slice", "s"], "--endpoint-slice: Forbidden"),
         ([*REQUIRED, "--domain", "X"], "domain: Invalid value"),
         ([*REQUIRED, "--policy", "best"], "Invalid value for '--policy'"),
         ([*REQUIRED, "--threads", "1"], "Invalid value for '--threads'"),

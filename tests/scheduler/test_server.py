@@ -31,8 +31,18 @@ PODS = "/api/v1/namespaces/default/pods"
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices/slice"
 
 
+OWN_LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/own"
+
+
 class Replica(Running):
     """One of the extender's processes."""
+
+    tls_served = True
+
+    def http(self, context: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
+        if self.tls_served:
+            return super().http(context)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
 
     def ask(
         self, path: str, document: object = None, context: ssl.SSLContext | None = None
@@ -87,17 +97,19 @@ def admin(server: ApiServer) -> Iterator[ApiClient]:
 
 
 @contextlib.contextmanager
-def running(server: ApiServer, folder: Path, name: str, *options: str) -> Iterator[Replica]:
+def running(
+    server: ApiServer, folder: Path, name: str, *options: str, tls_served: bool = True
+) -> Iterator[Replica]:
     port = free_port()
     kubeconfig, log = folder / f"{name}.kubeconfig", folder / f"{name}.log"
     kubeconfig.write_text(kubeconfig_for(server.url))
     tls = folder / "tls"
     if not tls.exists():
         certificates(tls)
+    files = ("--cert", str(tls / "tls.crt"), "--key", str(tls / "tls.key")) if tls_served else ()
     arguments = [
         *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
-        *("--cert", str(tls / "tls.crt"), "--key", str(tls / "tls.key")),
-        *("--kubeconfig", str(kubeconfig), "--identity", name, *options),
+        *(*files, "--kubeconfig", str(kubeconfig), "--identity", name, *options),
     ]
     environment = {**os.environ, "PYTHONWARNINGS": "error", "HOME": "/proc/none"}
     environment.pop("XDG_RUNTIME_DIR", None)
@@ -108,6 +120,7 @@ def running(server: ApiServer, folder: Path, name: str, *options: str) -> Iterat
         ) as process,
     ):
         replica = Replica(process, port, tls, log)
+        replica.tls_served = tls_served
         try:
             replica.wait(lambda: replica.responds_with("/readyz", "ok"))
             yield replica
@@ -220,6 +233,61 @@ def test_a_killed_leader_fails_no_pod_and_books_no_card_twice(
         assert _bound(admin, "two-p") == 24
         assert _overfull(admin, "two-p", 40) == {}
         assert other.binds()
+
+
+class KubeSchedulers:
+    """The Lease of kube-schedulers in pods of their own, renewed as client-go does."""
+
+    def __init__(self, admin: ApiClient) -> None:
+        self._admin = admin
+        self._holder, self._transitions = "", -1
+        kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+        admin.create(OWN_LEASE.rpartition("/")[0], {**kind, "metadata": {"name": "own"}})
+
+    def lead(self, holder: str) -> None:
+        self._transitions += holder not in ("", self._holder)
+        self._holder = holder
+        spec = {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": 15 if holder else 1,
+            "leaseTransitions": self._transitions,
+            "renewTime": str(time.monotonic()),
+        }
+        self._admin.patch(OWN_LEASE, {"spec": spec})
+
+    def renew(self) -> None:
+        self.lead(self._holder)
+
+
+def test_beside_kube_schedulers_each_binds_in_its_term_and_no_card_twice(
+    server: ApiServer, admin: ApiClient, tmp_path: Path
+) -> None:
+    """A burst, and in its midst the leading kube-scheduler ends; the next one asks at once."""
+    server.apply(make_node("own-1", 8))  # room for two of the pods on each card
+    nodes, lease = ["own-1"], KubeSchedulers(admin)
+    lease.lead("pod-0_a")
+    options = ("--kube-scheduler-lease", "own")
+    with (
+        running(server, tmp_path, "pod-0", *options, tls_served=False) as first,
+        running(server, tmp_path, "pod-1", *options, tls_served=False) as second,
+    ):
+
+        def binds(replica: Replica) -> bool:
+            lease.renew()
+            return replica.binds()
+
+        first.wait(lambda: binds(first))
+        assert not second.binds()
+        pods = [create(server, admin, f"own-p{number}", (40, 4)) for number in range(16)]
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(lambda each: schedule(first, each, nodes), pods[:7])) == {""}
+            lease.lead("")
+            lease.lead("pod-1_b")
+            done = pool.map(lambda each: schedule(second, each, nodes), pods[7:])
+            second.wait(lambda: binds(second))
+            assert set(done) == {""}  # they waited, and failed no pod
+        assert _overfull(admin, "own-p", 40) == {}
+        first.wait(lambda: not first.binds())
 
 
 def _stays_open(replica: Replica) -> bool:

@@ -42,7 +42,7 @@ class Running:
             plain.close()
             raise
 
-    def http(self, context: ssl.SSLContext | None = None) -> http.client.HTTPSConnection:
+    def http(self, context: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
         return http.client.HTTPSConnection(
             "localhost", self.port, context=context or self.tls(), timeout=DEADLINE
         )

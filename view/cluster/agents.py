@@ -67,7 +67,8 @@ def read_metrics(
         ValueError: the response is not a page of metrics.
     """
     port, scheme = _PORT, ""
-    for container in pod["spec"].get("containers") or ():
+    spec = pod["spec"]
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         for each in container.get("ports") or ():
             if each.get("name") in ("http", "https"):
                 port = int(each.get("containerPort", _PORT))

@@ -23,6 +23,7 @@ from view.cluster.collections import FORBIDDEN
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
+    KUBE_SCHEDULER,
     PROXY,
     WEBHOOK,
     DaemonSet,
@@ -52,7 +53,13 @@ _COMPONENT_LABEL = "app.kubernetes.io/component"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _DRA = "/apis/resource.k8s.io/v1"
 _PREFIX = "gpu_turnstile_"
-_FACT_OF_PROGRAM = {AGENT: "agents", PROXY: "proxies", WEBHOOK: "webhooks", EXTENDER: "extenders"}
+_FACT_OF_PROGRAM = {
+    AGENT: "agents",
+    PROXY: "proxies",
+    WEBHOOK: "webhooks",
+    EXTENDER: "extenders",
+    KUBE_SCHEDULER: "extenders",
+}
 """Programs whose metrics are read, and the fact that gets them."""
 
 _BEFORE_START = ("ContainerCreating", "PodInitializing")
@@ -111,7 +118,7 @@ def collect_facts(client: Client, names: Names, namespace: str, node: str | None
         "mutating": lambda: _webhooks(client),
         "policies": lambda: _policies(client),
         "dry_run": lambda: _create_dry_run(client, names, namespace),
-        "lease": lambda: _lease(client),
+        "leases": lambda: _leases(client),
         "gpu_pods": lambda: _gpu_pods(client, names, node),
         "managed": lambda: _managed_objects(client),
         "slices": lambda: _slices(client, names),
@@ -344,17 +351,19 @@ def _enforcement(daemonsets: Mapping[str, Json]) -> OrUnread[str]:
     return found
 
 
-def _lease(client: Client) -> Lease | None:
-    path = object_path("leases", NAMESPACE, EXTENDER, api="/apis/coordination.k8s.io/v1")
-    found = client.find(path, timeout=_SECONDS)
-    if found is None:
-        return None
-    spec = found["spec"]
-    return Lease(
-        spec.get("holderIdentity") or "",
-        _time(spec.get("renewTime")),
-        float(spec.get("leaseDurationSeconds") or 0),
-    )
+def _leases(client: Client) -> Mapping[str, Lease]:
+    found = {}
+    for name in (EXTENDER, KUBE_SCHEDULER):
+        path = object_path("leases", NAMESPACE, name, api="/apis/coordination.k8s.io/v1")
+        lease = client.find(path, timeout=_SECONDS)
+        if lease is not None:
+            spec = lease["spec"]
+            found[name] = Lease(
+                spec.get("holderIdentity") or "",
+                _time(spec.get("renewTime")),
+                float(spec.get("leaseDurationSeconds") or 0),
+            )
+    return found
 
 
 def _managed_objects(client: Client) -> Sequence[ManagedObject]:

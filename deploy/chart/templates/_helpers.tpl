@@ -38,19 +38,20 @@
      references to the pod. */}}
 {{- define "gpu-turnstile.set" -}}
 {{- $pod := .workload.spec.template.spec }}
-{{- range $container := $pod.containers }}
+{{- range $container := concat $pod.containers ($pod.initContainers | default list) }}
 {{- $name := $container.name | camelcase | untitle }}
-{{- $given := get $.values $name }}
+{{- with $given := get $.values $name }}
 {{- $_ := set $container "resources" $given.resources }}
-{{- if $given.replicas }}
+{{- if and $given.replicas (has $container $pod.containers) }}
 {{- $_ := set $.workload.spec "replicas" $given.replicas }}
 {{- end }}
 {{- range $key, $value := $given.env }}
-{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|MODE|KUBELET_DIR|[A-Z]+_(ACCEPT|NAMESPACE|ADDRESS|REPLICAS)))$" $key }}
+{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|MODE|KUBELET_DIR|[A-Z]+_(ACCEPT|NAMESPACE|ADDRESS|REPLICAS|KUBE_SCHEDULER_LEASE)))$" $key }}
 {{- fail (printf "%s.env.%s: Forbidden: other values of the chart, or the pod, decide it" $name $key) }}
 {{- end }}
 {{- $variable := dict "name" $key "value" (toString $value) }}
 {{- include "gpu-turnstile.merge" (dict "into" $container "from" (dict "env+" (list $variable))) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- range $key := has .workload.kind (list "Deployment") | ternary (list "imagePullSecrets" "nodeSelector" "tolerations") (list "imagePullSecrets") }}

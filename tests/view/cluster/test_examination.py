@@ -29,7 +29,8 @@ from view.model.doctor.facts import (
 )
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
+LEASE, OWN_LEASE = (f"{LEASES}/gpu-turnstile-{each}" for each in ("scheduler", "kube-scheduler"))
 AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
 SHAPE = "gpu-turnstile-0123456789abcdef"
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
@@ -112,6 +113,7 @@ def cluster() -> dict[str, Any]:
             {"spec": {"policyName": "gpu-turnstile-stamps"}}
         ],
         LEASE: Rejected(404, "not found"),
+        OWN_LEASE: Rejected(404, "not found"),
         DAEMONSETS: [daemonset("agent"), daemonset("proxy")],
     }
 
@@ -141,6 +143,27 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
 def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     facts = collect_facts(api, Names(), "team", "n2")
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
+
+
+def test_the_extender_in_the_pod_of_a_kube_scheduler_is_read(api: FakeApi) -> None:
+    own = pod("gpu-turnstile", "k", "kube-scheduler", 10259)
+    (container,) = own["spec"]["containers"]
+    container |= {"image": "kube-scheduler:v1.36.1"}
+    container["ports"][0]["name"] = "kube-scheduler"
+    port = {"name": "http", "containerPort": 8444}
+    own["spec"]["initContainers"] = [{"name": "scheduler", "image": "image:1", "ports": [port]}]
+    api.responses["/api/v1/namespaces/gpu-turnstile/pods"].append(own)
+    api.responses["/api/v1/namespaces/gpu-turnstile/pods/k%3A8444/proxy/metrics"] = (
+        'gpu_turnstile_scheduler_request_duration_seconds_count{verb="filter"} 3\n'
+    )
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "k_0", "leaseDurationSeconds": 15, "renewTime": renewed}
+    api.responses[OWN_LEASE] = {"spec": spec}
+    found = {each.check: each.text for each in look(api)}
+    assert found["scheduler-own"] == "1 of 1 pods are ready"
+    assert found["extender-lease"].startswith("k_0 is the leader, last renewal ")
+    assert found["extender-asked"] == "schedulers called it 3 times"
+    assert not {"scheduler-extender", "extender-certificate"} & found.keys()
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,7 @@ OWNED = [
     ManagedObject(kind, "gpu-turnstile", name, component)
     for component, (workload, name) in control_plane.WORKLOADS.items()
     for kind in (workload, "ServiceAccount")
-    if component != "dra"
-] + [
-    ManagedObject(
-        "Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender"
-    )
+    if component not in ("dra", "scheduler-extender")
 ]
 
 BOUND = dict.fromkeys(control_plane.POLICIES, True)
@@ -138,7 +134,6 @@ HEALTHY_PROGRAMS = [
     pod("proxy", "p"),
     pod("webhook", "w1"),
     pod("webhook", "w2"),
-    pod("scheduler", "s"),
     pod("kube-scheduler", "k"),
 ]
 
@@ -158,7 +153,7 @@ HEALTHY = Facts(
     mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=True)],
     policies=BOUND,
     dry_run=DryRun(stamped=True),
-    lease=Lease("s", NOW - timedelta(seconds=2), 10),
+    leases={"gpu-turnstile-kube-scheduler": Lease("k_0a1b", NOW - timedelta(seconds=2), 15)},
     daemonsets=BOTH,
     enforcement="hami-core",
     allocations=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
@@ -172,7 +167,7 @@ HEALTHY = Facts(
     agents={"n1": agent()},
     proxies={"n1": [MetricSample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
     webhooks={"w1": server("webhook"), "w2": server("webhook")},
-    extenders={"s": server("scheduler")},
+    extenders={"k": server("scheduler")},
 )
 
 
@@ -194,8 +189,8 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
         *("kubernetes-version", "webhook", "webhook-configuration", "webhook-replicas"),
         *("webhook-certificate", "policies", "agents", "proxies", "kubelet", "other-plugins"),
         *("agent-requests", "agents-rollout"),
-        *("cards", "allocatable", "scheduler-extender", "scheduler-own", "extender-lease"),
-        *("extender-asked", "extender-certificate", "enforcement", "allocations", "leftovers"),
+        *("cards", "allocatable", "scheduler-own", "extender-lease"),
+        *("extender-asked", "enforcement", "allocations", "leftovers"),
         *("refusals", "agent-disks"),
     }
 
@@ -204,6 +199,40 @@ def without(*components: str) -> list[ProgramPod]:
     assert not isinstance(HEALTHY.programs, UnreadSource)
     gone = {f"gpu-turnstile-{each}" for each in components}
     return [each for each in HEALTHY.programs if each.component not in gone]
+
+
+WITH_EXTENDER: dict[str, object] = {
+    "programs": [*without("kube-scheduler"), pod("scheduler", "s")],
+    "managed": [
+        *(each for each in OWNED if each.component != "scheduler-own"),
+        ManagedObject(
+            "Deployment", "gpu-turnstile", "gpu-turnstile-scheduler", "scheduler-extender"
+        ),
+        ManagedObject(
+            "Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender"
+        ),
+    ],
+    "leases": {"gpu-turnstile-scheduler": Lease("s", NOW - timedelta(seconds=2), 10)},
+    "extenders": {"s": server("scheduler")},
+}
+"""The cluster's own kube-scheduler calls the extender."""
+
+
+def test_nothing_is_wrong_where_the_clusters_own_scheduler_calls_the_extender() -> None:
+    assert wrong(**WITH_EXTENDER) == []
+    found = {each.check for each in findings(**WITH_EXTENDER)}
+    assert {"scheduler-extender", "extender-certificate"} <= found
+    assert "scheduler-own" not in found
+
+
+def of_version(version: str) -> list[ProgramPod]:
+    image = f"registry.example:5000/kube-scheduler:{version}"
+    return [*without("kube-scheduler"), pod("kube-scheduler", "k", image=image)]
+
+
+@pytest.mark.parametrize("version", ["v1.36.9", "v1.36.2", "v1.35.0-rc.1", "mine"])
+def test_a_second_kube_scheduler_may_be_one_version_behind(version: str) -> None:
+    assert wrong(programs=of_version(version)) == []
 
 
 ACCEPTS = [
@@ -335,22 +364,33 @@ TROUBLES: dict[str, dict[str, object]] = {
     ("enforcement warning: HAMi-core is older than 2026-02-03: programs start 52 seconds late"): {
         "agents": {"n1": agent(hami_core_outdated=1)}
     },
-    "extender-lease error: s is the leader, last renewal 60 seconds ago": {
-        "lease": Lease("s", NOW - timedelta(seconds=60), 10)
+    "extender-lease error: k is the leader, last renewal 60 seconds ago": {
+        "leases": {"gpu-turnstile-kube-scheduler": Lease("k", NOW - timedelta(seconds=60), 15)}
     },
-    "extender-lease error: it has no leader: it binds no pods": {"lease": None},
+    "extender-lease error: it has no leader: it binds no pods": {
+        "leases": {"gpu-turnstile-scheduler": Lease("of an earlier installation", NOW, 10)}
+    },
     (
         "extender-asked warning: no scheduler has called it since it started: no GPU pod was "
-        "created since, or its scheduler cannot reach it"
-    ): {"extenders": {"s": server("scheduler", asked=0)}},
+        "created since, or each names another scheduler"
+    ): {"extenders": {"k": server("scheduler", asked=0)}},
     (
         "extender-asked warning: no scheduler has called it since it started: GPU pods are "
         "scheduled by counts per node"
-    ): {
-        "extenders": {"s": server("scheduler", asked=0)},
-        "programs": without("kube-scheduler"),
-        "managed": [each for each in OWNED if each.component != "scheduler-own"],
+    ): WITH_EXTENDER | {"extenders": {"s": server("scheduler", asked=0)}},
+    "extender-certificate error: the certificate of s expired 2 days ago": WITH_EXTENDER
+    | {"extenders": {"s": server("scheduler", timedelta(days=-2))}},
+    (
+        "scheduler-extender warning: installed beside scheduler-own, which has an extender: no "
+        "scheduler calls this one"
+    ): {"programs": [*HEALTHY_PROGRAMS, pod("scheduler", "s")]},
+    "scheduler-own error: kube-scheduler v1.37.0 is newer than the API server, v1.36.2": {
+        "programs": of_version("v1.37.0")
     },
+    (
+        "scheduler-own warning: kube-scheduler v1.34.9 is two or more versions older than the API "
+        "server, v1.36.2"
+    ): {"programs": of_version("v1.34.9")},
     "enforcement warning: off: shares are not enforced": {
         "enforcement": "none",
         "agents": {"n1": agent("none")},
@@ -438,6 +478,7 @@ def test_a_page_to_read_comes_with_a_command_where_there_is_one() -> None:
     }
     assert pages == {
         "docs/install.md#2-choose-scheduler-device-injection-and-enforcement",
+        "docs/install.md#a-second-kube-scheduler",
         "docs/install.md#pods-of-other-systems",
         "docs/install.md#what-you-need",
         "docs/options.md#what-hami-core-needs-on-a-node",
@@ -461,7 +502,10 @@ def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> N
 
 
 def test_what_components_run_is_what_is_installed() -> None:
-    built = build_components("scheduler-extender", "scheduler-own", "view", "dra")
+    built = [
+        *build_components("scheduler-extender", "view", "dra"),
+        *build_components("scheduler-own"),
+    ]
     label = "app.kubernetes.io/component"
     runs = {
         (each["metadata"]["labels"][label], each["kind"], each["metadata"]["name"])
@@ -621,9 +665,9 @@ def test_for_one_node_only_its_own_and_cluster_findings_are_shown() -> None:
 
 
 NO_EXTENDER: dict[str, object] = {
-    "programs": [each for each in without("scheduler") if "kube" not in each.component],
-    "managed": [each for each in OWNED if not each.component.startswith("scheduler-")],
-    "lease": None,
+    "programs": without("kube-scheduler"),
+    "managed": [each for each in OWNED if each.component != "scheduler-own"],
+    "leases": {},
     "extenders": {},
 }
 
@@ -640,13 +684,36 @@ def test_without_an_extender_it_is_a_warning_that_no_scheduler_sees_cards() -> N
     assert exit_code(findings(**NO_EXTENDER)) == 0
 
 
-LOOKUP = (
-    'Post "https://gpu-turnstile-scheduler.gpu-turnstile.svc/filter": dial tcp: lookup '
-    "gpu-turnstile-scheduler.gpu-turnstile.svc on 10.96.0.10:53: server misbehaving"
+@pytest.mark.parametrize(
+    ("release", "run"),
+    [
+        (
+            None,
+            (
+                "kubectl apply -k YOUR-KUSTOMIZATION  # with the component scheduler-own: "
+                "docs/install.md#a-scheduler-that-sees-cards"
+            ),
+        ),
+        (
+            ("gpus", "infra"),
+            ("helm upgrade gpus YOUR-CHART --namespace infra --reuse-values --set scheduling=own"),
+        ),
+    ],
 )
+def test_the_next_command_brings_a_scheduler_that_sees_cards(
+    release: tuple[str, str] | None, run: str
+) -> None:
+    managed = [
+        ManagedObject("Deployment", "gpu-turnstile", "gpu-turnstile-webhook", "webhook", release)
+    ]
+    found = findings(**NO_EXTENDER | {"managed": managed})
+    assert [each.run for each in found if each.check == "scheduler-extender"] == [run]
 
 
-@pytest.mark.parametrize("besides", [{}, {"extenders": {"s": server("scheduler", asked=0)}}])
+LOOKUP = 'Post "http://127.0.0.1:8444/filter": dial tcp 127.0.0.1:8444: connect: connection refused'
+
+
+@pytest.mark.parametrize("besides", [{}, {"extenders": {"k": server("scheduler", asked=0)}}])
 def test_a_scheduler_that_cannot_reach_the_extender_is_an_error_in_its_own_words(
     besides: dict[str, object],
 ) -> None:
@@ -743,10 +810,9 @@ def test_another_reason_than_cards_is_quoted() -> None:
 
 
 def test_an_extender_without_pods_is_not_reported_as_not_installed() -> None:
-    """Its Deployment is there, with no replicas: a kube-scheduler that asks it binds nothing."""
-    found = wrong(programs=without("scheduler", "kube-scheduler"), lease=None, extenders={})
+    """Its Deployment is there, with no replicas: GPU pods get no node."""
+    found = wrong(programs=without("kube-scheduler"), leases={}, extenders={})
     assert found == [
-        "scheduler-extender error: Deployment gpu-turnstile-scheduler has no pods, or is missing",
         "scheduler-own error: Deployment gpu-turnstile-kube-scheduler has no pods, or is missing",
         "extender-lease error: it has no leader: it binds no pods",
         "extender-asked unknown: the metrics of no replica were read",
@@ -817,7 +883,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster_of_claims() -> None:
 
 def test_without_an_extender_nothing_is_missed_where_all_cards_are_given_by_claims() -> None:
     """Its scheduler sees cards without one."""
-    none = [*without("scheduler", "kube-scheduler"), *CLAIMS_PODS]
+    none = [*without("kube-scheduler"), *CLAIMS_PODS]
     changed = {**BY_CLAIMS, **NO_EXTENDER, "programs": none}
     assert wrong(**changed) == []
     mixed = changed | {"nodes": [*LABELLED, node("n2")]}

@@ -37,14 +37,14 @@ def _check_extender(facts: Facts) -> Iterable[Finding]:
     """Check the extender; where all cards are given by claims, nobody misses it."""
     served = () if isinstance(facts.nodes, UnreadSource) else facts.nodes
     with_cards = [each.serves_claims for each in served if each.node.cards]
-    if with_cards and all(with_cards) and not control_plane.installed(facts, EXTENDER):
+    if with_cards and all(with_cards) and not control_plane.extender(facts):
         require(facts.programs)
         return (ok("not needed: kube-scheduler chooses the cards of claims"),)
     return control_plane.check_extender(facts)
 
 
 def _check_extender_certificates(facts: Facts) -> Iterable[Finding]:
-    if not control_plane.installed(facts, EXTENDER):
+    if control_plane.extender(facts) != EXTENDER:
         return ()
     return control_plane.check_certificates(
         facts, "gpu_turnstile_scheduler_", facts.extenders, control_plane.EXTENDER_CERTS

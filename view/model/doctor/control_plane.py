@@ -79,6 +79,11 @@ _LOGS = "kubectl -n gpu-turnstile logs --selector app.kubernetes.io/name={} --pr
 _DEPLOYMENT = "kubectl -n gpu-turnstile describe deployment {}"
 _RENEW = "kubectl -n gpu-turnstile rollout restart deployment/{}"
 CERTS, EXTENDER_CERTS = "gpu-turnstile-certs", "gpu-turnstile-scheduler-certs"
+_WITH_SCHEDULER = {
+    True: " --set scheduling=own",
+    False: "  # with the component scheduler-own: docs/install.md#a-scheduler-that-sees-cards",
+}
+"""By whether Helm is used."""
 _DIALECTS = "docs/install.md#pods-of-other-systems"
 _WEBHOOKS = "kubectl get mutatingwebhookconfigurations"
 _VERSION = re.compile(r"v?(\d+)\.(\d+)")
@@ -182,31 +187,57 @@ def check_policies(facts: Facts, policies: Sequence[str]) -> Iterator[Finding]:
         yield ok(f"all {len(policies)} exist and have a binding")
 
 
+def extender(facts: Facts) -> str:
+    """Return the workload that has the scheduler extender; empty if none is installed."""
+    found = (each for each in (KUBE_SCHEDULER, EXTENDER) if installed(facts, each))
+    return next(found, "")
+
+
 def check_extender(facts: Facts) -> Iterator[Finding]:
-    """Check the replicas of the scheduler extender, if it is installed."""
+    """Check that a scheduler sees cards; the replicas of the extender, if it has pods of its own.
+
+    That of our own kube-scheduler is in the pods of that one.
+    """
     require(facts.programs)
-    if installed(facts, EXTENDER):
+    found = extender(facts)
+    if found == EXTENDER:
         yield from check_replicas(facts, EXTENDER)
-        return
-    text = (
-        "not installed: no scheduler sees cards, so a pod can be sent to a node where no card has "
-        "room, and fails there; harmless if all pods request whole cards, or shares of one size "
-        "that divides a card"
-    )
-    yield warning(text, "docs/install.md#a-scheduler-that-sees-cards")
+    elif found and installed(facts, EXTENDER):
+        text = "installed beside scheduler-own, which has an extender: no scheduler calls this one"
+        yield warning(text, _DELETE.format("scheduler-extender"))
+    elif not found:
+        text = (
+            "not installed: no scheduler sees cards, so a pod can be sent to a node where no card "
+            "has room, and fails there; harmless if all pods request whole cards, or shares of one "
+            "size that divides a card"
+        )
+        yield warning(text, f"{facts.install}{_WITH_SCHEDULER[facts.by_helm]}")
 
 
 def check_own_scheduler(facts: Facts) -> Iterator[Finding]:
-    """Check the replicas of our own kube-scheduler, if it is installed."""
-    if installed(facts, EXTENDER) and installed(facts, KUBE_SCHEDULER):
-        yield from check_replicas(facts, KUBE_SCHEDULER)
+    """Check replicas and version of our own kube-scheduler, if it is installed."""
+    if not installed(facts, KUBE_SCHEDULER):
+        return
+    yield from check_replicas(facts, KUBE_SCHEDULER)
+    version = "" if isinstance(facts.version, UnreadSource) else facts.version
+    pods = [each for each in require(facts.programs) if each.component == KUBE_SCHEDULER]
+    for image in sorted({each.image for each in pods}):
+        tag = image.rpartition(":")[2]
+        own, cluster = _VERSION.match(tag), _VERSION.match(version)
+        ahead = int(own[2]) - int(cluster[2]) if own and cluster else 0
+        if ahead > 0 or ahead < -1:
+            than = "newer than" if ahead > 0 else "two or more versions older than"
+            text = f"kube-scheduler {tag} is {than} the API server, {version}"
+            page = "docs/install.md#a-second-kube-scheduler"
+            yield (error if ahead > 0 else warning)(text, page)
 
 
 def check_lease(facts: Facts) -> Iterator[Finding]:
     """Check that the extender has a leader."""
-    if not installed(facts, EXTENDER):
+    found = extender(facts)
+    if not found:
         return
-    lease, logs = require(facts.lease), _LOGS.format(EXTENDER)
+    lease, logs = require(facts.leases).get(found), _LOGS.format(found)
     if lease is None or not lease.holder or lease.renewed is None:
         yield error("it has no leader: it binds no pods", logs)
         return
@@ -217,15 +248,15 @@ def check_lease(facts: Facts) -> Iterator[Finding]:
 
 def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
     """Check that a scheduler calls the extender, and can reach it."""
+    found = extender(facts)
     unreached = () if isinstance(facts.unreached, UnreadSource) else facts.unreached
     if unreached:
         pods = f"{format_count(len(unreached), 'pod')} pending"
         text = f"a scheduler's requests to it fail ({pods}): {unreached[0]}"
-        yield error(
-            text, f"{_PODS.format(EXTENDER)}  # docs/operate.md#the-scheduler-extender-is-down"
-        )
+        describe = _PODS.format(found or EXTENDER)
+        yield error(text, f"{describe}  # docs/operate.md#the-scheduler-extender-is-down")
         return
-    if not installed(facts, EXTENDER):
+    if not found:
         return
     unread = [each for each in facts.extenders.values() if isinstance(each, UnreadSource)]
     read = [each for each in facts.extenders.values() if not isinstance(each, UnreadSource)]
@@ -237,11 +268,11 @@ def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
         yield unknown(unread[0].why if unread else "the metrics of no replica were read")
     else:
         text = "no scheduler has called it since it started: "
-        if installed(facts, KUBE_SCHEDULER):
-            text += "no GPU pod was created since, or its scheduler cannot reach it"
+        if found == KUBE_SCHEDULER:
+            text += "no GPU pod was created since, or each names another scheduler"
         else:
             text += "GPU pods are scheduled by counts per node"
-        yield warning(text, f"{_LOGS.format(EXTENDER)}  # docs/scheduler.md")
+        yield warning(text, f"{_LOGS.format(found)}  # docs/scheduler.md")
 
 
 def check_leftovers(facts: Facts) -> Iterator[Finding]:

@@ -141,7 +141,7 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The Lease of the scheduler extender's leader."""
+    """A Lease that decides which replica of the scheduler extender binds."""
 
     holder: Annotated[str, "name of the leader; empty if there is none."]
     renewed: Annotated[datetime | None, "time of its last renewal."]
@@ -225,7 +225,10 @@ class Facts:
         "our ValidatingAdmissionPolicies, and whether each has a binding.",
     ]
     dry_run: Annotated[OrUnread[DryRun], "result for a GPU pod."]
-    lease: Annotated[OrUnread[Lease | None], "the extender's; ``None`` if there is none."]
+    leases: Annotated[
+        OrUnread[Mapping[str, Lease]],
+        "of the extender and of our kube-scheduler, by the name of the workload.",
+    ]
     daemonsets: Annotated[OrUnread[Mapping[str, DaemonSet]], "in the agents' namespace, by name."]
     enforcement: Annotated[
         OrUnread[str], "as the agents' DaemonSet sets it; ``none`` if it sets nothing."
@@ -259,17 +262,26 @@ class Facts:
     extenders: Annotated[Mapping[str, OrUnread[Samples]], "metrics of extender replicas, by pod."]
 
     @property
+    def by_helm(self) -> bool:
+        """Whether Helm installed it."""
+        return bool(self._releases)
+
+    @property
     def install(self) -> str:
         """The command that restores the installation: Helm's if Helm installed it.
 
         With several releases, that of the most objects.
         """
-        owned = [] if isinstance(self.managed, UnreadSource) else self.managed
-        releases = Counter(each.release for each in owned if each.release)
+        releases = self._releases
         if not releases:
             return "kubectl apply -k YOUR-KUSTOMIZATION"
         ((name, namespace), _), *_ = releases.most_common(1)
         return f"helm upgrade {name} YOUR-CHART --namespace {namespace} --reuse-values"
+
+    @property
+    def _releases(self) -> Counter[tuple[str, str]]:
+        owned = [] if isinstance(self.managed, UnreadSource) else self.managed
+        return Counter(each.release for each in owned if each.release)
 
 
 AGENT = "gpu-turnstile-agent"

@@ -456,12 +456,13 @@ def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() ->
     """The node was not drained before it got the label. Init containers leave their devices."""
     with short_dir() as folder:
         node = FakeNode()
+        ours = Allocation(("GPU-0",), 60, 4, Evidence.RECORD)
         old = view("old", container("first", 60, 4, kind=INIT), container("c0", 40, 6))
         node.infos.append(
             replace(
                 old,
                 annotated={
-                    "first": Allocation(("GPU-0",), 60, 4, Evidence.RECORD),
+                    "first": ours,
                     "c0": Allocation(("GPU-0",), 40, 6, Evidence.TICKET),
                 },
             )
@@ -476,6 +477,9 @@ def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() ->
         assert [each.ref.container for each in driver.holdings().holders] == ["c0", "first"]
         node.infos[0] = replace(node.infos[0], terminal=True)
         driver.prepare(ref)
+        mixed = {**node.infos[0].annotated, "first": replace(ours, evidence=Evidence.CLAIM)}
+        node.infos[0] = replace(node.infos[0], annotated=mixed, terminal=False)
+        assert driver.free(Resource.CORE) == {"GPU-0": 50, "GPU-1": 100}
         forged = {"c0": Allocation(("GPU-0",), 50, 4, Evidence.TICKET)}
         node.infos[1] = replace(node.infos[1], annotated=forged)
         assert driver.free(Resource.CORE) == {"GPU-0": 50, "GPU-1": 100}

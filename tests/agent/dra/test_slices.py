@@ -20,7 +20,7 @@ DEVICES = [{"name": "gpu-0", "allowMultipleAllocations": True}]
 class FakeCluster:
     """An API server that keeps what is written, or drops the fields of a feature gate."""
 
-    def __init__(self, *, drops: bool = False) -> None:
+    def __init__(self, *, drops: bool = False, is_listed: bool = True) -> None:
         self.drops = drops
         self.asked: list[str] = []
         self.slices: dict[str, Any] = {}
@@ -37,7 +37,8 @@ class FakeCluster:
             specs=lambda: slices_of(self.devices, driver="d", node="n1"),
             clock=self.clock,
         )
-        self.publisher.slices.list()
+        if is_listed:
+            self.publisher.slices.list()
 
     def list_slices(self, node: str, driver: str) -> tuple[list[Any], str]:
         return list(self.slices.values()), "1"
@@ -111,6 +112,16 @@ def test_a_slice_that_has_been_published_is_not_written_again() -> None:
     cluster.write()
     assert cluster.asked == ["create", "patch"]
     assert cluster.slices["n1-d"]["spec"]["pool"]["generation"] == 2
+
+
+def test_nothing_is_written_before_the_slices_are_listed() -> None:
+    cluster = FakeCluster(is_listed=False)
+    cluster.publisher.poke()
+    cluster.write()
+    assert cluster.asked == []
+    cluster.publisher.slices.list()
+    cluster.write()
+    assert cluster.asked == ["create"]
 
 
 def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None:

@@ -17,6 +17,7 @@ from contract.claims import (
     claim_template_spec,
     driver_name,
     find_claim_errors,
+    has_shape,
     is_template_name,
     named_template,
     read_pod_claim,
@@ -153,6 +154,20 @@ def test_the_name_is_the_hash_of_the_shape_and_of_nothing_else() -> None:
     elsewhere = Names("example.org")
     limits = {elsewhere.core: "30", elsewhere.memory: "8"}
     assert template_name(pod(limits), elsewhere) not in ("", found.template)
+
+
+def test_a_stored_template_with_defaults_and_any_wish_has_the_shape_of_its_name() -> None:
+    """Else it would be replaced again and again."""
+    for link in ("numa", "nvlink"):
+        manifest = pod({NAMES.core: "200", NAMES.memory: "9"}, gpu_link=link, use_gpu_type="a100")
+        found = read_pod_claim(manifest, NAMES)
+        assert found is not None
+        stored = json.loads(json.dumps(found.spec))
+        (constraint,) = stored["spec"]["devices"]["constraints"]
+        constraint["distinctAttribute"] = None
+        assert has_shape(found.template, stored)
+        constraint["matchAttribute"] += "x"
+        assert not has_shape(found.template, stored)
 
 
 def test_a_pod_that_breaks_a_rule_has_no_claim() -> None:

@@ -333,6 +333,17 @@ def test_a_spec_that_somebody_has_broken_is_left_and_written_again(tmp_path: Pat
         schema().validate(spec_of(tmp_path / "cdi", ref))
 
 
+def test_files_of_others_in_the_folder_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = FakeNode()
+    node.driver(tmp_path).prepare(node.add("a", "gpu-0", 30, 4))
+    for name in ("nvidia.json", "gpu-turnstile-claim-uid-b.yaml"):
+        (tmp_path / "cdi" / name).write_text("{")
+    assert node.driver(tmp_path).free(Resource.CORE)["GPU-0"] == 70
+    assert "CDI spec of a claim cannot be read" not in caplog.text
+
+
 def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing() -> None:
     """The pod was deleted meanwhile: nobody would call ``NodeUnprepareResources`` again."""
     asked, answers, ended = (threading.Event() for _ in range(3))

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -242,13 +243,17 @@ def test_counts_are_written_only_if_the_kubelet_does_not_know_a_plugin(
     assert bool(counts.problem) == bool(problem)
 
 
-def test_counts_that_cannot_be_written_are_a_problem_until_they_can(tmp_path: Path) -> None:
+def test_counts_that_cannot_be_written_are_a_problem_until_they_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = FakeCluster()
     counts = NodeCounts(
         api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
     )
     cluster.error = Rejected(403, "no")
     counts.update({})
+    counts.update({})
+    assert [each.message for each in caplog.records] == ["counts not written"]
     assert counts.problem == "the counts in the node's status cannot be written: no"
     cluster.error = None
     counts.update({})

@@ -250,6 +250,7 @@ def test_a_usual_share_has_no_selector_and_whole_cards_are_no_instances() -> Non
     assert selectors_of(ONE, NO_WISHES) == []
     (selector,) = selectors_of(WHOLE, NO_WISHES)
     assert selector == '!device.attributes["gpu.tencent.com"].uuid.startsWith("MIG-")'
+    assert selectors_of(Demand(60, 4, 2), NO_WISHES) == [selector]
 
 
 class CountedTypes(tuple[str, ...]):  # noqa: SLOT001 - it counts
@@ -351,6 +352,14 @@ def test_a_selector_is_bounded() -> None:
     uuids = ",".join(f"GPU-{index:052d}" for index in range(200))
     (error,) = errors_of(pod(SHARE, use_gpu_uuid=uuids))
     assert f"has 12045 characters, Kubernetes allows {LONGEST_SELECTOR}" in error
+    most = [f"GPU-{index:047d}" for index in range(184)]
+    (selector,) = selectors_of(ONE, Wishes(use_uuids=tuple(most)))
+    for at in range(LONGEST_SELECTOR - len(selector)):
+        most[at] += "0"
+    assert errors_of(pod(SHARE, use_gpu_uuid=",".join(most))) == []
+    most[-1] += "0"
+    (error,) = errors_of(pod(SHARE, use_gpu_uuid=",".join(most)))
+    assert f"has {LONGEST_SELECTOR + 1} characters" in error
     types = ",".join(f"{index:060d}" for index in range(100))
     assert errors_of(pod(SHARE, use_gpu_type=types)) == []
     (error,) = errors_of(pod({NAMES.core: "100"}, use_gpu_type=types))

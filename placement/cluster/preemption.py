@@ -139,8 +139,6 @@ def find_victims(  # noqa: PLR0913 -- all inputs of a search, by keyword
         found = search.run(lower, below)
         if found is not None:
             return VictimSet(cost_of(found), tuple(sorted(found, key=_in_order)))
-        if below is not None and level == below.highest:
-            return None
     return None
 
 

@@ -173,6 +173,20 @@ def test_many_pods_of_one_core_are_decided_in_few_checks() -> None:
     assert found.cost == PreemptionCost(0, 30 * 2**31, 30, 30, 30)
 
 
+@pytest.mark.parametrize(
+    ("more", "victims"),
+    [
+        ([{"budget": "x"}, {"budget": "x"}, {}], ["a", "c"]),
+        ([{"group": "x"}, {"group": "y"}, {"group": "y"}], ["b", "c"]),
+    ],
+)
+def test_pods_with_another_budget_or_owner_are_not_exchangeable(
+    more: list[dict[str, str]], victims: list[str]
+) -> None:
+    pods = [pod(uid, 0, (0, 30, 2), **each) for uid, each in zip("abc", more, strict=True)]
+    assert victims_of(a_pod("a", (50, 2)), pods, cards=1, allowed={"x": 1}) == victims
+
+
 def test_the_best_of_thousands_of_sets_is_found_within_the_checks() -> None:
     sizes = [
         *((3, 5), (7, 3), (7, 1), (1, 1), (1, 5), (7, 5)),

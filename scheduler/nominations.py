@@ -22,6 +22,7 @@ CONDITION = "gpu-turnstile.io/CardsNominated"
 
 _MIRROR = "kubernetes.io/config.mirror"
 _GRACE_SECONDS = 30
+_MOST_GRACE_SECONDS = 3600
 _LEAVES_WITHIN_SECONDS = 60.0
 _OVERDUE_SECONDS = 30.0
 _GANG_LABELS = (
@@ -46,7 +47,8 @@ class PodStanding:
         group: its gang, else its controller; empty if it has neither.
         labels: its labels, which budgets select.
         requests: what kube-scheduler counts of it, by resource.
-        grace: seconds that it gets to end.
+        grace: seconds that are waited for its end, at most an hour: the API server checks neither
+            bound of ``terminationGracePeriodSeconds``.
         ends_at: when it is to have ended, Unix seconds; ``None`` if nobody has deleted it.
         mirror: whether it is a static pod, which cannot be evicted.
     """
@@ -87,7 +89,7 @@ def read_standing(obj: Json) -> PodStanding:
         _group(metadata, spec, labels, annotations),
         labels,
         _read_requests(spec),
-        _GRACE_SECONDS if grace is None else grace,
+        _GRACE_SECONDS if grace is None else min(max(grace, 0), _MOST_GRACE_SECONDS),
         datetime.fromisoformat(deleted).timestamp() if deleted else None,
         _MIRROR in annotations,
     )
@@ -271,11 +273,13 @@ class Nominations:
             else:
                 self._bound.pop(uid, None)
             self.remove(uid)
+            self._withdrawn.pop(uid, None)
         elif shown is None:
             if uid not in self._unshown:
                 self.remove(uid)
             self._withdrawn.pop(uid, None)
         elif self._withdrawn.get(uid) != shown:
+            self._withdrawn.pop(uid, None)
             self._set(uid, shown)
 
     def drop_pod(self, uid: str) -> None:
@@ -297,6 +301,12 @@ class Nominations:
             self._withdrawn[uid] = self._by_pod[uid]
             self.remove(uid)
 
+    def restore_withdrawn(self) -> None:
+        """Go by the watch alone again: another leader may go on with what was withdrawn here."""
+        withdrawn, self._withdrawn = self._withdrawn, {}
+        for uid, nomination in withdrawn.items():
+            self._set(uid, nomination)
+
     def remove(self, uid: str) -> None:
         """Forget the nomination of a pod that needs none any more."""
         self._unshown.discard(uid)
@@ -314,5 +324,8 @@ class Nominations:
 
     def _set(self, uid: str, nomination: Nomination) -> None:
         self.remove(uid)
+        standing = self._standings.get(uid)
+        if standing is not None and standing.ends_at is not None:
+            return  # it may be there for long, because of its finalizers, but is not bound any more
         self._by_pod[uid] = nomination
         self._by_node.setdefault(nomination.node, {})[uid] = nomination

@@ -210,6 +210,9 @@ class Preemption:
         try:
             if self.not_leading():
                 self._leads = False
+                self._to_clear.clear()
+                with self.state.lock:
+                    self.nominations.restore_withdrawn()
                 with self._lock:
                     self._waiting.clear()
                 return
@@ -334,7 +337,7 @@ class Preemption:
                 nomination = self._search.plan(pod, room, victims)
             if nomination is not None and room.node.name in preemptor.victims:
                 nomination = replace(nomination, all_leave=True)
-            if nomination is None or self.not_leading():
+            if nomination is None:
                 return ""
             self._nominated[uid] = preemptor
             return self._write(pod, nomination)
@@ -398,10 +401,14 @@ class Preemption:
         if room.node.problem is Problem.AGENT_DISCONNECTED:
             return "", ()  # it may come back in time
         leaving = self.nominations.leaving(allocations.pods, self.state.now())
+        priority = self.nominations.priority(pod.id.uid)
         victims = [
             EvictablePod(each, 0, allocations.holding(each) or {})
             for each in nomination.victims
-            if each in allocations.pods and each not in leaving
+            if each in allocations.pods
+            and each not in leaving
+            # Who may write the status of one pod must not choose victims.
+            and self.nominations.priority(each) < priority
         ]
         staying = [each for each in victims if self._stays(each.uid)]
         slow = [each for each in victims if each not in staying]
@@ -498,7 +505,8 @@ class Preemption:
         """Write or remove the condition, and with a nomination the nominated node.
 
         Returns:
-            Whether it was done: not if the pod is gone, or to be nominated and bound.
+            Whether it was done: not if the pod is gone, or to be nominated and bound, or if another
+            replica leads by now.
         """
         for attempt in range(_MOST_TRIES):
             obj = self.api.find_pod(pod.namespace, pod.name)
@@ -520,6 +528,8 @@ class Preemption:
                 status["nominatedNodeName"] = node
             elif ours is not None and ours.node == nominated:  # else kube-scheduler has chosen it
                 status["nominatedNodeName"] = None
+            if self.not_leading():
+                return False
             try:
                 patch = {"metadata": kept, "status": status}
                 self.api.patch_pod_status(pod.namespace, pod.name, patch)

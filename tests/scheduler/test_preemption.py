@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from common.apiserver.errors import Rejected, TooManyRequests
 from common.errors import Unavailable
 from scheduler.decisions import ELSEWHERE
+from scheduler.nominations import Nomination
 from tests.placement.cluster.builders import make_node
-from tests.scheduler.eviction_world import Replica, World, full_node
+from tests.scheduler.eviction_world import START, Replica, World, full_node
 
 
 def preempting(world: World, name: str = "prod") -> Replica:
@@ -683,6 +684,53 @@ def test_cards_are_not_kept_for_a_pod_that_is_gone() -> None:
     assert replica.state.nominated == 0
 
 
+def test_nobody_leaves_for_a_pod_that_is_being_deleted() -> None:
+    """Pods of Jobs have a finalizer, so they stay for a while."""
+    world = full_node(cards=1)
+    world.add("prod", (100, 0), priority=1000)
+    world.add("batch", (50, 4), policy="Never")
+    attempts = count()
+
+    def refuse(verb: str) -> None:
+        if verb == "evict" and next(attempts) == 1:
+            raise TooManyRequests("API server: 429 Cannot evict pod")
+
+    world.before = refuse
+    replica = preempting(world)
+    assert world.evicted == ["batch-0a"]
+    world.end_pods()
+    world.pods["prod"]["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    replica.watch()
+    assert replica.ask("batch").fitting == ("n1",)
+    replica.wait()
+    assert world.evicted == ["batch-0a"]
+
+
+@pytest.mark.parametrize(
+    ("grace", "seconds"), [(-(2**63), 60), (-3600, 60), (0, 60), (10**12, 3660), (2**63 - 1, 3660)]
+)
+def test_cards_are_kept_for_an_hour_at_most_whatever_grace_period_a_victim_has(
+    grace: int, seconds: int
+) -> None:
+    """The API server checks neither bound, and takes a negative one for 1."""
+    world = full_node(cards=1)
+    for each in world.pods.values():
+        each["spec"]["terminationGracePeriodSeconds"] = grace
+    world.add("prod", (60, 4), priority=1000)
+
+    def refuse(verb: str) -> None:
+        if verb == "evict":
+            raise Unavailable("API server: no response in time")
+
+    world.before = refuse
+    replica = preempting(world)
+    assert replica.results == ["nominated"]
+    replica.wait(seconds)
+    assert replica.results == ["nominated"]
+    replica.wait()
+    assert replica.results[1] == "expired"
+
+
 def test_room_that_a_higher_pod_takes_is_given_up_and_found_anew() -> None:
     world = full_node()
     world.add("prod", (60, 4), priority=1000)
@@ -763,7 +811,7 @@ def test_a_replica_that_stops_to_lead_while_it_looks_writes_nothing() -> None:
     replica = Replica(world)
 
     def stop(verb: str) -> None:
-        replica.leads = verb != "list"
+        replica.leads = replica.leads and verb != "list"
 
     world.before = stop
     replica.ask("prod")
@@ -858,6 +906,67 @@ def test_a_nomination_waits_for_an_agent_that_is_away_for_a_moment() -> None:
     finish(world, replica, "prod")
     assert replica.results == ["nominated", "bound"]
     assert world.evicted == ["batch-0a"]
+
+
+def test_what_a_replica_has_withdrawn_is_left_to_the_next_leader() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    world.add("higher", (60, 4), priority=2000)
+    first, second = preempting(world), Replica(world)
+    second.leads = False
+    world.end_pods()
+    first.watch()
+    first.bind("higher", "n1")
+
+    def fail(verb: str) -> None:
+        if verb == "patch":
+            raise Unavailable("API server: no response in time")
+
+    world.before = fail
+    first.wait()
+    assert first.results == ["nominated", "lost"]
+    world.before = lambda _verb: None
+    first.leads, second.leads = False, True
+    first.wait()
+    second.watch()
+    second.wait()
+    second.ask("prod")
+    second.wait()
+    nominated = world.condition("prod")
+    assert second.results == ["lost", "nominated"]
+    first.watch()
+    first.leads, second.leads = True, False
+    first.wait()
+    assert world.condition("prod") == nominated
+    assert first.state.nominated == 1
+    assert world.evicted == ["batch-0a", "batch-1a"]
+
+
+def test_nothing_is_written_by_a_replica_that_stops_to_lead_while_it_reads_the_pod() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+
+    def lose(verb: str) -> None:
+        if verb == "get":
+            replica.leads = False
+
+    world.before = lose
+    replica.ask("prod")
+    replica.wait()
+    assert world.calls == []
+
+
+def test_a_nomination_that_another_program_wrote_evicts_nobody_of_the_same_priority() -> None:
+    world = full_node()
+    world.add("evil", (100, 0), priority=1)
+    nomination = Nomination("n1", {"c0": (0,)}, ("u-batch-0a", "u-batch-0b"), 2_000_000_000)
+    world.pods["evil"]["status"]["conditions"] = [nomination.as_condition(START)]
+    replica = Replica(world)
+    replica.wait()
+    assert world.evicted == []
+    assert world.condition("evil") is None
+    assert replica.results == ["lost"]
 
 
 def test_equal_pods_are_looked_at_once_if_nobody_could_leave_for_them() -> None:

@@ -75,6 +75,7 @@ class Extender:
             self._cluster,
             names=settings.names,
             policy=settings.policy,
+            most=settings.threads,
             on_result=self.metrics.bound,
         )
         self._preemption = None

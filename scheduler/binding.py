@@ -24,13 +24,6 @@ from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State, read_undecided
 
-MOST_BINDINGS = 16
-"""Most Bindings at a time, unless an operator sets another number.
-
-kube-scheduler itself creates 50 a second by default (``qps`` of its client). With 16 at a time, so
-many are possible if each takes a third of a second.
-"""
-
 # kube-scheduler may give a request up after 5 s.
 _LONGEST_WAIT_SECONDS = 1.0
 _LOOKUPS = 3
@@ -60,7 +53,7 @@ class Binder:
         api: the API server, which gets the Bindings.
         names: the contract's names.
         policy: how a share's card is chosen; must be the agents'.
-        most: most Bindings at a time, for :meth:`wait_for_room`.
+        most: most Bindings in progress, for :meth:`wait_for_room`.
         on_result: called with the result of each request, one word, for metrics.
         wait: sleeps for some seconds before the pod is looked up again.
     """
@@ -70,7 +63,7 @@ class Binder:
     _: KW_ONLY
     names: Names
     policy: Policy = Policy.BINPACK
-    most: int = MOST_BINDINGS
+    most: int = 64
     on_result: Callable[[str], None] = lambda _result: None
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep
     _busy: set[str] = field(default_factory=set, init=False)
@@ -83,7 +76,7 @@ class Binder:
 
     @property
     def is_full(self) -> bool:
-        """Whether another Binding would only wait for those in progress."""
+        """Whether so many Bindings are in progress that one more would make none end sooner."""
         return len(self._busy) >= self.most
 
     async def wait_for_room(self) -> None:

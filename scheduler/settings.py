@@ -10,7 +10,6 @@ from common.commandline import choice, setting, switch
 from common.serving.tls import Files
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
-from scheduler.binding import MOST_BINDINGS
 
 _ALL = "GPU_TURNSTILE"
 """Prefix of the environment variables that several programs read."""
@@ -71,10 +70,10 @@ class Settings:
     )
     address: str = setting(default="", help="IP of this replica, for --endpoint-slice.")
     threads: int = setting(
-        default=MOST_BINDINGS,
+        default=32,
         type=click.IntRange(2, 256),
-        help="Most Bindings that wait for the API server at the same time. With so many, filter "
-        "waits up to 1 s.",
+        help="Most Bindings that wait for the API server at the same time. With twice as many in "
+        "progress, filter waits up to 1 s.",
     )
     preempt: bool = switch(
         help="Whether pods of lower priority are evicted for a pod that fits on no card.",

@@ -67,9 +67,9 @@ def _fulfils(labels: Json, expression: Json) -> bool:
     key, values = expression["key"], expression.get("values") or ()
     match expression["operator"]:
         case "In":
-            return key in labels and labels[key] in values
+            return labels.get(key) in values
         case "NotIn":
-            return key not in labels or labels[key] not in values
+            return labels.get(key) not in values
         case "Exists":
             return key in labels
         case "DoesNotExist":

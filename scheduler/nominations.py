@@ -287,7 +287,6 @@ class Nominations:
 
     def add(self, uid: str, nomination: Nomination) -> None:
         """Add a nomination that has just been written, unless the watch has shown it already."""
-        self._withdrawn.pop(uid, None)
         if self._by_pod.get(uid) != nomination:
             self._set(uid, nomination)
             self._unshown.add(uid)

@@ -255,9 +255,9 @@ class Preemption:
 
     def _look_for_victims(self) -> None:
         """Preempt for the pods whose time has come, as far as there is time in this step."""
-        began, hopeless = self.clock(), set[tuple[PodClass, int, Sequence[str]]]()
-        for each in self._due():
-            alike = (each.pod.pod_class, each.priority, each.nodes)
+        began, hopeless = self.clock(), set[tuple[PodClass, Sequence[str]]]()
+        for each in self._due():  # for whom nobody leaves, nobody leaves for a lower one
+            alike = (each.pod.pod_class, each.nodes)
             if self.clock() - began > _STEP_SECONDS:
                 with self._lock:
                     self._waiting.setdefault(each.pod.id.uid, each)
@@ -403,7 +403,7 @@ class Preemption:
             for each in nomination.victims
             if each in allocations.pods and each not in leaving
         ]
-        staying = [each for each in victims if self._stays(each.uid, nomination.node)]
+        staying = [each for each in victims if self._stays(each.uid)]
         slow = [each for each in victims if each not in staying]
         if not room.fits(pod, victims):
             return "lost", ()
@@ -431,10 +431,10 @@ class Preemption:
             log.warning("not asked again", extra={"pod": str(pod), "reason": str(error)})
             return False
 
-    def _stays(self, uid: str, node: str) -> bool:
+    def _stays(self, uid: str) -> bool:
         """Return whether a victim has not been evicted yet."""
         standing = self.nominations.standing(uid)
-        if standing is None or standing.ends_at is not None or self.state.node_of(uid) != node:
+        if standing is None or standing.ends_at is not None:
             return False
         return self._evicted.get(uid, 0.0) <= self.clock()
 
@@ -451,7 +451,7 @@ class Preemption:
             if isinstance(error, Rejected | TooManyRequests):
                 self._refused[uid] = self.clock() + _REFUSED_SECONDS
                 with self.state.lock:
-                    stay = [self._stays(each, nomination.node) for each in nomination.victims]
+                    stay = [self._stays(each) for each in nomination.victims]
                 if all(stay):
                     self._withdraw(pod, "refused")
             return False
@@ -482,9 +482,8 @@ class Preemption:
         """Remove the condition of pods that are bound, or whose nomination was withdrawn."""
         with self.state.lock:
             bound = self.nominations.take_bound()
-        for uid in bound:
+        for _ in bound:
             self.on_result("bound")
-            self._nominated.pop(uid, None)
         self._to_clear |= bound
         for uid, pod in [*self._to_clear.items()]:
             try:

@@ -139,8 +139,6 @@ def find_victims(  # noqa: PLR0913 -- all inputs of a search, by keyword
         found = search.run(lower, below)
         if found is not None:
             return VictimSet(cost_of(found), tuple(sorted(found, key=_in_order)))
-        if below is not None and level == below.highest:
-            return None
     return None
 
 
@@ -371,6 +369,9 @@ def _ordered(pods: Sequence[EvictablePod]) -> Sequence[EvictablePod]:
 
 
 def _kind(pod: EvictablePod, shared_groups: frozenset[str]) -> tuple[object, ...]:
-    """Return what a pod's part in the cost and in the room depends on."""
+    """Return what a pod's part in the room and in the cost depends on, but for its priority.
+
+    In the order of the search the one of the lowest priority comes first: it is never the dearer.
+    """
     group = pod.group if pod.group in shared_groups else ""
-    return pod.priority, tuple(pod.held.items()), pod.budget, group
+    return tuple(pod.held.items()), pod.budget, group

@@ -35,7 +35,7 @@ Start = Callable[[], ClaimsProgram]
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     with ApiServer(ServerSettings(bookmark_s=0.1)) as running:
-        for name in ("team", "broken-a", "broken-b"):
+        for name in ("team", "broken-a", "broken-b", "broken-c"):
             running.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         yield running
 
@@ -209,6 +209,45 @@ def test_a_template_that_always_fails_holds_up_no_other(
     eventually(lambda: counted(program, "unavailable") >= 3, "they fail")
     server.apply(make_pod("b", 40, uid=""))
     eventually(lambda: cores(admin) == ["40"], "the template of the other namespace")
+
+
+def test_templates_that_have_failed_come_after_a_new_one(
+    server: ApiServer, admin: ApiClient, settings: Settings
+) -> None:
+    server.fail(Fault(500), "create .*/namespaces/broken-./resourceclaimtemplates")
+    state, api, now = TemplateState(NAMES), ClaimsApi(settings.kubeconfig), [0.0]
+    writer = TemplateWriter(
+        state, api, Metrics(), names=NAMES, most=500, unused=3600, clock=lambda: now[0]
+    )
+
+    def write() -> None:
+        ((items, _),) = api.pods.pages()
+        for pod in map(state.read_pod, items):
+            assert pod is not None
+            state.put(pod)
+        with pytest.raises(Unavailable):
+            writer.write()
+
+    server.apply(*(make_pod("a", namespace=f"broken-{each}", uid="") for each in "abc"))
+    write()
+    server.apply(make_pod("b", 40, uid=""))
+    now[0] += 3600  # all are tried again
+    write()
+    assert cores(admin) == ["40"]
+    api.close()
+
+
+def test_a_pod_that_has_changed_since_the_watch_showed_it_gets_no_template(
+    server: ApiServer, admin: ApiClient, settings: Settings
+) -> None:
+    state, api = TemplateState(NAMES), ClaimsApi(settings.kubeconfig)
+    shown = state.read_pod(make_pod("a"))
+    assert shown is not None
+    state.put(shown)
+    server.apply(make_pod("a", 40, uid=""))
+    TemplateWriter(state, api, Metrics(), names=NAMES, most=500, unused=3600).write()
+    assert cores(admin) == []
+    api.close()
 
 
 def test_an_outage_with_missed_events_is_survived(

@@ -67,7 +67,9 @@ def test_a_missing_template_is_made_once_of_the_limits_of_a_pod_that_waits(
     state: TemplateState,
 ) -> None:
     deleted = make_pod("e", 60, deletionTimestamp="2026-01-01T00:00:00Z")  # it gets no claim
-    waiting = make_pod("a"), make_pod("b"), make_pod("c", 40)
+    other = [{"name": "other", "resourceClaimName": "x"}]
+    second = make_pod("b") | {"status": {"resourceClaimStatuses": other}}
+    waiting = make_pod("a"), second, make_pod("c", 40)
     put(state, *waiting, with_claim(make_pod("d", 50)), deleted)
     assert {key: [each.name for each in pods] for key, pods in plan(state).create.items()} == {
         ("team", make_template(make_pod("a"))["metadata"]["name"]): ["a", "b"],

@@ -17,6 +17,7 @@ from contract.claims import (
     claim_template_spec,
     driver_name,
     find_claim_errors,
+    has_shape,
     is_template_name,
     named_template,
     read_pod_claim,
@@ -155,6 +156,20 @@ def test_the_name_is_the_hash_of_the_shape_and_of_nothing_else() -> None:
     assert template_name(pod(limits), elsewhere) not in ("", found.template)
 
 
+def test_a_stored_template_with_defaults_and_any_wish_has_the_shape_of_its_name() -> None:
+    """Else it would be replaced again and again."""
+    for link in ("numa", "nvlink"):
+        manifest = pod({NAMES.core: "200", NAMES.memory: "9"}, gpu_link=link, use_gpu_type="a100")
+        found = read_pod_claim(manifest, NAMES)
+        assert found is not None
+        stored = json.loads(json.dumps(found.spec))
+        (constraint,) = stored["spec"]["devices"]["constraints"]
+        constraint["distinctAttribute"] = None
+        assert has_shape(found.template, stored)
+        constraint["matchAttribute"] += "x"
+        assert not has_shape(found.template, stored)
+
+
 def test_a_pod_that_breaks_a_rule_has_no_claim() -> None:
     assert template_name(pod({}), NAMES) == ""
     assert template_name(pod({NAMES.core: "150"}), NAMES) == ""
@@ -235,6 +250,7 @@ def test_a_usual_share_has_no_selector_and_whole_cards_are_no_instances() -> Non
     assert selectors_of(ONE, NO_WISHES) == []
     (selector,) = selectors_of(WHOLE, NO_WISHES)
     assert selector == '!device.attributes["gpu.tencent.com"].uuid.startsWith("MIG-")'
+    assert selectors_of(Demand(60, 4, 2), NO_WISHES) == [selector]
 
 
 class CountedTypes(tuple[str, ...]):  # noqa: SLOT001 - it counts
@@ -336,6 +352,14 @@ def test_a_selector_is_bounded() -> None:
     uuids = ",".join(f"GPU-{index:052d}" for index in range(200))
     (error,) = errors_of(pod(SHARE, use_gpu_uuid=uuids))
     assert f"has 12045 characters, Kubernetes allows {LONGEST_SELECTOR}" in error
+    most = [f"GPU-{index:047d}" for index in range(184)]
+    (selector,) = selectors_of(ONE, Wishes(use_uuids=tuple(most)))
+    for at in range(LONGEST_SELECTOR - len(selector)):
+        most[at] += "0"
+    assert errors_of(pod(SHARE, use_gpu_uuid=",".join(most))) == []
+    most[-1] += "0"
+    (error,) = errors_of(pod(SHARE, use_gpu_uuid=",".join(most)))
+    assert f"has {LONGEST_SELECTOR + 1} characters" in error
     types = ",".join(f"{index:060d}" for index in range(100))
     assert errors_of(pod(SHARE, use_gpu_type=types)) == []
     (error,) = errors_of(pod({NAMES.core: "100"}, use_gpu_type=types))

@@ -19,6 +19,11 @@ OVERLAYS = ("", *sorted(f"overlays/{each.name}" for each in (DEPLOY / "overlays"
 COMPONENTS = tuple(sorted(each.name for each in (DEPLOY / "components").iterdir()))
 EXCLUDED = {"scheduler-extender": "scheduler-own", "scheduler-own": "scheduler-extender"}
 """Component -> the one that kustomize refuses beside it."""
+SCHEDULERS = (
+    frozenset({"scheduler-extender", "scheduler-extender-preemption"}),
+    frozenset({"scheduler-own", "scheduler-preemption"}),
+)
+"""Either the one or the other components."""
 
 
 def kubectl() -> str:

@@ -10,8 +10,8 @@ import yaml
 
 from tests.deploy.kustomize import (
     COMPONENTS,
-    EXCLUDED,
     OVERLAYS,
+    SCHEDULERS,
     build,
     build_components,
     build_folder,
@@ -92,9 +92,9 @@ def test_the_command_that_removes_a_component_names_every_kind() -> None:
     named |= set(re.findall(r"[a-z]+", TEXT.partition("With the component `monitoring` add ")[2]))
     brought = {
         each["kind"]
-        for excluded in EXCLUDED
+        for excluded in SCHEDULERS
         for each in build_components(
-            *(each for each in COMPONENTS if each not in ("domain", excluded))
+            *(each for each in COMPONENTS if each not in excluded | {"domain"})
         )
         if each["metadata"]["labels"][_COMPONENT] in COMPONENTS
     }

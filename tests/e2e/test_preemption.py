@@ -245,16 +245,18 @@ def _card(ground: Ground, name: str) -> str:
 
 
 def _leaving(ground: Ground) -> dict[str, Json]:
-    return {
-        name: pod
-        for name, pod in ground.cluster.pods().items()
-        if "deletionTimestamp" in pod["metadata"]
-    }
+    pods = ground.cluster.pods()
+    return {name: pod for name, pod in pods.items() if _is_leaving(pod)}
+
+
+def _is_leaving(pod: Json) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def _missing(ground: Ground) -> set[str]:
     """Return the batch pods that have been evicted."""
-    return set(_names()) - (ground.cluster.pods().keys() - _leaving(ground).keys())
+    pods = ground.cluster.pods()
+    return {name for name in _names() if name not in pods or _is_leaving(pods[name])}
 
 
 def _runs(ground: Ground, name: str) -> bool:

@@ -12,7 +12,7 @@ import yaml
 
 from agent.injection.inject import Injection
 from release.chart import NEEDS, by_name, components
-from tests.deploy.kustomize import EXCLUDED, OVERLAYS, build, build_components, taken_by
+from tests.deploy.kustomize import OVERLAYS, SCHEDULERS, build, build_components, taken_by
 from tests.deploy.manifests import (
     DEPLOY,
     Json,
@@ -64,9 +64,9 @@ def _combinations() -> list[list[str]]:
     """Return all that go together, in each of six ways, and some by chance."""
     names, chance = components(DEPLOY), random.Random(27)
     ways = [
-        (enforcement, scheduler, *(each for each in INJECTIONS if each != taken))
+        (enforcement, *scheduler, *(each for each in INJECTIONS if each != taken))
         for (enforcement, taken), scheduler in zip(
-            product(("vcuda", "hami-core"), INJECTIONS), 3 * list(EXCLUDED), strict=True
+            product(("vcuda", "hami-core"), INJECTIONS), 3 * list(SCHEDULERS), strict=True
         )
     ]
     found = [set(names).difference(way) for way in ways]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -206,6 +207,12 @@ class Replica:
         self.world.now += seconds
         self.preemption.step()
         self.watch()
+
+    def assume(self, name: str, node: str) -> None:
+        """Start to bind a pod to a card of a node."""
+        pod = self.state.find(f"u-{name}")
+        assert pod is not None
+        self.state.assume(replace(pod, node=node, chosen={"c0": (0,)}))
 
     def bind(self, name: str, node: str) -> None:
         """Bind a pod to a node that filter has returned, as the binder does."""

@@ -54,6 +54,7 @@ def test_what_is_missing_has_the_defaults_of_kubernetes() -> None:
     standing = read_standing(_pod())
     assert (standing.priority, standing.may_preempt, standing.grace) == (0, True, 30)
     assert standing.may_be_evicted
+    assert read_standing(_pod(terminationGracePeriodSeconds=0)).grace == 0
     deleted = read_standing(_pod({"deletionTimestamp": "2027-01-15T08:00:00Z"}))
     assert not deleted.may_be_evicted
     assert [deleted.leaves_soon(1_800_000_000.0 + each) for each in (-61, -60, 30, 31)] == [
@@ -84,6 +85,10 @@ def test_an_older_event_of_the_watch_does_not_end_a_nomination_that_was_just_wri
     nominations.put_pod(older, pod_id, bound=False)  # somebody has removed it
     assert nominations.find("u-a") is None
     assert nominations.nodes == set()
+    nominations.put_pod(newer, pod_id, bound=False)
+    nominations.add("u-a", nomination)  # the watch was faster than the response
+    nominations.put_pod(older, pod_id, bound=False)
+    assert nominations.find("u-a") is None
 
 
 def test_a_withdrawn_nomination_does_not_come_back_by_an_older_event() -> None:
@@ -94,3 +99,22 @@ def test_a_withdrawn_nomination_does_not_come_back_by_an_older_event() -> None:
     nominations.withdraw("u-a")
     nominations.put_pod(shown, pod_id, bound=False)
     assert nominations.find("u-a") is None
+    following = Nomination("n2", {"c0": (0,)}, ("u-2",), 1_800_000_060)
+    nominations.add("u-a", following)
+    nominations.put_pod(shown, pod_id, bound=False)
+    assert nominations.find("u-a") == following
+
+
+def test_a_pod_is_bound_with_the_condition_until_somebody_has_removed_it() -> None:
+    nominations, shown, removed = Nominations(), _pod(), _pod()
+    shown["status"]["conditions"] = [Nomination("n1", {}, (), 0).as_condition(0.0)]
+    nominations.put_pod(shown, POD_ID, bound=True)
+    assert nominations.take_bound() == {"u-a": POD_ID}
+    assert nominations.take_bound() == {}
+    nominations.put_pod(shown, POD_ID, bound=True)
+    nominations.put_pod(removed, POD_ID, bound=True)  # by the replica that leads
+    assert nominations.take_bound() == {}
+    nominations.put_pod(shown, POD_ID, bound=True)
+    nominations.drop_pod("u-a")
+    assert nominations.take_bound() == {}
+    assert nominations.standing("u-a") is None

@@ -126,11 +126,10 @@ def test_nobody_is_evicted_for_a_pod_that_only_waits_for_pods_that_end_anyway() 
     replica = preempting(world)
     assert world.evicted == ["batch-1b"]
     assert replica.results == ["waits"]
-    # Its end may be shown later than kube-scheduler tries the pod again.
+    # Its end may be shown later than kube-scheduler tries the pod again, for the last time.
     world.end_pods()
-    replica.ask("prod")
     replica.watch()
-    replica.wait()
+    replica.wait(5)
     assert world.calls == [("evict", "batch-1b"), ("patch", "prod")]
     assert replica.ask("prod").fitting == ("n1",)
     replica.wait()
@@ -157,6 +156,14 @@ def test_a_node_that_does_not_end_its_pods_gets_no_more_to_end() -> None:
     assert world.evicted == ["batch-0a", "n2-batch"]
 
 
+def test_a_node_with_a_pod_that_ends_in_time_may_get_more_to_end() -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    world.evict("default", "batch-0a", "u-batch-0a")
+    preempting(world)
+    assert world.evicted == ["batch-0a", "batch-0b"]
+
+
 def test_no_second_set_is_taken_while_victims_end() -> None:
     world = full_node()
     world.add("prod", (60, 4), priority=1000, grace=600)
@@ -165,6 +172,18 @@ def test_no_second_set_is_taken_while_victims_end() -> None:
         assert replica.ask("prod").fitting == ()
         replica.wait()
     assert world.evicted == ["batch-0a"]
+
+
+def test_cards_are_kept_until_the_slowest_victim_has_ended() -> None:
+    world = full_node()
+    world.pods["batch-0a"]["spec"]["terminationGracePeriodSeconds"] = 600
+    world.add("prod", (100, 0), priority=1000)
+    replica = preempting(world)
+    replica.wait(659)
+    assert replica.results == ["nominated"]
+    replica.wait()
+    replica.wait()
+    assert replica.results == ["nominated", "expired"]
 
 
 def test_no_second_set_is_taken_while_a_slow_victim_ends() -> None:
@@ -182,6 +201,20 @@ def test_no_second_set_is_taken_while_a_slow_victim_ends() -> None:
     assert replica.ask("prod").fitting == ("n1",)
 
 
+@pytest.mark.parametrize(("cores", "result"), [(60, "none"), (40, "waits")])
+def test_what_leaves_for_one_pod_leaves_for_no_other(cores: int, result: str) -> None:
+    world = World(make_node("n1", 1))
+    world.run_pod("slow", "n1", "0", (80, 8), priority=1, grace=600)
+    world.add("prod", (60, 4), priority=1000)
+    world.add("second", (cores, 4), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod")
+    replica.ask("second")
+    replica.wait()
+    assert world.evicted == ["slow"]
+    assert replica.results == ["nominated", result]
+
+
 def test_pods_of_lower_or_equal_priority_do_not_take_the_room_and_higher_ones_may() -> None:
     world = full_node()
     world.add("prod", (60, 4), priority=1000)
@@ -195,6 +228,10 @@ def test_pods_of_lower_or_equal_priority_do_not_take_the_room_and_higher_ones_ma
     assert replica.ask("equal").fitting == ()
     assert replica.ask("tiny").fitting == ("n1",)  # on the other card
     assert replica.ask("higher").fitting == ("n1",)
+    world.add("unknown", (50, 4), priority=1001)  # to the watch, which may lag behind
+    assert replica.ask("unknown").fitting == ()
+    replica.watch()
+    assert replica.ask("unknown").fitting == ("n1",)
 
 
 def test_what_is_free_beside_the_kept_cards_can_be_used_while_victims_end() -> None:
@@ -281,6 +318,48 @@ def test_victims_that_free_processors_too_are_kept() -> None:
     assert '"all":true' in condition["message"]
 
 
+@pytest.mark.parametrize("budgets", [{"app": 0}, {"app": 1, "tier": 1}])
+def test_nobody_is_evicted_if_a_pod_that_frees_processors_cannot_be(
+    budgets: dict[str, int],
+) -> None:
+    world = full_node()
+    world.pods["batch-1a"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+    world.pods["batch-1a"]["metadata"]["labels"] = dict.fromkeys(budgets, "x")
+    for label, allowed in budgets.items():
+        world.add_budget(label, allowed, **{label: "x"})
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch-0a", "batch-1a"])
+    replica.wait()
+    assert world.calls == []
+    assert replica.results == ["budgets"]
+
+
+def test_processors_of_pods_that_end_anyway_count() -> None:
+    world = full_node()
+    for name in ("batch-0b", "batch-1a"):
+        world.pods[name]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+    world.evict("default", "batch-1a", "u-batch-1a")
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch-0a", "batch-0b"])
+    replica.wait()
+    assert world.evicted == ["batch-1a", "batch-1b"]
+
+
+def test_a_node_is_compared_with_all_that_must_leave_it() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 2))
+    world.run_pod("n2-batch", "n2", "0", (100, 32), priority=0)
+    world.run_pod("n2-more", "n2", "1", (50, 8), priority=5, cpu="8")
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod", ["n1"])
+    assert replica.preempt("prod", n2=["n2-batch", "n2-more"])
+    replica.wait()
+    assert world.evicted == ["batch-0a"]
+
+
 def test_victims_that_free_processors_are_evicted_although_a_card_has_room() -> None:
     world = World(make_node("n1", 1))
     world.run_pod("batch", "n1", "0", (10, 1), priority=1, cpu="8")
@@ -291,25 +370,29 @@ def test_victims_that_free_processors_are_evicted_although_a_card_has_room() -> 
     assert world.evicted == ["batch"]
 
 
-@pytest.mark.parametrize("victims", [{"n1": ["web"]}, {"other": ["batch-0a"]}, {}])
+@pytest.mark.parametrize(
+    "victims", [{"n1": ["web"]}, {"n1": ["batch-0a", "web"]}, {"other": ["batch-0a"]}, {}]
+)
 def test_victims_that_are_no_gpu_pods_are_left_to_kube_scheduler(
     victims: dict[str, list[str]],
 ) -> None:
     world = full_node()
     world.add("prod", (100, 0), priority=1000)
     assert not Replica(world).preempt("prod", **victims)
+    assert preempting(world).preempt("prod", **victims)  # not once others leave for it
 
 
-def test_nodes_by_cards_and_nodes_by_totals_are_compared() -> None:
+@pytest.mark.parametrize(("priority", "victim"), [(0, "n2-batch"), (2, "batch-0a")])
+def test_nodes_by_cards_and_nodes_by_totals_are_compared(priority: int, victim: str) -> None:
     world = full_node()
     world.nodes = (*world.nodes, make_node("n2", 1))
-    world.run_pod("n2-batch", "n2", "0", (100, 32), priority=0)
+    world.run_pod("n2-batch", "n2", "0", (100, 32), priority=priority)
     world.add("prod", (60, 4), priority=1000)
     replica = Replica(world)
     replica.ask("prod", ["n1"])
     assert replica.preempt("prod", n2=["n2-batch"])
     replica.wait()
-    assert world.evicted == ["n2-batch"]
+    assert world.evicted == [victim]
 
 
 def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_yet() -> None:
@@ -322,6 +405,11 @@ def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_y
         replica.wait(5)
     assert world.calls == []
     assert set(replica.results) == {"elsewhere"}
+    assert replica.ask("prod", ["n2"]).fitting == ("n2",)
+    for _ in range(5):
+        replica.ask("prod", ["n1"])
+        replica.wait(5)
+    assert world.calls == []
     # Another filter of kube-scheduler keeps the pod from all of them.
     replica.wait(5)
     replica.wait(5)
@@ -361,6 +449,27 @@ def test_a_budget_protects_pods_and_the_next_set_is_taken() -> None:
     assert world.evicted == ["batch-1a", "batch-1b"]
 
 
+def test_a_pod_with_two_budgets_is_no_victim() -> None:
+    """The Eviction API evicts none."""
+    world = full_node()
+    world.pods["batch-0a"]["metadata"]["labels"] = {"app": "x", "tier": "y"}
+    world.add_budget("x", 1, app="x")
+    world.add_budget("y", 1, tier="y")
+    world.add("prod", (60, 4), priority=1000)
+    preempting(world)
+    assert world.evicted == ["batch-0b"]
+
+
+def test_victims_with_a_budget_are_evicted_first() -> None:
+    """They may be refused; then nobody else has been evicted in vain."""
+    world = full_node(cards=1)
+    world.pods["batch-0b"]["metadata"]["labels"] = {"app": "x"}
+    world.add_budget("x", 1, app="x")
+    world.add("prod", (100, 0), priority=1000)
+    preempting(world)
+    assert world.evicted == ["batch-0b", "batch-0a"]
+
+
 def test_a_pod_that_only_budgets_keep_waiting_is_looked_at_again() -> None:
     world = full_node()
     for each in world.pods.values():
@@ -371,6 +480,28 @@ def test_a_pod_that_only_budgets_keep_waiting_is_looked_at_again() -> None:
     assert replica.results == ["budgets"]
     world.budgets[0]["status"]["disruptionsAllowed"] = 1
     replica.wait(6)
+    assert world.evicted == ["batch-0a"]
+
+
+def test_a_pod_about_which_kube_scheduler_asks_no_more_is_not_looked_at_for_ever() -> None:
+    """Its other filters may have changed meanwhile."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+
+    def fail(verb: str) -> None:
+        if verb == "list":
+            raise Unavailable("API server: no response in time")
+
+    world.before = fail
+    replica = preempting(world)
+    for _ in range(20):
+        replica.wait(5)
+    assert replica.results == ["unavailable"] * 13  # in a minute
+    world.before = lambda _verb: None
+    replica.wait(5)
+    assert world.calls == []
+    replica.ask("prod")
+    replica.wait()
     assert world.evicted == ["batch-0a"]
 
 
@@ -395,6 +526,24 @@ def test_a_first_eviction_that_is_refused_leads_to_another_set() -> None:
     assert replica.results == ["refused", "nominated", "nominated"]
 
 
+def test_a_pod_whose_eviction_was_refused_is_a_victim_again_half_a_minute_later() -> None:
+    world = full_node(cards=1)
+    world.add("prod", (100, 0), priority=1000)
+
+    def refuse(verb: str) -> None:
+        if verb == "evict":
+            raise TooManyRequests("API server: 429 Cannot evict pod")
+
+    world.before = refuse
+    replica = preempting(world)
+    world.before = lambda _verb: None
+    replica.wait(29)
+    assert replica.results == ["refused", "nominated", "none"]
+    replica.ask("prod")
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+
+
 def test_a_later_eviction_that_is_refused_is_tried_again_because_the_first_is_done() -> None:
     world = full_node()
     world.add("prod", (100, 0), priority=1000)
@@ -410,6 +559,30 @@ def test_a_later_eviction_that_is_refused_is_tried_again_because_the_first_is_do
     replica.wait()
     replica.wait()
     assert world.evicted == ["batch-0a", "batch-0b"]
+
+
+def test_a_victim_that_is_gone_does_not_hold_up_the_others() -> None:
+    world = full_node(cards=1)
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod")
+    del world.pods["batch-0a"]
+    replica.wait()
+    assert world.evicted == ["batch-0b"]
+
+
+def test_a_replica_that_stops_to_lead_evicts_nobody_more() -> None:
+    world = full_node()
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+
+    def stop(verb: str) -> None:
+        replica.leads = verb != "evict"
+
+    world.after = stop
+    replica.ask("prod")
+    replica.wait()
+    assert world.evicted == ["batch-0a"]
 
 
 def test_an_eviction_whose_response_is_lost_counts_as_done() -> None:
@@ -460,10 +633,41 @@ def test_cards_are_not_kept_for_ever() -> None:
     world.end_pods()
     replica.watch()
     assert replica.ask("batch").fitting == ()
+    world.pods["prod"]["status"]["nominatedNodeName"] = "n9"  # by kube-scheduler
     replica.wait(91)
     assert replica.results == ["nominated", "expired"]
     assert world.condition("prod") is None
+    assert world.pods["prod"]["status"]["nominatedNodeName"] == "n9"
     assert replica.ask("batch").fitting == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("error", "removed"),
+    [
+        (Rejected(409, "the object has been modified"), True),
+        (Unavailable("API server: no response in time"), True),
+        (Rejected(422, "the pod is invalid"), False),
+    ],
+)
+def test_a_condition_is_removed_by_the_next_step_if_that_may_help(
+    error: Exception, *, removed: bool
+) -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    world.end_pods()
+    replica.watch()
+    replica.bind("prod", "n1")
+
+    def fail(verb: str) -> None:
+        if verb == "patch":
+            raise error
+
+    world.before = fail
+    replica.preemption.step()
+    world.before = lambda _verb: None
+    replica.preemption.step()
+    assert (world.condition("prod") is None) == removed
 
 
 def test_cards_are_not_kept_for_a_pod_that_is_gone() -> None:
@@ -502,6 +706,17 @@ def test_a_pod_without_known_cards_is_no_victim() -> None:
     assert replica.results == ["none"]
 
 
+def test_a_pod_that_is_being_bound_is_no_victim() -> None:
+    world = World(make_node("n1", 1))
+    world.add("binding", (60, 4), priority=0)
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.assume("binding", "n1")
+    replica.ask("prod")
+    replica.wait()
+    assert replica.results == ["none"]
+
+
 def test_a_static_pod_is_no_victim() -> None:
     world = full_node(cards=1)
     for each in world.pods.values():
@@ -526,6 +741,125 @@ def test_a_replica_that_does_not_lead_evicts_nobody_and_keeps_the_cards() -> Non
     assert follower.ask("prod").fitting == ("n1",)
 
 
+def test_a_replica_that_begins_to_lead_forgets_what_it_was_asked_before() -> None:
+    """It may be long ago; kube-scheduler is made to ask again."""
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.leads = False
+    replica.ask("prod")
+    replica.wait()
+    replica.leads = True
+    replica.wait()
+    assert set(world.calls) == {("patch", "prod")}
+    replica.ask("prod")
+    replica.wait()
+    assert world.evicted == ["batch-0a"]
+
+
+def test_a_replica_that_stops_to_lead_while_it_looks_writes_nothing() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+
+    def stop(verb: str) -> None:
+        replica.leads = verb != "list"
+
+    world.before = stop
+    replica.ask("prod")
+    replica.wait()
+    assert world.calls == []
+
+
+def test_what_changes_while_budgets_are_read_is_looked_at_anew() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+
+    def end_one(verb: str) -> None:
+        if verb == "list":
+            del world.pods["batch-1b"]
+            replica.watch()
+
+    world.before = end_one
+    replica.ask("prod")
+    replica.wait()
+    assert world.evicted == []
+    assert replica.results == ["waits"]
+
+
+def test_a_pod_that_goes_while_its_nomination_is_written_costs_nobody() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+
+    def go(verb: str) -> None:
+        if verb == "patch":
+            del world.pods["prod"]
+            replica.watch()
+
+    world.after = go
+    replica.ask("prod")
+    replica.wait()
+    assert world.evicted == []
+    assert replica.state.nominated == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("metadata", {"deletionTimestamp": "2027-01-15T08:00:30Z"}),
+        ("metadata", {"uid": "u-another"}),
+        ("spec", {"nodeName": "n9"}),
+    ],
+)
+def test_nobody_is_evicted_for_a_pod_that_changes_before_the_watch_shows_it(
+    part: str, change: dict[str, str]
+) -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod")
+    world.pods["prod"][part] |= change
+    replica.wait()
+    assert world.calls == []
+    assert replica.results == []
+
+
+def test_nobody_is_evicted_for_a_pod_that_is_being_bound() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod")
+    replica.assume("prod", "n1")
+    replica.wait()
+    assert world.calls == []
+
+
+def test_a_nomination_does_not_end_while_its_pod_is_being_bound() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    world.end_pods()
+    replica.watch()
+    replica.assume("prod", "n1")
+    replica.wait(1000)
+    assert replica.results == ["nominated"]
+
+
+def test_a_nomination_waits_for_an_agent_that_is_away_for_a_moment() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    replica = preempting(world)
+    connected, away = world.nodes[0], make_node("n1", 2, allocatable="0")
+    replica.state.put_node(away)
+    replica.wait()
+    replica.state.put_node(connected)
+    finish(world, replica, "prod")
+    assert replica.results == ["nominated", "bound"]
+    assert world.evicted == ["batch-0a"]
+
+
 def test_equal_pods_are_looked_at_once_if_nobody_could_leave_for_them() -> None:
     world = full_node()
     for number in range(3):
@@ -535,6 +869,72 @@ def test_equal_pods_are_looked_at_once_if_nobody_could_leave_for_them() -> None:
         replica.ask(f"prod-{number}")
     replica.wait()
     assert replica.results == ["none"] * 3
+
+
+def test_equal_pods_with_other_nodes_are_looked_at_each() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, make_node("n2", 1))
+    world.run_pod("vip", "n2", "0", (100, 32), priority=2000)
+    for name in ("prod-1", "prod-2"):
+        world.add(name, (100, 0), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod-1", ["n2"])
+    replica.ask("prod-2", ["n1"])
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+
+
+def test_the_highest_priority_comes_first() -> None:
+    world = full_node(cards=1)
+    world.add("prod", (100, 0), priority=10)
+    world.add("higher", (100, 0), priority=1000)
+    replica = Replica(world)
+    replica.ask("prod")
+    replica.ask("higher")
+    replica.wait()
+    assert world.condition("higher") is not None
+    assert world.condition("prod") is None
+
+
+def test_a_step_that_takes_long_leaves_the_rest_to_the_next_one() -> None:
+    """Nominations and the lease are looked at between two steps."""
+    world = full_node()
+    for name in ("prod-1", "prod-2"):
+        world.add(name, (100, 0), priority=1000)
+    replica = Replica(world)
+
+    def take_time(_verb: str) -> None:
+        replica.time += 1
+
+    world.after = take_time
+    replica.ask("prod-1")
+    replica.ask("prod-2")
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b"]
+    replica.wait()
+    assert world.evicted == ["batch-0a", "batch-0b", "batch-1a", "batch-1b"]
+
+
+def test_of_too_many_pods_the_oldest_wait_until_kube_scheduler_asks_again() -> None:
+    world = full_node()
+    for number in range(1001):
+        world.add(f"prod-{number}", (60, 4), priority=1)
+    replica = Replica(world)
+    for name in world.pods:
+        if name.startswith("prod"):
+            replica.ask(name)
+    replica.wait()
+    assert len(replica.results) == 1000
+
+
+def test_no_victims_are_looked_for_where_no_end_of_pods_would_help() -> None:
+    world = full_node()
+    world.add("huge", (300, 0), priority=1000)
+    replica = Replica(world)
+    found = replica.ask("huge")
+    assert found.unresolvable.keys() == {"n1"}
+    replica.wait()
+    assert replica.results == []
 
 
 def test_a_write_that_conflicts_is_tried_again() -> None:
@@ -555,11 +955,21 @@ def test_a_write_that_conflicts_is_tried_again() -> None:
 def test_a_condition_that_another_program_wrote_is_passed_over() -> None:
     world = full_node()
     world.add("prod", (60, 4), priority=1000)
-    for message in ("", "[]", '{"node":"n1"}', '{"node":"n1","cards":{"c0":"x"}}'):
-        world.pods["prod"]["status"]["conditions"] = [
-            {"type": "gpu-turnstile.io/CardsNominated", "message": message}
-        ]
-        assert Replica(world).state.nominated == 0
+    right = '{"node":"n1","cards":{"c0":"0"},"victims":[],"until":"2027-01-15T08:01:31Z"}'
+    condition = {"type": "gpu-turnstile.io/CardsNominated", "status": "True", "message": right}
+    for change, nominated in (
+        ({}, 1),
+        ({"type": "example.org/CardsNominated"}, 0),
+        ({"status": "False"}, 0),
+        ({"message": ""}, 0),
+        ({"message": "[]"}, 0),
+        ({"message": '{"node":"n1"}'}, 0),
+        ({"message": right.replace('"0"', '"x"')}, 0),
+        ({"message": right.replace('"0"', "0")}, 0),
+        ({"message": right.replace("2027", "soon")}, 0),
+    ):
+        world.pods["prod"]["status"]["conditions"] = [condition | change]
+        assert Replica(world).state.nominated == nominated
 
 
 # --- two pods, and killed replicas --------------------------------------------------------
@@ -598,6 +1008,36 @@ def test_a_new_leader_lets_kube_scheduler_ask_again_about_pods_that_may_preempt(
     assert world.condition("prod") is None
     successor.wait()
     assert world.calls == [("patch", "prod")] * 2
+
+
+def test_of_many_pods_kube_scheduler_is_made_to_ask_about_the_highest_again() -> None:
+    world = full_node()
+    for number in range(101):
+        world.add(f"prod-{number}", (60, 4), priority=1000 + number)
+    Replica(world, new=True).wait()
+    asked = {name for _, name in world.calls}
+    assert len(asked) == 100
+    assert "prod-0" not in asked
+
+
+def test_a_nomination_is_not_removed_with_what_made_kube_scheduler_ask_again() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    attempts = count()
+
+    def fail_second(verb: str) -> None:
+        if verb == "patch" and next(attempts) == 1:
+            raise Unavailable("API server: no response in time")
+
+    world.before = fail_second
+    successor = Replica(world, new=True)
+    successor.ask("prod")
+    successor.wait()
+    assert world.evicted == ["batch-0a"]
+    successor.wait()
+    nominated = world.condition("prod")
+    assert nominated is not None
+    assert nominated["status"] == "True"
 
 
 def test_two_pods_at_once_get_two_sets() -> None:

@@ -44,6 +44,7 @@ class PodFacts:
     unscheduled: Annotated[
         tuple[str, str], "reason and message of the condition ``PodScheduled`` if it is false."
     ]
+    nominated: Annotated[str, "node on which other pods are evicted for it; empty if none."]
     warnings: Annotated[
         tuple[str, ...], "what to write instead of annotations and labels that nobody reads."
     ]
@@ -94,7 +95,8 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     if report.claim_template:
         info = replace(info, demand=lasting_demand(info.demand))
     warnings = tuple(map(clamp, advise_wishes(obj, names)))
-    return PodFacts(info, report, owner_uid, _unscheduled(status), warnings)
+    nominated = clamp(status.get("nominatedNodeName"))
+    return PodFacts(info, report, owner_uid, _unscheduled(status), nominated, warnings)
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:

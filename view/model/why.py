@@ -121,7 +121,8 @@ def why_pending(
         status = f': "{message}"' if message else " has not reported anything yet"
         status += f" ({UNSEEN})" * (NO_DEVICES in message)
         return f"it fits on the cards of {name_some(fit.nodes)}; {facts.report.scheduler}{status}"
-    return fit.short
+    evicted = f"; pods of lower priority are evicted for it on {facts.nominated}"
+    return fit.short + (evicted if facts.nominated else "")
 
 
 def scheduler_message(facts: PodFacts, events: Iterable[EventReport]) -> tuple[str, str]:

@@ -86,6 +86,24 @@ def test_the_shares_of_a_request_are_in_the_order_of_the_cards() -> None:
                 "alone"
             ),
         ),
+        "for a resource of another group": (
+            {
+                "status": {
+                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
+                    "reservedFor": [
+                        {"apiGroup": "x", "resource": "pods", "name": "p", "uid": "u-p"}
+                    ],
+                }
+            },
+            'claim default/p-gpus: status.reservedFor: Invalid value: "p": must be one pod alone',
+        ),
+        "two shares of one card": (
+            claim(result("c0", "gpu-0", 30, 4), result("c0", "gpu-0", 30, 4)),
+            (
+                "claim default/p-gpus: a request has two shares of one card: their limits cannot "
+                "be set"
+            ),
+        ),
         "for a group of pods": (
             {
                 "status": {
@@ -119,6 +137,13 @@ def test_a_claim_that_is_not_for_this_node_is_refused(change: dict[str, Any], me
                 "without any, the cluster's feature gate DRAConsumableCapacity is off"
             ),
         ),
+        "nothing": (
+            result("c0", "gpu-0", 0, 1),
+            (
+                'consumedCapacity[cores]: Invalid value: "0": must be a whole number, 1 or more; '
+                "without any, the cluster's feature gate DRAConsumableCapacity is off"
+            ),
+        ),
         "a half": (
             {**result("c0", "gpu-0", 1, 1), "consumedCapacity": {"cores": "500m", "memory": "1"}},
             (
@@ -143,6 +168,14 @@ def test_a_result_that_is_no_share_is_refused(wrong: dict[str, Any], message: st
             [result("c0", "gpu-0", 60, 4)],
             (
                 'claim default/p-gpus: request "c0": 60 cores and 4 memory blocks of '
+                "gpu-0, but the "
+                "container's limits are 1 x 50 cores and 4 memory blocks"
+            ),
+        ),
+        "more memory": (
+            [result("c0", "gpu-0", 50, 5)],
+            (
+                'claim default/p-gpus: request "c0": 50 cores and 5 memory blocks of '
                 "gpu-0, but the "
                 "container's limits are 1 x 50 cores and 4 memory blocks"
             ),
@@ -187,6 +220,11 @@ def test_whole_cards_may_have_any_memory() -> None:
 def test_a_pod_that_has_ended_is_served_no_more() -> None:
     with pytest.raises(ClaimError, match="pod default/p is not running on this node"):
         check_pod(read(claim(result("c0", "gpu-0", 50, 4))), view("p", terminal=True))
+
+
+def test_another_pod_of_the_same_name_is_not_served() -> None:
+    with pytest.raises(ClaimError, match="pod default/p is not running on this node"):
+        check_pod(read(claim(result("c0", "gpu-0", 50, 4))), view("p", uid="u-new"))
 
 
 def test_an_init_container_has_the_request_of_the_next_equal_container() -> None:

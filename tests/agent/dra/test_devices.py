@@ -58,6 +58,22 @@ def test_a_card_is_a_shared_device_with_two_capacities() -> None:
     ]
 
 
+def test_what_is_too_long_is_cut_and_what_is_unknown_is_left_out() -> None:
+    """The API server refuses longer attributes, and with them the whole slice."""
+    one = replace(card(0), model="N" * 70, bus_id="")
+    (found,) = devices_of(
+        DeviceTable(Inventory((one,)), BLOCK),
+        domain="tencent.com",
+        driver_version="",
+        unhealthy=lambda _uuid: "x" * 62 + ". fault",
+        cordoned=set(),
+        pcie_root=lambda _bus: "",
+    )
+    assert found["attributes"].keys() == {"uuid", "model", "index", "memoryBlock"}
+    assert found["attributes"]["model"] == {"string": "n" * 64}
+    assert found["taints"][0]["value"] == "x" * 62
+
+
 def test_a_card_that_gets_no_new_container_is_tainted() -> None:
     two = Inventory((card(0), card(1)))
     found = devices(two, unhealthy="GPU-0", cordoned="GPU-1")
@@ -91,6 +107,8 @@ def test_cards_that_nvlinks_connect_are_a_group() -> None:
     links = (Link((0, 1), "NODE"), Link((1, 2), "NV4"), Link((2, 3), "NV4"), Link((5, 6), "NV1"))
     six = Inventory(tuple(card(at) for at in range(7)), links)
     assert nvlink_groups(six) == {1: 1, 2: 1, 3: 1, 5: 5, 6: 5}
+    joined = replace(six, links=(Link((0, 1), "NV4"), Link((2, 3), "NV4"), Link((1, 2), "NV4")))
+    assert nvlink_groups(joined) == dict.fromkeys(range(4), 0)
 
 
 @given(st.integers(0, 2**40))

@@ -58,6 +58,7 @@ class FakeNode:
         self.claims: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
         self.unhealthy: dict[str, str] = {}
+        self.refusals: list[str] = []
         self.cache = WatchedObjects(
             "ResourceClaim",
             lambda: ([], "1"),
@@ -127,6 +128,7 @@ class FakeNode:
             ),
             writer=self,
             unhealthy=lambda card: self.unhealthy.get(card, ""),
+            on_refusal=lambda ref, _reason: self.refusals.append(ref.pod.name),
             ending=ending,
         )
 
@@ -331,6 +333,17 @@ def test_a_spec_that_somebody_has_broken_is_left_and_written_again(tmp_path: Pat
         schema().validate(spec_of(tmp_path / "cdi", ref))
 
 
+def test_files_of_others_in_the_folder_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = FakeNode()
+    node.driver(tmp_path).prepare(node.add("a", "gpu-0", 30, 4))
+    for name in ("nvidia.json", "gpu-turnstile-claim-uid-b.yaml"):
+        (tmp_path / "cdi" / name).write_text("{")
+    assert node.driver(tmp_path).free(Resource.CORE)["GPU-0"] == 70
+    assert "CDI spec of a claim cannot be read" not in caplog.text
+
+
 def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing() -> None:
     """The pod was deleted meanwhile: nobody would call ``NodeUnprepareResources`` again."""
     asked, answers, ended = (threading.Event() for _ in range(3))
@@ -375,6 +388,7 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
     with short_dir() as folder:
         node = FakeNode()
         driver = node.driver(folder)
+        driver.prepare(node.add("c", "gpu-0", 30, 4))
         driver.prepare(node.add("a", "gpu-1", 30, 4))
         found = driver.entitled("u-a", "c0")
         assert found is not None
@@ -383,6 +397,75 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
         assert found.memory.slots == 4
         assert driver.entitled("u-a", "c1") is None
         assert driver.entitled("u-b", "c0") is None
+
+
+def test_the_allocation_is_written_to_a_pod_until_it_shows_it_or_has_ended(tmp_path: Path) -> None:
+    node = FakeNode()
+    driver = node.driver(tmp_path)
+    driver.prepare(node.add("a", "gpu-1", 30, 4))
+    expected = {"c0": Allocation(("GPU-1",), 30, 4, Evidence.CLAIM)}
+    for change, written in (
+        ({}, {"a": expected}),
+        ({"annotated": expected}, {}),
+        ({"annotated": {}, "terminal": True}, {}),
+    ):
+        node.written.clear()
+        node.infos[0] = replace(node.infos[0], **change)
+        driver.refresh()
+        assert node.written == written
+
+
+def test_files_stay_until_a_pod_holds_nothing(tmp_path: Path) -> None:
+    node = FakeNode()
+    ref = node.add("a", "gpu-1", 30, 4)
+    driver = node.driver(tmp_path)
+
+    def swept() -> bool:
+        driver.sweep()
+        return not list((tmp_path / "state").rglob("owner.json"))
+
+    driver.prepare(ref)
+    assert not driver.refresh()
+    assert not swept()
+    driver.unprepare(ref)
+    assert driver.refresh()
+    assert not driver.refresh()
+    by_plugin = {"c0": Allocation(("GPU-1",), 30, 4, Evidence.RECORD)}
+    node.infos[0] = replace(node.infos[0], annotated=by_plugin)
+    assert not swept()
+    node.infos.clear()
+    assert swept()
+
+
+def test_a_refusal_is_said_to_the_pod_and_an_api_server_that_is_away_is_not(tmp_path: Path) -> None:
+    node = FakeNode()
+    ref = node.add("a", "gpu-1", 30, 4)
+    (info,) = node.infos
+    node.infos.clear()  # the watch does not show it yet
+    driver = node.driver(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "fetch", raising(Unavailable("no response")))
+        with pytest.raises(Unavailable):
+            driver.prepare(ref)
+        assert node.refusals == []
+        patch.setattr(node, "fetch", lambda _namespace, _name: None)
+        with pytest.raises(ClaimError, match="is not running on this node"):
+            driver.prepare(ref)
+        assert node.refusals == ["a"]
+        patch.setattr(node, "fetch", lambda _namespace, _name: info)
+        assert driver.prepare(ref)
+
+
+def test_a_claim_that_is_allocated_anew_is_checked_anew(tmp_path: Path) -> None:
+    node = FakeNode()
+    ref, other = node.add("a", "gpu-0", 60, 4), node.add("b", "gpu-1", 60, 4)
+    driver = node.driver(tmp_path)
+    driver.prepare(ref)
+    driver.prepare(other)
+    results = [result("c0", "gpu-1", 60, 4)]
+    node.claims[ref.name]["status"]["allocation"]["devices"]["results"] = results
+    with pytest.raises(ClaimError, match="60 of 100 are held by default/b-gpus"):
+        driver.prepare(ref)
 
 
 def test_a_card_that_got_unhealthy_after_the_scheduler_chose_it_is_given_to_no_new_container() -> (
@@ -439,7 +522,7 @@ def test_a_claim_waits_for_the_end_of_a_pod_that_was_deleted_by_force() -> None:
     with short_dir() as folder, ThreadPoolExecutor(1) as pool:
         node = FakeNode()
         ended = node.add("ended", "gpu-0", 60, 4)
-        driver = node.driver(folder, ending=DEADLINE_S)
+        driver = node.driver(folder, ending=2 * DEADLINE_S)
         driver.prepare(ended)
         node.delete(ended)  # the scheduler gives its card away; the kubelet still stops it
         following, twice = node.add("next", "gpu-0", 60, 4), node.add("twice", "gpu-0", 60, 4)
@@ -447,20 +530,26 @@ def test_a_claim_waits_for_the_end_of_a_pod_that_was_deleted_by_force() -> None:
         waits = pool.submit(driver.prepare, following)
         driver.unprepare(ended)
         waits.result(DEADLINE_S)
-        with pytest.raises(ClaimError, match="60 of 100 are held by default/next-gpus"):
-            driver.prepare(twice)
+        node.cache.apply("ADDED", node.claims[following.name])  # it has not ended: nobody waits
+        refused = pool.submit(driver.prepare, twice).exception(DEADLINE_S)
+        assert "60 of 100 are held by default/next-gpus: it starts once" in str(refused)
+        by_plugin = {"c0": Allocation(("GPU-1",), 60, 4, Evidence.RECORD)}  # its pod has no claim
+        node.infos.append(replace(view("old", container("c0", 60, 4)), annotated=by_plugin))
+        refused = pool.submit(driver.prepare, node.add("b", "gpu-1", 60, 4)).exception(DEADLINE_S)
+        assert "60 of 100 are held by default/old: it starts once" in str(refused)
 
 
 def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() -> None:
     """The node was not drained before it got the label. Init containers leave their devices."""
     with short_dir() as folder:
         node = FakeNode()
+        ours = Allocation(("GPU-0",), 60, 4, Evidence.RECORD)
         old = view("old", container("first", 60, 4, kind=INIT), container("c0", 40, 6))
         node.infos.append(
             replace(
                 old,
                 annotated={
-                    "first": Allocation(("GPU-0",), 60, 4, Evidence.RECORD),
+                    "first": ours,
                     "c0": Allocation(("GPU-0",), 40, 6, Evidence.TICKET),
                 },
             )
@@ -475,6 +564,9 @@ def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end() ->
         assert [each.ref.container for each in driver.holdings().holders] == ["c0", "first"]
         node.infos[0] = replace(node.infos[0], terminal=True)
         driver.prepare(ref)
+        mixed = {**node.infos[0].annotated, "first": replace(ours, evidence=Evidence.CLAIM)}
+        node.infos[0] = replace(node.infos[0], annotated=mixed, terminal=False)
+        assert driver.free(Resource.CORE) == {"GPU-0": 50, "GPU-1": 100}
         forged = {"c0": Allocation(("GPU-0",), 50, 4, Evidence.TICKET)}
         node.infos[1] = replace(node.infos[1], annotated=forged)
         assert driver.free(Resource.CORE) == {"GPU-0": 50, "GPU-1": 100}

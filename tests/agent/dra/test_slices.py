@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ DEVICES = [{"name": "gpu-0", "allowMultipleAllocations": True}]
 class FakeCluster:
     """An API server that keeps what is written, or drops the fields of a feature gate."""
 
-    def __init__(self, *, drops: bool = False) -> None:
+    def __init__(self, *, drops: bool = False, is_listed: bool = True) -> None:
         self.drops = drops
         self.asked: list[str] = []
         self.slices: dict[str, Any] = {}
@@ -37,7 +38,8 @@ class FakeCluster:
             specs=lambda: slices_of(self.devices, driver="d", node="n1"),
             clock=self.clock,
         )
-        self.publisher.slices.list()
+        if is_listed:
+            self.publisher.slices.list()
 
     def list_slices(self, node: str, driver: str) -> tuple[list[Any], str]:
         return list(self.slices.values()), "1"
@@ -111,6 +113,16 @@ def test_a_slice_that_has_been_published_is_not_written_again() -> None:
     cluster.write()
     assert cluster.asked == ["create", "patch"]
     assert cluster.slices["n1-d"]["spec"]["pool"]["generation"] == 2
+
+
+def test_nothing_is_written_before_the_slices_are_listed() -> None:
+    cluster = FakeCluster(is_listed=False)
+    cluster.publisher.poke()
+    cluster.write()
+    assert cluster.asked == []
+    cluster.publisher.slices.list()
+    cluster.write()
+    assert cluster.asked == ["create"]
 
 
 def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None:
@@ -231,13 +243,17 @@ def test_counts_are_written_only_if_the_kubelet_does_not_know_a_plugin(
     assert bool(counts.problem) == bool(problem)
 
 
-def test_counts_that_cannot_be_written_are_a_problem_until_they_can(tmp_path: Path) -> None:
+def test_counts_that_cannot_be_written_are_a_problem_until_they_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = FakeCluster()
     counts = NodeCounts(
         api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
     )
     cluster.error = Rejected(403, "no")
     counts.update({})
+    counts.update({})
+    assert [each.message for each in caplog.records] == ["counts not written"]
     assert counts.problem == "the counts in the node's status cannot be written: no"
     cluster.error = None
     counts.update({})

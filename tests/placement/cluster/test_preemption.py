@@ -173,6 +173,41 @@ def test_many_pods_of_one_core_are_decided_in_few_checks() -> None:
     assert found.cost == PreemptionCost(0, 30 * 2**31, 30, 30, 30)
 
 
+@pytest.mark.parametrize(
+    ("more", "victims"),
+    [
+        ([{"budget": "x"}, {"budget": "x"}, {}], ["a", "c"]),
+        ([{"group": "x"}, {"group": "y"}, {"group": "y"}], ["b", "c"]),
+    ],
+)
+def test_pods_with_another_budget_or_owner_are_not_exchangeable(
+    more: list[dict[str, str]], victims: list[str]
+) -> None:
+    pods = [pod(uid, 0, (0, 30, 2), **each) for uid, each in zip("abc", more, strict=True)]
+    assert victims_of(a_pod("a", (50, 2)), pods, cards=1, allowed={"x": 1}) == victims
+
+
+def test_the_best_of_thousands_of_sets_is_found_within_the_checks() -> None:
+    sizes = [
+        *((3, 5), (7, 3), (7, 1), (1, 1), (1, 5), (7, 5)),
+        *((1, 5), (6, 2), (4, 1), (7, 5), (6, 1), (3, 5)),
+    ]
+    pods = [pod(f"{at:02}", 0, (0, *size)) for at, size in enumerate(sizes)]
+    node = a_node("n1", 1, blocks=64)
+    found = find_victims(
+        a_pod("a", (60, 47)).pod_class, node, held_by(node, pods), pods, allowed={}
+    )
+    best = min(
+        (len(victims), sum(cores for cores, _ in victims))
+        for count in range(len(sizes))
+        for victims in combinations(sizes, count)
+        if sum(cores for cores, _ in sizes) - sum(cores for cores, _ in victims) <= 40
+        and sum(blocks for _, blocks in sizes) - sum(blocks for _, blocks in victims) <= 17
+    )
+    assert found is not None
+    assert (found.cost.victims, found.cost.cores) == best == (5, 14)
+
+
 # --- the oracle -----------------------------------------------------------------------------
 
 shares = st.tuples(st.integers(1, 99), st.integers(1, BLOCKS))

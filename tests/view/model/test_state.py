@@ -105,6 +105,15 @@ def test_the_reason_of_a_pending_pod_is_one_line(pod: Json, stage: Stage, why: s
     assert (report.pods[0].stage, report.pods[0].why) == (stage, why)
 
 
+def test_a_pod_for_which_others_are_evicted_waits_for_their_end() -> None:
+    victim = scenes.running("a", (80, 4), "n1", 0)
+    pod = _status(make_pod("b", (30, 4)), nominatedNodeName="n1")
+    assert state_of([make_node("n1", 1)], [victim, pod]).report().pods[1].why == (
+        "no card has 30 cores and 4 blocks free (1 node); "
+        "pods of lower priority are evicted for it on n1"
+    )
+
+
 def test_without_nodes_it_shows_that_there_are_none() -> None:
     pods = state_of([], [make_pod("a", (30, 4))]).report().pods
     assert pods[0].why == "no node of this cluster has GPUs"

@@ -2,8 +2,8 @@
 
 1. The time for filter and prioritize of one pod while pods are created and deleted, compared with
    first-fit over the same cards.
-2. The number of equal pods that are placed and bound in a second, without the request to the API
-   server.
+2. The number of pods that are placed and bound in a second, without the request to the API server:
+   equal pods, then pods of several sizes, compared with first-fit, three times by turns.
 3. The time of a process from its start until it is ready, and its memory then.
 
 The first two are CPU time of the deciding thread, so other load on the machine affects them less.
@@ -12,6 +12,7 @@ The first two are CPU time of the deciding thread, so other load on the machine 
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import tempfile
 import time
@@ -36,7 +37,8 @@ from simulator.cluster import free_port
 NAME = "scheduler"
 
 _SIZES = (100, 1000, 5000)
-_BURST_NODES = 1000
+_BURST_NODES, _TURNS = 1000, 3
+_BURSTS = {"equal": ((10, 2),), "of six sizes": LIMITS[:6]}
 _LARGE = (5000, 100_000)
 _SETS = ((200, 32), (400, 64))
 _DEADLINE_S = 300.0
@@ -60,7 +62,12 @@ def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LA
                 round(sum(made.ours) / sum(made.first_fit), 1),
             )
         )
-    a_second, limit_a_second = burst_rate(_BURST_NODES, burst)
+    bursts = [
+        (turn + 1, name, *map(round, rates), round(rates[1] / rates[0], 1))
+        for turn in range(_TURNS)
+        for name, limits in _BURSTS.items()
+        for rates in [burst_rate(_BURST_NODES, burst, limits)]
+    ]
     seconds, mib = start(*large)
     return Result(
         NAME,
@@ -77,12 +84,10 @@ def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LA
                 ),
             ),
             Table(
-                f"a burst of equal pods, {_BURST_NODES} nodes, pods per second and CPU core",
-                ("", "pods a second"),
-                (
-                    ("filter, prioritize, bind without API request", round(a_second)),
-                    ("first-fit", round(limit_a_second)),
-                ),
+                f"a burst, {_BURST_NODES} nodes, pods per second and CPU core",
+                ("turn", "pods", "a second", "first-fit", "times as long"),
+                bursts,
+                ("filter, prioritize and bind, with JSON, without the request to the API server",),
             ),
             Table(
                 f"a process with {large[0]} nodes and {large[1]} pods",
@@ -211,19 +216,28 @@ class _NoRequests:
         """Do nothing."""
 
 
-def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
-    """Return how many equal pods are scheduled in a second of CPU time, ours and first-fit."""
+def burst_rate(nodes: int, pods: int, limits: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Return how many pods are scheduled in a second of CPU time, ours and first-fit.
+
+    Args:
+        nodes: the number of nodes.
+        pods: the number of pods.
+        limits: cores and memory blocks of the pods, in turn.
+    """
     cluster = Filled(nodes)
     handler = handler_of(cluster.state)
-    sent, limit, start_at = nodes_sent(nodes), (10, 2), 0
-    objects = [pod_object(f"burst-{number}", limit) for number in range(pods)]
-    for obj in objects:
+    sent, start_at = nodes_sent(nodes), 0
+    burst = [
+        (limit, pod_object(f"burst-{number}", limit))
+        for number, limit in zip(range(pods), itertools.cycle(limits))
+    ]
+    for _, obj in burst:
         obj["status"]["phase"] = "Pending"
         cluster.state.put_pod(obj)
     ours = theirs = 0.0
     loop = asyncio.new_event_loop()
     with _tuned_garbage_collector():
-        for obj in objects:
+        for limit, obj in burst:
             names = (cluster.names * 2)[start_at : start_at + sent]
             start_at = (start_at + sent) % nodes
             fitting, scores, seconds = decide(handler, obj, names)

@@ -7,8 +7,9 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
+from scheduler.binding import Binder
 from scheduler.handler import INTERNAL, ExtenderHandler
-from scheduler.metrics import BIND, DECISIONS, PREEMPT
+from scheduler.metrics import BIND, FILTER, PREEMPT, PRIORITIZE
 from scheduler.protocol import LARGEST_NODES
 
 Check: TypeAlias = Callable[[HttpRequest], HttpResponse | None]
@@ -37,7 +38,7 @@ def create_app(
     """
     app = Application(_refuse, INTERNAL, LARGEST_NODES)
     check = partial(_refuse_unverified, needed)
-    for verb in (*DECISIONS, PREEMPT):
+    for verb in (FILTER, PRIORITIZE, PREEMPT):
         app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
     app.add(f"/{BIND}", "POST", partial(_bind, handler, check))
     app.add_status(handler.metrics, is_ready=is_ready, is_broken=is_broken)
@@ -48,10 +49,19 @@ def _decide(
     handler: ExtenderHandler, verb: str, check: Check, request: HttpRequest
 ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
     decide = partial(handler.decide, verb, request.json_body)
-    if request.size > _LARGE:
-        # Whole nodes take long to read: in a thread, so that other requests need not wait.
-        return check(request) or asyncio.to_thread(decide)
+    waits, large = verb == FILTER and handler.binder.is_full, request.size > _LARGE
+    if waits or large:
+        return check(request) or _decide_later(handler.binder, decide, waits=waits, large=large)
     return check(request) or decide()
+
+
+async def _decide_later(
+    binder: Binder, decide: Callable[[], HttpResponse], *, waits: bool, large: bool
+) -> HttpResponse:
+    if waits:
+        await binder.wait_for_room()
+    # Whole nodes take long to read: in a thread, so that other requests need not wait.
+    return await asyncio.to_thread(decide) if large else decide()
 
 
 def _bind(

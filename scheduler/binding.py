@@ -5,6 +5,7 @@ If it is unknown whether the Binding succeeded, the pod still counts: it may hol
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol
@@ -23,6 +24,8 @@ from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State, read_undecided
 
+# kube-scheduler may give a request up after 5 s.
+_LONGEST_WAIT_SECONDS = 1.0
 _LOOKUPS = 3
 _LOOKUP_PAUSE_SECONDS = 0.2
 # Enough for a pod with many containers: filter has found that it fits.
@@ -50,6 +53,7 @@ class Binder:
         api: the API server, which gets the Bindings.
         names: the contract's names.
         policy: how a share's card is chosen; must be the agents'.
+        most: most Bindings in progress, for :meth:`wait_for_room`.
         on_result: called with the result of each request, one word, for metrics.
         wait: sleeps for some seconds before the pod is looked up again.
     """
@@ -59,14 +63,33 @@ class Binder:
     _: KW_ONLY
     names: Names
     policy: Policy = Policy.BINPACK
+    most: int = 64
     on_result: Callable[[str], None] = lambda _result: None
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep
     _busy: set[str] = field(default_factory=set, init=False)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     @property
     def is_binding(self) -> bool:
         """Whether a Binding is in progress."""
         return bool(self._busy)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many Bindings are in progress that one more would make none end sooner."""
+        return len(self._busy) >= self.most
+
+    async def wait_for_room(self) -> None:
+        """Wait until fewer Bindings are in progress; one second at most.
+
+        kube-scheduler decides about the next pod without waiting for Bindings. If they are slower,
+        so many would be in progress that their time is over before the API server responds.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_WAIT_SECONDS):
+                while self.is_full:
+                    self._ended.clear()
+                    await self._ended.wait()
 
     async def bind(self, args: BindingArgs) -> str:
         """Bind a pod.
@@ -85,6 +108,7 @@ class Binder:
             return await self._bind(args)
         finally:
             self._busy.discard(args.uid)
+            self._ended.set()
 
     async def _bind(self, args: BindingArgs) -> str:
         pod = self.state.find(args.uid) or await self._fetch(args)

@@ -75,6 +75,7 @@ class Extender:
             self._cluster,
             names=settings.names,
             policy=settings.policy,
+            most=2 * settings.threads,  # so many wait for the API server, as many for a thread
             on_result=self.metrics.bound,
         )
         self._preemption = None

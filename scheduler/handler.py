@@ -17,7 +17,7 @@ from contract.names import Names
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BindError
-from scheduler.metrics import BIND, PREEMPT, Metrics
+from scheduler.metrics import BIND, FILTER, PREEMPT, Metrics
 from scheduler.preemption import Preemption
 from scheduler.protocol import (
     decode_args,
@@ -74,7 +74,7 @@ class ExtenderHandler:
         """
         started = time.perf_counter()
         try:
-            decide = {"filter": self._filter, PREEMPT: self._preempt}.get(verb, self._prioritize)
+            decide = {FILTER: self._filter, PREEMPT: self._preempt}.get(verb, self._prioritize)
             body = decide(read_body())
         except Exception as error:  # noqa: BLE001 - _fail distinguishes them
             return self._fail(verb, error)
@@ -107,7 +107,7 @@ class ExtenderHandler:
 
     def _error(self, verb: str, text: str, *, malformed: bool) -> HttpResponse:
         self.metrics.failed(verb)
-        if verb == "filter":
+        if verb == FILTER:
             return HttpResponse(HTTPStatus.OK, JSON, encode_filter_error(_TITLE + text))
         if verb == BIND:
             return HttpResponse(HTTPStatus.OK, JSON, encode_bound(_TITLE + text))

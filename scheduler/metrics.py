@@ -9,8 +9,7 @@ _BUCKETS = (
     *(0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
 )
-DECISIONS, PREEMPT, BIND = ("filter", "prioritize"), "preempt", "bind"
-VERBS = (*DECISIONS, PREEMPT, BIND)
+VERBS = FILTER, PRIORITIZE, PREEMPT, BIND = "filter", "prioritize", "preempt", "bind"
 BINDINGS = (
     *("bound", "found", "refused", "rejected", "elsewhere", "gone", "doubtful"),
     *("unavailable", "busy", "not-leader"),

@@ -72,7 +72,8 @@ class Settings:
     threads: int = setting(
         default=32,
         type=click.IntRange(2, 256),
-        help="Most Bindings that wait for the API server at the same time.",
+        help="Most Bindings that wait for the API server at the same time. With twice as many in "
+        "progress, filter waits up to 1 s.",
     )
     preempt: bool = switch(
         help="Whether pods of lower priority are evicted for a pod that fits on no card.",

@@ -57,6 +57,17 @@ def fail(error: Exception) -> Callable[[], None]:
     return step
 
 
+class Held:
+    """A step before a Binding: it waits until the test frees it."""
+
+    def __init__(self) -> None:
+        self.begun, self.freed = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.begun.set()
+        await self.freed.wait()
+
+
 class Stage:
     def __init__(self) -> None:
         self.state = State(NAMES)
@@ -290,3 +301,50 @@ def test_an_impossible_plan_is_reported(stage: Stage, monkeypatch: pytest.Monkey
     monkeypatch.setattr("scheduler.binding.check", lambda *_: None)
     stage.create("a", (300, 4))
     assert stage.refused().startswith("node n1: no card fits 300 cores and 4 memory blocks")
+
+
+def test_a_wait_for_room_ends_with_a_binding() -> None:
+    stage = Stage()
+    stage.binder.most = 2
+    steps: list[str] = []
+
+    async def burst() -> None:
+        held = {name: Held() for name in ("a", "b")}
+        stage.api.before = [*held.values()]
+        for name in held:
+            stage.create(name, (30, 4))
+        await stage.binder.wait_for_room()  # there is room
+        binds = [asyncio.create_task(stage.ask(name)) for name in held]
+        await held["b"].begun.wait()
+        waits = [asyncio.create_task(stage.binder.wait_for_room()) for _ in range(2)]
+        for each in waits:
+            each.add_done_callback(lambda _: steps.append(f"{len(stage.results)} bound"))
+        await asyncio.sleep(0)
+        held["b"].freed.set()
+        await asyncio.gather(*waits)
+        held["a"].freed.set()
+        await asyncio.gather(*binds)
+
+    asyncio.run(burst())
+    assert steps == ["1 bound", "1 bound"]
+    assert stage.results == ["bound", "bound"]
+
+
+def test_nobody_waits_for_room_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits for long is given up by kube-scheduler."""
+    monkeypatch.setattr("scheduler.binding._LONGEST_WAIT_SECONDS", 0.01)
+    stage = Stage()
+    stage.binder.most = 1
+
+    async def stuck() -> None:
+        stage.create("a", (30, 4))
+        held = Held()
+        stage.api.before = [held]
+        bind = asyncio.create_task(stage.ask("a"))
+        await held.begun.wait()
+        await stage.binder.wait_for_room()
+        assert stage.binder.is_full
+        held.freed.set()
+        await bind
+
+    asyncio.run(stuck())

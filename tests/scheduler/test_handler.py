@@ -1,5 +1,6 @@
 """The verbs and routes: kube-scheduler is told what is the matter, never with a 500."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -18,10 +19,10 @@ from scheduler.handler import ExtenderHandler
 from scheduler.metrics import Metrics
 from scheduler.state import State
 from tests.agent.builders import patient
-from tests.common.serving.through import client_of
+from tests.common.serving.through import call, client_of, scope_of
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.scheduler.eviction_world import Replica, full_node
-from tests.scheduler.test_binding import FakeApi
+from tests.scheduler.test_binding import FakeApi, Held
 
 
 class Stage:
@@ -290,6 +291,37 @@ def test_a_binding_waits_no_longer_than_kube_scheduler_does() -> None:
     stage.not_binding = "not the leader: pod-1 holds the lease"
     assert stage.post("bind", BINDING) == {"Error": f"gpu-turnstile: {stage.not_binding}"}
     assert stage.count('bindings_total{result="not-leader"}') == 1
+
+
+@pytest.mark.parametrize("size", [0, 2**20])
+def test_filter_waits_while_as_many_bindings_as_possible_are_in_progress(size: int) -> None:
+    """Otherwise kube-scheduler sends Bindings faster than the API server can create them."""
+    stage = Stage()
+    stage.handler.binder.most = 1
+    stage.api.pods["a"] = make_pod("a", (60, 4))
+    args = {**ARGS, "Pod": make_pod("b", (60, 4), annotations={"large": "x" * size})}
+
+    async def ask(verb: str, document: Json) -> Json:
+        body = json.dumps(document).encode()
+        environ = {"PATH_INFO": f"/{verb}", "REQUEST_METHOD": "POST"}
+        scope = scope_of({**environ, "CONTENT_TYPE": "application/json"})
+        sent = await call(stage.app, scope, [body])
+        found: Json = json.loads(sent[1]["body"])
+        return found
+
+    async def burst() -> Json:
+        held = Held()
+        stage.api.before = [held]
+        bind = asyncio.create_task(ask("bind", BINDING))
+        await held.begun.wait()
+        filtered = asyncio.create_task(ask("filter", args))
+        assert await ask("prioritize", args)
+        assert not filtered.done()
+        held.freed.set()
+        assert await bind == {"Error": ""}
+        return await filtered
+
+    assert asyncio.run(burst())["NodeNames"] == ["n1"]
 
 
 def test_without_a_client_certificate_only_probes_are_served() -> None:

@@ -62,8 +62,8 @@ def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LA
                 round(sum(made.ours) / sum(made.first_fit), 1),
             )
         )
-    bursts: list[tuple[int | str | float, ...]] = [
-        (turn + 1, name, *map(round, rates), round(rates[1] / rates[0], 1))
+    bursts = [
+        (turn + 1, name, round(rates[0]), round(rates[1]), round(rates[1] / rates[0], 1))
         for turn in range(_TURNS)
         for name, limits in _BURSTS.items()
         for rates in [burst_rate(_BURST_NODES, burst, limits)]

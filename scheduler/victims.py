@@ -12,7 +12,13 @@ from typing import NamedTuple
 from placement.cluster.fit import fits_surely
 from placement.cluster.nodes import Node
 from placement.cluster.plan import plan_pod
-from placement.cluster.preemption import EvictablePod, VictimSet, cost_of, find_victims
+from placement.cluster.preemption import (
+    MOST_CHECKS,
+    EvictablePod,
+    VictimSet,
+    cost_of,
+    find_victims,
+)
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
@@ -27,6 +33,9 @@ again up to 10 s after the end of another."""
 _ALL_ASKED = 100
 """Of fewer nodes kube-scheduler asks about all (``minFeasibleNodesToFind``)."""
 _BY_TURNS_SECONDS = 30.0
+_MOST_CHECKS = 10 * MOST_CHECKS
+"""Most checks for one pod, beside those for the first set of each node. A thousand on each of 200
+nodes take half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +210,7 @@ class VictimSearch:
         """Return the cheapest victims of all nodes, of budgets only as many as these allow."""
         allowed = {each.key: each.allowed for each in budgets}
         best: tuple[NodeRoom, VictimSet] | None = None
+        most_checks = min(MOST_CHECKS, _MOST_CHECKS // len(rooms))
         for room in rooms:
             candidates = []
             for each in room.candidates:
@@ -209,7 +219,13 @@ class VictimSearch:
                     candidates.append(each._replace(budget=keys[0] if keys else ""))
             bound = best[1].cost if best is not None else None
             found = find_victims(
-                pod.pod_class, room.node, room.held, candidates, allowed=allowed, below=bound
+                pod.pod_class,
+                room.node,
+                room.held,
+                candidates,
+                allowed=allowed,
+                below=bound,
+                most_checks=most_checks,
             )
             if found is not None and room.node.name in wanted:
                 found = _with_totals(room, found, candidates, wanted[room.node.name], allowed)

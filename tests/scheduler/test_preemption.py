@@ -1,6 +1,7 @@
 """Preemption by card: who is evicted, what is kept for whom, and what a killed replica leaves."""
 
-from itertools import count
+from itertools import count, product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from common.apiserver.errors import Rejected, TooManyRequests
 from common.errors import Unavailable
+from placement.cluster.fit import fits_surely
 from scheduler.decisions import ELSEWHERE
 from scheduler.nominations import Nomination
 from tests.placement.cluster.builders import make_node
@@ -329,6 +331,25 @@ def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_y
     assert world.evicted == ["batch-0a"]
 
 
+def test_of_many_nodes_few_sets_are_checked_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of all sets of all nodes would take half a minute for one pod."""
+    world = World(*(make_node(f"n{number}", 4) for number in range(50)))
+    for number in range(50):
+        for card, letter in product("0123", "abcd"):
+            size = 20 + (number + ord(letter) + int(card)) % 4
+            world.run_pod(f"batch-{number}{card}{letter}", f"n{number}", card, (size, 4))
+    world.add("prod", (50, 8), priority=1000, inits=[(90, 20)], sidecars=[(30, 4)])
+    checks = count()
+
+    def check(*args: Any) -> bool:
+        next(checks)
+        return fits_surely(*args)
+
+    monkeypatch.setattr("placement.cluster.preemption.fits_surely", check)
+    assert preempting(world).results == ["nominated"]
+    assert next(checks) <= 10_000 + 50 * (16 + 2)
+
+
 def test_kube_scheduler_is_made_to_ask_again_once_the_room_is_free() -> None:
     """It may have asked before the watch showed the victims' end, and nothing else may happen."""
     world = full_node()
@@ -465,6 +486,24 @@ def test_cards_are_not_kept_for_ever() -> None:
     assert replica.results == ["nominated", "expired"]
     assert world.condition("prod") is None
     assert replica.ask("batch").fitting == ("n1",)
+
+
+def test_victims_are_not_evicted_over_and_over_for_a_pod_that_does_not_use_their_room() -> None:
+    """Its gang may never be complete, or its volume never provisioned."""
+    world = full_node(cards=1)
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    for number in range(1800):
+        for name in world.end_pods():
+            world.add(f"{name}-{number}", (40, 8), priority=1, policy="Never", owner="batch")
+        replica.watch()
+        for name in [each for each in world.pods if each != "prod"]:
+            if not world.pods[name]["spec"].get("nodeName") and replica.ask(name).fitting:
+                replica.bind(name, "n1")
+        replica.ask("prod")
+        replica.wait()
+    assert replica.results.count("expired") == 3
+    assert len(world.evicted) == 2 * 3
 
 
 def test_cards_are_not_kept_for_a_pod_that_is_gone() -> None:

@@ -28,7 +28,7 @@ from scheduler.nominations import Nomination, Nominations, Requests, add_request
 from scheduler.state import State
 
 _SPARE_SECONDS = 60.0
-"""How long cards are kept after the longest grace period of a victim; kube-scheduler tries a pod
+"""How long cards are kept after all have ended that leave the node; kube-scheduler tries a pod
 again up to 10 s after the end of another."""
 _ALL_ASKED = 100
 """Of fewer nodes kube-scheduler asks about all (``minFeasibleNodesToFind``)."""
@@ -72,6 +72,7 @@ class NodeRoom(NamedTuple):
         labels: their namespaces and labels, by UID.
         requests: what pods request, by UID.
         leaving: what those request that leave.
+        settled: when all pods that leave anyway have ended, Unix seconds.
     """
 
     node: Node
@@ -80,6 +81,7 @@ class NodeRoom(NamedTuple):
     labels: Mapping[str, tuple[str, Mapping[str, str]]]
     requests: Mapping[str, Requests]
     leaving: Requests
+    settled: float
 
     def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
         """Return whether a pod fits if these pods end."""
@@ -173,8 +175,8 @@ class VictimSearch:
         allocations = self._state.allocations(name)
         if allocations is None:
             return None
-        kept = self._nominations.above(uid, name)
-        leaving = self._nominations.leaving(allocations.pods, self._state.now())
+        kept, now = self._nominations.above(uid, name), self._state.now()
+        leaving = self._nominations.leaving(allocations.pods, now)
         gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
         held = allocations.held_without(gone)
         for other, nomination in kept.items():
@@ -182,7 +184,7 @@ class VictimSearch:
         priority = self._nominations.priority(uid)
         # A node that does not end its pods gets no more of them to end.
         standings = map(self._nominations.standing, allocations.pods)
-        stuck = any(each is not None and each.is_overdue(self._state.now()) for each in standings)
+        stuck = any(each is not None and each.is_overdue(now) for each in standings)
         candidates, labels, requests = [], {}, {}
         for other in sorted(allocations.pods.keys()):
             standing, holds = self._nominations.standing(other), allocations.holding(other)
@@ -198,7 +200,13 @@ class VictimSearch:
                 labels[other] = allocations.pods[other].id.namespace, standing.labels
         left = [self._nominations.standing(each) for each in leaving]
         freed = add_requests(each.requests for each in left if each is not None)
-        return NodeRoom(allocations.node, held, candidates, labels, requests, freed)
+        settled = self._all_ended(gone & allocations.pods.keys())
+        return NodeRoom(allocations.node, held, candidates, labels, requests, freed, settled)
+
+    def _all_ended(self, uids: Iterable[str]) -> float:
+        """Return when these pods have ended if those that stay are evicted now, Unix seconds."""
+        now, standings = self._state.now(), map(self._nominations.standing, uids)
+        return max((each.ends_by(now) for each in standings if each is not None), default=now)
 
     def _cheapest(
         self,
@@ -247,9 +255,7 @@ class VictimSearch:
         }
         # Those that may be refused first: then nobody has been evicted yet.
         uids = tuple(each.uid for each in sorted(victims.victims, key=lambda it: not it.budget))
-        standings = [self._nominations.standing(uid) for uid in uids]
-        grace = max(each.grace for each in standings if each is not None)
-        until = int(self._state.now() + grace + _SPARE_SECONDS)
+        until = int(max(room.settled, self._all_ended(uids)) + _SPARE_SECONDS)
         return Nomination(room.node.name, cards, uids, until)
 
 

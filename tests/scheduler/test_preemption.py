@@ -185,6 +185,25 @@ def test_no_second_set_is_taken_while_a_slow_victim_ends() -> None:
     assert replica.ask("prod").fitting == ("n1",)
 
 
+def test_cards_are_kept_until_the_victims_of_others_have_ended_too() -> None:
+    world = World(make_node("n1", 1))
+    world.run_pod("slow", "n1", "0", (50, 8), priority=1, grace=300)
+    world.run_pod("quick", "n1", "0", (40, 8), priority=2, grace=0)
+    world.add("prod-1", (40, 8), priority=1000)
+    world.add("prod-2", (50, 8), priority=1000)
+    replica = Replica(world)
+    for name in ("prod-1", "prod-2"):
+        replica.ask(name)
+        replica.wait()
+    assert world.evicted == ["slow", "quick"]
+    del world.pods["quick"]
+    replica.watch()
+    replica.wait(300)
+    assert replica.state.nominated == 2
+    finish(world, replica, "prod-1", "prod-2")
+    assert replica.results == ["nominated", "nominated", "bound", "bound"]
+
+
 def test_pods_of_lower_or_equal_priority_do_not_take_the_room_and_higher_ones_may() -> None:
     world = full_node()
     world.add("prod", (60, 4), priority=1000)

@@ -43,7 +43,8 @@ class PodStanding:
 
     Attributes:
         priority: the pod's priority.
-        may_preempt: whether other pods may be evicted for it.
+        may_preempt: whether other pods may be evicted for it; not while it has scheduling gates, as
+            pods have that wait in a queue.
         group: its gang, else its controller; empty if it has neither.
         labels: its labels, which budgets select.
         requests: what kube-scheduler counts of it, by resource.
@@ -92,7 +93,7 @@ def read_standing(obj: Json) -> PodStanding:
     grace, deleted = spec.get("terminationGracePeriodSeconds"), metadata.get("deletionTimestamp")
     return PodStanding(
         spec.get("priority") or 0,
-        spec.get("preemptionPolicy") != "Never",
+        spec.get("preemptionPolicy") != "Never" and not spec.get("schedulingGates"),
         _group(metadata, spec, labels, annotations),
         labels,
         _read_requests(spec),

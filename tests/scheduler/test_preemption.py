@@ -767,6 +767,17 @@ def test_a_new_leader_lets_kube_scheduler_ask_again_about_pods_that_may_preempt(
     assert world.calls == [("patch", "prod")] * 2
 
 
+def test_a_new_leader_does_not_touch_pods_that_wait_in_a_queue() -> None:
+    world = full_node()
+    for number in range(100):
+        world.add(f"gated-{number}", (60, 4), priority=1000)
+        world.pods[f"gated-{number}"]["spec"]["schedulingGates"] = [{"name": "kueue"}]
+    world.add("prod", (60, 4), priority=1000, uid="u-z")
+    replica = Replica(world, new=True)
+    replica.wait()
+    assert world.calls == [("patch", "prod")] * 2
+
+
 def test_two_pods_at_once_get_two_sets() -> None:
     world = full_node()
     world.add("prod-1", (100, 0), priority=1000)

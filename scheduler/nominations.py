@@ -22,7 +22,7 @@ CONDITION = "gpu-turnstile.io/CardsNominated"
 
 _MIRROR = "kubernetes.io/config.mirror"
 _GRACE_SECONDS = 30
-_MOST_GRACE_SECONDS = 3600
+_LONGEST_GRACE_SECONDS = 3600.0
 _LEAVES_WITHIN_SECONDS = 60.0
 _OVERDUE_SECONDS = 30.0
 _GANG_LABELS = (
@@ -43,12 +43,12 @@ class PodStanding:
 
     Attributes:
         priority: the pod's priority.
-        may_preempt: whether other pods may be evicted for it.
+        may_preempt: whether other pods may be evicted for it; not while it has scheduling gates, as
+            pods have that wait in a queue.
         group: its gang, else its controller; empty if it has neither.
         labels: its labels, which budgets select.
         requests: what kube-scheduler counts of it, by resource.
-        grace: seconds that are waited for its end, at most an hour: the API server checks neither
-            bound of ``terminationGracePeriodSeconds``.
+        grace: seconds that it gets to end.
         ends_at: when it is to have ended, Unix seconds; ``None`` if nobody has deleted it.
         mirror: whether it is a static pod, which cannot be evicted.
     """
@@ -66,6 +66,14 @@ class PodStanding:
     def may_be_evicted(self) -> bool:
         """Whether the Eviction API can evict it, and nobody has deleted it."""
         return not self.mirror and self.ends_at is None
+
+    def ends_by(self, now: float) -> float:
+        """Return when it has ended if it is evicted now, Unix seconds; an hour at most is counted.
+
+        The API server checks neither bound of ``terminationGracePeriodSeconds``.
+        """
+        ends_at = now + self.grace if self.ends_at is None else self.ends_at
+        return min(max(ends_at, now), now + _LONGEST_GRACE_SECONDS)
 
     def is_overdue(self, now: float) -> bool:
         """Return whether it should have ended some time ago: its kubelet may be unavailable."""
@@ -85,11 +93,11 @@ def read_standing(obj: Json) -> PodStanding:
     grace, deleted = spec.get("terminationGracePeriodSeconds"), metadata.get("deletionTimestamp")
     return PodStanding(
         spec.get("priority") or 0,
-        spec.get("preemptionPolicy") != "Never",
+        spec.get("preemptionPolicy") != "Never" and not spec.get("schedulingGates"),
         _group(metadata, spec, labels, annotations),
         labels,
         _read_requests(spec),
-        _GRACE_SECONDS if grace is None else min(max(grace, 0), _MOST_GRACE_SECONDS),
+        _GRACE_SECONDS if grace is None else grace,
         datetime.fromisoformat(deleted).timestamp() if deleted else None,
         _MIRROR in annotations,
     )

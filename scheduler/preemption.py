@@ -55,6 +55,11 @@ _REFUSED_SECONDS = 30.0
 _SHOWN_SECONDS = 10.0
 """How long an eviction counts before the watch shows it."""
 _AGAIN_SECONDS = 5.0
+_UNUSED_SECONDS = 600.0
+"""How long nobody is evicted for a pod that did not use free cards while they were kept for it.
+
+Its gang may never be complete, or its volume never provisioned.
+"""
 _STALE_SECONDS = 60.0
 """How long after kube-scheduler asked about a pod its nodes still count."""
 _MOST_ASKED_AGAIN = 100
@@ -127,6 +132,7 @@ class Preemption:
     _asked: dict[str, float] = field(default_factory=dict, init=False)
     _evicted: dict[str, float] = field(default_factory=dict, init=False)
     _refused: dict[str, float] = field(default_factory=dict, init=False)
+    _unused: dict[str, float] = field(default_factory=dict, init=False)
     _search: VictimSearch = field(init=False)
     _to_clear: dict[str, PodId] = field(default_factory=dict, init=False)
 
@@ -275,6 +281,7 @@ class Preemption:
         self._refused = {each: until for each, until in self._refused.items() if until > now}
         self._search.refused = self._refused.keys()
         self._evicted = {each: until for each, until in self._evicted.items() if until > now}
+        self._unused = {each: until for each, until in self._unused.items() if until > now}
         with self.state.lock:
             nominated = self.nominations.by_pod.keys() & self._nominated.keys()
             self._nominated = {uid: self._nominated[uid] for uid in nominated}
@@ -326,6 +333,8 @@ class Preemption:
             with self.state.lock:
                 pod, version = self.state.find(uid), self.state.version
                 if pod is None or uid in self.nominations.by_pod or self.state.assumed_on(uid):
+                    return ""
+                if uid in self._unused:
                     return ""
             found = self._search.choose(pod, preemptor, self._read_budgets, now=self.clock())
             if isinstance(found, str):
@@ -379,8 +388,10 @@ class Preemption:
             if pod is None or self.state.assumed_on(uid):
                 return
             over, remaining = self._judge(pod, nomination)
-            is_free = not over and not remaining and self._is_free(pod, [nomination.node])
+            is_free = not remaining and self._is_free(pod, [nomination.node])
         if over:
+            if over == "expired" and is_free:
+                self._unused[uid] = self.clock() + _UNUSED_SECONDS
             self._withdraw(pod, over)
         elif is_free and self._asked.get(uid, 0.0) <= self.clock():
             # kube-scheduler may have tried the pod before the watch showed the victims' end.

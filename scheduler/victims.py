@@ -12,7 +12,13 @@ from typing import NamedTuple
 from placement.cluster.fit import fits_surely
 from placement.cluster.nodes import Node
 from placement.cluster.plan import plan_pod
-from placement.cluster.preemption import EvictablePod, VictimSet, cost_of, find_victims
+from placement.cluster.preemption import (
+    MOST_CHECKS,
+    EvictablePod,
+    VictimSet,
+    cost_of,
+    find_victims,
+)
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
@@ -22,11 +28,14 @@ from scheduler.nominations import Nomination, Nominations, Requests, add_request
 from scheduler.state import State
 
 _SPARE_SECONDS = 60.0
-"""How long cards are kept after the longest grace period of a victim; kube-scheduler tries a pod
+"""How long cards are kept after all have ended that leave the node; kube-scheduler tries a pod
 again up to 10 s after the end of another."""
 _ALL_ASKED = 100
 """Of fewer nodes kube-scheduler asks about all (``minFeasibleNodesToFind``)."""
 _BY_TURNS_SECONDS = 30.0
+_MOST_CHECKS = 10 * MOST_CHECKS
+"""Most checks for one pod, beside those for the first set of each node. A thousand on each of 200
+nodes take half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class NodeRoom(NamedTuple):
         labels: their namespaces and labels, by UID.
         requests: what pods request, by UID.
         leaving: what those request that leave.
+        settled: when all pods that leave anyway have ended, Unix seconds.
     """
 
     node: Node
@@ -71,6 +81,7 @@ class NodeRoom(NamedTuple):
     labels: Mapping[str, tuple[str, Mapping[str, str]]]
     requests: Mapping[str, Requests]
     leaving: Requests
+    settled: float
 
     def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
         """Return whether a pod fits if these pods end."""
@@ -164,8 +175,8 @@ class VictimSearch:
         allocations = self._state.allocations(name)
         if allocations is None:
             return None
-        kept = self._nominations.above(uid, name)
-        leaving = self._nominations.leaving(allocations.pods, self._state.now())
+        kept, now = self._nominations.above(uid, name), self._state.now()
+        leaving = self._nominations.leaving(allocations.pods, now)
         gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
         held = allocations.held_without(gone)
         for other, nomination in kept.items():
@@ -173,7 +184,7 @@ class VictimSearch:
         priority = self._nominations.priority(uid)
         # A node that does not end its pods gets no more of them to end.
         standings = map(self._nominations.standing, allocations.pods)
-        stuck = any(each is not None and each.is_overdue(self._state.now()) for each in standings)
+        stuck = any(each is not None and each.is_overdue(now) for each in standings)
         candidates, labels, requests = [], {}, {}
         for other in sorted(allocations.pods.keys()):
             standing, holds = self._nominations.standing(other), allocations.holding(other)
@@ -189,7 +200,13 @@ class VictimSearch:
                 labels[other] = allocations.pods[other].id.namespace, standing.labels
         left = [self._nominations.standing(each) for each in leaving]
         freed = add_requests(each.requests for each in left if each is not None)
-        return NodeRoom(allocations.node, held, candidates, labels, requests, freed)
+        settled = self._all_ended(gone & allocations.pods.keys())
+        return NodeRoom(allocations.node, held, candidates, labels, requests, freed, settled)
+
+    def _all_ended(self, uids: Iterable[str]) -> float:
+        """Return when these pods have ended if those that stay are evicted now, Unix seconds."""
+        now, standings = self._state.now(), map(self._nominations.standing, uids)
+        return max((each.ends_by(now) for each in standings if each is not None), default=now)
 
     def _cheapest(
         self,
@@ -201,6 +218,7 @@ class VictimSearch:
         """Return the cheapest victims of all nodes, of budgets only as many as these allow."""
         allowed = {each.key: each.allowed for each in budgets}
         best: tuple[NodeRoom, VictimSet] | None = None
+        most_checks = min(MOST_CHECKS, _MOST_CHECKS // len(rooms))
         for room in rooms:
             candidates = []
             for each in room.candidates:
@@ -209,7 +227,13 @@ class VictimSearch:
                     candidates.append(each._replace(budget=keys[0] if keys else ""))
             bound = best[1].cost if best is not None else None
             found = find_victims(
-                pod.pod_class, room.node, room.held, candidates, allowed=allowed, below=bound
+                pod.pod_class,
+                room.node,
+                room.held,
+                candidates,
+                allowed=allowed,
+                below=bound,
+                most_checks=most_checks,
             )
             if found is not None and room.node.name in wanted:
                 found = _with_totals(room, found, candidates, wanted[room.node.name], allowed)
@@ -231,9 +255,7 @@ class VictimSearch:
         }
         # Those that may be refused first: then nobody has been evicted yet.
         uids = tuple(each.uid for each in sorted(victims.victims, key=lambda it: not it.budget))
-        standings = [self._nominations.standing(uid) for uid in uids]
-        grace = max(each.grace for each in standings if each is not None)
-        until = int(self._state.now() + grace + _SPARE_SECONDS)
+        until = int(max(room.settled, self._all_ended(uids)) + _SPARE_SECONDS)
         return Nomination(room.node.name, cards, uids, until)
 
 

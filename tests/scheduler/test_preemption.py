@@ -1,6 +1,7 @@
 """Preemption by card: who is evicted, what is kept for whom, and what a killed replica leaves."""
 
-from itertools import count
+from itertools import count, product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from common.apiserver.errors import Rejected, TooManyRequests
 from common.errors import Unavailable
+from placement.cluster.fit import fits_surely
 from scheduler.decisions import ELSEWHERE
 from scheduler.nominations import Nomination
 from tests.placement.cluster.builders import make_node
@@ -216,6 +218,25 @@ def test_what_leaves_for_one_pod_leaves_for_no_other(cores: int, result: str) ->
     assert replica.results == ["nominated", result]
 
 
+def test_cards_are_kept_until_the_victims_of_others_have_ended_too() -> None:
+    world = World(make_node("n1", 1))
+    world.run_pod("slow", "n1", "0", (50, 8), priority=1, grace=300)
+    world.run_pod("quick", "n1", "0", (40, 8), priority=2, grace=0)
+    world.add("prod-1", (40, 8), priority=1000)
+    world.add("prod-2", (50, 8), priority=1000)
+    replica = Replica(world)
+    for name in ("prod-1", "prod-2"):
+        replica.ask(name)
+        replica.wait()
+    assert world.evicted == ["slow", "quick"]
+    del world.pods["quick"]
+    replica.watch()
+    replica.wait(300)
+    assert replica.state.nominated == 2
+    finish(world, replica, "prod-1", "prod-2")
+    assert replica.results == ["nominated", "nominated", "bound", "bound"]
+
+
 def test_pods_of_lower_or_equal_priority_do_not_take_the_room_and_higher_ones_may() -> None:
     world = full_node()
     world.add("prod", (60, 4), priority=1000)
@@ -415,6 +436,25 @@ def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_y
     replica.wait(5)
     replica.wait(5)
     assert world.evicted == ["batch-0a"]
+
+
+def test_of_many_nodes_few_sets_are_checked_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of all sets of all nodes would take half a minute for one pod."""
+    world = World(*(make_node(f"n{number}", 4) for number in range(50)))
+    for number in range(50):
+        for card, letter in product("0123", "abcd"):
+            size = 20 + (number + ord(letter) + int(card)) % 4
+            world.run_pod(f"batch-{number}{card}{letter}", f"n{number}", card, (size, 4))
+    world.add("prod", (50, 8), priority=1000, inits=[(90, 20)], sidecars=[(30, 4)])
+    checks = count()
+
+    def check(*args: Any) -> bool:
+        next(checks)
+        return fits_surely(*args)
+
+    monkeypatch.setattr("placement.cluster.preemption.fits_surely", check)
+    assert preempting(world).results == ["nominated"]
+    assert next(checks) <= 10_000 + 50 * (16 + 2)
 
 
 def test_kube_scheduler_is_made_to_ask_again_once_the_room_is_free() -> None:
@@ -669,6 +709,24 @@ def test_a_condition_is_removed_by_the_next_step_if_that_may_help(
     world.before = lambda _verb: None
     replica.preemption.step()
     assert (world.condition("prod") is None) == removed
+
+
+def test_victims_are_not_evicted_over_and_over_for_a_pod_that_does_not_use_their_room() -> None:
+    """Its gang may never be complete, or its volume never provisioned."""
+    world = full_node(cards=1)
+    world.add("prod", (100, 0), priority=1000)
+    replica = Replica(world)
+    for number in range(1800):
+        for name in world.end_pods():
+            world.add(f"{name}-{number}", (40, 8), priority=1, policy="Never", owner="batch")
+        replica.watch()
+        for name in [each for each in world.pods if each != "prod"]:
+            if not world.pods[name]["spec"].get("nodeName") and replica.ask(name).fitting:
+                replica.bind(name, "n1")
+        replica.ask("prod")
+        replica.wait()
+    assert replica.results.count("expired") == 3
+    assert len(world.evicted) == 2 * 3
 
 
 def test_cards_are_not_kept_for_a_pod_that_is_gone() -> None:
@@ -1147,6 +1205,17 @@ def test_a_nomination_is_not_removed_with_what_made_kube_scheduler_ask_again() -
     nominated = world.condition("prod")
     assert nominated is not None
     assert nominated["status"] == "True"
+
+
+def test_a_new_leader_does_not_touch_pods_that_wait_in_a_queue() -> None:
+    world = full_node()
+    for number in range(100):
+        world.add(f"gated-{number}", (60, 4), priority=1000)
+        world.pods[f"gated-{number}"]["spec"]["schedulingGates"] = [{"name": "kueue"}]
+    world.add("prod", (60, 4), priority=1000, uid="u-z")
+    replica = Replica(world, new=True)
+    replica.wait()
+    assert world.calls == [("patch", "prod")] * 2
 
 
 def test_two_pods_at_once_get_two_sets() -> None:

@@ -500,9 +500,12 @@ class Preemption:
         """Remove the condition of pods that are bound, or whose nomination was withdrawn."""
         with self.state.lock:
             bound = self.nominations.take_bound()
+            nominated = self._to_clear.keys() & self.nominations.by_pod.keys()
         for _ in bound:
             self.on_result("bound")
         self._to_clear |= bound
+        for uid in nominated:  # by a write that was not answered: until it is bound or withdrawn
+            del self._to_clear[uid]
         for uid, pod in [*self._to_clear.items()]:
             try:
                 self._patch(pod, "", None)

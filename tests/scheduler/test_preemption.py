@@ -1207,6 +1207,27 @@ def test_a_nomination_is_not_removed_with_what_made_kube_scheduler_ask_again() -
     assert nominated["status"] == "True"
 
 
+def test_a_nomination_whose_write_was_not_answered_is_not_removed_either() -> None:
+    world = full_node()
+    world.add("prod", (60, 4), priority=1000)
+    attempts = count()
+
+    def lose_two(verb: str) -> None:
+        if verb == "patch" and next(attempts) in (1, 2):
+            raise Unavailable("API server: no response in time")
+
+    world.after = lose_two  # of the removal of what made kube-scheduler ask, and of the nomination
+    successor = Replica(world, new=True)
+    successor.ask("prod")
+    successor.wait()
+    assert successor.results == ["unavailable"]
+    successor.wait()
+    assert world.evicted == ["batch-0a"]
+    nominated = world.condition("prod")
+    assert nominated is not None
+    assert nominated["status"] == "True"
+
+
 def test_a_new_leader_does_not_touch_pods_that_wait_in_a_queue() -> None:
     world = full_node()
     for number in range(100):

@@ -23,6 +23,9 @@ Json: TypeAlias = dict[str, Any]
 Values: TypeAlias = Mapping[str, Json]
 """The values of workloads, by name."""
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C, where PyYAML has it: the chart is made of some sixty renderings."""
+
 NAME = "gpu-turnstile"
 
 NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -208,7 +211,7 @@ def _render(folder: Path, deploy: Path, chosen: Collection[str]) -> Json:
         written["resources"].append("dialects.yaml")
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
     found = {}
-    for each in yaml.safe_load_all(kustomize(folder)):
+    for each in yaml.load_all(kustomize(folder), Loader=_LOADER):
         named = each["metadata"]
         if each["kind"] == "Namespace":
             named["name"] = "@node@" if named["name"].endswith("-node") else "@system@"

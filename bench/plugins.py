@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
 from agent.app.agent import CURRENT_POD_FILE
 from agent.enforcement.none import NoEnforcement
+from agent.holdings.edits import ContainerEdits
 from agent.host import process
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
@@ -163,7 +163,7 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
         kubelet=KubeletInstance(plugins).current,
         writer=NoOutbox(),
         decision_log=LoggedDecisions(Metrics()),
-        inject=lambda grant: inject(grant, inventory, Injection.ENVVAR),
+        inject=lambda holding: inject(holding, inventory, Injection.ENVVAR),
         enforcer=NoEnforcement(),
     )
     allocator.refresh()

@@ -5,12 +5,13 @@ The lock protects memory only, and is never held during I/O.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from agent.allocator.calls import AllocateCall, CallRunner, PreferredCall
-from agent.allocator.grants import ContainerEdits, Entitlement, Grant
+from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import (
-    AnnotationWriter,
     CheckpointSource,
     DecisionLog,
     PodResourcesSource,
@@ -19,19 +20,23 @@ from agent.allocator.interfaces import (
 )
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
-from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator, Enforcer
 from agent.allocator.placer import Placer
 from agent.allocator.prestart import Pause, PreStartCall
-from agent.allocator.search_input import free_slots
+from agent.allocator.slot_holdings import allocations_of, read_holdings
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
-from contract.resource import RESOURCES, Resource
-from placement.pods import PodInfo
+from agent.holdings.annotation import AnnotationWriter
+from agent.holdings.core import Enforcer, NodeCore
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import Holding, NodeHoldings
+from contract.allocation import Allocation
+from contract.resource import Resource
+from placement.pods import PodId, PodInfo
 from placement.scoring import Policy
 from placement.topology import Links
 
 
-class Allocator:
+class Allocator(NodeCore):
     """Handles every call of the kubelet for one node.
 
     Attributes:
@@ -49,7 +54,7 @@ class Allocator:
         store: Store,
         writer: AnnotationWriter,
         decision_log: DecisionLog,
-        inject: Callable[[Grant], ContainerEdits],
+        inject: Callable[[Holding], ContainerEdits],
         enforcer: Enforcer,
         withheld: Callable[[str], str] = lambda _uuid: "",
         policy: Policy = Policy.BINPACK,
@@ -67,7 +72,7 @@ class Allocator:
             store: saves the assignments of the current pod.
             writer: writes finished allocations to pods.
             decision_log: reports decisions.
-            inject: returns the container edits of a grant.
+            inject: returns the container edits of a holding.
             enforcer: enforces the limits of containers, and adds container edits.
             withheld: returns why a card, by UUID, gets no new container; empty if it does.
             policy: which card a share prefers, unless the pod has a wish.
@@ -75,9 +80,11 @@ class Allocator:
             kubelet: returns the name of the running kubelet instance.
             pause: waits so many seconds.
         """
+        super().__init__(pods=pods, writer=writer, enforcer=enforcer)
         self.state = state = NodeState(store)
         self.table = table
-        self._pods = pods
+        self._pods: PodSource = pods
+        self._read = self.state.snapshot, read_holdings(self.state.snapshot, table)
         self._observer = observer = KubeletObserver(
             state=state,
             pods=pods,
@@ -86,10 +93,6 @@ class Allocator:
             kubelet=kubelet,
             decision_log=decision_log,
             pause=pause,
-        )
-        self._publisher = publisher = AllocationPublisher(state=state, table=table, writer=writer)
-        self._coordinator = coordinator = EnforcementCoordinator(
-            enforcer=enforcer, state=state, table=table, observer=observer
         )
         runner = CallRunner(state=state, observer=observer, decision_log=decision_log)
         self._preferred = PreferredCall(
@@ -106,8 +109,8 @@ class Allocator:
             table=table,
             runner=runner,
             observer=observer,
-            coordinator=coordinator,
-            publisher=publisher,
+            enforcement=self._enforcement,
+            publisher=self._publisher,
             decision_log=decision_log,
             inject=inject,
         )
@@ -115,8 +118,8 @@ class Allocator:
             state=state,
             table=table,
             observer=observer,
-            coordinator=coordinator,
-            publisher=publisher,
+            enforcement=self._enforcement,
+            publisher=self._publisher,
             decision_log=decision_log,
             pause=pause,
         )
@@ -154,48 +157,48 @@ class Allocator:
         self._observer.detect_restart()
         self._prestart.handle(resource, device_ids)
 
-    # --- updates between calls -------------------------------------------------------
+    # --- who holds what --------------------------------------------------------------
 
-    def refresh(self, *, thorough: bool = True) -> bool:
-        """Apply changes that came without a call; return whether slots have become free.
-
-        Args:
-            thorough: read ``List`` even if no source shows a change.
-        """
-        self._observer.detect_restart()
-        before = self.snapshot().held
-        if not thorough and not self._observer.may_have_changed():
-            return False
-        self._observer.observe()
-        with self.state as state:
-            self._publisher.publish_all()
-            return any(before[each] - state.snapshot.held[each] for each in RESOURCES)
-
-    def catch_up(self, info: PodInfo) -> None:
-        """Write the allocation annotation of a pod if it is missing or out of date."""
-        if info.terminal or not info.demand:
-            return
-        with self.state as state:
-            # If the API was unreachable during its admission, only the pod's name is known so far.
-            state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
-            state.update_snapshot()
-            self._publisher.publish(info)
-
-    def free(self, resource: Resource) -> dict[str, int]:
-        """Count the free slots by card."""
-        return free_slots(self.snapshot(), self.table, resource)
+    def holdings(self) -> NodeHoldings:
+        """Return what containers hold, by the present snapshot."""
+        snapshot, (read, holdings) = self.snapshot(), self._read
+        if snapshot is not read:
+            holdings = read_holdings(snapshot, self.table)
+            self._read = snapshot, holdings
+        return holdings
 
     def snapshot(self) -> AllocationSnapshot:
         """Return the present snapshot."""
         with self.state as state:
             return state.snapshot
 
-    # --- enforcement -----------------------------------------------------------------
+    def observe(self, *, thorough: bool = True) -> bool:
+        """Read checkpoint and ``List``; unless *thorough*, only if a source shows a change."""
+        self._observer.detect_restart()
+        if not thorough and not self._observer.may_have_changed():
+            return False
+        self._observer.observe()
+        return True
 
-    def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
-        """Return the entitlement of a running container; ``None`` if it holds nothing here."""
-        return self._coordinator.entitled(runtime_uid, container)
+    @contextmanager
+    def _of_pods(self) -> Iterator[None]:
+        with self.state as state:
+            # If the API was unreachable during its admission, only the pod's name is known so far.
+            state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
+            state.update_snapshot()
+            yield
 
-    def sweep(self) -> None:
-        """Remove the files that enforcement made for deleted pods."""
-        self._coordinator.sweep()
+    def _find_allocations(self, info: PodInfo) -> dict[str, Allocation]:
+        """Return the allocations of a pod by the present snapshot; the state's lock is held."""
+        state = self.state
+        if not state.known.is_shown(kubelet_uid(info)):
+            return {}  # the API does not show the pod
+        held, evidence = state.snapshot.containers(info.id), partial(state.find_evidence, info.id)
+        return allocations_of(held, self.table, info, evidence=evidence) or {} if held else {}
+
+    def _other_owners(self) -> Collection[PodId] | None:
+        """Return the pods of ``List``; nothing is removed while it is unavailable."""
+        entries = self._observer.read_list()
+        if entries is None:
+            return None
+        return [PodId(each.namespace, each.name, "") for each in entries]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.allocator.grants import (
-    ContainerEdits,
     Grant,
     check_free,
     check_parts,
@@ -23,7 +22,6 @@ from agent.allocator.grants import (
 from agent.allocator.interfaces import DecisionLog
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
-from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.resolver import Resolution, TargetRequest, assumed_container, resolve
 from agent.allocator.search_input import (
@@ -32,9 +30,14 @@ from agent.allocator.search_input import (
     PlacementRequest,
     needed_after_restart,
 )
+from agent.allocator.slot_holdings import granted
 from agent.allocator.slots import DeviceTable, Slot
 from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.errors import GrantError, Refusal, ResolutionError
+from agent.holdings.annotation import AllocationPublisher
+from agent.holdings.core import Enforcement
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import Holding
 from contract.allocation import Evidence
 from contract.demand import ContainerKind, PodDemand
 from contract.resource import Resource, count_of
@@ -263,17 +266,17 @@ class AllocateCall:
     """``Allocate``: checks the kubelet's choice, and assigns its slots to the target.
 
     Attributes:
-        inject: returns the container edits of a grant.
+        inject: returns the container edits of a holding.
     """
 
     state: NodeState
     table: DeviceTable
     runner: CallRunner
     observer: KubeletObserver
-    coordinator: EnforcementCoordinator
+    enforcement: Enforcement
     publisher: AllocationPublisher
     decision_log: DecisionLog
-    inject: Callable[[Grant], ContainerEdits]
+    inject: Callable[[Holding], ContainerEdits]
 
     def handle(self, kubelet: str, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Assign these slots to their container, and return its container edits.
@@ -298,14 +301,17 @@ class AllocateCall:
                 target, grant = self.runner.run(
                     call, lambda snapshot, each: self._check(snapshot, each, resource, slots)
                 )
+            # A guessed container with the cores of whole cards may have a share of several.
+            surely_whole = (
+                not target.container.demand.is_share and target.evidence is not Evidence.ORDER
+            )
+            holding = granted(target.ref, ids, grant, is_whole=surely_whole)
             # Before the assignment: if this fails, nothing has changed.
-            edits = self.inject(grant)
-            # Whole cards have all their memory. A guessed container may have a share, which would
-            # then be unlimited.
-            whole = not target.container.demand.is_share and target.evidence is not Evidence.ORDER
-            unlimited = whole and resource is Resource.MEMORY
-            preparing = self.coordinator.preparing(target.ref, ids, grant, unlimited=unlimited)
-            with preparing as made, self.state.of_kubelet(kubelet) as state:
+            edits = self.inject(holding)
+            with (
+                self.enforcement.prepared(holding) as (made,),
+                self.state.of_kubelet(kubelet) as state,
+            ):
                 state.assign(target, resource, ids, allocated=True)
                 state.save()
                 state.note_wishes(ids, known=target.info is not None)

@@ -13,13 +13,13 @@ from agent.allocator.identity import KnownPods, kubelet_uid
 from agent.allocator.interfaces import (
     Checkpoint,
     CheckpointOwner,
-    ContainerRef,
     Correction,
     ListedContainer,
     ListedPod,
 )
 from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.allocator.snapshot_pod import SnapshotPod
+from agent.holdings.holding import ContainerRef
 from contract.demand import ContainerKind
 from contract.resource import Resource, count_of
 from placement.pods import PodId, PodInfo

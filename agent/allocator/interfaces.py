@@ -8,27 +8,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
 
-from contract.allocation import Allocation, Evidence
+from agent.holdings.core import NodePods
+from agent.holdings.holding import ContainerRef
+from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource, count_of
-from placement.pods import Key, PodId, PodInfo
+from placement.pods import Key, PodInfo
 
 HeldSlots: TypeAlias = Mapping[Resource, frozenset[str]]
 """Device IDs, by resource."""
 
 Containers: TypeAlias = Mapping[str, HeldSlots]
 """The slots that the containers of one pod hold, by name."""
-
-
-class ContainerRef(NamedTuple):
-    """A container of a pod; a tuple for the same reason as :class:`PodId`."""
-
-    pod: PodId
-    container: str
-
-    def __str__(self) -> str:
-        """Write pod and container on one line."""
-        return f"{self.pod} container {self.container}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +148,8 @@ class ListedPod:
 # --- Protocols --------------------------------------------------------------------------
 
 
-class PodSource(Protocol):
-    """The pods of this node in the API."""
-
-    def pods(self) -> Sequence[PodInfo]:
-        """Return all known pods, without a request; the same object until one changes."""
-        ...
+class PodSource(NodePods, Protocol):
+    """The pods of this node in the API, with what resolving a call needs of them."""
 
     def is_synced(self) -> bool:
         """Return whether the API has shown all pods of the node once."""
@@ -225,14 +212,6 @@ class Store(Protocol):
 
     def save(self, text: str) -> None:
         """Replace the whole text; if that fails, remove it."""
-        ...
-
-
-class AnnotationWriter(Protocol):
-    """Writes finished allocations to pods, later and in another thread."""
-
-    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
-        """Queue a pod's allocations, to be written to its allocation annotation."""
         ...
 
 

@@ -13,7 +13,6 @@ from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import (
     Checkpoint,
     CheckpointSource,
-    ContainerRef,
     DecisionLog,
     HeldSlots,
     ListedPod,
@@ -24,6 +23,7 @@ from agent.allocator.node_state import NodeState
 from agent.allocator.resolver import LastCall
 from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.errors import KubeletReplaced, Unavailable
+from agent.holdings.holding import ContainerRef
 from placement.pods import Key
 
 _MOST_FETCHES = 6

@@ -13,16 +13,18 @@ from agent.allocator.grants import (
 )
 from agent.allocator.interfaces import (
     Checkpoint,
-    ContainerRef,
     Containers,
     DecisionLog,
     HeldSlots,
 )
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
-from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
+from agent.allocator.slot_holdings import holding_of, starting
 from agent.allocator.slots import DeviceTable
 from agent.errors import GrantError, Refusal
+from agent.holdings.annotation import AllocationPublisher
+from agent.holdings.core import Enforcement
+from agent.holdings.holding import UNKNOWN, ContainerRef
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
@@ -63,7 +65,7 @@ class PreStartCall:
     state: NodeState
     table: DeviceTable
     observer: KubeletObserver
-    coordinator: EnforcementCoordinator
+    enforcement: Enforcement
     publisher: AllocationPublisher
     decision_log: DecisionLog
     pause: Pause = time.sleep
@@ -243,15 +245,20 @@ class PreStartCall:
             )
 
     def _start(self, proof: _Proof | None, ids: frozenset[str]) -> None:
-        """Prepare enforcement for the proven container, or for the one that holds these slots."""
+        """Prepare enforcement for the proven container, or for the one that holds these slots.
+
+        Raises:
+            EnforcementError: its files cannot be made.
+        """
         if proof is not None:
-            self.coordinator.start(proof.ref.pod, proof.info, proof.held, ids)
-            return
-        with self.state as state:
-            holders = state.snapshot.find(Resource.CORE, ids)
-            pod = holders[0].pod if holders else PodId("", "", "")
-            info, held = state.known.find(pod), state.snapshot.containers(pod)
-        self.coordinator.start(pod, info, held, ids)
+            pod, info, held = proof.ref.pod, proof.info, proof.held
+        else:
+            with self.state as state:
+                holders = state.snapshot.find(Resource.CORE, ids)
+                pod = holders[0].pod if holders else UNKNOWN.pod
+                info, held = state.known.find(pod), state.snapshot.containers(pod)
+        unknown = holding_of(UNKNOWN, {Resource.CORE: ids}, self.table, None)
+        self.enforcement.start(starting(pod, info, held, ids, self.table) or [unknown])
 
 
 def _lacking(container: ContainerDemand, slots: HeldSlots) -> list[Resource]:

@@ -16,11 +16,12 @@ are in docs/architecture.md, the facts in docs/kubelet-facts.md.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.allocator.interfaces import ContainerRef, HeldSlots
+from agent.allocator.interfaces import HeldSlots
 from agent.allocator.slots import are_whole_cards, count_cards
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import Signature, SnapshotPod
 from agent.errors import ResolutionError
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from agent.allocator.interfaces import ContainerRef
 from agent.allocator.slots import DeviceTable, Slot
 from agent.allocator.snapshot import AllocationSnapshot
+from agent.holdings.holding import ContainerRef
 from contract.demand import ContainerDemand, PodDemand
 from contract.inventory import Amounts
 from contract.resource import Resource, count_of

@@ -11,8 +11,8 @@ from functools import cached_property
 from agent.errors import GrantError, SettingsError
 from contract.demand import CORES_PER_CARD
 from contract.errors import quote
-from contract.inventory import Card, Inventory
-from contract.resource import Resource
+from contract.inventory import Amounts, Card, Inventory
+from contract.resource import RESOURCES, Resource
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})\Z", re.ASCII)
 _SEPARATOR = "::"
@@ -124,6 +124,32 @@ class DeviceTable:
         cards = self._by_card[resource].items()
         return {card: count for card, on_card in cards if (count := len(on_card & device_ids))}
 
+    def amounts(self, held: Mapping[Resource, AbstractSet[str]]) -> dict[str, Amounts]:
+        """Sum up device IDs by card: the node's cards by index, then those that it has no more.
+
+        IDs of other device plugins, and those beyond the end of a card, are left out.
+        """
+        counts: dict[str, list[int]] = {}
+        for column, resource in enumerate(RESOURCES):
+            for each in held.get(resource, ()):
+                card = self._card_of(resource, each)
+                if card:
+                    counts.setdefault(card, [0, 0])[column] += 1
+        here = self.in_order(counts.keys() & self.order.keys())
+        gone = sorted(counts.keys() - self.order.keys())
+        return {card: Amounts(*counts[card]) for card in (*here, *gone)}
+
+    def _card_of(self, resource: Resource, device_id: str) -> str:
+        """Return the card of a device ID; empty for one that :meth:`amounts` leaves out."""
+        known = self._slots[resource].get(device_id)
+        if known is not None:
+            return known.card
+        try:
+            card = Slot.parse(device_id).card
+            return card if card not in self.order else self._explain(resource, device_id).card
+        except GrantError:
+            return ""
+
     def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Slot]:
         """Return the slots of device IDs, sorted by card index and number.
 
@@ -131,17 +157,18 @@ class DeviceTable:
             GrantError: an ID is malformed, or has an unknown card or too high a number. Blocks that
                 are reserved now may have been allocated before.
         """
-        known, order = self._slots[resource], self._order
+        known, order = self._slots[resource], self.order
         slots = [known.get(each) or self._explain(resource, each) for each in device_ids]
         return sorted(slots, key=lambda slot: (order[slot.card], slot.number))
 
     @cached_property
-    def _order(self) -> Mapping[str, int]:
+    def order(self) -> Mapping[str, int]:
+        """The index of each card, by UUID."""
         return {card.uuid: card.index for card in self.inventory.cards}
 
     def in_order(self, uuids: Iterable[str]) -> tuple[str, ...]:
         """Return card UUIDs without repeats, by card index: the order in containers."""
-        return tuple(sorted(set(uuids), key=lambda uuid: self._order[uuid]))
+        return tuple(sorted(set(uuids), key=lambda uuid: self.order[uuid]))
 
     def _explain(self, resource: Resource, device_id: str) -> Slot:
         slot = Slot.parse(device_id)

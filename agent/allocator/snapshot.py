@@ -19,7 +19,11 @@ from typing import TypeAlias
 
 from agent.allocator.current_pod import CurrentPod
 from agent.allocator.identity import Identified, KnownPods, identify, kubelet_uid
-from agent.allocator.interfaces import Checkpoint, ContainerRef, Containers, ListedPod
+from agent.allocator.interfaces import (
+    Checkpoint,
+    Containers,
+    ListedPod,
+)
 from agent.allocator.snapshot_pod import (
     NO_SLOTS,
     NOT_CHECKPOINTED,
@@ -29,6 +33,7 @@ from agent.allocator.snapshot_pod import (
     StablePods,
     all_slots,
 )
+from agent.holdings.holding import ContainerRef
 from contract.resource import RESOURCES, Resource
 from placement.pods import Key, PodId, PodInfo
 

@@ -17,8 +17,6 @@ from functools import partial
 from importlib.metadata import version
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.grants import Entitlement
-from agent.allocator.interfaces import ContainerRef
 from agent.allocator.slots import DeviceTable
 from agent.app.card_gauges import CardGauges
 from agent.app.card_updates import CardUpdates
@@ -36,6 +34,7 @@ from agent.driver.folder import DriverFolder
 from agent.driver.host import Host
 from agent.driver.updater import DriverUpdater
 from agent.errors import SettingsError
+from agent.holdings.holding import ContainerRef, Holding, NodeHoldings
 from agent.host.file_systems import is_writable
 from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
@@ -55,7 +54,6 @@ from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from agent.settings import AgentMode, EnforcementMode, MigMode, Settings
-from agent.usage.holdings import Holdings, count_holdings
 from common.status import StatusServer, probe
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD
@@ -348,7 +346,7 @@ class Agent:
                 on_refusal=self._refuse_claim,
             )
             driver, unclaimed = parts.driver, UnclaimedPods(self._events.put)
-            compare = self._once_known(table, driver.holdings, lambda: driver.confirmed)
+            compare = self._once_known(driver.holdings, lambda: driver.confirmed)
 
             def look() -> None:
                 injector.refresh()
@@ -396,10 +394,7 @@ class Agent:
             on_proxy_end=self._report_proxy_end,
         )
 
-        def holdings() -> Holdings:
-            return count_holdings(allocator.snapshot(), table)
-
-        compare = self._once_known(table, holdings, lambda: bool(allocator.snapshot().listing))
+        compare = self._once_known(allocator.holdings, lambda: bool(allocator.snapshot().listing))
 
         def tick() -> None:
             injector.refresh()
@@ -407,10 +402,12 @@ class Agent:
             compare()
 
         refresher = self._refresher(allocator, enforcer_runner, tick)
-        return CardServices(writer, allocator, registrar, enforcer_runner, refresher, holdings)
+        return CardServices(
+            writer, allocator, registrar, enforcer_runner, refresher, allocator.holdings
+        )
 
     def _once_known(
-        self, table: DeviceTable, holdings: Callable[[], Holdings], known: Callable[[], bool]
+        self, holdings: Callable[[], NodeHoldings], known: Callable[[], bool]
     ) -> Callable[[], None]:
         """Return what reports missing cards once: only pods of the agent's start can hold them."""
         compared = False
@@ -420,7 +417,7 @@ class Agent:
             if not compared and known() and self.pods.is_synced():
                 compared = True
                 node = self._settings.node_name
-                report_missing_cards(holdings(), table, node, self._events.put)
+                report_missing_cards(holdings(), node, self._events.put)
 
         return compare
 
@@ -451,7 +448,7 @@ class Agent:
         self._metrics.patches.labels(result).inc()
         self._inventory.poke()  # an allocation was written, so less is free
 
-    def _entitled(self, pod_uid: str, container: str) -> Entitlement | None:
+    def _entitled(self, pod_uid: str, container: str) -> Holding | None:
         services = self._services
         return services.allocator.entitled(pod_uid, container) if services is not None else None
 
@@ -531,7 +528,7 @@ class Agent:
     def _stands_in(self) -> bool:
         return self._services is not None and self._services.registrar.stands_in
 
-    def _holdings(self) -> Holdings | None:
+    def _holdings(self) -> NodeHoldings | None:
         """Return what containers hold; ``None`` before the first snapshot."""
         services = self._services
         if services is None or not self._loaded:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 
 from agent.cards.nvml_use import read_use
+from agent.holdings.holding import NodeHoldings
 from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.decision_log import named
 from agent.observability.metrics import Metrics, render_series
@@ -11,7 +12,6 @@ from agent.observability.series import card_series, gpu_manager_series
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
-from agent.usage.holdings import Holdings
 from agent.usage.join import NodeMeasurement, Overuse
 from agent.usage.meter import Meter, Owners
 from common.status import Page
@@ -32,7 +32,7 @@ class CardGauges:
         settings: Settings,
         *,
         metrics: Metrics,
-        holdings: Callable[[], Holdings | None],
+        holdings: Callable[[], NodeHoldings | None],
         inventory: Callable[[], Inventory | None],
         send_event: Callable[[Notice], None],
     ) -> None:

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.allocator.grants import ContainerEdits, Grant
-from agent.allocator.outcomes import Enforcer
 from agent.driver.host import device_on_host
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
@@ -17,6 +15,9 @@ from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Entitled, Vcuda
 from agent.enforcement.vcuda.ports import Hardware
 from agent.errors import EnforcementError
+from agent.holdings.core import Enforcer
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import Holding
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
 from agent.runtime.cgroups import Cgroups
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Injector:
-    """Turns a grant into container edits."""
+    """Turns a holding into container edits."""
 
     def __init__(self, settings: Settings, inventory: Inventory) -> None:
         """Prepare to inject the cards of *inventory*; nothing is written yet."""
@@ -38,7 +39,7 @@ class Injector:
         if settings.inject is Injection.CDI:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self.locate)
 
-    def edits_for(self, grant: Grant) -> ContainerEdits:
+    def edits_for(self, holding: Holding) -> ContainerEdits:
         """Return the part of the ``Allocate`` response that makes the cards available.
 
         Raises:
@@ -47,7 +48,7 @@ class Injector:
         """
         names = self._cdi.refresh(self._inventory) if self._cdi is not None else None
         return inject(
-            grant,
+            holding,
             self._inventory,
             self._settings.inject,
             control_devices=_control_devices(),

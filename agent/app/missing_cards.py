@@ -8,10 +8,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 
-from agent.allocator.slots import DeviceTable
+from agent.holdings.holding import NodeHoldings
 from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.decision_log import named
-from agent.usage.holdings import Holdings
 
 log = logging.getLogger(__name__)
 
@@ -19,15 +18,15 @@ _REASON = "GPUMissing"
 
 
 def report_missing_cards(
-    holdings: Holdings,
-    table: DeviceTable,
+    holdings: NodeHoldings,
     node: str,
     send_event: Callable[[Notice], None],
 ) -> None:
     """Log each container that holds a missing card; send Events on its pod and on the node."""
     holders: dict[str, set[str]] = defaultdict(set)
-    for each in holdings.holders:
-        missing = sorted(card for card in each.shares if table.inventory.card(card) is None)
+    here = {card.uuid for card in holdings.inventory}
+    for each in holdings.current:
+        missing = sorted(each.cards.keys() - here)
         if not missing:
             continue
         cards, pod = ", ".join(missing), each.ref.pod

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.grants import ContainerEdits, Grant
-from agent.allocator.interfaces import ContainerRef
-from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import EnforcerRunner
 from agent.app.refresher import Refresher
@@ -22,13 +19,15 @@ from agent.dra.server import DriverServer
 from agent.dra.slices import SlicePublisher
 from agent.dra.specs import ClaimSpecs
 from agent.errors import EnforcementError, SettingsError
+from agent.holdings.core import Enforcer
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import ContainerRef, Holding, NodeHoldings
 from agent.kubelet.registration import Registrar
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from agent.settings import Settings
-from agent.usage.holdings import Holdings
 from contract.resource import Resource, count_of
 
 
@@ -72,7 +71,7 @@ class CardServices:
     registrar: Registrar | DriverServer
     enforcer_runner: EnforcerRunner
     refresher: Refresher
-    holdings: Callable[[], Holdings]
+    holdings: Callable[[], NodeHoldings]
     parts: DriverParts | None = None
 
 
@@ -84,7 +83,7 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
     pods: PodCache,
     watch: CardWatch,
     stop: threading.Event,
-    inject: Callable[[Grant], ContainerEdits],
+    inject: Callable[[Holding], ContainerEdits],
     locate: Callable[[str], str],
     enforcer: Enforcer,
     writer: PatchQueue,

@@ -11,9 +11,10 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from agent.errors import ClaimError
+from agent.holdings.annotation import allocation_of
+from agent.holdings.holding import ContainerRef, Holding, are_whole, make_key
 from contract.allocation import Allocation, Evidence
 from contract.claims import request_names
-from contract.demand import CORES_PER_CARD
 from contract.errors import quote
 from contract.inventory import NOTHING, Amounts, Card
 from contract.quantity import parse_quantity
@@ -54,11 +55,6 @@ class ClaimShare:
     card: str
     amounts: Amounts
     share_id: str = ""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is a whole card, with all its memory."""
-        return self.amounts.cores == CORES_PER_CARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +207,41 @@ def has_room(
     return True
 
 
+def holdings_of(claim: ClaimAllocation, info: PodInfo | None) -> list[Holding]:
+    """Return what each container of a pod holds by its claim.
+
+    Args:
+        claim: the claim.
+        info: its pod; ``None`` while the API does not show it: each request is a container then.
+    """
+    requests = dict(zip(claim.by_request, claim.by_request, strict=True))
+    if info is not None:
+        of_pod = request_names(info.demand)
+        requests = {each: by for each, by in of_pod.items() if by in requests} | requests
+    found = []
+    for container, request in requests.items():
+        cards = {each.card: each.amounts for each in claim.by_request[request]}
+        found.append(
+            Holding(
+                ContainerRef(claim.pod, container),
+                make_key(f"{claim.ref.uid}/{request}"),
+                cards,
+                are_whole(cards),
+                info.wishes.core_limit if info is not None else None,
+                claim.pod.uid,
+                superseded=container != request,
+            )
+        )
+    return found
+
+
 def allocations_by(claims: Iterable[ClaimAllocation], info: PodInfo) -> dict[str, Allocation]:
     """Return the allocation of each of a pod's containers that its claims serve."""
-    requests = request_names(info.demand)
-    shares = {name: found for claim in claims for name, found in claim.by_request.items()}
+    found = (holding for claim in claims for holding in holdings_of(claim, info))
     return {
-        each.name: Allocation(
-            tuple(share.card for share in shares[request]),
-            each.demand.cores,
-            each.demand.memory,
-            Evidence.CLAIM,
-        )
-        for each in info.demand.containers
-        if (request := requests[each.name]) in shares
+        name: allocation_of(each.cards, container.demand, Evidence.CLAIM)
+        for each in found
+        if (container := info.demand.of(name := each.ref.container)) is not None
     }
 
 

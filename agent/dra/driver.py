@@ -2,18 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from agent.allocator.grants import (
-    CardGrant,
-    ContainerEdits,
-    Entitlement,
-    Grant,
-    needs_annotation,
-)
-from agent.allocator.interfaces import AnnotationWriter, ContainerRef
-from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
 from agent.dra.claims import (
     ClaimAllocation,
@@ -24,24 +15,27 @@ from agent.dra.claims import (
     check_room,
     device_name,
     has_room,
+    holdings_of,
     read_claim,
     served_by_plugin,
 )
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
+from agent.holdings.annotation import AnnotationWriter
+from agent.holdings.core import Enforcer, NodeCore
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import ContainerRef, Holding, NodeHoldings
 from agent.kubernetes_api.client import Api, Json
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
-from agent.usage.holdings import CardHolder, Holdings, count_totals, held_share
-from contract.claims import request_names
-from contract.resource import RESOURCES, Resource, count_of
+from contract.allocation import Allocation
 from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, kw_only=True)
-class ClaimDriver:
+class ClaimDriver(NodeCore):
     """The prepared claims of a node, first those of an earlier agent.
 
     Safe to share between threads. The constructor raises ``EnforcementError`` if the specs cannot
@@ -55,7 +49,7 @@ class ClaimDriver:
         api: the API server, for a claim that the watch does not show yet.
         pods: the pods of this node.
         specs: the CDI specs.
-        inject: returns the container edits of a grant.
+        inject: returns the container edits of a holding.
         enforcer: enforces the limits of containers, and adds container edits.
         writer: writes allocations to pods.
         unhealthy: returns the fault of a card by UUID, empty without one.
@@ -71,7 +65,7 @@ class ClaimDriver:
     api: Api
     pods: PodCache
     specs: ClaimSpecs
-    inject: Callable[[Grant], ContainerEdits]
+    inject: Callable[[Holding], ContainerEdits]
     enforcer: Enforcer
     writer: AnnotationWriter
     unhealthy: Callable[[str], str]
@@ -81,14 +75,14 @@ class ClaimDriver:
 
     def __post_init__(self) -> None:
         """Read the claims of an earlier agent."""
+        super().__init__(pods=self.pods, writer=self.writer, enforcer=self.enforcer)
         cards = self.table.inventory.cards
         self._cards = {device_name(card): card for card in cards}
         self._sizes = {card.uuid: card.size(self.table.block) for card in cards}
         self._lock = threading.Condition()  # held while files are made or removed
-        self._held: Mapping[str, ClaimAllocation] = self.specs.load()
+        self._prepared: Mapping[str, ClaimAllocation] = self.specs.load()
         # Claims of an earlier agent that were not looked for in the API yet.
-        self._unconfirmed = [each.ref for each in self._held.values()]
-        self._released = False
+        self._unconfirmed = [each.ref for each in self._prepared.values()]
 
     # --- the kubelet's calls -----------------------------------------------------------
 
@@ -137,15 +131,15 @@ class ClaimDriver:
         """
         with self._lock:
             self.specs.remove(ref)
-            self._released |= ref.uid in self._held
-            self._held = {uid: each for uid, each in self._held.items() if uid != ref.uid}
+            self._released |= ref.uid in self._prepared
+            self._prepared = {uid: each for uid, each in self._prepared.items() if uid != ref.uid}
             self._lock.notify_all()
         log.info("claim forgotten", extra={"claim": str(ref)})
 
     def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
         """Check the sums, make the files, then write the spec; the lock is held."""
         uid = claim.ref.uid
-        if self._held.get(uid) != claim:
+        if self._prepared.get(uid) != claim:
             for card in claim.by_card:
                 if fault := self.unhealthy(card):
                     raise ClaimError(
@@ -153,12 +147,16 @@ class ClaimDriver:
                         "container: delete the pod, so that another card is chosen"
                     )
             check_room(claim, self._others(claim), self._sizes)
-        edits = {
-            request: self._edits(claim, request, shares, info)
-            for request, shares in claim.by_request.items()
-        }
-        names = self.specs.write(claim, edits)
-        self._held = {**self._held, uid: claim}
+        made = [each for each in holdings_of(claim, info) if not each.superseded]
+        with self._enforcement.prepared(*made) as limits:
+            edits = {
+                each.ref.container: self.inject(each).merged_with(limit)
+                for each, limit in zip(made, limits, strict=True)
+            }
+            for each in made:
+                self._enforcement.start([each])
+            names = self.specs.write(claim, edits)
+            self._prepared = {**self._prepared, uid: claim}
         # All cards of a request have one CDI device: the variables of a second one would replace
         # its own.
         return {
@@ -173,51 +171,27 @@ class ClaimDriver:
         The claim of a pod that was deleted by force is gone before its containers. A refusal would
         cost up to 90 s.
         """
-        if self._held.get(claim.ref.uid) == claim:
+        if self._prepared.get(claim.ref.uid) == claim:
             return False
         current = {each["metadata"]["uid"] for each in self.claims.objects.values()}
         others = self._others(claim)
         left = [
-            each for each in others if each.ref.uid in current or each.ref.uid not in self._held
+            each for each in others if each.ref.uid in current or each.ref.uid not in self._prepared
         ]
         return has_room(claim, left, self._sizes) and not has_room(claim, others, self._sizes)
 
-    def _edits(
-        self, claim: ClaimAllocation, request: str, shares: Sequence[ClaimShare], info: PodInfo
-    ) -> ContainerEdits:
-        about = _entitlement(claim, ContainerRef(claim.pod, request), shares, info)
-        edits = self.inject(about.cores)
-        for grant in (about.cores, about.memory):
-            if grant is not None:
-                edits = edits.merged_with(
-                    self.enforcer.prepare_allocation(about.ref, about.core_ids, grant)
-                )
-        self.enforcer.prepare_start(about.core_ids, about)
-        return edits
-
     # --- after a restart, and between calls ---------------------------------------------
 
-    def refresh(self, *, thorough: bool = True) -> bool:
-        """Write missing annotations; return whether a claim has ended since the last call."""
+    def observe(self, *, thorough: bool = True) -> bool:
+        """Forget the claims of an earlier agent that have ended, if *thorough*."""
         if thorough:
             self._drop_deleted()
-            for info in self.pods.pods():
-                self.catch_up(info)
-        with self._lock:
-            released, self._released = self._released, False
-        return released
+        return thorough or self._released
 
-    def catch_up(self, info: PodInfo) -> None:
-        """Write the allocation annotation of a pod if it is missing or out of date."""
-        claims = [each for each in self._held.values() if each.pod.uid == info.id.uid]
-        found = allocations_by(claims, info)
-        if found and not info.terminal and needs_annotation(found, info.annotated):
-            self.writer.put(info, found)
-
-    def sweep(self) -> None:
-        """Remove the files of enforcement of pods that hold nothing."""
-        with self._lock:
-            self.enforcer.prune({each.pod for each in self._holders()})
+    def _find_allocations(self, info: PodInfo) -> dict[str, Allocation]:
+        """Return the allocations of a pod by its claims."""
+        claims = [each for each in self._prepared.values() if each.pod.uid == info.id.uid]
+        return allocations_by(claims, info)
 
     def _drop_deleted(self) -> None:
         """Forget the claims of an earlier agent that are deleted, or not allocated any more.
@@ -245,7 +219,7 @@ class ClaimDriver:
 
     def claimed_pods(self) -> set[str]:
         """Return the UIDs of the pods with a claim that is prepared, or allocated on this node."""
-        return {each.pod.uid for each in self._held.values()} | {
+        return {each.pod.uid for each in self._prepared.values()} | {
             user["uid"]
             for claim in self.claims.objects.values()
             for user in claim["status"].get("reservedFor") or ()
@@ -261,47 +235,20 @@ class ClaimDriver:
         """Return the prepared claims, and what pods hold that a device plugin has served."""
         claimed = self.claimed_pods()
         others = (served_by_plugin(each) for each in self.pods.pods() if each.id.uid not in claimed)
-        return [*self._held.values(), *(each for each in others if each is not None)]
+        return [*self._prepared.values(), *(each for each in others if each is not None)]
 
     def _others(self, claim: ClaimAllocation) -> list[ClaimAllocation]:
         return [each for each in self._holders() if each.ref.uid != claim.ref.uid]
 
-    def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
-        """Return the entitlement of a running container; ``None`` if it holds nothing here."""
-        info = self._find_pod(runtime_uid)
-        request = request_names(info.demand).get(container) if info is not None else None
-        for claim in self._held.values():
-            shares = claim.by_request.get(request or "")
-            if info is not None and shares and claim.pod.uid == runtime_uid:
-                return _entitlement(claim, ContainerRef(claim.pod, container), shares, info)
-        return None
-
-    def free(self, resource: Resource) -> dict[str, int]:
-        """Count what is free of each card; of one that is held whole nothing is."""
-        free = {card: count_of(size, resource) for card, size in self._sizes.items()}
-        for claim in self._holders():
-            for share in claim.shares:
-                if share.card in free:  # else the card has gone
-                    left = free[share.card] - count_of(share.amounts, resource)
-                    free[share.card] = 0 if share.is_whole else max(left, 0)
-        return free
-
-    def holdings(self) -> Holdings:
-        """Return what the containers of prepared claims hold; each request is one container."""
-        card_of, block = self.table.inventory.card, self.table.block
-        holders = [
-            CardHolder(
-                ContainerRef(claim.pod, request),
-                claim.pod.uid,
-                {each.card: held_share(card_of(each.card), each.amounts, block) for each in shares},
-                info.wishes.core_limit if info is not None else None,
-            )
+    def holdings(self) -> NodeHoldings:
+        """Return what the containers of prepared claims hold, and those of the device plugin."""
+        infos = {each.id.uid: each for each in self.pods.pods()}
+        found = (
+            each
             for claim in self._holders()
-            for info in (self._find_pod(claim.pod.uid),)
-            for request, shares in claim.by_request.items()
-        ]
-        totals = count_totals({each: self.free(each) for each in Resource}, self.table)
-        return Holdings(tuple(sorted(holders, key=lambda each: each.ref)), totals)
+            for each in holdings_of(claim, infos.get(claim.pod.uid))
+        )
+        return NodeHoldings.of(found, self.table.inventory.cards, self.table.block)
 
     def _find_claim(self, ref: ClaimRef) -> Json | None:
         """Return a claim; ``None`` if there is none with this UID.
@@ -316,17 +263,3 @@ class ClaimDriver:
 
     def _find_pod(self, uid: str) -> PodInfo | None:
         return next((each for each in self.pods.pods() if each.id.uid == uid), None)
-
-
-def _entitlement(
-    claim: ClaimAllocation, ref: ContainerRef, shares: Sequence[ClaimShare], info: PodInfo
-) -> Entitlement:
-    """Return the limits of a container with a request; its core slots are those of the claim."""
-    key = f"{claim.ref.uid}/{shares[0].request}"
-    ids = frozenset(f"{each.card}::{key}/{n}" for each in shares for n in range(each.amounts.cores))
-    cores, memory = (
-        Grant(each, tuple(CardGrant(share.card, count_of(share.amounts, each)) for share in shares))
-        for each in RESOURCES
-    )
-    limited = None if all(each.is_whole for each in shares) else memory
-    return Entitlement(ref, ids, cores, limited, info.wishes.core_limit, claim.pod.uid)

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.allocator.grants import ContainerEdits
 from agent.dra.claims import ClaimAllocation, ClaimRef, ClaimShare
 from agent.errors import ClaimError, EnforcementError
+from agent.holdings.edits import ContainerEdits
 from agent.host import directories
 from agent.host.disk_errors import explain
 from agent.injection.cdi import claim_document

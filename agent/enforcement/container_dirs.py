@@ -1,13 +1,12 @@
-"""The directories of containers: each is mounted into the container that holds its core slots.
+"""The directories of containers: each is mounted into the containers whose holding has its key.
 
-The name depends only on the core slots, so an agent whose disk was wiped makes the same path again,
+The key is the same after every restart, so an agent whose disk was wiped makes the same path again,
 which the kubelet still uses (fact K12). The directory of another pod is renamed before a new one
 takes its path: bind mounts follow the inode, so a container that still runs never sees the files of
 its successor.
 """
 
 import contextlib
-import hashlib
 import logging
 import os
 import threading
@@ -17,16 +16,11 @@ from pathlib import Path
 
 from agent.enforcement import container_disk as disk
 from agent.errors import EnforcementError
+from agent.holdings.holding import HoldingKey
 from agent.host import directories as folders
 from placement.pods import PodId
 
 log = logging.getLogger(__name__)
-
-
-def digest_of(ids: Collection[str]) -> str:
-    """Return the directory's name for these core slots: 80 bits, the same in any order."""
-    text = "\n".join(sorted(ids))
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
 def may_be(owner: PodId, pod: PodId) -> bool:
@@ -57,25 +51,24 @@ class ContainerDirs:
 
     # --- making ------------------------------------------------------------------------
 
-    def make(self, ids: Collection[str], owner: PodId) -> ContainerDir:
-        """Make the directory of *ids* for a pod that is being admitted.
+    def make(self, key: HoldingKey, owner: PodId) -> ContainerDir:
+        """Make the directory of a holding for a pod that is being admitted.
 
         An existing one is kept if it was made for the same pod (an init container's slots are
         reusable, fact K7). If a UID is not known, the owner may be another pod with the same name:
         then a new one is made, since no container of a pod runs while it is admitted.
         """
-        return self._reuse_or_create(ids, owner, lambda held: bool(owner.uid) and held == owner)
+        return self._reuse_or_create(key, owner, lambda held: bool(owner.uid) and held == owner)
 
-    def ensure(self, ids: Collection[str], owner: PodId) -> ContainerDir:
-        """Make the directory of *ids* unless it belongs to *owner*, which is about to start."""
-        return self._reuse_or_create(ids, owner, lambda held: may_be(held, owner))
+    def ensure(self, key: HoldingKey, owner: PodId) -> ContainerDir:
+        """Make the directory of a holding unless it belongs to *owner*, which is about to start."""
+        return self._reuse_or_create(key, owner, lambda held: may_be(held, owner))
 
-    def find(self, ids: Collection[str]) -> ContainerDir | None:
-        """Return the existing directory of *ids*; ``None`` if there is none."""
-        digest = digest_of(ids)
+    def find(self, key: HoldingKey) -> ContainerDir | None:
+        """Return the existing directory of a holding; ``None`` if there is none."""
         with self._lock, self._opened("read") as root:
-            owner = disk.owner_of(root, digest)
-            return self._at(digest, owner) if owner is not None else None
+            owner = disk.owner_of(root, key)
+            return self._at(key, owner) if owner is not None else None
 
     def correct_owner(self, digest: str, folder: int, owner: PodId) -> None:
         """Replace the guessed owner of a directory by the proven one.
@@ -173,20 +166,19 @@ class ContainerDirs:
     # --- steps; the lock is held ---------------------------------------------------------
 
     def _reuse_or_create(
-        self, ids: Collection[str], owner: PodId, keeps: Callable[[PodId], bool]
+        self, key: HoldingKey, owner: PodId, keeps: Callable[[PodId], bool]
     ) -> ContainerDir:
-        digest = digest_of(ids)
         with self._lock, self._opened("make") as root:
-            held = disk.owner_of(root, digest)
+            held = disk.owner_of(root, key)
             if held is not None and keeps(held):
                 if owner.uid and not held.uid:
-                    with folders.opened(digest, root) as made:
+                    with folders.opened(key, root) as made:
                         disk.write_owner(made, owner)
                     held = owner
-                return self._at(digest, held)
-            disk.create(root, digest, owner)
+                return self._at(key, held)
+            disk.create(root, key, owner)
             disk.sweep(root)
-        return self._at(digest, owner)
+        return self._at(key, owner)
 
     def _list(self, root: int) -> tuple[ContainerDir, ...]:
         found = []

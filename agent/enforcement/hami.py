@@ -21,9 +21,10 @@ library's sources read these names:
     the limits are numbered in the same way. With CUDA's default order, the fastest first, cards of
     several models could get each other's limits. NVML's index mostly has PCI order, but not always.
 
-The container edits depend only on the IDs. Compute limit and memory limit are in two responses. If
-both have a variable or mount, the kubelet takes either, so both have the same value. The shared
-file comes with the cores, whose slots name the container's directory. Whole cards have no limit.
+The container edits depend only on key and amounts. A device plugin returns compute limit and memory
+limit in two responses. If both have a variable or mount, the kubelet takes either, so both have the
+same value. The shared file comes with the cores, whose key names the container's directory. Whole
+cards have no limit.
 If the container of a memory call was guessed, the memory is limited even for a whole card, since
 the container may have a share.
 
@@ -57,26 +58,18 @@ cards by ``CUDA_VISIBLE_DEVICES`` renumbers the others, which then get the limit
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from agent.allocator.grants import (
-    CardGrant,
-    ContainerEdits,
-    Entitlement,
-    Grant,
-    Mount,
-)
-from agent.allocator.interfaces import ContainerRef
-from agent.allocator.slots import are_whole_cards
 from agent.cards.pci import parse_address
 from agent.enforcement.container_dirs import ContainerDir, ContainerDirs
 from agent.enforcement.container_disk import translated
 from agent.enforcement.hami_library import LIBRARY, HamiLibrary
 from agent.errors import EnforcementError
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import UNKNOWN, Holding
 from agent.host import directories
 from contract.inventory import Card, is_instance_uuid
-from contract.resource import Resource
 from placement.pods import PodId
 
 log = logging.getLogger(__name__)
@@ -114,41 +107,43 @@ class HamiCore:
         self._dirs.clean()
         self._library.present()
 
-    def prepare_allocation(
-        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
-    ) -> ContainerEdits:
-        """Return the edits with the compute limit of a share, or with the memory limit."""
-        if grant.resource is Resource.MEMORY:
-            return self._loaded().merged_with(ContainerEdits(self._memory(grant)))
-        made = self._dirs.make(ids, ref.pod)
-        shared = ContainerEdits(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
-        if grant.is_whole:
-            return shared
-        if any(map(is_instance_uuid, grant.cards)):
-            return shared.merged_with(self._loaded())
-        limits = {
-            "CUDA_DEVICE_SM_LIMIT": str(grant.most_per_card),
-            "GPU_CORE_UTILIZATION_POLICY": "FORCE",
-        }
-        return shared.merged_with(self._loaded()).merged_with(ContainerEdits(limits))
+    def prepare_allocation(self, holding: Holding) -> ContainerEdits:
+        """Return the edits with the compute limit of a share, with the memory limit, or both."""
+        edits = ContainerEdits()
+        if holding.cores_per_card:
+            made = self._dirs.make(holding.key, holding.ref.pod)
+            shared = Mount(SHARED, str(self._shared(made)), read_only=False)
+            edits = edits.merged_with(ContainerEdits(mounts=(shared,)))
+        if holding.is_whole:
+            return edits
+        edits = edits.merged_with(self._loaded())
+        if holding.cores_per_card and not any(map(is_instance_uuid, holding.cards)):
+            limits = {
+                "CUDA_DEVICE_SM_LIMIT": str(holding.cores_per_card),
+                "GPU_CORE_UTILIZATION_POLICY": "FORCE",
+            }
+            edits = edits.merged_with(ContainerEdits(limits))
+        if holding.memory_limits:
+            edits = edits.merged_with(ContainerEdits(self._memory(holding.memory_limits)))
+        return edits
 
-    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, holding: Holding) -> None:
         """Make a new shared file for the container that starts."""
-        if entitlement is not None:
-            self._replace_shared_file(self._dirs.ensure(ids, entitlement.ref.pod))
-        elif (found := self._dirs.find(ids)) is not None:
+        if holding.ref != UNKNOWN:
+            self._replace_shared_file(self._dirs.ensure(holding.key, holding.ref.pod))
+        elif (found := self._dirs.find(holding.key)) is not None:
             self._replace_shared_file(found)
         else:
             raise EnforcementError(
                 "the files that this container mounts are missing on the node's disk, and their "
                 "owner is not known yet: the start will be retried"
             )
-        if not are_whole_cards(ids):
+        if not holding.is_whole:
             self._loaded()
         else:
             self._write_preload()  # no limit, or one that is not known: the library is optional
 
-    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Holding]) -> Holding:
         """Return the last one: the result makes no difference, since limits are in variables."""
         return candidates[-1]
 
@@ -158,36 +153,34 @@ class HamiCore:
 
     # --- steps -------------------------------------------------------------------------
 
-    def _memory(self, grant: Grant) -> dict[str, str]:
-        """Return the limits of the cards with this memory.
+    def _memory(self, blocks: Mapping[str, int]) -> dict[str, str]:
+        """Return the limits of the cards with these memory blocks.
 
         These are all cards of the container, so they are numbered as CUDA does, unless it has fewer
         blocks than (whole) cards. The cards without blocks then get the smallest limit, since they
         must have one and no better value is known here.
         """
-        if len(grant.by_card) > _CARDS:
+        if len(blocks) > _CARDS:
             raise EnforcementError(
-                f"memory on {len(grant.by_card)} cards, but HAMi-core limits at most {_CARDS}: "
+                f"memory on {len(blocks)} cards, but HAMi-core limits at most {_CARDS}: "
                 "request whole cards without memory"
             )
-        limits = [f"{share.slots * self._block}m" for share in self._by_bus(grant.by_card)]
-        smallest = min(share.slots for share in grant.by_card) * self._block
+        limits = [f"{blocks[card] * self._block}m" for card in self._by_bus(blocks)]
         envs = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": limit for at, limit in enumerate(limits)}
-        envs["CUDA_DEVICE_MEMORY_LIMIT"] = f"{smallest}m"
+        envs["CUDA_DEVICE_MEMORY_LIMIT"] = f"{min(blocks.values()) * self._block}m"
         if len(limits) > 1:
             envs["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return envs
 
-    def _by_bus(self, shares: Sequence[CardGrant]) -> Sequence[CardGrant]:
-        """Sort shares by their cards' PCI addresses; keep their order if an address is missing.
+    def _by_bus(self, cards: Collection[str]) -> Sequence[str]:
+        """Sort cards by their PCI addresses; keep their order if an address is missing.
 
         Addresses are optional in a cards file.
         """
-        placed = [(self._addresses.get(share.card), share) for share in shares]
-        known = [(address, share) for address, share in placed if address is not None]
-        if len(known) < len(placed):
-            return shares
-        return [share for _, share in sorted(known, key=lambda each: each[0])]
+        known = [(address, card) for card in cards if (address := self._addresses.get(card))]
+        if len(known) < len(cards):
+            return list(cards)
+        return [card for _, card in sorted(known, key=lambda each: each[0])]
 
     def _loaded(self) -> ContainerEdits:
         """Return the mounts and variables that load the library: the same in every response."""

@@ -2,27 +2,22 @@
 
 from collections.abc import Collection, Sequence
 
-from agent.allocator.grants import ContainerEdits, Entitlement, Grant
-from agent.allocator.interfaces import ContainerRef
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import Holding
 from placement.pods import PodId
 
 
 class NoEnforcement:
     """Sets no limits."""
 
-    def prepare_allocation(
-        self,
-        ref: ContainerRef,  # noqa: ARG002 -- Enforcer's
-        ids: frozenset[str],  # noqa: ARG002
-        grant: Grant,  # noqa: ARG002
-    ) -> ContainerEdits:
+    def prepare_allocation(self, holding: Holding) -> ContainerEdits:  # noqa: ARG002 -- Enforcer's
         """Add nothing."""
         return ContainerEdits()
 
-    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, holding: Holding) -> None:
         """Do nothing: no container needs preparing."""
 
-    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Holding]) -> Holding:
         """Return the last one: the result makes no difference here."""
         return candidates[-1]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.allocator.grants import ContainerEdits
 from agent.errors import SettingsError
+from agent.holdings.edits import ContainerEdits
 from contract.errors import quote
 from contract.inventory import Card, Inventory
 

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from agent.allocator.grants import ContainerEdits
 from agent.cards.cards_file import decode_yaml
 from agent.errors import EnforcementError, SettingsError
+from agent.holdings.edits import ContainerEdits
 from agent.host.directories import opened_path, replace
 from agent.host.disk_errors import explain
 from agent.injection.cdi import Spec, names_on_host, own_names, parse_spec, spec_document

@@ -1,4 +1,4 @@
-"""Makes the container edits of a grant: device nodes, environment, CDI names.
+"""Makes the container edits of a holding: device nodes, environment, CDI names.
 
 Cards are always in the order of their index, which stays the same after every restart. CUDA
 numbers them in another order: the fastest first, or with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` by PCI
@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.allocator.grants import ContainerEdits, Grant, Mount
 from agent.errors import GrantError, SettingsError
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import Holding
 from contract.errors import quote
 from contract.inventory import Inventory
-from contract.resource import Resource
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """Read by the NVIDIA container runtime, and by people."""
@@ -80,7 +80,7 @@ class DriverFiles:
 
 
 def inject(  # noqa: PLR0913 -- the parts of one response
-    grant: Grant,
+    holding: Holding,
     inventory: Inventory,
     mode: Injection,
     *,
@@ -89,32 +89,32 @@ def inject(  # noqa: PLR0913 -- the parts of one response
     driver: DriverFiles | None = None,
     cdi_names: Mapping[str, str] | None = None,
 ) -> ContainerEdits:
-    """Return the container edits of one grant.
+    """Return the container edits of a holding.
 
-    Only a grant of cores injects cards; a grant of memory has no edits here (enforcement adds its
-    own). With ``envvar`` the NVIDIA container runtime adds the driver files, with ``envvar-only``
-    the device nodes, too; with ``cdi`` the spec has both, except for *extra_devices*. *cdi_names*
-    has the fully qualified CDI name of every card, by UUID.
+    Only cores inject cards; memory alone has no edits here (enforcement adds its own). With
+    ``envvar`` the NVIDIA container runtime adds the driver files, with ``envvar-only`` the device
+    nodes, too; with ``cdi`` the spec has both, except for *extra_devices*. *cdi_names* has the
+    fully qualified CDI name of every card, by UUID.
 
     Raises:
         GrantError: a card has no CDI name.
     """
-    if grant.resource is not Resource.CORE:
+    if not holding.cores_per_card:
         return ContainerEdits()
     if mode is Injection.CDI:
         # Otherwise NVIDIA's runtime would add these cards again, or those that the image requests.
         # NVIDIA's own specs set this value, too.
-        names = tuple(_cdi_name(card, cdi_names or {}) for card in grant.cards)
+        names = tuple(_cdi_name(card, cdi_names or {}) for card in holding.cards)
         return ContainerEdits(
             {VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(extra_devices)), cdi=names
         )
     nodes: list[str] = []
     if mode is not Injection.ENVVAR_ONLY:
         for card in inventory.cards:
-            nodes += card.device_nodes if card.uuid in grant.cards else ()
+            nodes += card.device_nodes if card.uuid in holding.cards else ()
         nodes += control_devices
     edits = ContainerEdits(
-        {VISIBLE_DEVICES: ",".join(grant.cards)}, tuple(dict.fromkeys([*nodes, *extra_devices]))
+        {VISIBLE_DEVICES: ",".join(holding.cards)}, tuple(dict.fromkeys([*nodes, *extra_devices]))
     )
     if driver is None or mode is not Injection.NODES:
         return edits

@@ -9,9 +9,9 @@ from typing import NoReturn, Protocol
 
 import grpc
 
-from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
 from agent.errors import KubeletReplaced, Refusal
+from agent.holdings.edits import ContainerEdits
 from agent.kubelet.device_list import HealthFeed, devices
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc

@@ -8,8 +8,8 @@ from collections.abc import Callable, Container, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from agent.allocator.grants import needs_annotation
 from agent.errors import Unavailable
+from agent.holdings.annotation import needs_annotation
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
 from contract.allocation import Allocation, encode_allocations

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from agent.allocator.interfaces import ContainerRef, Correction
+from agent.allocator.interfaces import Correction
 from agent.allocator.slots import summarize
+from agent.holdings.holding import ContainerRef
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence
 from contract.resource import Resource

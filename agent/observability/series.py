@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.cards.card_use import CardUse
-from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
+from agent.holdings.holding import CardTotals, HeldShare, Holding, NodeHoldings
 from agent.usage.join import MeasuredUse, NodeMeasurement
 from contract.demand import CORES_PER_CARD
 
@@ -54,27 +54,28 @@ _OF_CONTAINERS: tuple[tuple[str, str, Callable[[MeasuredUse], Value]], ...] = (
 
 
 def card_series(
-    holdings: Holdings | None = None, measured: NodeMeasurement | None = None
+    holdings: NodeHoldings | None = None, measured: NodeMeasurement | None = None
 ) -> Iterator[Series]:
     """Make the gauges of what is held and used; without samples while nothing is known.
 
     The use of containers that are not among the holders is left out.
     """
-    holdings, measured = holdings or Holdings(), measured or NodeMeasurement()
+    holdings, measured = holdings or NodeHoldings(), measured or NodeMeasurement()
     held = [
         (_labels(each, card), share)
-        for each in holdings.holders
-        for card, share in each.shares.items()
+        for each in holdings.current
+        for card, share in holdings.shares(each).items()
     ]
     used = [
         (_labels(each, card), found)
-        for each in holdings.holders
+        for each in holdings.current
         for card, found in measured.use.get(each.ref, {}).items()
     ]
     yield from _series("container", _CONTAINER, _OF_HELD_SHARES, held)
     yield from _series("container", _CONTAINER, _OF_CONTAINERS, used)
-    yield from _series("card", _CARD, _OF_CARDS, [((k,), v) for k, v in holdings.cards.items()])
-    uses = [((card,), measured.cards[card]) for card in holdings.cards if card in measured.cards]
+    totals = holdings.cards
+    yield from _series("card", _CARD, _OF_CARDS, [((k,), v) for k, v in totals.items()])
+    uses = [((card,), measured.cards[card]) for card in totals if card in measured.cards]
     yield from _series("card", _CARD, _OF_CARD_USE, uses)
 
 
@@ -94,7 +95,7 @@ def _series(
         yield Series(f"{PREFIX}{prefix}_{name}", text, labels, samples)
 
 
-def _labels(holder: CardHolder, card: str) -> tuple[str, ...]:
+def _labels(holder: Holding, card: str) -> tuple[str, ...]:
     ref = holder.ref
     return ref.pod.namespace, ref.pod.name, ref.container, card
 
@@ -102,7 +103,7 @@ def _labels(holder: CardHolder, card: str) -> tuple[str, ...]:
 def gpu_manager_series(
     node: str,
     indices: Mapping[str, int],
-    holdings: Holdings | None,
+    holdings: NodeHoldings | None,
     measured: NodeMeasurement | None,
 ) -> Iterator[Series]:
     """Make gpu-manager's four gauges of what containers request and use.
@@ -116,9 +117,10 @@ def gpu_manager_series(
     requested_cores: dict[tuple[str, ...], float] = {}
     requested_memory: dict[tuple[str, ...], float] = {}
     use = measured.use if measured is not None else {}
-    for each in holdings.holders if holdings is not None else ():
+    holdings = holdings or NodeHoldings()
+    for each in holdings.current:
         of = each.ref.pod.name, each.ref.pod.namespace, node, each.ref.container
-        shares = each.shares.values()
+        shares = holdings.shares(each).values()
         requested_cores[*of, _TOTAL] = sum(share.cores for share in shares) / CORES_PER_CARD
         requested_memory[*of, _TOTAL] = sum(share.memory for share in shares) / _MIB
         for name, used in _by_card(use.get(each.ref, {}), indices):

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
-from agent.usage.holdings import CardHolder, HeldShare
+from agent.holdings.holding import ContainerRef, HeldShare, NodeHoldings
 from contract.demand import CORES_PER_CARD
 
 _MIB = 1 << 20
@@ -49,9 +48,9 @@ class NodeMeasurement:
 
 
 def join(
-    cards: Mapping[str, CardUse], owners: Mapping[int, ProcessOwner], holders: Iterable[CardHolder]
+    cards: Mapping[str, CardUse], owners: Mapping[int, ProcessOwner], holdings: NodeHoldings
 ) -> Use:
-    """Return each holder's use of its cards, and of other cards on which it has processes.
+    """Return each container's use of its cards, and of other cards on which it has processes.
 
     A holder without a process on its card uses none of it. Processes of other containers and of
     the host are left out, and so are holders whose pod's UID is not known yet.
@@ -65,12 +64,12 @@ def join(
                 pids[owner, uuid].add(pid)
                 cards_of[owner].add(uuid)
     found = {}
-    for holder in holders:
+    for holder in holdings.current:
         if not holder.runtime_uid:
             continue
         owner = ProcessOwner(holder.runtime_uid, holder.ref.container)
         # A card that was not measured has no entry, instead of zero.
-        on = (holder.shares.keys() & cards.keys()) | cards_of.get(owner, set())
+        on = (holder.cards.keys() & cards.keys()) | cards_of.get(owner, set())
         found[holder.ref] = {
             uuid: _used(cards[uuid], pids.get((owner, uuid), ())) for uuid in sorted(on)
         }
@@ -124,16 +123,18 @@ class OveruseWatch:
         self._streaks: dict[ContainerRef, _Streak] = {}
         self._reported: set[ContainerRef] = set()
 
-    def find(self, now: float, holders: Iterable[CardHolder], use: Use) -> list[Overuse]:
+    def find(self, now: float, holdings: NodeHoldings, use: Use) -> list[Overuse]:
         """Apply one measurement; return the containers to report now, each only once.
 
         Containers that do not hold cards any more are forgotten.
         """
         present, found = set(), []
-        for holder in holders:
+        for holder in holdings.current:
             ref = holder.ref
             present.add(ref)
-            texts = tuple(_excess(holder, use.get(ref, {})))
+            texts = tuple(
+                _excess(holdings.shares(holder), holder.core_limit or 0, use.get(ref, {}))
+            )
             if not texts:
                 self._streaks.pop(ref, None)
                 continue
@@ -156,11 +157,13 @@ class OveruseWatch:
         self._streaks.clear()
 
 
-def _excess(holder: CardHolder, used: Mapping[str, MeasuredUse]) -> Iterator[str]:
+def _excess(
+    shares: Mapping[str, HeldShare], core_limit: int, used: Mapping[str, MeasuredUse]
+) -> Iterator[str]:
     """Describe a container's use beyond its share, card by card."""
     for uuid, each in sorted(used.items()):
-        share = holder.shares.get(uuid, _NOTHING)
-        allowed = max(share.cores, holder.core_limit or 0) if share.cores else 0
+        share = shares.get(uuid, _NOTHING)
+        allowed = max(share.cores, core_limit) if share.cores else 0
         if each.cores is not None and each.cores > allowed + TOLERATED_CORES:
             yield f"uses {each.cores} cores of {uuid} and holds {share.cores}"
         if each.memory is not None and each.memory > share.memory + TOLERATED_MEMORY:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
+from agent.holdings.holding import NodeHoldings
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
-from agent.usage.holdings import Holdings
 from agent.usage.join import NodeMeasurement, Overuse, OveruseWatch, ProcessOwner, join
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Meter:
         *,
         read: Callable[[Collection[str], int], Mapping[str, CardUse]],
         owners: Owners,
-        holdings: Callable[[], Holdings | None],
+        holdings: Callable[[], NodeHoldings | None],
         period: float,
         on_overuse: Callable[[Overuse], None] = lambda _overuse: None,
         close: Callable[[], None] = lambda: None,
@@ -121,10 +121,10 @@ class Meter:
             self._problem = ""
         now = self._clock()
         self._latest = now, measured
-        for each in self._watch.find(now, holdings.holders, measured.use):
+        for each in self._watch.find(now, holdings, measured.use):
             self._on_overuse(each)
 
-    def _measure(self, holdings: Holdings) -> NodeMeasurement:
+    def _measure(self, holdings: NodeHoldings) -> NodeMeasurement:
         """Read from driver, kernel and runtime, and join the results.
 
         Raises:
@@ -141,7 +141,7 @@ class Meter:
             for found in (use.process_cores, use.process_memory)
             for pid in found or ()
         }
-        return NodeMeasurement(cards, join(cards, self._owners.find(pids), holdings.holders))
+        return NodeMeasurement(cards, join(cards, self._owners.find(pids), holdings))
 
     def _log_once(self, uuid: str, problem: str) -> None:
         """Log once that the driver does not report a value of a card."""

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from agent.allocator.grants import ContainerEdits
 from agent.cards.health import CardFault
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.cards.nvml_use import read_use
+from agent.holdings.edits import ContainerEdits
 from agent.kubernetes_api.inventory import model_label, survey
 from bench.gpu import confined, limits
 from bench.gpu.limits import LimitedContainer

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.allocator.grants import ContainerEdits, Mount
+from agent.holdings.edits import ContainerEdits, Mount
 
 _OVERLAID = ("/etc", "/usr/local")
 _UNSHARE = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")))

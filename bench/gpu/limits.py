@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant
-from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import ContainerRef, Holding, are_whole, make_key
 from bench.gpu import confined
-from contract.demand import CORES_PER_CARD
-from contract.inventory import Card
-from contract.resource import Resource
+from contract.inventory import Amounts, Card
 from placement.pods import PodId
 
 BLOCK = 256 << 20
@@ -51,20 +49,11 @@ class LimitedContainer:
     spin: int = 0
 
     @cached_property
-    def entitlement(self) -> Entitlement:
-        """The entitlement that the agent would return for it."""
-        ids = {f"{card.uuid}::{slot}" for card in self.blocks for slot in range(self.cores)}
-        cores = Grant(
-            Resource.CORE, tuple(CardGrant(card.uuid, self.cores) for card in self.blocks)
-        )
-        memory = None if self.cores >= CORES_PER_CARD else self.memory
-        return Entitlement(_REF, frozenset(ids), cores, memory, self.core_limit)
-
-    @property
-    def memory(self) -> Grant:
-        """The grant of its memory blocks."""
-        shares = (CardGrant(card.uuid, blocks) for card, blocks in self.blocks.items())
-        return Grant(Resource.MEMORY, tuple(shares))
+    def holding(self) -> Holding:
+        """What it holds, as a claim would give it."""
+        cards = {card.uuid: Amounts(self.cores, blocks) for card, blocks in self.blocks.items()}
+        key = make_key(f"{self.cores} of {sorted(cards)}")
+        return Holding(_REF, key, cards, are_whole(cards), self.core_limit)
 
     def run(
         self, edits: ContainerEdits, variables: Mapping[str, str], before: str = ":"
@@ -98,9 +87,6 @@ def hami(
         cards=tuple(container.blocks),
     )
     enforcer.open()
-    held = container.entitlement
-    edits = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores).merged_with(
-        enforcer.prepare_allocation(held.ref, frozenset(), container.memory)
-    )
-    enforcer.prepare_start(held.core_ids, held)
+    edits = enforcer.prepare_allocation(container.holding)
+    enforcer.prepare_start(container.holding)
     return container.run(edits, {"LIBCUDA_LOG_LEVEL": "3"} | dict(variables))

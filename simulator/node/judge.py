@@ -11,8 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from agent.allocator.interfaces import ContainerRef
 from agent.allocator.slots import summarize
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.resource import Resource
 from simulator.kubelet.trace import TraceEvent

@@ -11,13 +11,13 @@ from typing import Any, Self
 import grpc
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import EnforcerRunner
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
+from agent.holdings.core import Enforcer
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
@@ -384,7 +384,7 @@ class SimulatedNode:
             kubelet=KubeletInstance(self.kubelet_dir).current,
             writer=writer,
             decision_log=killable_log(self.decision_log, kill_switch),
-            inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
+            inject=lambda holding: inject(holding, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
             pause=lambda seconds: time.sleep(0 if self.api.hanging else seconds),

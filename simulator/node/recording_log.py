@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.allocator.interfaces import ContainerRef, Correction
+from agent.allocator.interfaces import Correction
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.resource import Resource
 

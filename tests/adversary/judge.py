@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agent.allocator.interfaces import ContainerRef
 from agent.errors import PlacementError, Refusal
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.resource import Resource
 from simulator.node.judge import NamedContainer, right

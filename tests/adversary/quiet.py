@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
+from agent.allocator.slot_holdings import key_of
 from contract.allocation import decode_allocations
 from contract.errors import ContractError
 from contract.resource import Resource
@@ -74,7 +75,7 @@ def _check_known(world: World) -> None:
             if held is None or container.hands_on:
                 continue
             found = world.allocator.entitled(pod.uid, container.name)
-            if found is None or found.core_ids != held:
+            if found is None or found.key != key_of(held):
                 world.judge.find("unknown", f"{pod.uid} {container.name}: {found}")
 
 

@@ -1,5 +1,6 @@
 """Short ways to write the plain data the decisions work on: pods, containers, snapshots, nodes."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,11 +14,13 @@ from agent.allocator.interfaces import (
     ListedContainer,
     ListedPod,
 )
+from agent.allocator.slot_holdings import key_of
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
+from agent.holdings.holding import ContainerRef, Holding, are_whole
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
-from contract.inventory import Card, Inventory
+from contract.inventory import Amounts, Card, Inventory
 from contract.resource import Resource
 from placement.pods import AdmissionRank, PodId, PodInfo
 from tests.examples import share
@@ -141,3 +144,18 @@ def device_table(cards: int = 2, *, blocks: int = 10) -> DeviceTable:
 def every_id(node: DeviceTable, resource: Resource) -> list[str]:
     """Every device ID of one resource, as a kubelet with nothing allocated offers them."""
     return list(node.slots(resource))
+
+
+def holding(
+    ref: ContainerRef,
+    core_ids: Iterable[str] = (),
+    blocks: Mapping[str, int] | None = None,
+    *,
+    core_limit: int | None = None,
+) -> Holding:
+    """The holding of a container with these core slots, and with memory blocks by card."""
+    core_ids, blocks = frozenset(core_ids), blocks or {}
+    cores = Counter(each.partition("::")[0] for each in core_ids)
+    names = (*sorted(cores), *(each for each in blocks if each not in cores))
+    cards = {each: Amounts(cores[each], blocks.get(each, 0)) for each in names}
+    return Holding(ref, key_of(core_ids), cards, are_whole(cards), core_limit)

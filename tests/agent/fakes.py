@@ -9,10 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.allocator.grants import (
-    ContainerEdits,
-)
 from agent.allocator.slots import DeviceTable
+from agent.holdings.edits import ContainerEdits
 from agent.settings import Settings
 from contract.inventory import Inventory
 from contract.names import Names

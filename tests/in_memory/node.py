@@ -9,12 +9,13 @@ from random import Random
 from typing import TypeVar
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.grants import ContainerEdits, Grant
 from agent.allocator.interfaces import Checkpoint, DecisionLog, ListedContainer, ListedPod
-from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
 from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Refusal, Unavailable
+from agent.holdings.core import Enforcer
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import Holding
 from contract.allocation import Allocation, decode_allocations
 from contract.demand import ContainerKind
 from contract.inventory import withheld
@@ -60,7 +61,7 @@ class Node:
         checkpoint_error: the error of the checkpoint file; empty if it is readable.
         asked: number of the agent's ``List`` calls.
         paused: number of the agent's pauses.
-        grants: the agent's grants since it started.
+        grants: what the agent gave to containers since it started.
         refusal: the agent's last refusal.
         now: the time in seconds.
     """
@@ -109,7 +110,7 @@ class Node:
         """Replace the agent by a new one, which has only its file; it is already registered."""
         self.api.patches.clear()
         self.decision_log = RecordingLog(lambda: self.now)
-        self.grants: list[Grant] = []
+        self.grants: list[Holding] = []
         self.watch = InMemoryWatch(self.api, NAMES, lambda: self.now)
         self.allocator = Allocator(
             table=self.table,
@@ -138,10 +139,10 @@ class Node:
         """Handle a pod event of the watch."""
         self.allocator.catch_up(view)
 
-    def inject(self, grant: Grant) -> ContainerEdits:
-        """Turn a grant into container edits."""
-        self.grants.append(grant)
-        return ContainerEdits({"CARDS": ",".join(grant.cards)})
+    def inject(self, holding: Holding) -> ContainerEdits:
+        """Turn a holding into container edits."""
+        self.grants.append(holding)
+        return ContainerEdits({"CARDS": ",".join(holding.cards)})
 
     def pause(self, _seconds: float) -> None:
         """Count a pause of the agent, without waiting."""

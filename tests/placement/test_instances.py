@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.interfaces import ContainerRef
 from agent.allocator.placer import Placer
 from agent.allocator.search_input import PlacementConstraints, PlacementRequest
 from agent.allocator.slots import DeviceTable
 from agent.errors import PlacementError
+from agent.holdings.holding import ContainerRef
 from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.grants import ContainerEdits
 from agent.cards.cards_file import decode_yaml
 from agent.cards.inventory import parse_inventory
 from agent.driver.folder import DriverFolder
@@ -23,6 +22,7 @@ from agent.driver.layout import CLIENT, CONTROL, DriverFile, HostFile, choose
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
+from agent.holdings.edits import ContainerEdits
 from agent.injection.inject import DriverFiles
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
@@ -226,7 +226,7 @@ def test_vcuda_controller_registers_a_container_and_holds_it(case: Case, driver:
 def vcuda(container: LimitedContainer, library: Path, driver: Path) -> list[str]:
     """Limit a container by vcuda-controller's files in *library*, before a stand-in."""
     state, node, results = driver.with_name("state"), Node(), list[str]()
-    held = container.entitlement
+    held = container.holding
     bus_ids = {card.uuid: card.bus_id for card in container.blocks}
     enforcer = Vcuda(
         state_dir=state,
@@ -238,8 +238,8 @@ def vcuda(container: LimitedContainer, library: Path, driver: Path) -> list[str]
     )
     enforcer.open()
     with contextlib.closing(enforcer):
-        edits = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores)
-        enforcer.prepare_start(held.core_ids, held)
+        edits = enforcer.prepare_allocation(held)
+        enforcer.prepare_start(held)
         # The library asks the kernel for the driver's version.
         proc = "/proc/driver/nvidia"
         print_limits = (
@@ -278,13 +278,13 @@ class Node:
 
     def container_of(self, pid: int, /) -> ContainerCgroup:
         self._session = os.getsid(pid)
-        return ContainerCgroup("c" * 64, SHARE.entitlement.ref.pod.uid, ())
+        return ContainerCgroup("c" * 64, SHARE.holding.ref.pod.uid, ())
 
     def pids_of(self, _: ContainerCgroup, /) -> list[int]:
         return [pid for pid, session in _sessions() if session == self._session]
 
     def container(self, _: str, *, within: float) -> ContainerInfo:
-        ref = SHARE.entitlement.ref
+        ref = SHARE.holding.ref
         return ContainerInfo(ref.container, ref.pod.uid, ended=False)
 
     def succeeded(self, _: str, *, within: float) -> tuple[str, ...]:

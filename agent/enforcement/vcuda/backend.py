@@ -16,22 +16,16 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from agent.allocator.grants import (
-    ContainerEdits,
-    Entitlement,
-    Grant,
-    Mount,
-)
-from agent.allocator.interfaces import ContainerRef
-from agent.enforcement.container_dirs import ContainerDirs, digest_of
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import ContainerRuntime, Hardware, Processes
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import UNKNOWN, Holding
 from agent.host.stale_sockets import remove_dead
-from contract.resource import Resource
 from placement.pods import PodId
 
 log = logging.getLogger(__name__)
@@ -40,12 +34,12 @@ _JOIN_SECONDS = 3.0
 _RUNTIME_WITHIN = 2.0
 
 
-Entitled = Callable[[str, str], Entitlement | None]
-"""Returns the entitlement of a container by pod UID and name; ``None`` while it is not known."""
+Entitled = Callable[[str, str], Holding | None]
+"""Returns the holding of a container by pod UID and name; ``None`` while it is not known."""
 
 
 class Vcuda:
-    """Implements :class:`agent.allocator.outcomes.Enforcer`."""
+    """Implements :class:`agent.holdings.core.Enforcer`."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
@@ -149,29 +143,27 @@ class Vcuda:
 
     # --- the Enforcer ----------------------------------------------------------------------
 
-    def prepare_allocation(
-        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
-    ) -> ContainerEdits:
-        """Return the mount of the directory for a grant of cores; no edits for memory."""
-        if grant.resource is not Resource.CORE:
+    def prepare_allocation(self, holding: Holding) -> ContainerEdits:
+        """Return the mount of the directory for a container with cores; no edits for memory."""
+        if not holding.cores_per_card:
             return ContainerEdits()
         with self._lock:
-            made = self._dirs.make(ids, ref.pod)
+            made = self._dirs.make(holding.key, holding.ref.pod)
         return ContainerEdits(mounts=(Mount(MOUNT_PATH, str(made.files)),))
 
-    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Fill the directory of these core slots for the container that starts."""
+    def prepare_start(self, holding: Holding) -> None:
+        """Fill the directory of a holding for the container that starts."""
         with self._lock:
-            if entitlement is not None:
-                self._dirs.ensure(ids, entitlement.ref.pod)
-            elif self._dirs.find(ids) is None:
+            if holding.ref != UNKNOWN:
+                self._dirs.ensure(holding.key, holding.ref.pod)
+            elif self._dirs.find(holding.key) is None:
                 raise EnforcementError(
                     "state-dir: the directory of this container's limits is missing, and its owner "
                     "is not known yet: the start will be retried"
                 )
-            self._listen(digest_of(ids), lambda folder: self._manager.prepare(folder, entitlement))
+            self._listen(holding.key, lambda folder: self._manager.prepare(folder, holding))
 
-    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Holding]) -> Holding:
         """Return the first candidate that has not ended successfully in the container runtime.
 
         If the runtime is unavailable, return the last candidate: it runs longest.

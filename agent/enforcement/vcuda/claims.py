@@ -13,9 +13,9 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from agent.allocator.grants import Entitlement
 from agent.enforcement.vcuda.config import legacy_bus_id
 from agent.errors import EnforcementError
+from agent.holdings.holding import Holding
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 
@@ -29,7 +29,7 @@ class Forbidden(Exception):
 
 
 class NotYet(Exception):
-    """The entitlement of this container is not known yet."""
+    """What this container holds is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ def check_runtime(ref: ContainerCgroup, info: ContainerInfo | None) -> Container
     return info
 
 
-def check_entitlement(entitlement: Entitlement, info: ContainerInfo) -> None:
-    """Check that an entitlement, found by pod and name, is this container's."""
-    pod, name = entitlement.ref.pod, entitlement.ref.container
-    if entitlement.uid not in {"", info.pod_uid} or name != info.name:
+def check_holding(holding: Holding, info: ContainerInfo) -> None:
+    """Check that a holding, found by pod and name, is this container's."""
+    pod, name = holding.ref.pod, holding.ref.container
+    if holding.uid not in {"", info.pod_uid} or name != info.name:
         raise Forbidden(f"these devices are held by {pod} {name}")
 
 

@@ -31,9 +31,9 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.allocator.grants import Entitlement
 from agent.cards.pci import parse_address
 from agent.errors import EnforcementError
+from agent.holdings.holding import Holding
 from contract.demand import CORES_PER_CARD
 from contract.errors import quote
 
@@ -142,9 +142,7 @@ def decode_pids(data: bytes) -> tuple[int, ...]:
     return tuple(pid for (pid,) in _PID.iter_unpack(data))
 
 
-def config_of(
-    entitlement: Entitlement, *, bus_id: str, driver_version: str, block: int
-) -> VcudaConfig:
+def config_of(holding: Holding, *, bus_id: str, driver_version: str, block: int) -> VcudaConfig:
     """Return the limits of a container; the module's docstring has the reasons.
 
     *bus_id* is that of its first card, in any of the usual forms; *driver_version* is in the form
@@ -153,20 +151,17 @@ def config_of(
     Raises:
         EnforcementError: the bus id or the driver version cannot be read.
     """
-    cores, memory = entitlement.cores, entitlement.memory
-    whole = cores.is_whole
-    soft = None if whole else entitlement.core_limit
-    blocks = memory.most_per_card if memory is not None else 0
+    soft = None if holding.is_whole else holding.core_limit
     return VcudaConfig(
-        pod_uid=entitlement.uid,
-        container_name=entitlement.ref.container,
+        pod_uid=holding.uid,
+        container_name=holding.ref.container,
         bus_id=legacy_bus_id(bus_id),
-        memory=blocks * block,
-        utilization=cores.most_per_card,
+        memory=max(holding.memory_limits.values(), default=0) * block,
+        utilization=holding.cores_per_card,
         hard_limit=soft is None,
         limit=0 if soft is None else min(CORES_PER_CARD, soft),
         driver=_driver(driver_version),
-        enable=not whole,
+        enable=not holding.is_whole,
     )
 
 

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent.allocator.grants import Entitlement
-from agent.enforcement.container_dirs import ContainerDirs, digest_of
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
@@ -20,6 +19,7 @@ from agent.enforcement.vcuda.ports import ContainerRuntime, Hardware, Processes
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.socket_server import ContainerPeer
 from agent.errors import EnforcementError, Unavailable
+from agent.holdings.holding import Holding
 from agent.runtime.cgroups import CgroupError
 from agent.runtime.cri import ContainerInfo
 
@@ -46,14 +46,14 @@ class VirtualManager:
         peer: Callable[[str], ContainerPeer | None],
         processes: Processes,
         runtime: ContainerRuntime,
-        entitled: Callable[[str, str], Entitlement | None],
+        entitled: Callable[[str, str], Holding | None],
         hardware: Hardware,
         on_result: Callable[[str], None],
         patience: float,
     ) -> None:
         """Start without registrations.
 
-        *peer* returns the peer of a connection, and *entitled* the entitlement of a container by
+        *peer* returns the peer of a connection, and *entitled* the holding of a container by
         its pod's UID and its name. *on_result* is called with the result of every request:
         ``registered``, ``refused``, ``not-yet``, ``unavailable`` or ``failed``. A request waits
         *patience* seconds for the snapshot of an agent that has just started: the real client tries
@@ -108,20 +108,20 @@ class VirtualManager:
         info = proof.check_runtime(
             ref, self._runtime.container(ref.container_id, within=_RUNTIME_WITHIN)
         )
-        entitlement = self._wait_for(info)
-        proof.check_entitlement(entitlement, info)
-        if digest_of(entitlement.core_ids) != socket.digest:
+        holding = self._wait_for(info)
+        proof.check_holding(holding, info)
+        if holding.key != socket.digest:
             raise Forbidden("it does not hold the cores of this directory")
-        bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
+        bus_ids = [self._hardware.bus_ids(card) for card in holding.cards]
         proof.check_claims(claims, info, bus_ids)
-        config = replace(self._config(entitlement), pod_uid=info.pod_uid)
+        config = replace(self._config(holding), pod_uid=info.pod_uid)
         folders = proof.folders_of(claims, ref, info)
         self.registrations.add(ref, socket, folders, config.encode())
-        self._correct_owner(socket, entitlement, info)
+        self._correct_owner(socket, holding, info)
         log.info(
             "registered",
             extra={
-                "pod": str(entitlement.ref.pod),
+                "pod": str(holding.ref.pod),
                 "uid": info.pod_uid,
                 "container": info.name,
                 "container_id": ref.container_id,
@@ -129,20 +129,20 @@ class VirtualManager:
             },
         )
 
-    def _wait_for(self, info: ContainerInfo) -> Entitlement:
+    def _wait_for(self, info: ContainerInfo) -> Holding:
         left = self._patience
-        while (entitlement := self._entitled(info.pod_uid, info.name)) is None:
+        while (holding := self._entitled(info.pod_uid, info.name)) is None:
             if left <= 0:
                 raise NotYet("its entitlement is not known yet")
             self._sleep_event.wait(_RETRY_SECONDS)
             left -= _RETRY_SECONDS
-        return entitlement
+        return holding
 
     def _correct_owner(
-        self, socket: ContainerSocket, entitlement: Entitlement, info: ContainerInfo
+        self, socket: ContainerSocket, holding: Holding, info: ContainerInfo
     ) -> None:
         """Make the proven pod the owner of the directory."""
-        owner = entitlement.ref.pod
+        owner = holding.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
         with socket.folder() as folder:
@@ -150,20 +150,20 @@ class VirtualManager:
 
     # --- start of a container ------------------------------------------------------------
 
-    def prepare(self, folder: int, entitlement: Entitlement | None) -> None:
+    def prepare(self, folder: int, holding: Holding) -> None:
         """Write the limits for the next container that starts with these devices.
 
-        If its entitlement or its pod's UID is not known, remove the files in *folder*: the client
+        If the container's pod or its UID is not known, remove the files in *folder*: the client
         would take the limits of an earlier container for its own.
 
         Raises:
             EnforcementError: the disk returns an error.
         """
-        if entitlement is None or not entitlement.uid:
+        if not holding.uid:
             self._dirs.discard(folder, (CONFIG_NAME, PIDS_NAME))
             return
         # The library ends its program if the list of processes is missing; it may be empty.
-        config = self._config(entitlement).encode()
+        config = self._config(holding).encode()
         self._dirs.write(folder, "", {PIDS_NAME: b"", CONFIG_NAME: config})
 
     # --- updates ---------------------------------------------------------------------------
@@ -176,10 +176,10 @@ class VirtualManager:
         info = self._runtime.container(container_id, within=_RUNTIME_WITHIN)
         return info is None or info.ended
 
-    def _config(self, entitlement: Entitlement) -> VcudaConfig:
+    def _config(self, holding: Holding) -> VcudaConfig:
         return config_of(
-            entitlement,
-            bus_id=self._hardware.bus_ids(entitlement.cores.cards[0]),
+            holding,
+            bus_id=self._hardware.bus_ids(next(iter(holding.cards))),
             driver_version=self._hardware.driver(),
             block=self._hardware.block,
         )

@@ -3,11 +3,11 @@ import pytest
 from agent.allocator.grants import (
     CardGrant,
     Grant,
-    allocations_of,
     grant_of,
-    needs_annotation,
 )
 from agent.allocator.interfaces import HeldSlots
+from agent.allocator.slot_holdings import allocations_of
+from agent.holdings.annotation import needs_annotation
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from placement.pods import PodInfo

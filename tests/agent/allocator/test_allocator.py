@@ -3,6 +3,7 @@
 import pytest
 
 from contract.allocation import Allocation, Evidence
+from contract.inventory import Amounts
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
@@ -26,8 +27,8 @@ def test_a_share_is_resolved_placed_translated_and_proven(
     pod = node.admit(make_pod("a", asks(30, 8)), order)
     node.start(pod)
 
-    assert [(each.resource, each.slots) for each in node.grants] == [
-        (resource, {CORE: 30, MEMORY: 8}[resource]) for resource in order
+    assert [each.cards for each in node.grants] == [
+        {"GPU-0": {CORE: Amounts(30, 0), MEMORY: Amounts(0, 8)}[resource]} for resource in order
     ]
     assert node.cards(pod) == ["GPU-0"]
     assert node.decision_log.evidence("prefer") == [Evidence.WITNESS] * 2

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.allocator.interfaces import ContainerRef
 from agent.errors import Refusal
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.resource import Resource
 from simulator.kubelet.devices import PreferStep

@@ -12,8 +12,9 @@ from agent.allocator.corrections import (
     with_uid,
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
-from agent.allocator.interfaces import Checkpoint, ContainerRef, Correction
+from agent.allocator.interfaces import Checkpoint, Correction
 from agent.allocator.snapshot_pod import SnapshotPod
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from placement.pods import PodId, PodInfo
 from tests.agent.builders import (

@@ -2,20 +2,17 @@
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import pytest
 
-from agent.allocator.grants import (
-    CardGrant,
-    ContainerEdits,
-    Entitlement,
-    Grant,
-    Mount,
-)
-from agent.allocator.interfaces import ContainerRef
 from agent.errors import EnforcementError
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import UNKNOWN, ContainerRef, Holding
+from contract.inventory import Amounts
+from contract.resource import Resource
 from placement.pods import PodId
-from tests.agent.builders import CORE, MEMORY
+from tests.agent.builders import CORE, MEMORY, holding
 from tests.agent.fakes import DEADLINE_S
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import asks, init, make_pod, static_pod
@@ -26,26 +23,25 @@ class FakeEnforcer:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.made: list[tuple[ContainerRef, frozenset[str], Grant]] = []
-        self.started: list[tuple[frozenset[str], Entitlement | None]] = []
+        self.made: list[Holding] = []
+        self.started: list[Holding] = []
         self.kept: list[set[PodId]] = []
         self.asked: list[list[str]] = []
         self.chosen = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def prepare_allocation(
-        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
-    ) -> ContainerEdits:
+    def prepare_allocation(self, holding: Holding) -> ContainerEdits:
         self._fail()
-        self.made.append((ref, ids, grant))
+        self.made.append(holding)
         self.meanwhile()
-        return ContainerEdits({"LIMIT": str(grant.slots)}, mounts=(Mount("/etc/limit", "/host"),))
+        count = holding.count(CORE) or holding.count(MEMORY)
+        return ContainerEdits({"LIMIT": str(count)}, mounts=(Mount("/etc/limit", "/host"),))
 
-    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, holding: Holding) -> None:
         self._fail()
-        self.started.append((ids, entitlement))
+        self.started.append(holding)
 
-    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Holding]) -> Holding:
         self.asked.append([each.ref.container for each in candidates])
         return candidates[self.chosen]
 
@@ -55,6 +51,10 @@ class FakeEnforcer:
     def _fail(self) -> None:
         if self.error is not None:
             raise self.error
+
+
+def resources(holding: Holding) -> list[Resource]:
+    return [each for each in Resource if holding.count(each)]
 
 
 @pytest.fixture
@@ -105,9 +105,8 @@ def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
     pod = node.admit(make_pod("p", asks(30, 4), core_limit="80"))
     node.start(pod)
     ids, ref = node.held(pod)[CORE], ContainerRef(pod.id, "main")
-    cores, memory = (Grant(each, (CardGrant("GPU-0", n),)) for each, n in ((CORE, 30), (MEMORY, 4)))
-    about = Entitlement(ref, ids, cores, memory, core_limit=80, runtime_uid=pod.uid)
-    assert enforcer.started == [(ids, about)]
+    about = replace(holding(ref, ids, {"GPU-0": 4}, core_limit=80), runtime_uid=pod.uid)
+    assert enforcer.started == [about]
     assert node.allocator.entitled(pod.uid, "main") == about
     assert node.allocator.entitled(pod.uid, "other") is None
     assert node.allocator.entitled("forged", "main") is None
@@ -117,20 +116,20 @@ def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
 def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, memory: int) -> None:
     """As with gpu-manager, whatever is asked for beside them."""
     node.start(node.admit(make_pod("p", asks(100, memory))))
-    assert {grant.resource for _, _, grant in enforcer.made} == {CORE}
-    ((_, about),) = enforcer.started
-    assert about is not None
-    assert (about.memory, about.core_limit) == (None, None)
+    assert [each.cards for each in enforcer.made] == [{"GPU-0": Amounts(100, 0)}]
+    (about,) = enforcer.started
+    assert about.ref != UNKNOWN
+    assert about.is_whole
+    assert (about.memory_limits, about.core_limit) == ({}, None)
 
 
 def test_the_limits_of_a_share_of_two_cards_are_those_of_each(enforcer: FakeEnforcer) -> None:
     node = Node(2, enforcer=enforcer)
     node.start(node.admit(make_pod("p", asks(100, 8, split=2), core_limit="80")))
-    ((_, about),) = enforcer.started
-    assert about is not None
-    assert about.memory is not None
-    assert [each.slots for each in about.cores.by_card] == [50, 50]
-    assert [each.slots for each in about.memory.by_card] == [4, 4]
+    (about,) = enforcer.started
+    assert about.ref != UNKNOWN
+    assert about.cards == {"GPU-0": Amounts(50, 4), "GPU-1": Amounts(50, 4)}
+    assert about.memory_limits == {"GPU-0": 4, "GPU-1": 4}
     assert about.core_limit == 80
 
 
@@ -145,9 +144,7 @@ def test_memory_reserved_on_two_cards_is_limited_by_an_agent_that_cannot_read_th
     node.restart_agent()
     for _ in ("memory", "cores, preferred", "cores"):
         node.call()
-    assert [len(node.cards(pod)), *(grant.resource for _, _, grant in enforcer.made)] == [
-        *(2, MEMORY, CORE)
-    ]
+    assert [len(node.cards(pod)), *map(resources, enforcer.made)] == [2, [MEMORY], [CORE]]
 
 
 def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share(
@@ -157,7 +154,8 @@ def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share
     node.rejected(make_pod("p", asks(100, 4)))
     pod = node.begin(make_pod("q", asks(100, 4)), MEMORY_FIRST)
     node.serve(pod, "main", MEMORY)
-    assert [grant.resource for _, _, grant in enforcer.made] == [MEMORY]
+    assert [resources(each) for each in enforcer.made] == [[MEMORY]]
+    assert enforcer.made[0].memory_limits
 
 
 def test_a_start_of_an_unknown_container_is_prepared_by_its_slots(
@@ -165,7 +163,7 @@ def test_a_start_of_an_unknown_container_is_prepared_by_its_slots(
 ) -> None:
     ids = ["GPU-0::0", "GPU-0::1"]
     node.allocator.prestart(CORE, ids)
-    assert enforcer.started == [(frozenset(ids), None)]
+    assert enforcer.started == [holding(UNKNOWN, ids)]
 
 
 def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: FakeEnforcer) -> None:
@@ -219,11 +217,9 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
     assert len(same) == 1
     for enforcer.chosen, (name, blocks) in enumerate((("a", 4), ("b", 2), ("main", 8))):
         node.start(pod, name)
-        about = enforcer.started[-1][1]
-        assert about is not None
+        about = enforcer.started[-1]
         assert about.ref.container == name
-        assert about.memory is not None
-        assert about.memory.slots == blocks
+        assert about.memory_limits == {"GPU-0": blocks}
     assert enforcer.asked == [["a", "b", "main"]] * 3
 
 
@@ -234,7 +230,7 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
     node.restart_agent()
     node.start(pod, "init")
     assert enforcer.asked == [["init", "main"]]
-    assert node.allocator.entitled(pod.uid, "init") == enforcer.started[0][1]
+    assert node.allocator.entitled(pod.uid, "init") == enforcer.started[0]
 
 
 def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
@@ -243,8 +239,7 @@ def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     pod = node.admit(make_pod("p", asks(30, 4)))
     node.checkpoint_error = "permission denied"
     node.start(pod)
-    ((_, about),) = enforcer.started
-    assert about is not None
+    (about,) = enforcer.started
     assert about.ref == ContainerRef(pod.id, "main")
 
 

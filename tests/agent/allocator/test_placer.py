@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.interfaces import ContainerRef, HeldSlots
+from agent.allocator.interfaces import HeldSlots
 from agent.allocator.placer import (
     Placement,
     Placer,
@@ -14,6 +14,7 @@ from agent.allocator.search_input import Assumptions, PlacementRequest
 from agent.allocator.slots import Slot, summarize
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
+from agent.holdings.holding import ContainerRef
 from contract.demand import Demand
 from contract.resource import Resource
 from placement.pods import PodInfo

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from agent.allocator.interfaces import ListedPod
+from agent.allocator.slot_holdings import key_of
 from agent.allocator.slots import DeviceTable
 from agent.cards.inventory import reserve_memory
 from agent.errors import KubeletReplaced, Refusal
@@ -233,7 +234,7 @@ def test_a_pod_that_only_the_kubelet_knew_is_known_by_its_uid_once_the_checkpoin
     for each in (pod, following):
         entitled = node.allocator.entitled(each.uid, "main")
         assert entitled is not None
-        assert entitled.core_ids == node.held(each)[CORE]
+        assert entitled.key == key_of(node.held(each)[CORE])
         assert {*node.written(each)} == {"main"}
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import (
     Checkpoint,
-    ContainerRef,
     Containers,
     HeldSlots,
     ListedPod,
@@ -24,6 +23,7 @@ from agent.allocator.snapshot import (
     build_snapshot,
 )
 from agent.allocator.snapshot_pod import StablePods, find_stable
+from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.pods import PodInfo

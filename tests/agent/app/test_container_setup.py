@@ -6,22 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.grants import (
-    CardGrant,
-    ContainerEdits,
-    Entitlement,
-    Grant,
-    Mount,
-)
-from agent.allocator.interfaces import ContainerRef
 from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import ContainerRef
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
 from contract.inventory import Inventory
 from placement.pods import PodId
-from tests.agent.builders import BLOCK, CORE, MEMORY
+from tests.agent.builders import BLOCK, holding
 from tests.agent.fakes import make_settings, make_table, short_dir
 
 TABLE = make_table(2)
@@ -31,10 +25,10 @@ CARDS = Inventory(
         for card, device in zip(TABLE.inventory.cards, ("/dev/null", "/dev/zero"), strict=True)
     )
 )
-SHARE = Grant(CORE, (CardGrant("GPU-1", 30),))
 IDS = frozenset(f"GPU-1::{number}" for number in range(30))
 CLAIM = ContainerRef(PodId("default", "p", "3f6c1b8e-8a52-4b0e-9d5e-0c5f6a7b8c9d"), "main")
-ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (CardGrant("GPU-1", 4),)))
+SHARE = holding(CLAIM, IDS)
+ABOUT = holding(CLAIM, IDS, {"GPU-1": 4})
 
 
 def settings(root: Path) -> Settings:
@@ -121,7 +115,7 @@ def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
     )
     runner.tick()
     assert runner.alive
-    assert enforcer.prepare_allocation(CLAIM, IDS, SHARE) == ContainerEdits()
+    assert enforcer.prepare_allocation(SHARE) == ContainerEdits()
     runner.close()
 
 
@@ -134,9 +128,7 @@ def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     library.parent.mkdir()
     library.touch()
     runner.tick()
-    assert str(library) in {
-        each.host for each in enforcer.prepare_allocation(CLAIM, IDS, SHARE).mounts
-    }
+    assert str(library) in {each.host for each in enforcer.prepare_allocation(SHARE).mounts}
 
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
@@ -152,8 +144,8 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
         assert runner.problem
         runner.tick()
         assert (runner.problem, runner.alive) == ("", True)
-        (mount,) = enforcer.prepare_allocation(CLAIM, IDS, SHARE).mounts
-        enforcer.prepare_start(IDS, ABOUT)
+        (mount,) = enforcer.prepare_allocation(SHARE).mounts
+        enforcer.prepare_start(ABOUT)
         runner.close()
         limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
     assert mount.container == "/etc/vcuda"

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.grants import ContainerEdits, Grant
 from agent.allocator.slots import DeviceTable
 from agent.dra.claims import ClaimRef, is_allocated
 from agent.dra.driver import ClaimDriver
@@ -22,6 +21,8 @@ from agent.dra.specs import ClaimSpecs
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.errors import ClaimError, Unavailable
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import Holding
 from agent.injection.inject import Injection, inject
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
@@ -29,6 +30,7 @@ from agent.kubernetes_api.watched_objects import WatchedObjects
 from common.kubelet_api import dra_pb2 as pb
 from common.kubelet_api import dra_pb2_grpc as rpc
 from contract.allocation import Allocation, Evidence
+from contract.inventory import Amounts
 from contract.resource import Resource
 from placement.pods import PodInfo
 from tests.agent.builders import BLOCK, INIT, cases, container, device_table, patient, raising, view
@@ -104,9 +106,9 @@ class FakeNode:
     ) -> ClaimDriver:
         """A driver that has just been started."""
 
-        def edits(grant: Grant) -> ContainerEdits:
+        def edits(holding: Holding) -> ContainerEdits:
             names = {card.uuid: f"nvidia.com/gpu={card.index}" for card in TABLE.inventory.cards}
-            return inject(grant, TABLE.inventory, mode, cdi_names=names)
+            return inject(holding, TABLE.inventory, mode, cdi_names=names)
 
         (folder / "lib").mkdir(exist_ok=True)
         (folder / "lib/libvgpu.so").touch()
@@ -392,9 +394,8 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name() -> None:
         driver.prepare(node.add("a", "gpu-1", 30, 4))
         found = driver.entitled("u-a", "c0")
         assert found is not None
-        assert (found.cores.by_card_text, found.uid) == ("30 on GPU-1", "u-a")
-        assert found.memory is not None
-        assert found.memory.slots == 4
+        assert (found.cards, found.uid) == ({"GPU-1": Amounts(30, 4)}, "u-a")
+        assert found.memory_limits == {"GPU-1": 4}
         assert driver.entitled("u-a", "c1") is None
         assert driver.entitled("u-b", "c0") is None
 

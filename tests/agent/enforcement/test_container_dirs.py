@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from agent.enforcement.container_dirs import ContainerDir, ContainerDirs, digest_of
+from agent.enforcement.container_dirs import ContainerDir, ContainerDirs
 from agent.enforcement.container_disk import decode_owner
 from agent.errors import EnforcementError
+from agent.holdings.holding import make_key
 from placement.pods import PodId
-from tests.agent.builders import ids, pod_id, raising
+from tests.agent.builders import pod_id, raising
 from tests.agent.killing import killed
 
-IDS, OTHER_IDS = ids("GPU-0", range(25)), ids("GPU-0", range(25, 50))
+KEY, OTHER_KEY = make_key("a"), make_key("b")
 A, B = pod_id("a"), pod_id("b")
 
 
@@ -70,18 +71,11 @@ def test_an_owner_reference_that_does_not_parse_is_ignored(data: bytes) -> None:
     assert decode_owner(data) is None
 
 
-def test_the_name_depends_on_the_slots_in_any_order() -> None:
-    assert digest_of(["GPU-0::1", "GPU-0::0"]) == digest_of(("GPU-0::0", "GPU-0::1"))
-    assert digest_of(["GPU-0::0", "GPU-0::1"]) == "6cf2ebeac19f8c7108fe"
-    assert len(digest_of(IDS)) == 20
-    assert digest_of(IDS) != digest_of(OTHER_IDS)
-
-
 def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
     dirs: ContainerDirs, root: Path, umask: None
 ) -> None:
-    made = dirs.make(IDS, A)
-    digest = digest_of(IDS)
+    made = dirs.make(KEY, A)
+    digest = KEY
     assert made == ContainerDir(digest, A, root / digest / "files")
     assert tree(root) == [digest, f"{digest}/files", f"{digest}/owner.json"]
     assert mode(made.files) == 0o755
@@ -95,10 +89,10 @@ def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
 def test_another_pod_finds_a_fresh_directory_and_a_lingering_container_keeps_its_own(
     dirs: ContainerDirs, again: Callable[..., ContainerDir]
 ) -> None:
-    made = dirs.make(IDS, A)
+    made = dirs.make(KEY, A)
     (made.files / "secret").write_text("of a")
     mounted = os.open(made.files, os.O_RDONLY)  # as a bind mount, it follows the inode
-    fresh = again(dirs, IDS, B)
+    fresh = again(dirs, KEY, B)
     assert fresh.files == made.files
     assert names(fresh.files) == []
     (fresh.files / "secret").write_text("of b")
@@ -125,7 +119,7 @@ NAMELESS = pod_id("a", "")
 def test_a_directory_is_kept_for_every_container_it_may_belong_to(
     dirs: ContainerDirs, owner: PodId, pod: PodId, kept: bool
 ) -> None:
-    made = dirs.make(IDS, owner)
+    made = dirs.make(KEY, owner)
     assert dirs.prune([pod, B._replace(name="c")]) == ((made,) if kept else ())
     assert dirs.all() == ((made,) if kept else ())
 
@@ -143,30 +137,30 @@ def test_a_directory_is_kept_for_every_container_it_may_belong_to(
 def test_a_pod_of_the_same_name_finds_what_was_made_for_it(
     *, dirs: ContainerDirs, call: Callable[..., ContainerDir], first: str, second: str, owner: str
 ) -> None:
-    made = dirs.make(IDS, pod_id("a", first))
+    made = dirs.make(KEY, pod_id("a", first))
     (made.files / "kept").touch()
-    found = call(dirs, IDS, pod_id("a", second))
+    found = call(dirs, KEY, pod_id("a", second))
     assert names(found.files) == ([] if owner is None else ["kept"])
-    assert dirs.find(IDS) == found == replace(made, owner=pod_id("a", owner or ""))
+    assert dirs.find(KEY) == found == replace(made, owner=pod_id("a", owner or ""))
 
 
 def test_correcting_the_owner_of_a_directory_that_was_replaced_leaves_its_successor_alone(
     dirs: ContainerDirs,
 ) -> None:
     """A container that lingers may be proven when its places are another pod's already."""
-    made = dirs.make(IDS, A)
+    made = dirs.make(KEY, A)
     folder = dirs.open(made.digest)
-    dirs.make(IDS, B)
+    dirs.make(KEY, B)
     dirs.correct_owner(made.digest, folder, A)
     os.close(folder)
-    assert dirs.find(IDS) == ContainerDir(made.digest, B, made.files)
+    assert dirs.find(KEY) == ContainerDir(made.digest, B, made.files)
 
 
 def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
     dirs: ContainerDirs, root: Path
 ) -> None:
-    made = dirs.make(IDS, A)
-    digest = digest_of(OTHER_IDS)
+    made = dirs.make(KEY, A)
+    digest = OTHER_KEY
     for name in (f".new-{digest}", f".gone-{digest}-0", f".gone-{digest}-123456789"):
         (root / name / "files").mkdir(parents=True)
     (root / digest).mkdir()  # no owner, no files
@@ -195,7 +189,7 @@ def test_a_link_instead_of_our_directory_is_replaced_and_never_followed(
     (elsewhere / "files").mkdir(parents=True)
     (elsewhere / "owner.json").write_text(json.dumps(A._asdict()))
     (elsewhere / "files" / "precious").touch()
-    made = dirs.make(IDS, A)
+    made = dirs.make(KEY, A)
     trap = root / made.digest / where if where else root / made.digest
     if trap.is_dir():
         shutil.rmtree(trap)
@@ -204,7 +198,7 @@ def test_a_link_instead_of_our_directory_is_replaced_and_never_followed(
     trap.symlink_to(elsewhere / where)
     with pytest.raises(EnforcementError, match="is missing"):
         dirs.open(made.digest)
-    assert call(dirs, IDS, A) == made
+    assert call(dirs, KEY, A) == made
     assert not trap.is_symlink()
     assert names(made.files) == []
     assert (elsewhere / "files" / "precious").exists()
@@ -220,7 +214,7 @@ def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path
     for name in ("..", "../x"):  # only names of ours are opened
         with pytest.raises(EnforcementError, match="is missing"):
             dirs.open(name)
-    made = dirs.make(IDS, A)
+    made = dirs.make(KEY, A)
     (made.files / "id").symlink_to(elsewhere)
     folder = dirs.open(made.digest)
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot write the limits"):
@@ -255,26 +249,26 @@ def test_a_disk_error_is_reported_on_one_line(
     step: str,
     message: str,
 ) -> None:
-    kept = dirs.make(OTHER_IDS, B)
+    kept = dirs.make(OTHER_KEY, B)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, raising(OSError(number, os.strerror(number), str(root))))
         with pytest.raises(EnforcementError) as error:
-            dirs.make(IDS, A)
+            dirs.make(KEY, A)
     assert str(error.value) == (
         "state-dir: cannot make the directory of a container's limits: "
         f"{os.strerror(number)}: {message}"
     )
     assert dirs.all() == (kept,)  # nothing is lost
-    assert dirs.make(IDS, A).owner == A
+    assert dirs.make(KEY, A).owner == A
 
 
 def _make(dirs: ContainerDirs) -> None:
-    dirs.make(IDS, B)
+    dirs.make(KEY, B)
 
 
 def _write(dirs: ContainerDirs) -> None:
-    folder = dirs.open(digest_of(IDS))
+    folder = dirs.open(KEY)
     try:
         dirs.write(folder, "id", {"pids.config": b"new", "vcuda.config": b"new"})
     finally:
@@ -282,9 +276,9 @@ def _write(dirs: ContainerDirs) -> None:
 
 
 def _correct_owner(dirs: ContainerDirs) -> None:
-    folder = dirs.open(digest_of(IDS))
+    folder = dirs.open(KEY)
     try:
-        dirs.correct_owner(digest_of(IDS), folder, B)
+        dirs.correct_owner(KEY, folder, B)
     finally:
         os.close(folder)
 
@@ -301,14 +295,14 @@ def test_the_next_agent_repairs_a_kill_at_any_step(
     for at in range(1000):
         root = tmp_path / str(at)
         before = ContainerDirs(root)
-        made, other = before.make(IDS, A), before.make(OTHER_IDS, B)
+        made, other = before.make(KEY, A), before.make(OTHER_KEY, B)
         (made.files / "id").mkdir()
         (made.files / "id" / "pids.config").write_bytes(b"old")
         died = killed(at, STEPS, partial(act, ContainerDirs(root)))
         after = ContainerDirs(root)
         after.clean()
         assert set(names(root)) <= {made.digest, other.digest}
-        held = after.find(IDS)
+        held = after.find(KEY)
         assert held is None or held.owner in {A, B}
         if held is not None and (made.files / "id").exists():
             assert set(names(made.files / "id")) <= {
@@ -318,9 +312,9 @@ def test_the_next_agent_repairs_a_kill_at_any_step(
                 ".pids.config.new",
             }
             assert (made.files / "id" / "pids.config").read_bytes() in {b"old", b"new"}
-        assert after.find(OTHER_IDS) == other
+        assert after.find(OTHER_KEY) == other
         for pod in (B, A):
-            fresh = after.ensure(IDS, pod)
+            fresh = after.ensure(KEY, pod)
             assert fresh == ContainerDir(made.digest, pod, made.files)
         assert names(made.files) == []
         assert mode(made.files) == 0o755
@@ -334,24 +328,24 @@ def test_the_next_agent_repairs_a_kill_at_any_step(
 def test_a_leftover_that_cannot_be_removed_is_no_refusal(
     dirs: ContainerDirs, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dirs.make(IDS, A)
+    dirs.make(KEY, A)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", raising(OSError(errno.EBUSY, "busy")))
         for pod in (B, A, B):
-            assert dirs.make(IDS, pod).owner == pod
+            assert dirs.make(KEY, pod).owner == pod
         assert len(names(root)) == 4
     dirs.clean()
-    assert names(root) == [digest_of(IDS)]
+    assert names(root) == [KEY]
 
 
 def test_an_owner_that_cannot_be_read_is_not_taken_for_nobody(
     dirs: ContainerDirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = dirs.make(IDS, A)
+    made = dirs.make(KEY, A)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", raising(OSError(errno.EIO, "broken")))
-        for call in (dirs.clean, dirs.all, lambda: dirs.prune([]), lambda: dirs.make(IDS, B)):
+        for call in (dirs.clean, dirs.all, lambda: dirs.prune([]), lambda: dirs.make(KEY, B)):
             with pytest.raises(EnforcementError, match="Input/output error"):
                 call()
     assert dirs.all() == (made,)

@@ -9,30 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.grants import (
-    CardGrant,
-    ContainerEdits,
-    Entitlement,
-    Grant,
-    Mount,
-)
-from agent.allocator.interfaces import ContainerRef
-from agent.enforcement.container_dirs import digest_of
+from agent.allocator.slot_holdings import key_of
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.errors import EnforcementError
-from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, pod_id, raising
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import UNKNOWN, ContainerRef, Holding
+from tests.agent.builders import BLOCK, device_table, holding, ids, pod_id, raising
 
 POD = pod_id("p")
 CLAIM = ContainerRef(POD, "c0")
 SHARE_IDS = ids("GPU-0", range(30))
 WHOLE_IDS = ids("GPU-0", range(100)) | ids("GPU-1", range(100))
-SHARE = Grant(CORE, (CardGrant("GPU-0", 30),))
-WHOLE = Grant(CORE, (CardGrant("GPU-0", 100), CardGrant("GPU-1", 100)))
+WHOLE = holding(CLAIM, WHOLE_IDS)
+UNKNOWN_SHARE = holding(UNKNOWN, SHARE_IDS)
+SHARE = holding(CLAIM, SHARE_IDS)
 
 
-def memory(*blocks: int) -> Grant:
-    return Grant(MEMORY, tuple(CardGrant(f"GPU-{at}", each) for at, each in enumerate(blocks)))
+def memory(*blocks: int) -> Holding:
+    return holding(CLAIM, (), {f"GPU-{at}": each for at, each in enumerate(blocks)})
 
 
 class HamiHost:
@@ -59,7 +54,7 @@ class HamiHost:
         )
 
     def shared(self, ids: frozenset[str]) -> Path:
-        return self.state / "tickets" / digest_of(ids) / "files" / "shared.cache"
+        return self.state / "tickets" / key_of(ids) / "files" / "shared.cache"
 
     @property
     def preload(self) -> Path:
@@ -76,22 +71,13 @@ class HamiHost:
     def shared_mount(self, ids: frozenset[str]) -> Mount:
         return Mount("/usr/local/vgpu/shared.cache", str(self.shared(ids)), read_only=False)
 
-    def core(self, ref: ContainerRef = CLAIM) -> ContainerEdits:
-        return self.hami.prepare_allocation(ref, SHARE_IDS, SHARE)
+    def core(self) -> ContainerEdits:
+        return self.hami.prepare_allocation(SHARE)
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> HamiHost:
     return HamiHost(tmp_path)
-
-
-def entitled(
-    ref: ContainerRef = CLAIM,
-    ids: frozenset[str] = SHARE_IDS,
-    cores: Grant = SHARE,
-    held: Grant | None = None,
-) -> Entitlement:
-    return Entitlement(ref, ids, cores, held)
 
 
 # --- answers --------------------------------------------------------------------------------
@@ -107,17 +93,17 @@ def test_the_response_for_cores_of_a_share_limits_compute(node: HamiHost) -> Non
         mounts=(node.shared_mount(SHARE_IDS), *node.loading),
     )
     # Only a file that nothing reads: whether memory is asked for the core IDs do not tell.
-    whole = node.hami.prepare_allocation(CLAIM, WHOLE_IDS, WHOLE)
+    whole = node.hami.prepare_allocation(WHOLE)
     assert whole == ContainerEdits(mounts=(node.shared_mount(WHOLE_IDS),))
 
 
 def test_a_share_of_several_cards_is_limited_to_its_part_of_each(node: HamiHost) -> None:
-    halves = Grant(CORE, (CardGrant("GPU-0", 60), CardGrant("GPU-1", 60)))
     both = ids("GPU-0", range(60)) | ids("GPU-1", range(60))
-    cores = node.hami.prepare_allocation(CLAIM, both, halves)
+    halves = holding(CLAIM, both)
+    cores = node.hami.prepare_allocation(halves)
     assert cores.envs["CUDA_DEVICE_SM_LIMIT"] == "60"
     assert node.shared_mount(both) in cores.mounts
-    envs = node.hami.prepare_allocation(CLAIM, frozenset(), memory(4, 4)).envs
+    envs = node.hami.prepare_allocation(memory(4, 4)).envs
     assert {key: text for key, text in envs.items() if "MEMORY_LIMIT" in key} == {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "1024m",
@@ -125,11 +111,11 @@ def test_a_share_of_several_cards_is_limited_to_its_part_of_each(node: HamiHost)
     }
     node.library.unlink()
     with pytest.raises(EnforcementError, match="the node has no libvgpu"):
-        node.hami.prepare_start(both, entitled(ids=both, cores=halves))
+        node.hami.prepare_start(halves)
 
 
 def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: HamiHost) -> None:
-    envs = node.hami.prepare_allocation(CLAIM, frozenset(), memory(3, 2)).envs
+    envs = node.hami.prepare_allocation(memory(3, 2)).envs
     assert envs == {
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
         "CUDA_DEVICE_MEMORY_LIMIT_0": "768m",
@@ -152,9 +138,7 @@ def test_limits_are_numbered_as_cuda_does_by_pci_address(
     bus_ids: tuple[str, ...], limits: str, node: HamiHost
 ) -> None:
     """Of the container's cards, not of the node's; by index where an address is not known."""
-    edits = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(
-        CLAIM, frozenset(), memory(3, 2, 1)
-    )
+    edits = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(memory(3, 2, 1))
     assert " ".join(edits.envs[f"CUDA_DEVICE_MEMORY_LIMIT_{at}"] for at in range(3)) == limits
     assert edits.envs["CUDA_DEVICE_MEMORY_LIMIT"] == "256m"
     assert edits.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
@@ -181,19 +165,16 @@ def test_a_library_that_is_too_old_is_reported_for_each_new_file(
 
 def test_settings_in_both_responses_are_equal(node: HamiHost) -> None:
     """The kubelet takes from either, in the order of a Go map."""
-    core, held = node.core(), node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
+    core, held = node.core(), node.hami.prepare_allocation(memory(4))
     assert core.merged_with(held).envs == held.merged_with(core).envs
     assert set(core.merged_with(held).mounts) == set(held.merged_with(core).mounts)
     assert len(core.merged_with(held).mounts) == 3
 
 
 def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: HamiHost) -> None:
-    assert (
-        "CUDA_DEVICE_MEMORY_LIMIT_15"
-        in node.hami.prepare_allocation(CLAIM, frozenset(), memory(*[1] * 16)).envs
-    )
+    assert "CUDA_DEVICE_MEMORY_LIMIT_15" in node.hami.prepare_allocation(memory(*[1] * 16)).envs
     with pytest.raises(EnforcementError) as refused:
-        node.hami.prepare_allocation(CLAIM, frozenset(), memory(*[1] * 17))
+        node.hami.prepare_allocation(memory(*[1] * 17))
     assert str(refused.value) == (
         "memory on 17 cards, but HAMi-core limits at most 16: request whole cards without memory"
     )
@@ -228,7 +209,7 @@ def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_
     with path.open("r+b") as lingering:
         lingering.write(b"limits of old")
         lingering.flush()
-        node.hami.prepare_start(SHARE_IDS, entitled())
+        node.hami.prepare_start(SHARE)
         assert path.read_bytes() == b""
         lingering.write(b", and more")
         lingering.flush()
@@ -241,7 +222,7 @@ def test_a_start_of_an_unknown_container_uses_existing_files_or_is_retried(
 ) -> None:
     node.core()
     node.shared(SHARE_IDS).write_bytes(b"old")
-    node.hami.prepare_start(SHARE_IDS, None)
+    node.hami.prepare_start(UNKNOWN_SHARE)
     assert node.shared(SHARE_IDS).read_bytes() == b""
     (node.state / "tickets" / f".new-{'0' * 20}").mkdir()
     node.agent().open()
@@ -250,7 +231,7 @@ def test_a_start_of_an_unknown_container_uses_existing_files_or_is_retried(
     assert node.shared(SHARE_IDS).exists()
     node.hami.prune([])
     with pytest.raises(EnforcementError) as refused:
-        node.hami.prepare_start(SHARE_IDS, None)
+        node.hami.prepare_start(UNKNOWN_SHARE)
     assert str(refused.value) == (
         "the files that this container mounts are missing on the node's disk, and their owner is "
         "not known yet: the start will be retried"
@@ -276,16 +257,16 @@ def test_without_the_library_nothing_limited_is_promised_or_started(
         node.library.mkdir()
     acts: tuple[Callable[[], object], ...] = (
         node.core,
-        lambda: node.hami.prepare_allocation(CLAIM, frozenset(), memory(4)),
-        lambda: node.hami.prepare_start(SHARE_IDS, entitled()),
-        lambda: node.hami.prepare_start(SHARE_IDS, None),
+        lambda: node.hami.prepare_allocation(memory(4)),
+        lambda: node.hami.prepare_start(SHARE),
+        lambda: node.hami.prepare_start(UNKNOWN_SHARE),
     )
     for act in acts:
         with pytest.raises(EnforcementError) as refused:
             act()
         assert str(refused.value) == MISSING
-    uncapped = node.hami.prepare_allocation(CLAIM, WHOLE_IDS, WHOLE)  # nothing is limited
-    node.hami.prepare_start(WHOLE_IDS, entitled(ids=WHOLE_IDS, cores=WHOLE))
+    uncapped = node.hami.prepare_allocation(WHOLE)  # nothing is limited
+    node.hami.prepare_start(WHOLE)
     assert uncapped.envs == {}
     assert Path(uncapped.mounts[0].host).is_file()
 
@@ -305,7 +286,7 @@ def test_an_impossible_state_directory_is_a_refusal(node: HamiHost) -> None:
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot "):
         node.core()
     with pytest.raises(EnforcementError) as refused:
-        node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
+        node.hami.prepare_allocation(memory(4))
     assert str(refused.value) == (
         "state-dir: cannot make the limits of this container: Not a directory: see the agent's log"
     )
@@ -320,22 +301,22 @@ def test_a_disk_error_is_a_refusal_and_existing_files_stay(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fchmod", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         with pytest.raises(EnforcementError) as refused:
-            node.hami.prepare_start(SHARE_IDS, entitled())
+            node.hami.prepare_start(SHARE)
     assert str(refused.value) == (
         "state-dir: cannot write the limits of this container: No space left on device: "
         "the node's admin must free space there"
     )
     assert node.shared(SHARE_IDS).read_bytes() == b"limits"
-    node.hami.prepare_start(SHARE_IDS, entitled())
+    node.hami.prepare_start(SHARE)
     assert stat.S_IMODE(node.shared(SHARE_IDS).stat().st_mode) == 0o666
 
 
 def test_a_share_of_a_mig_instance_has_a_limit_of_memory_only(node: HamiHost) -> None:
     """The library throttles by the use of processes, which NVML does not return there."""
     ids = frozenset(f"MIG-0::{number}" for number in range(30))
-    edits = node.hami.prepare_allocation(CLAIM, ids, Grant(CORE, (CardGrant("MIG-0", 30),)))
+    edits = node.hami.prepare_allocation(holding(CLAIM, ids))
     assert edits.envs == {"CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache"}
     assert edits.mounts == (node.shared_mount(ids), *node.loading)
-    held = Grant(MEMORY, (CardGrant("MIG-0", 3),))
-    envs = node.hami.prepare_allocation(CLAIM, frozenset(), held).envs
+    held = holding(CLAIM, (), {"MIG-0": 3})
+    envs = node.hami.prepare_allocation(held).envs
     assert envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "768m"

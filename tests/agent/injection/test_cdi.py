@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from agent.allocator.grants import ContainerEdits, Mount
 from agent.cards.cards_file import decode_yaml
 from agent.errors import SettingsError
+from agent.holdings.edits import ContainerEdits, Mount
 from agent.injection.cdi import (
     HOST_KIND,
     OWN_KIND,

@@ -3,13 +3,9 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.grants import (
-    CardGrant,
-    ContainerEdits,
-    Grant,
-    Mount,
-)
 from agent.errors import GrantError, SettingsError
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import UNKNOWN, Holding
 from agent.injection.inject import (
     CONTROL_DEVICES,
     DriverFiles,
@@ -20,10 +16,16 @@ from agent.injection.inject import (
     shared_by_all,
 )
 from contract.inventory import Inventory
-from tests.agent.builders import CORE, MEMORY, card
+from tests.agent.builders import card, holding
 
 CARDS = Inventory(tuple(card(index) for index in range(3)))
-TWO = Grant(CORE, (CardGrant("GPU-0", 100), CardGrant("GPU-2", 100)))
+
+
+def held(cores: dict[str, int]) -> Holding:
+    return holding(UNKNOWN, (f"{card}::{n}" for card, count in cores.items() for n in range(count)))
+
+
+TWO = held({"GPU-0": 100, "GPU-2": 100})
 CDI_NAMES = {f"GPU-{index}": f"nvidia.com/gpu=GPU-{index}" for index in range(3)}
 
 
@@ -98,10 +100,7 @@ def test_the_response_for_cores_has_the_cards(
 
 @pytest.mark.parametrize("mode", Injection)
 def test_the_response_for_memory_has_no_cards(mode: Injection) -> None:
-    assert (
-        inject(Grant(MEMORY, (CardGrant("GPU-0", 4),)), CARDS, mode, **EVERYTHING)
-        == ContainerEdits()
-    )
+    assert inject(holding(UNKNOWN, (), {"GPU-0": 4}), CARDS, mode, **EVERYTHING) == ContainerEdits()
 
 
 @pytest.mark.parametrize("names", [None, {}, {"GPU-0": "nvidia.com/gpu=GPU-0"}])
@@ -182,10 +181,10 @@ def test_a_mig_instance_brings_its_cards_node_and_its_capabilities() -> None:
         for gpu, nodes in ((7, caps[:2]), (9, caps[2:]))
     )
     inventory = Inventory((card(1), seven, nine))
-    share = Grant(CORE, (CardGrant("MIG-9", 30),))
+    share = held({"MIG-9": 30})
     edits = inject(share, inventory, Injection.NODES, control_devices=["/dev/nvidiactl"])
     assert edits == ContainerEdits(
         {"NVIDIA_VISIBLE_DEVICES": "MIG-9"}, ("/dev/nvidia0", *caps[2:], "/dev/nvidiactl")
     )
-    both = Grant(CORE, (CardGrant("MIG-7", 100), CardGrant("MIG-9", 100)))
+    both = held({"MIG-7": 100, "MIG-9": 100})
     assert inject(both, inventory, Injection.ENVVAR).devices == ("/dev/nvidia0", *caps)

@@ -11,8 +11,8 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from agent.allocator.grants import ContainerEdits, Mount
 from agent.errors import KubeletReplaced, PlacementError
+from agent.holdings.edits import ContainerEdits, Mount
 from agent.kubelet.server import (
     BURST,
     LONGEST_SECONDS,

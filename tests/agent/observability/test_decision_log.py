@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.allocator.interfaces import ContainerRef, Correction
+from agent.allocator.interfaces import Correction
+from agent.holdings.holding import ContainerRef
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence

@@ -1,17 +1,20 @@
 """Gauges of what containers hold of cards."""
 
-from agent.allocator.interfaces import ContainerRef
+from dataclasses import replace
+
 from agent.cards.card_use import CardUse
+from agent.holdings.holding import ContainerRef, Holding, NodeHoldings, are_whole, make_key
 from agent.observability.metrics import Metrics
 from agent.observability.series import card_series, gpu_manager_series
-from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
 from agent.usage.join import MeasuredUse, NodeMeasurement
-from tests.agent.builders import pod_id
+from contract.inventory import Amounts
+from tests.agent.builders import card, pod_id
 
 
-def holder(name: str, cores: int, memory: int, *, uid: str | None = None) -> CardHolder:
+def holder(name: str, cores: int, memory: int, *, uid: str | None = None) -> Holding:
     ref = ContainerRef(pod_id(name, uid), "main")
-    return CardHolder(ref, ref.pod.uid, {"GPU-0": HeldShare(cores, memory)})
+    cards = {"GPU-0": Amounts(cores, memory)}
+    return Holding(ref, make_key(name), cards, are_whole(cards), runtime_uid=ref.pod.uid)
 
 
 def shown(metrics: Metrics) -> set[str]:
@@ -22,9 +25,11 @@ def shown(metrics: Metrics) -> set[str]:
     return {each for each in found if each.startswith(("card_cores", "card_memory", "container_"))}
 
 
-HELD = Holdings(
+CARDS = tuple(replace(card(at), memory=32) for at in range(2))
+HELD = NodeHoldings.of(
     (holder("a", 30, 8, uid="1"), holder("a", 10, 2, uid="2"), holder('b"\n', 5, 1)),
-    {"GPU-0": CardTotals(45, 55, 11, 21)},
+    CARDS[:1],
+    block=1,
 )
 
 
@@ -47,7 +52,7 @@ def test_held_amounts_are_exported_and_removed_with_their_holder() -> None:
         f"container_cores_held{{{hostile}}} 5.0",
         f"container_memory_held_bytes{{{hostile}}} 1.0",
     }
-    held[0] = Holdings((), HELD.cards)
+    held[0] = replace(HELD, holders=())
     assert shown(metrics) == of_cards
 
 
@@ -75,9 +80,10 @@ def test_use_is_exported_for_existing_containers_without_values_the_driver_lacks
 
 def test_a_sum_in_gpu_managers_gauges_is_exported_only_if_all_its_parts_are() -> None:
     mib = 1 << 20
-    two = {"GPU-0": HeldShare(100, 4 * mib), "GPU-1": HeldShare(100, 4 * mib)}
     ref = holder("a", 0, 0).ref
-    holdings = Holdings((CardHolder(ref, "u", two),))
+    two = dict.fromkeys(("GPU-0", "GPU-1"), Amounts(100, 1))  # whole cards have all their memory
+    cards = tuple(replace(each, memory=4 * mib) for each in CARDS)
+    holdings = NodeHoldings.of([Holding(ref, make_key("a"), two, are_whole(two))], cards, block=1)
     measured = NodeMeasurement(
         {}, {ref: {"GPU-0": MeasuredUse(60, 3 * mib), "GPU-1": MeasuredUse(None, mib)}}
     )

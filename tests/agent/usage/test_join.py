@@ -4,27 +4,32 @@ from collections.abc import Mapping
 
 import pytest
 
-from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
-from agent.usage.holdings import CardHolder, HeldShare
+from agent.holdings.holding import ContainerRef, Holding, NodeHoldings, are_whole, make_key
 from agent.usage.join import MeasuredUse, OveruseWatch, ProcessOwner, join
-from tests.agent.builders import pod_id
+from contract.inventory import Amounts
+from tests.agent.builders import device_table, pod_id
 
 MIB = 1 << 20
-HALF = HeldShare(50, 2048 * MIB)
+HALF, BLOCK = Amounts(50, 8), 256 * MIB
+TABLE = device_table(2, blocks=16)
 
 
-def holder(name: str, shares: Mapping[str, HeldShare], **changes: object) -> CardHolder:
+def holder(name: str, cards: Mapping[str, Amounts], core_limit: int | None = None) -> Holding:
     """A container ``main`` of a pod whose UID is its name."""
     ref = ContainerRef(pod_id(name, name), "main")
-    return CardHolder(**{"ref": ref, "runtime_uid": name, "shares": shares} | changes)  # type: ignore[arg-type]
+    return Holding(ref, make_key(name), cards, are_whole(cards), core_limit, name)
+
+
+def holding_all(*holders: Holding) -> NodeHoldings:
+    return NodeHoldings.of(holders, TABLE.inventory.cards, BLOCK)
 
 
 def owner(name: str) -> ProcessOwner:
     return ProcessOwner(name, "main")
 
 
-A, B = holder("a", {"GPU-0": HALF}), holder("b", {"GPU-1": HeldShare(100, 8)})
+A, B = holder("a", {"GPU-0": HALF}), holder("b", {"GPU-1": Amounts(100, 8)})
 OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: ProcessOwner("a", "plain")}
 
 
@@ -61,7 +66,7 @@ def test_use_is_that_of_the_holders(
     cards: dict[str, CardUse], of_a: dict[str, MeasuredUse], of_b: dict[str, MeasuredUse]
 ) -> None:
     unknown = holder("", {"GPU-0": HALF})  # its UID is not known yet: it may be anybody
-    assert join(cards, OWNERS, (A, B, unknown)) == {A.ref: of_a, B.ref: of_b}
+    assert join(cards, OWNERS, holding_all(A, B, unknown)) == {A.ref: of_a, B.ref: of_b}
 
 
 # --- more than a share ------------------------------------------------------------------------
@@ -83,10 +88,10 @@ def test_use_is_that_of_the_holders(
     ],
 )
 def test_more_than_a_share_is_more_than_its_tolerance(
-    of: CardHolder, used: dict[str, MeasuredUse], text: str
+    of: Holding, used: dict[str, MeasuredUse], text: str
 ) -> None:
     watch = OveruseWatch()
-    findings = [watch.find(at, (of,), {of.ref: used}) for at in (0, 15, 30)]
+    findings = [watch.find(at, holding_all(of), {of.ref: used}) for at in (0, 15, 30)]
     assert [[each.text for each in one] for one in findings] == [[], [], [text] if text else []]
 
 
@@ -96,16 +101,19 @@ def test_only_lasting_overuse_is_reported_and_once() -> None:
     def has_finding(
         at: float, use: Mapping[ContainerRef, Mapping[str, MeasuredUse]] = much
     ) -> bool:
-        return [each.ref for each in watch.find(at, (A,), use)] == [A.ref]
+        return [each.ref for each in watch.find(at, holding_all(A), use)] == [A.ref]
 
     assert not any(has_finding(at) for at in (0, 29))
     assert not has_finding(30, {})  # a pause: it begins anew
     assert not any(has_finding(at) for at in (31, 60))
     watch_twice = OveruseWatch()
-    assert [watch_twice.find(at, (A,), much) for at in (0, 60)] == [[], []]  # too few looks
+    assert [watch_twice.find(at, holding_all(A), much) for at in (0, 60)] == [
+        [],
+        [],
+    ]  # too few looks
     assert has_finding(61)
     assert not any(has_finding(at) for at in (70, 200))
-    watch.find(201, (), {})  # the container has gone: another of its name is another
+    watch.find(201, holding_all(), {})  # the container has gone: another of its name is another
     assert not has_finding(202)
     watch.interrupt()
     assert not any(has_finding(at) for at in (240, 260))

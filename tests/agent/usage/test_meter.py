@@ -9,20 +9,23 @@ from typing import cast
 
 import pytest
 
-from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
+from agent.holdings.holding import ContainerRef, Holding, NodeHoldings, make_key
 from agent.runtime.cgroups import Cgroups, ContainerCgroup
 from agent.runtime.cri import ContainerInfo, Cri
 from agent.usage import join
-from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
 from agent.usage.join import MeasuredUse, NodeMeasurement, Overuse
 from agent.usage.meter import Meter, Owners
-from tests.agent.builders import pod_id
+from contract.inventory import Amounts
+from tests.agent.builders import BLOCK, device_table, pod_id
 
 REF = ContainerRef(pod_id("a", "uid-a"), "main")
-HOLDINGS = Holdings(
-    (CardHolder(REF, "uid-a", {"GPU-0": HeldShare(50, 8)}),), {"GPU-0": CardTotals(50, 50, 8, 8)}
+CARDS = device_table(1, blocks=16).inventory.cards
+HOLDINGS = NodeHoldings.of(
+    [Holding(REF, make_key("a"), {"GPU-0": Amounts(50, 8)}, False, runtime_uid="uid-a")],
+    CARDS,
+    BLOCK,
 )
 ID = "a" * 64
 
@@ -41,7 +44,7 @@ class World:
     cards: dict[str, CardUse] = field(
         default_factory=lambda: {"GPU-0": CardUse(70, 9, {7: 90}, {7: 5, 8: 1})}
     )
-    holdings: Holdings | None = HOLDINGS
+    holdings: NodeHoldings | None = HOLDINGS
     away: str = ""
     now: float = 100.0
     since: int = 0
@@ -164,7 +167,7 @@ def test_an_agent_that_cannot_see_the_host_logs_that_instead_of_reporting_zeros(
 def test_it_observes_until_it_is_stopped() -> None:
     world, stop = World(), threading.Event()
     meter = world.meter(period=0.001)
-    world.holdings = Holdings((), HOLDINGS.cards)
+    world.holdings = NodeHoldings((), {}, CARDS, BLOCK)
 
     def look_and_stop(uuids: Collection[str], since: int) -> Mapping[str, CardUse]:
         stop.set()

@@ -29,7 +29,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     UID_A,
     UID_B,
     Site,
-    entitlement,
+    held,
     open_channel,
 )
 from tests.agent.fakes import eventually
@@ -43,14 +43,14 @@ def dir_a(site: Site) -> Path:
     """The victim's: a container with this very process in it."""
     site.run(ID_A, POD_A)
     site.put(ID_A, POD_A, ME)
-    return site.admit(entitlement(blocks=4))
+    return site.admit(held(blocks=4))
 
 
 @pytest.fixture
 def dir_b(site: Site) -> Path:
     """The attacker's."""
     site.run(ID_B, POD_B)
-    return site.admit(entitlement(POD_B, core_ids=IDS_B, blocks=8))
+    return site.admit(held(POD_B, core_ids=IDS_B, blocks=8))
 
 
 def in_b(site: Site) -> None:
@@ -216,7 +216,7 @@ def test_slots_that_change_their_holder_during_its_registration(site: Site, dir_
     try:
         for pod in (POD_B, POD_A) * 3:
             site.entitled.clear()
-            site.admit(entitlement(pod, blocks=4))
+            site.admit(held(pod, blocks=4))
             for _ in range(20):
                 config = decode((dir_a / "vcuda.config").read_bytes())
                 assert config.pod_uid == pod.uid

@@ -8,20 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.grants import (
-    CardGrant,
-    ContainerEdits,
-    Grant,
-    Mount,
-)
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.enforcement.vcuda.ports import Hardware
 from agent.enforcement.vcuda.socket_server import ContainerSocketServer
 from agent.errors import EnforcementError
+from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.holding import UNKNOWN
 from agent.runtime.cgroups import Cgroups
-from tests.agent.builders import BLOCK, MEMORY, ids, raising
+from tests.agent.builders import BLOCK, holding, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     IDS_A,
@@ -30,7 +26,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     POD_B,
     FakeRuntime,
     Site,
-    entitlement,
+    held,
 )
 
 ME = os.getpid()
@@ -41,29 +37,27 @@ def names(folder: Path) -> list[str]:
 
 
 def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site: Site) -> None:
-    given = entitlement()
-    edits = site.vcuda.prepare_allocation(given.ref, IDS_A, given.cores)
+    given = held()
+    edits = site.vcuda.prepare_allocation(given)
     directory = site.directory(IDS_A)
     assert edits == ContainerEdits(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
     assert names(directory) == []
-    memory = Grant(MEMORY, (CardGrant("GPU-0", 4),))
-    assert (
-        site.vcuda.prepare_allocation(given.ref, ids("GPU-0", range(4)), memory) == ContainerEdits()
-    )
+    memory = holding(given.ref, (), {"GPU-0": 4})
+    assert site.vcuda.prepare_allocation(memory) == ContainerEdits()
     assert names(site.state / "tickets") == [directory.parent.name]
-    site.vcuda.prepare_start(IDS_A, given)
+    site.vcuda.prepare_start(given)
     assert names(directory) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
 def test_an_unknown_start_leaves_no_limits_of_another_container(site: Site) -> None:
-    ticket_dir = site.admit(entitlement())
-    site.vcuda.prepare_start(IDS_A, None)
+    ticket_dir = site.admit(held())
+    site.vcuda.prepare_start(holding(UNKNOWN, IDS_A))
     assert names(ticket_dir) == ["vcuda.sock"]
     site.run()
     site.put(ID_A, POD_A, ME)
     site.register(ticket_dir, container_id=ID_A)
     with pytest.raises(EnforcementError) as error:
-        site.vcuda.prepare_start(IDS_B, None)
+        site.vcuda.prepare_start(holding(UNKNOWN, IDS_B))
     assert str(error.value) == (
         "state-dir: the directory of this container's limits is missing, and its owner is not "
         "known yet: the start will be retried"
@@ -74,7 +68,7 @@ def test_an_unknown_start_leaves_no_limits_of_another_container(site: Site) -> N
 def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone, kept = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
+    gone, kept = site.admit(held()), site.admit(held(POD_B, core_ids=IDS_B))
 
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -92,7 +86,7 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
 
 
 def test_a_socket_whose_directory_was_removed_is_closed(site: Site) -> None:
-    ticket_dir = site.admit(entitlement())
+    ticket_dir = site.admit(held())
     shutil.rmtree(ticket_dir.parent)
     site.vcuda.prune([POD_A])
     assert site.vcuda._sockets.sockets() == ()
@@ -101,7 +95,7 @@ def test_a_socket_whose_directory_was_removed_is_closed(site: Site) -> None:
 def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
+    first, second = site.admit(held()), site.admit(held(POD_B, core_ids=IDS_B))
     real = ContainerSocketServer.open
     failed: list[str] = []
 
@@ -117,14 +111,14 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
         site.restart()
         failed.clear()
         with pytest.raises(EnforcementError) as error:  # at a start it is a veto
-            site.vcuda.prepare_start(IDS_A, entitlement())
+            site.vcuda.prepare_start(held())
     assert str(error.value) == (
         "state-dir: cannot listen for this container: No space left on device"
     )
     site.run()
     site.put(ID_A, POD_A, ME)
-    for given in (entitlement(), entitlement(POD_B, core_ids=IDS_B)):
-        site.vcuda.prepare_start(given.core_ids, given)
+    for given in (held(), held(POD_B, core_ids=IDS_B)):
+        site.vcuda.prepare_start(given)
     site.register(first)
     assert (second / "vcuda.sock").exists()
 
@@ -173,7 +167,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 def test_the_first_container_without_exit_code_0_is_the_one_that_starts(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    several = [entitlement(name=name) for name in ("init-a", "init-b", "main")]
+    several = [held(name=name) for name in ("init-a", "init-b", "main")]
     ended = site.runtime.ended[POD_A.uid] = set()
     for starts in ("init-a", "init-b", "main"):
         assert site.vcuda.identify_starting(several).ref.container == starts
@@ -189,7 +183,7 @@ def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> No
     """The API shows it under another."""
     site.run()
     mirror = POD_A._replace(uid="5d0e2b86-5a7c-4b0e-8d4e-2f8d3a0c7b11")
-    given = replace(entitlement(mirror), runtime_uid=POD_A.uid)
+    given = replace(held(mirror), runtime_uid=POD_A.uid)
     ticket_dir = site.admit(given)
     assert decode((ticket_dir / "vcuda.config").read_bytes()).pod_uid == POD_A.uid
     site.put(ID_A, POD_A, ME)

@@ -10,7 +10,7 @@ from agent.enforcement.vcuda.claims import (
     Forbidden,
     check_claims,
     check_container,
-    check_entitlement,
+    check_holding,
     check_runtime,
     folders_of,
 )
@@ -23,7 +23,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     POD_B,
     UID_A,
     UID_B,
-    entitlement,
+    held,
 )
 
 REF = ContainerCgroup(ID_A, UID_A, ())
@@ -95,12 +95,12 @@ def test_what_contradicts_the_kernel_or_the_runtime_is_refused_with_what_was_cla
 
 
 def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
-    check_entitlement(entitlement(), INFO)
-    check_entitlement(entitlement(POD_A._replace(uid="")), INFO)
-    check_entitlement(replace(entitlement(POD_B), runtime_uid=UID_A), INFO)  # a static pod
-    for other in (entitlement(POD_B), entitlement(name="other")):
+    check_holding(held(), INFO)
+    check_holding(held(POD_A._replace(uid="")), INFO)
+    check_holding(replace(held(POD_B), runtime_uid=UID_A), INFO)  # a static pod
+    for other in (held(POD_B), held(name="other")):
         with pytest.raises(Forbidden, match=r"^these devices are held by "):
-            check_entitlement(other, INFO)
+            check_holding(other, INFO)
 
 
 @pytest.mark.parametrize(

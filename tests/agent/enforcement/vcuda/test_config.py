@@ -1,16 +1,15 @@
-"""The bytes of vcuda.config and pids.config, and what an entitlement becomes in them."""
+"""The bytes of vcuda.config and pids.config, and what a holding becomes in them."""
 
 import shutil
 import struct
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.allocator.grants import CardGrant, Entitlement, Grant
-from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.vcuda.config import (
     InvalidConfig,
     VcudaConfig,
@@ -21,7 +20,8 @@ from agent.enforcement.vcuda.config import (
     legacy_bus_id,
 )
 from agent.errors import EnforcementError
-from tests.agent.builders import BLOCK, CORE, MEMORY, pod_id
+from agent.holdings.holding import ContainerRef, Holding
+from tests.agent.builders import BLOCK, holding, pod_id
 
 UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"
 CONFIG = VcudaConfig(
@@ -34,25 +34,18 @@ CONFIG = VcudaConfig(
 )
 
 
-def entitled(
-    cores: tuple[CardGrant, ...],
-    memory: tuple[CardGrant, ...] = (),
+def held(
+    cores: Mapping[str, int],
+    blocks: Mapping[str, int],
     *,
     core_limit: int | None = None,
-) -> Entitlement:
-    return Entitlement(
-        ref=ContainerRef(pod_id("p", UID), "train"),
-        core_ids=frozenset({"GPU-0::0"}),
-        cores=Grant(CORE, cores),
-        memory=Grant(MEMORY, memory) if memory else None,
-        core_limit=core_limit,
-    )
+) -> Holding:
+    ids = (f"{card}::{number}" for card, count in cores.items() for number in range(count))
+    return holding(ContainerRef(pod_id("p", UID), "train"), ids, blocks, core_limit=core_limit)
 
 
-def limits(entitlement: Entitlement) -> VcudaConfig:
-    return config_of(
-        entitlement, bus_id="00000000:3b:00.0", driver_version="535.104.05", block=BLOCK
-    )
+def limits(of: Holding) -> VcudaConfig:
+    return config_of(of, bus_id="00000000:3b:00.0", driver_version="535.104.05", block=BLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -132,12 +125,11 @@ def test_processes_are_listed_once_and_ascending() -> None:
     assert decode_pids(struct.pack("=ii", 3, 9)) == (3, 9)
 
 
-SHARE, BLOCKS = (CardGrant("GPU-0", 30),), (CardGrant("GPU-0", 3),)
-HALVES, BLOCKS_OF_TWO = (
-    tuple(CardGrant(f"GPU-{card}", count) for card in range(2)) for count in (30, 3)
+SHARE, BLOCKS = {"GPU-0": 30}, {"GPU-0": 3}
+HALVES, BLOCKS_OF_TWO, SIXTY = (
+    {f"GPU-{card}": count for card in range(2)} for count in (30, 3, 60)
 )
-SIXTY = tuple(CardGrant(f"GPU-{card}", 60) for card in range(2))
-EIGHT = tuple(CardGrant(f"GPU-{n}", 100) for n in range(8))
+WHOLE = {"GPU-0": 100}
 UNLIMITED = replace(CONFIG, memory=0, utilization=100, enable=False)
 SOFT = replace(CONFIG, hard_limit=False)
 
@@ -152,17 +144,19 @@ SOFT = replace(CONFIG, hard_limit=False)
         pytest.param(HALVES, BLOCKS_OF_TWO, 80, replace(SOFT, limit=80), id="the same, idle cores"),
         pytest.param(SIXTY, BLOCKS, None, replace(CONFIG, utilization=60), id="120 cores of two"),
         # As gpu-manager has it; the file is there all the same, for the library exits without.
-        pytest.param(EIGHT[:1], (), None, UNLIMITED, id="a whole card"),
-        pytest.param(EIGHT[:2], (), 50, UNLIMITED, id="two whole cards with a core limit"),
+        pytest.param(WHOLE, {}, None, UNLIMITED, id="a whole card"),
+        pytest.param(
+            WHOLE | {"GPU-1": 100}, {}, 50, UNLIMITED, id="two whole cards with a core limit"
+        ),
     ],
 )
 def test_a_container_is_held_to_what_it_was_granted(
-    cores: tuple[CardGrant, ...],
-    memory: tuple[CardGrant, ...],
+    cores: Mapping[str, int],
+    memory: Mapping[str, int],
     core_limit: int | None,
     expected: VcudaConfig,
 ) -> None:
-    assert limits(entitled(cores, memory, core_limit=core_limit)) == expected
+    assert limits(held(cores, memory, core_limit=core_limit)) == expected
 
 
 @pytest.mark.parametrize(
@@ -201,11 +195,11 @@ def test_an_invalid_bus_id_is_refused(bus_id: str, message: str) -> None:
     ("version", "read"), [("535.104.05", (535, 104)), ("570.00", (570, 0)), ("", (0, 0))]
 )
 def test_a_driver_version_is_read(version: str, read: tuple[int, int]) -> None:
-    config = config_of(entitled(SHARE, BLOCKS), bus_id="", driver_version=version, block=BLOCK)
+    config = config_of(held(SHARE, BLOCKS), bus_id="", driver_version=version, block=BLOCK)
     assert config == replace(CONFIG, bus_id="", driver=read)
 
 
 @pytest.mark.parametrize("version", ["535", "v1.2", "535.104-beta", "9999999999.1", "٣.٤"])
 def test_an_invalid_driver_version_is_refused(version: str) -> None:
     with pytest.raises(EnforcementError, match="must be numbers with dots such as 535"):
-        config_of(entitled(SHARE, BLOCKS), bus_id="", driver_version=version, block=BLOCK)
+        config_of(held(SHARE, BLOCKS), bus_id="", driver_version=version, block=BLOCK)

@@ -7,25 +7,24 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.allocator.grants import Entitlement
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError
+from agent.holdings.holding import Holding
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,
     ID_A,
     ID_A2,
-    IDS_A,
     POD_A,
     POD_B,
     UID_A,
     Site,
-    entitlement,
+    held,
     limits,
     pids,
     stub,
@@ -62,16 +61,16 @@ def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_othe
     site: Site, ticket_dir: Path
 ) -> None:
     """K7"""
-    init = entitlement(name="init", blocks=2)
+    init = held(name="init", blocks=2)
     site.entitled[UID_A, "init"] = init
     site.run(ID_A2, POD_A, "init")
-    site.vcuda.prepare_start(IDS_A, init)
+    site.vcuda.prepare_start(init)
     site.put(ID_A2, POD_A, ME)
     site.register(ticket_dir, container_name="init")
     assert limits(ticket_dir).memory == 2 * BLOCK
     assert limits(ticket_dir / "init").container_name == "init"
     site.run(ID_A2, POD_A, "init", ended=True)
-    site.vcuda.prepare_start(IDS_A, entitlement())
+    site.vcuda.prepare_start(held())
     assert limits(ticket_dir) == CONFIG
     assert pids(ticket_dir) == ()
     site.put(ID_A, POD_A, ME, 9)
@@ -99,7 +98,7 @@ def test_an_unproven_process_is_refused_and_logged(
 ) -> None:
     """What contradicts what: ``test_claims``."""
     assert _code(site, ticket_dir, bus_id="0000:99:00.0") == DENIED
-    site.entitled[UID_A, "main"] = entitlement(name="other")
+    site.entitled[UID_A, "main"] = held(name="other")
     assert _code(site, ticket_dir) == DENIED
     site.runtime.containers.clear()
     assert _code(site, ticket_dir) == DENIED
@@ -144,7 +143,7 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir
 
     asked: list[int] = []
 
-    class Late(dict[tuple[str, str], Entitlement]):
+    class Late(dict[tuple[str, str], Holding]):
         """Knows when it is asked for the third time."""
 
         def get(self, key: object, default: object = None) -> Any:
@@ -186,8 +185,8 @@ def test_a_connection_that_did_not_come_by_a_containers_socket_is_refused(
 def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
     site: Site, ticket_dir: Path
 ) -> None:
-    nameless = entitlement(PodId("default", "a", ""))
-    site.vcuda.prepare_start(IDS_A, nameless)
+    nameless = held(PodId("default", "a", ""))
+    site.vcuda.prepare_start(nameless)
     assert sorted(each.name for each in ticket_dir.iterdir()) == ["vcuda.sock"]
     site.entitled[UID_A, "main"] = nameless
     site.register(ticket_dir, container_name="main")

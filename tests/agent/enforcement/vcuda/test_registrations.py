@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from agent.allocator.slot_holdings import key_of
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.claims import Forbidden
 from agent.enforcement.vcuda.container_socket import ContainerSocket
@@ -23,7 +24,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     POD_B,
     UID_A,
     Site,
-    entitlement,
+    held,
     limits,
     listed,
     pids,
@@ -62,7 +63,7 @@ def test_an_ended_container_is_not_kept_in_the_list(
 ) -> None:
     """Its container may linger; nothing is written for it any more, and nothing complained of."""
     site.register(ticket_dir)
-    site.admit(entitlement(POD_B))
+    site.admit(held(POD_B))
     site.put(ID_A, POD_A, ME, 99)
     site.run(ID_A2, POD_B)
     site.put(ID_A2, POD_B, ME)
@@ -78,7 +79,7 @@ def test_containers_registered_before_a_restart_are_kept_listed(
 ) -> None:
     site.run(ID_A2, POD_A, "init")
     site.put(ID_A2, POD_A, ME, 3)
-    site.entitled[UID_A, "init"] = entitlement(name="init")
+    site.entitled[UID_A, "init"] = held(name="init")
     site.register(ticket_dir, container_id=f"crio-{ID_A2}")
     site.run()
     site.put(ID_A, POD_A, ME, 5)
@@ -170,7 +171,7 @@ class Alone:
         self.dirs = ContainerDirs(root)
         self.processes = Processes()
         self.registrations = Registrations(self.dirs, self.processes)
-        self.ticket = self.dirs.make(IDS_A, POD_A)
+        self.ticket = self.dirs.make(key_of(IDS_A), POD_A)
         self.ticket_dir = ContainerSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
 
     def add(self, container_id: str, *pids: int) -> None:

@@ -12,9 +12,7 @@ from typing import Self
 
 import grpc
 
-from agent.allocator.grants import CardGrant, Entitlement, Grant
-from agent.allocator.interfaces import ContainerRef
-from agent.enforcement.container_dirs import digest_of
+from agent.allocator.slot_holdings import key_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
@@ -22,10 +20,11 @@ from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.ports import Hardware
 from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import Unavailable
+from agent.holdings.holding import ContainerRef, Holding
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo
 from placement.pods import PodId
-from tests.agent.builders import BLOCK, CORE, MEMORY, ids
+from tests.agent.builders import BLOCK, holding, ids
 
 UID_A = "aaaaaaaa-0000-4000-8000-000000000001"
 UID_B = "bbbbbbbb-0000-4000-8000-000000000002"
@@ -35,18 +34,17 @@ IDS_A, IDS_B = ids("GPU-0", range(25)), ids("GPU-0", range(25, 75))
 BUS = "00000000:3b:00.0"
 
 
-def entitlement(
+def held(
     pod: PodId = POD_A,
     name: str = "main",
     core_ids: frozenset[str] = IDS_A,
     *,
     blocks: int | None = 4,
     core_limit: int | None = None,
-) -> Entitlement:
-    """What one container may use of ``GPU-0``."""
-    memory = None if blocks is None else Grant(MEMORY, (CardGrant("GPU-0", blocks),))
-    cores = Grant(CORE, (CardGrant("GPU-0", len(core_ids)),))
-    return Entitlement(ContainerRef(pod, name), core_ids, cores, memory, core_limit)
+) -> Holding:
+    """What one container holds of ``GPU-0``."""
+    memory = None if blocks is None else {"GPU-0": blocks}
+    return holding(ContainerRef(pod, name), core_ids, memory, core_limit=core_limit)
 
 
 @dataclass
@@ -125,7 +123,7 @@ class Site:
             each.mkdir()
         (self.mount / "cgroup.controllers").touch()
         self.runtime = FakeRuntime()
-        self.entitled: dict[tuple[str, str], Entitlement] = {}
+        self.entitled: dict[tuple[str, str], Holding] = {}
         self.results: list[str] = []
         self.budget = ConnectionBudget(seconds=60)
         self.vcuda = self.make()
@@ -196,15 +194,15 @@ class Site:
             / f"cri-containerd-{container_id}.scope"
         )
 
-    def admit(self, given: Entitlement) -> Path:
+    def admit(self, given: Holding) -> Path:
         """The kubelet admits and starts a container; gives its directory on the host."""
-        edits = self.vcuda.prepare_allocation(given.ref, given.core_ids, given.cores)
+        edits = self.vcuda.prepare_allocation(given)
         self.entitled[given.ref.pod.uid, given.ref.container] = given
-        self.vcuda.prepare_start(given.core_ids, given)
+        self.vcuda.prepare_start(given)
         return Path(edits.mounts[0].host)
 
     def directory(self, core_ids: frozenset[str]) -> Path:
-        return self.state / "tickets" / digest_of(core_ids) / "files"
+        return self.state / "tickets" / key_of(core_ids) / "files"
 
     # --- who calls ---------------------------------------------------------------------------
 

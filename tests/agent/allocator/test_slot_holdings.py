@@ -1,4 +1,4 @@
-"""What containers hold of cards, counted from the record."""
+"""What containers hold of cards, counted from the snapshot."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ import pytest
 
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.node_state import NodeState
-from agent.usage.holdings import CardTotals, HeldShare, Holdings, count_holdings
+from agent.allocator.slot_holdings import key_of, read_holdings
+from agent.holdings.holding import CardTotals, HeldShare, NodeHoldings
 from contract.demand import Demand
 from placement.pods import PodInfo
 from tests.agent.builders import (
@@ -27,7 +28,7 @@ SHARE = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(4))}
 WHOLE = {CORE: ids("GPU-1", range(100))}
 
 
-def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> Holdings:
+def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> NodeHoldings:
     """Count what these pods hold on two cards of ten blocks; the file shows it, and ``List``."""
     state, table = NodeState(Store()), device_table()
     state.set_pods([pod for pod, _ in pods], synced=True)
@@ -43,12 +44,12 @@ def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> Holdings:
         for pod, held in pods
     ]
     state.apply_observation(written(**{pod.id.name: held for pod, held in pods}), entries)
-    return count_holdings(state.snapshot, table)
+    return read_holdings(state.snapshot, table)
 
 
-def _shares(found: Holdings) -> dict[str, dict[str, HeldShare]]:
+def _shares(found: NodeHoldings) -> dict[str, dict[str, HeldShare]]:
     return {
-        f"{each.ref.pod.name}/{each.ref.container}": dict(each.shares) for each in found.holders
+        f"{each.ref.pod.name}/{each.ref.container}": found.shares(each) for each in found.current
     }
 
 
@@ -88,7 +89,7 @@ def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:
     state = NodeState(Store())
     state.set_pods([pod], synced=True)
     state.apply_observation(written(static={"c0": SHARE}), [listed("p", c0=SHARE)])
-    (holder,) = count_holdings(state.snapshot, device_table()).holders
+    (holder,) = read_holdings(state.snapshot, device_table()).holders
     assert (holder.ref.pod, holder.runtime_uid) == (pod.id, "u-static")
 
 
@@ -120,3 +121,10 @@ def test_what_is_held_of_a_missing_card_is_held_of_no_other() -> None:
 def test_a_slot_beyond_the_end_of_a_present_card_is_no_missing_card() -> None:
     pod = view("a", container("c0", 30, 4))
     assert _shares(_holdings((pod, {"c0": {MEMORY: ids("GPU-0", (99,))}}))) == {"a/c0": {}}
+
+
+def test_the_key_depends_on_the_slots_in_any_order() -> None:
+    assert key_of(["GPU-0::1", "GPU-0::0"]) == key_of(("GPU-0::0", "GPU-0::1"))
+    assert key_of(["GPU-0::0", "GPU-0::1"]) == "6cf2ebeac19f8c7108fe"
+    assert len(key_of(SHARE[CORE])) == 20
+    assert key_of(SHARE[CORE]) != key_of(WHOLE[CORE])

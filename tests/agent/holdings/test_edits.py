@@ -1,4 +1,4 @@
-from agent.allocator.grants import ContainerEdits, Mount
+from agent.holdings.edits import ContainerEdits, Mount
 
 ONE = ContainerEdits({"A": "1"}, ("/dev/a", "/dev/b"), (Mount("/x", "/h/x"),), ("v/c=1",))
 

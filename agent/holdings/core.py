@@ -1,0 +1,209 @@
+"""What both doors to the cards do alike, on the holdings that each of them knows.
+
+A door derives from :class:`NodeCore`. It handles the kubelet's calls, and says what containers
+hold; annotations, limits, gauges and free amounts follow from that in the same way.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
+
+from agent.holdings.annotation import AllocationPublisher, AnnotationWriter
+from agent.holdings.edits import ContainerEdits
+from agent.holdings.holding import Holding, NodeHoldings
+from contract.allocation import Allocation
+from contract.inventory import NOTHING
+from contract.resource import Resource, count_of
+from placement.pods import PodId, PodInfo
+
+
+class NodePods(Protocol):
+    """The pods of this node in the API."""
+
+    def pods(self) -> Sequence[PodInfo]:
+        """Return all known pods, without a request; the same object until one changes."""
+        ...
+
+
+class Enforcer(Protocol):
+    """Enforces the limits of containers; each module of :mod:`agent.enforcement` has one."""
+
+    def prepare_allocation(self, holding: Holding) -> ContainerEdits:
+        """Return the edits that limit a container, and make the files that they mount.
+
+        A device plugin calls it for cores and for memory, each without the other. The edits depend
+        only on key and amounts; the container is given as far as it is known. Called before the
+        assignment, and never twice at the same time.
+
+        Raises:
+            EnforcementError: the files cannot be made; nothing is assigned, the pod is refused.
+        """
+        ...
+
+    def prepare_start(self, holding: Holding) -> None:
+        """Prepare the container that is about to start with a holding.
+
+        Missing files of ``prepare_allocation`` are made again (after a wiped disk). Called before
+        every start, restarts included, and possibly several times at once. If the container is
+        :data:`~agent.holdings.holding.UNKNOWN`, only its key and its cores are known.
+
+        Raises:
+            EnforcementError: the files cannot be made; the start is vetoed and retried.
+        """
+        ...
+
+    def identify_starting(self, candidates: Sequence[Holding]) -> Holding:
+        """Return the container that is about to start, of several with the same key.
+
+        The slots of ordinary init containers are reusable (fact K7), and ``PreStartContainer`` has
+        only the slots.
+
+        Args:
+            candidates: containers of one pod in the order in which they start; not empty.
+        """
+        ...
+
+    def prune(self, pods: Collection[PodId]) -> None:
+        """Remove the files of all pods except *pods*."""
+        ...
+
+
+class Enforcement:
+    """Calls the enforcer. Safe to share between threads.
+
+    Containers are prepared one after the other; files that are made for one are not removed before
+    its holding is known.
+    """
+
+    def __init__(self, enforcer: Enforcer) -> None:
+        """Prepare nothing yet."""
+        self._enforcer = enforcer
+        self._preparing = threading.Lock()
+
+    @contextmanager
+    def prepared(self, *holdings: Holding) -> Iterator[list[ContainerEdits]]:
+        """Prepare the files of containers, and return the edits of each.
+
+        In the ``with`` block no files are removed; there the caller makes the holdings known.
+
+        Raises:
+            EnforcementError: the files cannot be made.
+        """
+        with self._preparing:
+            yield [
+                ContainerEdits()
+                if each.is_whole and not each.cores_per_card  # memory without a limit
+                else self._enforcer.prepare_allocation(each)
+                for each in holdings
+            ]
+
+    def start(self, candidates: Sequence[Holding]) -> None:
+        """Prepare the container that is about to start, of those of a pod with the same key.
+
+        Raises:
+            EnforcementError: its files cannot be made.
+        """
+        several = len(candidates) > 1
+        about = self._enforcer.identify_starting(candidates) if several else candidates[0]
+        self._enforcer.prepare_start(about)
+
+    def keep(self, owners: Callable[[], Collection[PodId]]) -> None:
+        """Remove the files of all pods except the *owners*, which are looked up meanwhile."""
+        with self._preparing:
+            self._enforcer.prune(owners())
+
+
+class NodeCore(ABC):
+    """Follows what the containers of one node hold. Safe to share between threads."""
+
+    def __init__(self, *, pods: NodePods, writer: AnnotationWriter, enforcer: Enforcer) -> None:
+        """Start without holdings; they are read from the door when they are needed."""
+        self._pods = pods
+        self._enforcement = Enforcement(enforcer)
+        self._publisher = AllocationPublisher(self._find_allocations, writer)
+        self._released = False  # whether a door has freed something in a call
+
+    # --- what a door knows -------------------------------------------------------------
+
+    @abstractmethod
+    def holdings(self) -> NodeHoldings:
+        """Return what containers hold now."""
+
+    @abstractmethod
+    def observe(self, *, thorough: bool = True) -> bool:
+        """Apply changes that came without a call; return whether there may be some.
+
+        Args:
+            thorough: look for changes that nothing has announced.
+        """
+
+    @abstractmethod
+    def _find_allocations(self, info: PodInfo) -> dict[str, Allocation]:
+        """Return the allocations of a pod's containers; empty while they are not complete."""
+
+    def _of_pods(self) -> AbstractContextManager[object]:
+        """Hold what :meth:`_find_allocations` reads, up to date with the node's pods."""
+        return nullcontext()
+
+    def _other_owners(self) -> Collection[PodId] | None:
+        """Return pods that keep their files although they hold nothing; ``None``: all pods do."""
+        return ()
+
+    # --- what follows from it ------------------------------------------------------------
+
+    def refresh(self, *, thorough: bool = True) -> bool:
+        """Observe, and write missing annotations; return whether something has become free.
+
+        Args:
+            thorough: look for changes that nothing has announced.
+        """
+        before = self.holdings().held
+        if not self.observe(thorough=thorough):
+            return False
+        with self._of_pods():
+            for info in self._pods.pods():
+                self._publisher.publish(info)
+        released, self._released = self._released, False
+        now = self.holdings().held
+        return released or any(
+            not now.get(card, NOTHING).covers(each) for card, each in before.items()
+        )
+
+    def catch_up(self, info: PodInfo) -> None:
+        """Write the allocation annotation of a pod if it is missing or out of date."""
+        if info.terminal or not info.demand:
+            return
+        with self._of_pods():
+            self._publisher.publish(info)
+
+    def free(self, resource: Resource) -> dict[str, int]:
+        """Count what can be given out of each card."""
+        return {card: count_of(each, resource) for card, each in self.holdings().free.items()}
+
+    def entitled(self, runtime_uid: str, container: str) -> Holding | None:
+        """Return the holding of a running container; ``None`` if it holds nothing here.
+
+        Args:
+            runtime_uid: the UID of its pod in the runtime.
+            container: its name.
+        """
+        holdings = self.holdings()
+        if not any(each.runtime_uid == runtime_uid for each in holdings.holders):
+            self.observe()
+            holdings = self.holdings()
+        return holdings.find(runtime_uid, container)
+
+    def sweep(self) -> None:
+        """Remove the files of pods that the API does not show, and that hold nothing."""
+        others = self._other_owners()
+        if others is None:
+            return
+        self._enforcement.keep(
+            lambda: (
+                {each.ref.pod for each in self.holdings().holders}
+                | {each.id for each in self._pods.pods()}
+                | {*others}
+            )
+        )

@@ -25,10 +25,10 @@ from agent.allocator.prestart import Pause, PreStartCall
 from agent.allocator.slot_holdings import allocations_of, read_holdings
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
-from agent.holdings.annotation import AnnotationWriter
-from agent.holdings.core import Enforcer, NodeCore
+from agent.holdings.core import NodeCore
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding, NodeHoldings
+from agent.holdings.interfaces import AnnotationWriter, Enforcer
 from contract.allocation import Allocation
 from contract.resource import Resource
 from placement.pods import PodId, PodInfo

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
 
-from agent.holdings.core import NodePods
 from agent.holdings.holding import ContainerRef
+from agent.holdings.interfaces import NodePods
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource, count_of

@@ -15,9 +15,9 @@ from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Entitled, Vcuda
 from agent.enforcement.vcuda.ports import Hardware
 from agent.errors import EnforcementError
-from agent.holdings.core import Enforcer
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding
+from agent.holdings.interfaces import Enforcer
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all
 from agent.runtime.cgroups import Cgroups

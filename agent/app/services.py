@@ -19,9 +19,9 @@ from agent.dra.server import DriverServer
 from agent.dra.slices import SlicePublisher
 from agent.dra.specs import ClaimSpecs
 from agent.errors import EnforcementError, SettingsError
-from agent.holdings.core import Enforcer
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import ContainerRef, Holding, NodeHoldings
+from agent.holdings.interfaces import Enforcer
 from agent.kubelet.registration import Registrar
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api

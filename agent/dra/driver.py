@@ -21,10 +21,10 @@ from agent.dra.claims import (
 )
 from agent.dra.specs import ClaimSpecs
 from agent.errors import ClaimError, EnforcementError, Refusal, Unavailable
-from agent.holdings.annotation import AnnotationWriter
-from agent.holdings.core import Enforcer, NodeCore
+from agent.holdings.core import NodeCore
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import ContainerRef, Holding, NodeHoldings
+from agent.holdings.interfaces import AnnotationWriter, Enforcer
 from agent.kubernetes_api.client import Api, Json
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects

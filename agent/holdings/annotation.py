@@ -2,19 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from agent.holdings.interfaces import AnnotationWriter
 from contract.allocation import Allocation, Evidence
 from contract.demand import Demand
 from placement.pods import PodInfo
-
-
-class AnnotationWriter(Protocol):
-    """Writes finished allocations to pods, later and in another thread."""
-
-    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
-        """Queue a pod's allocations, to be written to its allocation annotation."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class InMemoryApi(Generic[_P]):
             pod = self.named(namespace, name)
             return pod.manifest() if pod is not None else None
 
-    # --- what the agent writes (agent.allocator.interfaces.AnnotationWriter) ----------
+    # --- what the agent writes (agent.holdings.interfaces.AnnotationWriter) ----------
 
     def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Queue a pod's allocations."""

@@ -103,7 +103,7 @@ def killable_log(log: DecisionLog, kill_switch: KillSwitch) -> DecisionLog:
 
 
 class KillableQueue:
-    """A :class:`agent.allocator.interfaces.AnnotationWriter` that ignores a killed agent.
+    """A :class:`agent.holdings.interfaces.AnnotationWriter` that ignores a killed agent.
 
     Args:
         api: the API server.

@@ -13,9 +13,9 @@ from agent.allocator.interfaces import Checkpoint, DecisionLog, ListedContainer,
 from agent.allocator.slots import DeviceTable
 from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Refusal, Unavailable
-from agent.holdings.core import Enforcer
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding
+from agent.holdings.interfaces import Enforcer
 from contract.allocation import Allocation, decode_allocations
 from contract.demand import ContainerKind
 from contract.inventory import withheld

@@ -39,7 +39,7 @@ Entitled = Callable[[str, str], Holding | None]
 
 
 class Vcuda:
-    """Implements :class:`agent.holdings.core.Enforcer`."""
+    """Implements :class:`agent.holdings.interfaces.Enforcer`."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,

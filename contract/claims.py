@@ -89,6 +89,11 @@ def driver_name(names: Names) -> str:
     return name
 
 
+def serves_claims(labels: Mapping[str, Any]) -> bool:
+    """Return whether the agent of a node with these labels gives cards by claims."""
+    return labels.get(MODE_LABEL) == DRA_MODE
+
+
 def is_template_name(name: object) -> bool:
     """Return whether a template's name is one of ours."""
     return isinstance(name, str) and _TEMPLATE_NAME.match(name) is not None

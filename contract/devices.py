@@ -6,9 +6,10 @@ constraints of claims may name.
 """
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
-from contract.inventory import Amounts, Card
+from contract.inventory import Amounts, Card, Inventory
 from contract.quantity import format_quantity
 from contract.resource import RESOURCES, count_of
 
@@ -39,7 +40,7 @@ def attributes_of(
 
     Args:
         card: the card.
-        nvlink_group: its NVLink group; ``None`` if it has none.
+        nvlink_group: its NVLink group (:func:`nvlink_groups`); ``None`` if it has none.
         block: bytes of a memory block.
         driver_version: the GPU driver's; empty while it is not known.
         pcie_root: the PCIe root of its PCI address; empty if it is not known.
@@ -59,6 +60,38 @@ def attributes_of(
         for name, value in attributes.items()
         if value is not None
     }
+
+
+def nvlink_groups(inventory: Inventory) -> dict[int, int]:
+    """Return the NVLink group of each card that has one, by card index.
+
+    A claim gets any cards of one group. So NVLinks connect each card of a group directly with each
+    other one: then any of them fulfil ``gpu-link: nvlink``. A device has one value, so a card is in
+    one group only. Cards that NVLinks connect to all others, directly or not, without connecting
+    each pair, are divided: the largest group that grows from any card comes first, and of equally
+    large ones that from the lowest index. A group's value is the lowest index of its cards.
+    """
+    linked: dict[int, AbstractSet[int]] = {}
+    for link in inventory.links:
+        if link.kind.startswith("NV"):
+            for one, other in (link.cards, link.cards[::-1]):
+                linked[one] = linked.get(one, frozenset()) | {other}
+    groups: dict[int, int] = {}
+    while any(linked.values()):
+        group = max((_grow(first, linked) for first in sorted(linked)), key=len)
+        groups |= dict.fromkeys(group, min(group))
+        linked = {card: linked[card] - group for card in linked.keys() - group}
+    return groups
+
+
+def _grow(first: int, linked: Mapping[int, AbstractSet[int]]) -> AbstractSet[int]:
+    """Grow a group from one card, by the lowest index that is connected to all its cards."""
+    group, candidates = {first}, linked[first]
+    while candidates:
+        card = min(candidates)
+        group.add(card)
+        candidates &= linked[card]
+    return group
 
 
 def capacity_of(size: Amounts) -> dict[str, Any]:

@@ -9,25 +9,13 @@ from typing import Any
 
 from agent.allocator.slots import DeviceTable
 from contract.cordon import REASON
-from contract.devices import attributes_of, capacity_of, device_name
-from contract.inventory import Inventory
+from contract.devices import attributes_of, capacity_of, device_name, nvlink_groups
 from contract.text import to_label
 
 MOST_DEVICES = 64
 """``ResourceSliceMaxDevicesWithAdvancedFeatures``: the limit if a device has a taint."""
 
 _LONGEST_LABEL = 63
-
-
-def nvlink_groups(inventory: Inventory) -> Mapping[int, int]:
-    """Return the group of each card that has NVLinks: the lowest index of the cards it reaches."""
-    group: dict[int, int] = {}
-    for link in inventory.links:
-        if link.kind.startswith("NV"):
-            low, high = sorted(group.get(each, each) for each in link.cards)
-            group |= dict.fromkeys(link.cards, low)
-            group = {each: low if found == high else found for each, found in group.items()}
-    return group
 
 
 def devices_of(  # noqa: PLR0913 -- its surroundings, by keyword

@@ -1,15 +1,21 @@
 """A pod with a claim, step by step, in the words that people read; and pods without one."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.slots import DeviceTable
+from agent.dra.devices import devices_of
 from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.claims import read_pod_claim
+from contract.inventory import Inventory, decode_inventory
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.placement.kube_scheduler import allocate
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
 from view.model.claims import TemplateFacts
@@ -411,6 +417,48 @@ def test_what_no_claim_can_have_would_be_denied() -> None:
     assert found.fits
 
 
+CHAIN = {(0, 1): "NV4", (1, 2): "NV4"}
+TRIANGLE = {**CHAIN, (0, 2): "NV4"}
+NVLINK = {NAMES.gpu_link: "nvlink"}
+UNGROUPED = "NVLinks connect enough others, but a claim gets cards of one group"
+
+
+@pytest.mark.parametrize(
+    ("links", "held", "cards", "by_plugin", "by_claim"),
+    [
+        (CHAIN, [], 2, (0, 1), (0, 1)),
+        (CHAIN, [0], 2, (1, 2), f"no 2 cards of one NVLink group are free; {UNGROUPED}"),
+        (CHAIN, [1], 2, *("no 2 cards connected by NVLink are free",) * 2),
+        (CHAIN, [], 3, (0, 1, 2), f"no 3 cards of one NVLink group are free; {UNGROUPED}"),
+        (TRIANGLE, [0], 2, (1, 2), (1, 2)),
+        (TRIANGLE, [1], 2, (0, 2), (0, 2)),
+        (TRIANGLE, [], 3, (0, 1, 2), (0, 1, 2)),
+    ],
+)
+def test_a_claim_gets_cards_of_one_nvlink_group_and_fit_says_if_only_others_are_connected(
+    links: dict[tuple[int, int], str],
+    held: list[int],
+    cards: int,
+    by_plugin: tuple[int, ...] | str,
+    by_claim: tuple[int, ...] | str,
+) -> None:
+    """The device plugin also gives cards that a card of the same container connects."""
+    pods = [scenes.running(f"b{at}", (30, 1), "n1", at) for at in held]
+    claims = [claimed(scenes.running(f"b{at}", (30, 1), "n1", at), f"b{at}") for at in held]
+    pod = make_pod("a", (100 * cards, 0), annotations=NVLINK)
+    for node, holders, expected in (
+        (make_node("n1", 3, links=links), pods, by_plugin),
+        (dra_node("n1", 3, links=links), claims, by_claim),
+    ):
+        (found,) = state_of([node], holders).fit(pod)
+        if isinstance(expected, str):
+            assert found.nodes[0].reason == expected
+            texts = {each.text for each in found.changes}
+            assert "remove the annotation tencent.com/gpu-link" in texts
+        else:
+            assert found.nodes[0].placement == (("c0", expected),)
+
+
 _CORES = st.sampled_from([10, 30, 50, 70, 100, 200])
 _HELD = st.lists(st.sampled_from([0, 30, 60]), min_size=1, max_size=4)
 
@@ -461,3 +509,51 @@ def test_what_is_promised_of_both_kinds_of_nodes_is_what_each_kind_promises_alon
     assert both.room == min(each.room for each in alone)
     results = {each.result.value for each in alone}
     assert both.result.value == (results.pop() if len(results) == 1 else "unknown")
+
+
+@patient
+@given(st.data())
+def test_fit_places_a_pod_as_kube_scheduler_allocates_its_claim(data: st.DataObject) -> None:
+    """The devices that an agent publishes, and the template that the pod gets."""
+    count = data.draw(st.integers(3, 5))
+    ways = st.sampled_from(["SYS", "NV1"])
+    links = {pair: data.draw(ways) for pair in combinations(range(count), 2)}
+    numa = data.draw(st.lists(st.sampled_from([0, 1, None]), min_size=count, max_size=count))
+    held = data.draw(st.lists(st.sampled_from([0, 0, 0, 60]), min_size=count, max_size=count))
+    asked = data.draw(st.lists(st.tuples(_CORES, st.integers(1, 3)), min_size=1, max_size=2))
+    link = data.draw(st.sampled_from(["nvlink", "nvlink", "numa", ""]))
+    split = {f"c{at}": cards for at, (cores, cards) in enumerate(asked) if cards > 1 and cores < 99}
+    pod = make_pod(
+        "a",
+        *((cores * split.get(f"c{at}", 1), 6) for at, (cores, _) in enumerate(asked)),
+        split=split,
+        annotations={NAMES.gpu_link: link} if link else {},
+    )
+    holders = [
+        claimed(scenes.running(f"b{at}", (cores, 1), "n1", at), f"b{at}")
+        for at, cores in enumerate(held)
+        if cores
+    ]
+    node = dra_node("n1", count, links=links, numa=numa)
+    (found,) = state_of([node], holders).fit(pod)
+    claim = read_pod_claim(pod, NAMES)
+    assert claim is not None
+    consumed = {
+        f"gpu-{at}": {"cores": cores, "memory": 1} for at, cores in enumerate(held) if cores
+    }
+    allocated = allocate(_devices(node), claim.spec, consumed)
+    assert found.nodes[0].fits == (allocated is not None)
+    placed = {name: tuple(f"gpu-{at}" for at in cards) for name, cards in found.nodes[0].placement}
+    assert placed == (allocated or {})
+
+
+def _devices(node: Json) -> list[Json]:
+    inventory = decode_inventory(node["metadata"]["annotations"][NAMES.gpu_cards])
+    return devices_of(
+        DeviceTable(Inventory(inventory.cards, inventory.links), inventory.memory_block),
+        domain=NAMES.domain,
+        driver_version="",
+        unhealthy=lambda _uuid: "",
+        cordoned=set(),
+        pcie_root=lambda _bus: "",
+    )

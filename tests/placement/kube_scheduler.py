@@ -8,9 +8,26 @@ of its requests, also on the first one (``matchAttributeConstraint``). Selectors
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent.allocator.slots import DeviceTable
+from agent.dra.devices import devices_of
+from contract.inventory import Inventory
+from tests.agent.builders import BLOCK
+
 Json = dict[str, Any]
 Allocated = dict[str, tuple[str, ...]]
 """The devices of each request, by name."""
+
+
+def published(inventory: Inventory) -> list[Json]:
+    """Return the devices of the slices that the agent publishes."""
+    return devices_of(
+        DeviceTable(inventory, BLOCK),
+        domain="tencent.com",
+        driver_version="",
+        unhealthy=lambda _uuid: "",
+        cordoned=set(),
+        pcie_root=lambda _bus: "",
+    )
 
 
 def allocate(

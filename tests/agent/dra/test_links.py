@@ -6,13 +6,10 @@ the claim's template on the devices that the agent publishes.
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.slots import DeviceTable
-from agent.dra.devices import devices_of
 from contract.claims import make_claim
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.inventory import Card, Inventory, Link
@@ -20,20 +17,9 @@ from contract.names import Names
 from contract.wishes import LINKS, Wishes
 from placement.topology import Links
 from tests.agent.builders import BLOCK
-from tests.placement.kube_scheduler import admits
+from tests.placement.kube_scheduler import admits, published
 
 NAMES = Names()
-
-
-def published(inventory: Inventory) -> list[dict[str, Any]]:
-    return devices_of(
-        DeviceTable(inventory, BLOCK),
-        domain=NAMES.domain,
-        driver_version="",
-        unhealthy=lambda _uuid: "",
-        cordoned=set(),
-        pcie_root=lambda _bus: "",
-    )
 
 
 def admitted(inventory: Inventory, cards: Sequence[int], link: str) -> bool:

@@ -1,21 +1,15 @@
 """A pod with a claim, step by step, in the words that people read; and pods without one."""
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.slots import DeviceTable
-from agent.dra.devices import devices_of
 from contract.allocation import Allocation, Evidence, encode_allocations
-from contract.claims import read_pod_claim
-from contract.inventory import Inventory, decode_inventory
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
-from tests.placement.kube_scheduler import allocate
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
 from view.model.claims import TemplateFacts
@@ -464,30 +458,6 @@ _HELD = st.lists(st.sampled_from([0, 30, 60]), min_size=1, max_size=4)
 
 
 @patient
-@given(st.lists(_CORES, min_size=1, max_size=4), _HELD)
-def test_a_first_fit_takes_no_more_than_is_free_and_fails_only_where_nothing_fits(
-    cores: list[int], held: list[int]
-) -> None:
-    pods = [
-        claimed(scenes.running(f"b{at}", (amount, 1), "n1", at), f"b{at}")
-        for at, amount in enumerate(held)
-        if amount
-    ]
-    pod = make_pod("a", *((each, 4) for each in cores))
-    (found,) = state_of([dra_node(cards=len(held))], pods).fit(pod)
-    (by_plugin,) = state_of([make_node("n1", len(held))], pods).fit(pod)
-    assert found.nodes[0].fits == by_plugin.nodes[0].fits
-    free = [100 - amount for amount in held]
-    for name, cards in found.nodes[0].placement:
-        share = cores[int(name[1:])]
-        assert len(cards) == max(share // 100, 1)
-        for card in cards:
-            free[card] -= min(share, 100)
-    assert min(free) >= 0
-    assert bool(found.nodes[0].placement) == found.nodes[0].fits
-
-
-@patient
 @given(st.lists(_CORES, min_size=1, max_size=2), _HELD, _HELD, st.integers(1, 3))
 def test_what_is_promised_of_both_kinds_of_nodes_is_what_each_kind_promises_alone(
     cores: list[int], by_claim: list[int], by_plugin: list[int], replicas: int
@@ -509,51 +479,3 @@ def test_what_is_promised_of_both_kinds_of_nodes_is_what_each_kind_promises_alon
     assert both.room == min(each.room for each in alone)
     results = {each.result.value for each in alone}
     assert both.result.value == (results.pop() if len(results) == 1 else "unknown")
-
-
-@patient
-@given(st.data())
-def test_fit_places_a_pod_as_kube_scheduler_allocates_its_claim(data: st.DataObject) -> None:
-    """The devices that an agent publishes, and the template that the pod gets."""
-    count = data.draw(st.integers(3, 5))
-    ways = st.sampled_from(["SYS", "NV1"])
-    links = {pair: data.draw(ways) for pair in combinations(range(count), 2)}
-    numa = data.draw(st.lists(st.sampled_from([0, 1, None]), min_size=count, max_size=count))
-    held = data.draw(st.lists(st.sampled_from([0, 0, 0, 60]), min_size=count, max_size=count))
-    asked = data.draw(st.lists(st.tuples(_CORES, st.integers(1, 3)), min_size=1, max_size=2))
-    link = data.draw(st.sampled_from(["nvlink", "nvlink", "numa", ""]))
-    split = {f"c{at}": cards for at, (cores, cards) in enumerate(asked) if cards > 1 and cores < 99}
-    pod = make_pod(
-        "a",
-        *((cores * split.get(f"c{at}", 1), 6) for at, (cores, _) in enumerate(asked)),
-        split=split,
-        annotations={NAMES.gpu_link: link} if link else {},
-    )
-    holders = [
-        claimed(scenes.running(f"b{at}", (cores, 1), "n1", at), f"b{at}")
-        for at, cores in enumerate(held)
-        if cores
-    ]
-    node = dra_node("n1", count, links=links, numa=numa)
-    (found,) = state_of([node], holders).fit(pod)
-    claim = read_pod_claim(pod, NAMES)
-    assert claim is not None
-    consumed = {
-        f"gpu-{at}": {"cores": cores, "memory": 1} for at, cores in enumerate(held) if cores
-    }
-    allocated = allocate(_devices(node), claim.spec, consumed)
-    assert found.nodes[0].fits == (allocated is not None)
-    placed = {name: tuple(f"gpu-{at}" for at in cards) for name, cards in found.nodes[0].placement}
-    assert placed == (allocated or {})
-
-
-def _devices(node: Json) -> list[Json]:
-    inventory = decode_inventory(node["metadata"]["annotations"][NAMES.gpu_cards])
-    return devices_of(
-        DeviceTable(Inventory(inventory.cards, inventory.links), inventory.memory_block),
-        domain=NAMES.domain,
-        driver_version="",
-        unhealthy=lambda _uuid: "",
-        cordoned=set(),
-        pcie_root=lambda _bus: "",
-    )

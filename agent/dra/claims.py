@@ -15,15 +15,13 @@ from agent.holdings.annotation import allocation_of
 from agent.holdings.holding import ContainerRef, Holding, are_whole, make_key
 from contract.allocation import Allocation, Evidence
 from contract.claims import request_names
+from contract.devices import CORES, MEMORY
 from contract.errors import quote
 from contract.inventory import NOTHING, Amounts, Card
 from contract.quantity import parse_quantity
 from contract.resource import RESOURCES, Resource, count_of
 from contract.reusable import held_on_cards
 from placement.pods import PodId, PodInfo
-
-CORES, MEMORY = "cores", "memory"
-"""The capacities of a device: hundredths of the card, and memory blocks."""
 
 
 class ClaimRef(NamedTuple):
@@ -78,11 +76,6 @@ class ClaimAllocation:
         for each in self.shares:
             found[each.card] = found.get(each.card, NOTHING).plus(each.amounts)
         return found
-
-
-def device_name(card: Card) -> str:
-    """Return the name of a card in ResourceSlices."""
-    return f"gpu-{card.index}"
 
 
 def is_allocated(claim: Mapping[str, Any], driver: str, pool: str) -> bool:

@@ -13,7 +13,6 @@ from agent.dra.claims import (
     allocations_by,
     check_pod,
     check_room,
-    device_name,
     has_room,
     holdings_of,
     read_claim,
@@ -29,6 +28,7 @@ from agent.kubernetes_api.client import Api, Json
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from contract.allocation import Allocation
+from contract.devices import device_name
 from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)

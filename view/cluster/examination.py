@@ -13,6 +13,7 @@ from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.claims import MODE_LABEL, driver_name, named_template
 from contract.demand import ContainerKind
+from contract.devices import CORES, MEMORY, UUID
 from contract.inventory import Amounts
 from contract.names import Names
 from contract.pod_annotations import read_allocations
@@ -549,10 +550,10 @@ def _slice(obj: Json) -> NodeSlice:
         pool.get("generation") or 0,
         pool["resourceSliceCount"],
         {
-            clamp(each["attributes"]["uuid"]["string"]): Amounts(
+            clamp(each["attributes"][UUID]["string"]): Amounts(
                 *(
                     int(parse_quantity(each["capacity"][name]["value"]) or 0)
-                    for name in ("cores", "memory")
+                    for name in (CORES, MEMORY)
                 )
             )
             for each in spec.get("devices") or ()

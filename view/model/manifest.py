@@ -14,11 +14,12 @@ from contract.spelling import (
     advise_wishes,
     find_misnamed,
 )
+from placement.first_fit import as_claimed
 from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from view.model.changes import NO_ADVICE, Advice, find_advice
-from view.model.claims import FIRST_FIT, NO_CLAIMS, as_claimed, of_kind
+from view.model.claims import FIRST_FIT, NO_CLAIMS, of_kind
 from view.model.explanation import FitReport, FitResult, NodeFit, Placed
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, read_pod_facts

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from contract.names import Names
 from contract.text import format_count
+from placement.first_fit import as_claimed
 from placement.scoring import Policy
 from view.model.changes import NO_ADVICE, find_advice
 from view.model.claims import (
     WAITS,
     TemplateFacts,
-    as_claimed,
     of_kind,
     refusal_by_kind,
     why_no_claim,

@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from contract.names import Names
+from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.claims import TemplateFacts, as_claimed
+from view.model.claims import TemplateFacts
 from view.model.events import EventFacts
 from view.model.explanation import FitReport, PodExplanation
 from view.model.manifest import fit_manifests

@@ -15,6 +15,7 @@ from placement.capacity import CardNeed, CardSet, shortfall
 from placement.cluster.holdings import NodeSnapshot, Provenance
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
+from placement.first_fit import first_fit
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from placement.search import Plan
@@ -27,7 +28,6 @@ from view.model.claims import (
     NOT_PREPARED,
     UNSEEN,
     TemplateFacts,
-    first_fit,
     of_kind,
     refusal_by_kind,
     why_no_claim,
@@ -234,7 +234,7 @@ def plan_on(
     """
     snapshot = snapshot or occupancy.snapshot
     if occupancy.facts.serves_claims:
-        return first_fit(pod, snapshot)
+        return first_fit(pod, snapshot.node.card_set_for(pod.wishes), snapshot.free)
     try:
         return plan_pod(pod, snapshot.node, snapshot.free, policy)
     except NoPlacement:

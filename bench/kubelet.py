@@ -22,7 +22,7 @@ from contract.resource import Resource
 from placement.pods import PodInfo
 from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import PluginOptions, PodHoldings
-from simulator.kubelet.numa import NO_NODE, Device, Holding
+from simulator.kubelet.numa import NO_NODE, Device, DeviceAllocation
 from simulator.kubelet.plugins import Plugins
 from simulator.kubelet.podresources import PodResourcesServer, describe
 from simulator.kubelet.pods import Pod, parse_pod
@@ -102,7 +102,9 @@ class MeasuringKubelet:
         metadata = {"name": view.id.name, "namespace": view.id.namespace, "uid": uid}
         pod = parse_pod({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
         holdings = {
-            self._names[resource]: Holding(tuple(ids), _RESPONSES[resource], {NO_NODE: tuple(ids)})
+            self._names[resource]: DeviceAllocation(
+                tuple(ids), _RESPONSES[resource], {NO_NODE: tuple(ids)}
+            )
             for resource, ids in held.items()
         }
         self._listed[uid] = pod, {"main": holdings}

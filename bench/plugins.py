@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.slots import DeviceTable
-from agent.app.agent import CURRENT_POD_FILE
+from agent.app.plugin_door import CURRENT_POD_FILE
 from agent.enforcement.none import NoEnforcement
 from agent.holdings.edits import ContainerEdits
 from agent.host import process

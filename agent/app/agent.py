@@ -3,7 +3,7 @@
 The order of a start is that of :meth:`Agent._serve`: discover the cards, wait for the host's driver
 files, build the snapshot, and only then register, so that no call has to wait.
 
-The parts that depend on the cards (device table, allocator, gRPC servers) are created after the
+The parts that depend on the cards (device table, enforcement, the door) are created after the
 discovery. If the driver is loaded late, that is long after the start. Until then the agent runs,
 reports why it is not ready, and repeats the discovery.
 """
@@ -16,15 +16,9 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
 
-from agent.allocator.allocator import Allocator
-from agent.allocator.slots import DeviceTable
 from agent.app.card_gauges import CardGauges
+from agent.app.card_services import CardServices, open_services, open_table
 from agent.app.card_updates import CardUpdates
-from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
-from agent.app.missing_cards import report_missing_cards
-from agent.app.refresher import Refreshable, Refresher
-from agent.app.services import CardServices, make_driver
-from agent.app.unclaimed import UnclaimedPods
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.fault_store import FaultStore, driver_instance
 from agent.cards.health import Rules
@@ -34,28 +28,19 @@ from agent.driver.folder import DriverFolder
 from agent.driver.host import Host
 from agent.driver.updater import DriverUpdater
 from agent.errors import SettingsError
-from agent.holdings.holding import ContainerRef, Holding, NodeHoldings
+from agent.holdings.holding import Holding, NodeHoldings
 from agent.host.file_systems import is_writable
 from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
-from agent.kubelet.checkpoint import CheckpointFile
-from agent.kubelet.device_list import HealthFeed, check_size
-from agent.kubelet.kubelet_instance import KubeletInstance
-from agent.kubelet.podresources import PodResources
-from agent.kubelet.registration import Registrar
-from agent.kubelet.server import DevicePluginService, RefusalPace
-from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api, Json
-from agent.kubernetes_api.events import EventQueue, EventSubject, Notice
+from agent.kubernetes_api.events import EventQueue
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
-from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
-from agent.settings import AgentMode, EnforcementMode, MigMode, Settings
+from agent.settings import EnforcementMode, MigMode, Settings
 from common.status import StatusServer, probe
-from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Inventory, PublishedInventory
 from contract.resource import Resource
@@ -66,9 +51,6 @@ log = logging.getLogger(__name__)
 # For all threads together; one may hang in a request to the API server.
 _JOIN_SECONDS = 3.0
 
-
-CURRENT_POD_FILE = "current-pod.json"
-"""The file with the current pod, in the folder of the sockets that the agent registers."""
 
 UNHEALTHY_CARDS_FILE = "unhealthy-cards.json"
 """The file with the cards that are unhealthy by a fault which the driver reports only once."""
@@ -99,7 +81,7 @@ class Agent:
         self._source = source or open_source(settings.cards, mig=settings.mig is MigMode.SHARES)
         self._metrics = Metrics()
         if isinstance(file := self._source, FileSource):  # report an unusable file at once
-            _open_table(reserve_memory(file.inventory, settings.reserved_memory), settings)
+            open_table(reserve_memory(file.inventory, settings.reserved_memory), settings)
             self._metrics.cards_file_problem.set_function(lambda: bool(file.problem))
         self._stop = threading.Event()
         self._opening = threading.Lock()
@@ -108,9 +90,6 @@ class Agent:
         self._loaded = False  # whether the first snapshot has been built
         self._unusable = ""  # why the discovered cards cannot be served
         self._api = Api(settings.kubeconfig)
-        resources = settings.names.resources
-        self._pod_resources = PodResources(settings.pod_resources_socket, resources=resources)
-        self._checkpoint = CheckpointFile(settings.kubelet_dir, resources)
         self._events = EventQueue(
             api=self._api,
             node=settings.node_name,
@@ -143,14 +122,13 @@ class Agent:
             ),
             pace=pace,
         )
-        self._health_feed = HealthFeed(self._watch.withheld_cards)
         self._node = NodeReader(
             api=self._api,
             node=settings.node_name,
             names=settings.names,
             on_cordon=self._cordon,
             on_others=updates.others_changed,
-            on_read=self._update_counts,
+            on_read=self._update_node,
             mig=settings.mig is MigMode.SHARES,
         )
         self._gauges = CardGauges(
@@ -161,12 +139,8 @@ class Agent:
             send_event=self._events.put,
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
-        if settings.mode is AgentMode.PLUGIN:
-            self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
-            self._metrics.list_readable.set_function(lambda: self._pod_resources.readable)
-        else:  # neither is read
-            self._metrics.checkpoint_readable.set(math.nan)
-            self._metrics.list_readable.set(math.nan)
+        self._metrics.checkpoint_readable.set(math.nan)  # until the door reads them, if it does
+        self._metrics.list_readable.set(math.nan)
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.stands_in.set_function(self._stands_in)
         self._metrics.pending.set_function(self.pending)
@@ -201,7 +175,7 @@ class Agent:
     @property
     def registered(self) -> bool:
         """Whether this agent is registered with the kubelet."""
-        return self._services is not None and self._services.registrar.registered
+        return self._services is not None and self._services.door.registered
 
     @property
     def http_port(self) -> int:
@@ -242,16 +216,15 @@ class Agent:
         self._events.stop()
         self._inventory.stop()
         if self._services is not None:
-            self._services.registrar.stop()
+            self._services.door.stop()
             self._services.writer.stop()
             self._services.enforcer_runner.close()
-            if self._services.parts is not None:
-                self._services.parts.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self.threads)):
             thread.join(max(deadline - time.monotonic(), 0))
         self._lock.release()
-        self._pod_resources.close()
+        if self._services is not None:
+            self._services.door.close()
         self._http.stop()
         log.info("stopped")
 
@@ -288,10 +261,8 @@ class Agent:
         self._inventory.poke()
         remove_dead(self._settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
         self._spawn("outbox", services.writer.run)
-        if services.parts is not None:
-            for name, run in services.parts.threads.items():
-                self._spawn(name, run)
-        self._spawn("registrar", services.registrar.run)
+        for name, run in services.door.threads.items():
+            self._spawn(name, run)
         services.refresher.run()
 
     def _spawn(self, name: str, target: Callable[[], None]) -> None:
@@ -303,162 +274,42 @@ class Agent:
             self.threads.append(thread)
 
     def _make_services(self, inventory: Inventory) -> CardServices:
-        """Create the parts that serve these cards; raise as :func:`_open_table`."""
-        settings, names = self._settings, self._settings.names
-        table = _open_table(inventory, settings)
-        injector = Injector(settings, inventory)
-        enforcer, enforcer_runner = set_up_containers(
-            settings,
+        """Create the parts that serve these cards.
+
+        Raises:
+            SettingsError: as :func:`agent.app.card_services.open_services`.
+        """
+        return open_services(
             inventory,
-            driver=self._driver,
-            entitled=self._entitled,
-            on_registered=lambda result: self._metrics.registrations.labels(result).inc(),
-            on_outdated=self._metrics.hami_core_outdated.set,
-        )
-        writer = PatchQueue(
+            settings=self._settings,
             api=self._api,
-            names=names,
-            indices={card.uuid: card.index for card in inventory.cards},
-            on_result=self._patched,
-        )
-        log.info(
-            "cards",
-            extra={
-                "cards": {card.uuid: card.model for card in inventory.cards},
-                "memory_block": settings.memory_block,
-                "inject": str(settings.inject),
-                "enforcement": str(settings.enforcement),
-            },
-        )
-        if settings.mode is AgentMode.DRA:
-            parts = make_driver(
-                settings,
-                table,
-                api=self._api,
-                pods=self.pods,
-                watch=self._watch,
-                stop=self._stop,
-                inject=injector.edits_for,
-                locate=injector.locate,
-                enforcer=enforcer,
-                writer=writer,
-                on_prepared=self._metrics.decisions.labels("prepare", Evidence.CLAIM).inc,
-                on_refusal=self._refuse_claim,
-            )
-            driver, unclaimed = parts.driver, UnclaimedPods(self._events.put)
-            compare = self._once_known(driver.holdings, lambda: driver.confirmed)
-
-            def look() -> None:
-                injector.refresh()
-                compare()
-                if driver.confirmed:
-                    unclaimed.report(self.pods.pods(), driver.claimed_pods())
-
-            refresher = self._refresher(driver, enforcer_runner, look)
-            return CardServices(
-                writer, driver, parts.server, enforcer_runner, refresher, driver.holdings, parts
-            )
-        decision_log = LoggedDecisions(self._metrics, on_refusal=self._report_refusal)
-        allocator = Allocator(
-            table=table,
             pods=self.pods,
-            pod_resources=self._pod_resources,
-            checkpoint=self._checkpoint,
-            store=StateFile(settings.plugin_dir / CURRENT_POD_FILE),
-            kubelet=KubeletInstance(settings.kubelet_dir).current,
-            writer=writer,
-            decision_log=decision_log,
-            inject=injector.edits_for,
-            enforcer=enforcer,
-            withheld=self._watch.withheld,
-            policy=settings.policy,
-            strict=settings.strict_predicate,
-        )
-        pace = RefusalPace(time.monotonic)
-
-        def service(resource: Resource) -> Callable[[], DevicePluginService]:
-            return lambda: DevicePluginService(
-                resource=resource,
-                table=table,
-                calls=allocator,
-                health_feed=self._health_feed,
-                numa=settings.numa,
-                before_refusal=lambda: self._stop.wait(pace.delay()),
-            )
-
-        registrar = Registrar(
-            plugin_dir=settings.plugin_dir,
-            kubelet_dir=settings.kubelet_dir,
-            services={name: service(each) for name, each in names.resources.items()},
-            on_gap=self._metrics.unregistered.observe,
-            on_proxy_end=self._report_proxy_end,
-        )
-
-        compare = self._once_known(allocator.holdings, lambda: bool(allocator.snapshot().listing))
-
-        def tick() -> None:
-            injector.refresh()
-            decision_log.tick()
-            compare()
-
-        refresher = self._refresher(allocator, enforcer_runner, tick)
-        return CardServices(
-            writer, allocator, registrar, enforcer_runner, refresher, allocator.holdings
-        )
-
-    def _once_known(
-        self, holdings: Callable[[], NodeHoldings], known: Callable[[], bool]
-    ) -> Callable[[], None]:
-        """Return what reports missing cards once: only pods of the agent's start can hold them."""
-        compared = False
-
-        def compare() -> None:
-            nonlocal compared
-            if not compared and known() and self.pods.is_synced():
-                compared = True
-                node = self._settings.node_name
-                report_missing_cards(holdings(), node, self._events.put)
-
-        return compare
-
-    def _refresher(
-        self,
-        allocator: Refreshable,
-        enforcer_runner: EnforcerRunner,
-        on_tick: Callable[[], None],
-    ) -> Refresher:
-        return Refresher(
-            allocator=allocator,
-            enforcer_runner=enforcer_runner,
-            synced=self.pods.synced,
+            watch=self._watch,
+            metrics=self._metrics,
+            send_event=self._events.put,
             stop=self._stop,
-            on_released=self._inventory.poke,
-            on_tick=on_tick,
+            entitled=self._entitled,
+            on_change=self._inventory.poke,
         )
 
     # --- callbacks between the parts ---------------------------------------------------
 
     def _catch_up(self, info: PodInfo) -> None:
-        # Before the allocator exists nothing is assigned. The first snapshot has all pods that are
+        # Before the door exists nothing is assigned. The first snapshot has all pods that are
         # known until then.
         if self._services is not None:
-            self._services.allocator.catch_up(info)
-
-    def _patched(self, result: str) -> None:
-        self._metrics.patches.labels(result).inc()
-        self._inventory.poke()  # an allocation was written, so less is free
+            self._services.door.core.catch_up(info)
 
     def _entitled(self, pod_uid: str, container: str) -> Holding | None:
         services = self._services
-        return services.allocator.entitled(pod_uid, container) if services is not None else None
+        return services.door.core.entitled(pod_uid, container) if services is not None else None
 
     def _idle(self) -> bool:
         """Return whether no container of this node has a GPU; ``False`` if that is not known."""
-        services = self._services
-        if services is None or not self._loaded:
-            return False
-        free = services.allocator.free(Resource.CORE)
-        return all(each == CORES_PER_CARD for each in free.values())
+        holdings = self._holdings()
+        return holdings is not None and all(
+            each.cores == CORES_PER_CARD for each in holdings.free.values()
+        )
 
     def _cordon(self, uuids: frozenset[str]) -> None:
         """Give cordoned cards to no new container; running containers keep them."""
@@ -466,27 +317,17 @@ class Agent:
         self._publish_cards()
 
     def _publish_cards(self) -> None:
-        """Publish the cards' health to the kubelet (device lists) and schedulers (inventory)."""
-        self._health_feed.wake()
+        """Publish the cards' health to the kubelet or the schedulers, and in the inventory."""
         self._inventory.poke()
-        if self._services is not None and self._services.parts is not None:
-            self._services.parts.wake()
+        if self._services is not None:
+            self._services.door.wake()
 
-    def _update_counts(self, node: Json) -> None:
-        if self._services is not None and self._services.parts is not None:
-            self._services.parts.counts.update(node)
+    def _update_node(self, node: Json) -> None:
+        if self._services is not None:
+            self._services.door.update_node(node)
 
     def _counts_problem(self) -> bool:
-        parts = self._services.parts if self._services is not None else None
-        return parts is not None and bool(parts.counts.problem)
-
-    def _refuse_claim(self, ref: ContainerRef, reason: str) -> None:
-        self._metrics.refusals.labels("prepare", Resource.CORE).inc()
-        self._report_refusal("prepare", ref, reason)
-
-    def _driver(self) -> str:
-        found = self._watch.status.discovery
-        return found.driver if found is not None else ""
+        return self._services is not None and bool(self._services.door.counts_problem)
 
     def _survey(self) -> PublishedInventory | None:
         """Return the inventory as it is now; ``None`` while it is not known."""
@@ -500,40 +341,22 @@ class Agent:
         if not self._loaded:
             return None
         return survey(
-            services.allocator.table.inventory,
+            services.table.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
             cordoned=self._watch.cordoned,
-            free={resource: services.allocator.free(resource) for resource in Resource},
+            free={resource: services.door.core.free(resource) for resource in Resource},
         )
-
-    def _report_refusal(self, call: str, ref: ContainerRef, reason: str) -> None:
-        pod = ref.pod
-        event_reason = "GPUStartVetoed" if call == "prestart" else "GPURefused"
-        message = f"container {ref.container}: {reason}"
-        self._events.put(
-            Notice(EventSubject("Pod", pod.namespace, pod.name, pod.uid), event_reason, message)
-        )
-
-    def _report_proxy_end(self) -> None:
-        self._metrics.proxy_ends.inc()
-        node = self._settings.node_name
-        text = (
-            "the device plugin proxy of this node has ended, and the agent stands in for it: if it "
-            "was killed, GPU pods that waited on the node have failed (no healthy devices "
-            "present), and their controllers create them again"
-        )
-        self._events.put(Notice(EventSubject("Node", "", node, node), "GPUProxyEnded", text))
 
     def _stands_in(self) -> bool:
-        return self._services is not None and self._services.registrar.stands_in
+        return self._services is not None and self._services.door.stands_in
 
     def _holdings(self) -> NodeHoldings | None:
         """Return what containers hold; ``None`` before the first snapshot."""
         services = self._services
         if services is None or not self._loaded:
             return None
-        return services.holdings()
+        return services.door.core.holdings()
 
     # --- pages -------------------------------------------------------------------------
 
@@ -560,15 +383,3 @@ class Agent:
     @staticmethod
     def _thread(name: str, target: Callable[[], None]) -> threading.Thread:
         return threading.Thread(target=target, name=name, daemon=True)
-
-
-def _open_table(inventory: Inventory, settings: Settings) -> DeviceTable:
-    """Make the node's device table.
-
-    Raises:
-        SettingsError: a memory block is larger than a card, or too small for the kubelet.
-    """
-    table = DeviceTable(inventory, settings.memory_block)
-    if settings.mode is AgentMode.PLUGIN:
-        check_size(table, numa=settings.numa)
-    return table

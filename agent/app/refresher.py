@@ -1,11 +1,10 @@
-"""Builds the snapshot before the agent registers, and refreshes it between calls."""
+"""Learns what containers hold before the agent registers, and refreshes it between calls."""
 
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
-from agent.app.container_setup import EnforcerRunner
+from agent.holdings.core import NodeCore
 from agent.host import process
 
 # Longest delay before a pod gets the annotation that a killed agent did not write.
@@ -20,26 +19,13 @@ _SWEEP_EVERY = 12
 _SYNC_SECONDS = 10.0
 
 
-class Refreshable(Protocol):
-    """What is refreshed: the allocator, or the driver of claims."""
-
-    def refresh(self, *, thorough: bool = True) -> bool:
-        """Apply changes that came without a call; return whether something has become free."""
-        ...
-
-    def sweep(self) -> None:
-        """Remove the files of deleted pods."""
-        ...
-
-
 class Refresher:
-    """Refreshes the snapshot periodically: for missing annotations and for ended pods."""
+    """Refreshes what containers hold periodically: for missing annotations and for ended pods."""
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+    def __init__(
         self,
         *,
-        allocator: Refreshable,
-        enforcer_runner: EnforcerRunner,
+        core: NodeCore,
         synced: threading.Event,
         stop: threading.Event,
         on_released: Callable[[], None],
@@ -48,10 +34,9 @@ class Refresher:
         """Prepare; nothing is read yet.
 
         *synced* is set once the node's pods are listed, and together with *stop*. *on_released* is
-        called when devices of an ended pod have become free, *on_tick* every few seconds.
+        called when something that a container held has become free, *on_tick* every few seconds.
         """
-        self._allocator = allocator
-        self._enforcer_runner = enforcer_runner
+        self._core = core
         self._synced = synced
         self._stop = stop
         self._on_released = on_released
@@ -60,8 +45,8 @@ class Refresher:
     def load(self) -> None:
         """Build the first snapshot, after the list of the node's pods or a timeout."""
         self._synced.wait(_SYNC_SECONDS)
-        self._allocator.refresh()
-        self._tick()
+        self._core.refresh()
+        self._on_tick()
         process.freeze()
 
     def run(self) -> None:
@@ -71,13 +56,9 @@ class Refresher:
         for tick in itertools.count(1):
             if self._stop.wait(pause):
                 return
-            if self._allocator.refresh(thorough=tick % often == 0):
+            if self._core.refresh(thorough=tick % often == 0):
                 self._on_released()
             if tick % often == 0:
-                self._tick()
+                self._on_tick()
             if tick % (often * _SWEEP_EVERY) == 0 and self._synced.is_set():
-                self._allocator.sweep()
-
-    def _tick(self) -> None:
-        self._enforcer_runner.tick()
-        self._on_tick()
+                self._core.sweep()

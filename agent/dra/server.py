@@ -56,9 +56,6 @@ class DriverServer(
     A claim that fails does not hold up the others of its call.
     """
 
-    stands_in = False
-    """It does not stand in for a proxy: the kubelet calls again for a claim that has failed."""
-
     def __init__(self, calls: ClaimDriver, *, plugins: Path, registry: Path) -> None:
         """Prepare; nothing is served yet.
 

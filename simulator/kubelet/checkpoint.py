@@ -16,7 +16,7 @@ from simulator.client import Json
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.files import write_atomically
-from simulator.kubelet.numa import Holding
+from simulator.kubelet.numa import DeviceAllocation
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.state import KubeletCheckpoint
 
@@ -45,7 +45,7 @@ def encode(checkpoint: KubeletCheckpoint) -> str:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
-def _walk(pods: Mapping[str, PodHoldings]) -> Iterator[tuple[str, str, str, Holding]]:
+def _walk(pods: Mapping[str, PodHoldings]) -> Iterator[tuple[str, str, str, DeviceAllocation]]:
     for uid, containers in sorted(pods.items()):
         for container, resources in sorted(containers.items()):
             for resource, holding in sorted(resources.items()):
@@ -108,10 +108,10 @@ def _response(entry: Json) -> bytes:
         raise CorruptCheckpoint(f"checkpoint: AllocResp: {error}") from error
 
 
-def _holding(entry: Json, response: bytes) -> Holding:
+def _holding(entry: Json, response: bytes) -> DeviceAllocation:
     nodes = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
     ids = tuple(dict.fromkeys(id_ for of_node in nodes.values() for id_ in of_node))
-    return Holding(ids, PluginResponse.FromString(response), nodes)
+    return DeviceAllocation(ids, PluginResponse.FromString(response), nodes)
 
 
 def checksum(data: Json, responses: Iterable[bytes]) -> int:

@@ -20,7 +20,7 @@ from contract.demand import ContainerKind
 from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, StartFailure
 from simulator.kubelet.numa import (
     Device,
-    Holding,
+    DeviceAllocation,
     NumaHint,
     by_node,
     no_hint,
@@ -96,7 +96,7 @@ Steps: TypeAlias = Generator[Step, Reply, None]
 ActivePods: TypeAlias = Callable[[], Collection[str]]
 """Returns the UIDs of the pods that are active now."""
 
-PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
+PodHoldings: TypeAlias = dict[str, dict[str, DeviceAllocation]]
 """Container name -> resource -> devices held."""
 
 
@@ -347,8 +347,8 @@ class Devices:
                 # The plugin removed a device during its allocation. The real manager crashes here
                 # (nil dereference); the simulation rejects the pod instead.
                 raise AdmissionFailure(f"device withdrawn during allocation of {resource}")
-            self.pods.setdefault(uid, {}).setdefault(container.name, {})[resource] = Holding(
-                ids, response, by_node(ids, devices)
+            self.pods.setdefault(uid, {}).setdefault(container.name, {})[resource] = (
+                DeviceAllocation(ids, response, by_node(ids, devices))
             )
         if changed:
             yield SaveCheckpoint(container)
@@ -402,7 +402,7 @@ class Devices:
             f"Requested: {size}, Got: {len(taken)}"
         )
 
-    def _check_health(self, resource: str, holding: Holding | None) -> None:
+    def _check_health(self, resource: str, holding: DeviceAllocation | None) -> None:
         """Raise if no device can be given, after a node reboot or without the plugin."""
         healthy = self.healthy.get(resource)
         if healthy is None:

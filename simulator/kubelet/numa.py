@@ -32,7 +32,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class DeviceAllocation:
     """The devices of one resource that one container holds.
 
     Attributes:

@@ -18,7 +18,7 @@ from simulator.kubelet.devices import (
     drive,
 )
 from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, StartFailure
-from simulator.kubelet.numa import NO_NODE, Device, Holding
+from simulator.kubelet.numa import NO_NODE, Device, DeviceAllocation
 from simulator.kubelet.pods import TERMINAL_PHASES
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.state import KnownPod, KubeletCheckpoint, KubeletState
@@ -164,7 +164,7 @@ class Kubelet:
         """Set the devices that a container holds, and write the checkpoint."""
         devices = self.state.devices
         for resource, ids in held.items():
-            holding = Holding(tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)})
+            holding = DeviceAllocation(tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)})
             devices.pods.setdefault(pod.uid, {}).setdefault(container, {})[resource] = holding
         devices.forget_in_flight()
         self.state.write()
@@ -419,5 +419,5 @@ def read_holdings(pods: Mapping[str, PodHoldings]) -> dict[str, dict[str, Held]]
     }
 
 
-def _held(held: Mapping[str, Holding]) -> Held:
+def _held(held: Mapping[str, DeviceAllocation]) -> Held:
     return {each: frozenset(held[each].ids) for each in Resource if each in held}

@@ -9,7 +9,7 @@ import pytest
 from common.kubelet_api import CHECKPOINT_FILE
 from simulator.kubelet.checkpoint import decode, encode
 from simulator.kubelet.errors import CorruptCheckpoint
-from simulator.kubelet.numa import Holding
+from simulator.kubelet.numa import DeviceAllocation
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.state import KubeletCheckpoint
 from simulator.kubelet.staticpods import mirror_of
@@ -26,7 +26,7 @@ from tests.simulator.kubelet_helpers import (
     wait_for,
 )
 
-HOLDING = Holding(
+HOLDING = DeviceAllocation(
     ("a", "b"),
     PluginResponse(envs={"E": "1"}, annotations={"n": "v"}),
     {-1: ("a",), 1: ("b",)},
@@ -38,7 +38,7 @@ CHECKPOINT = KubeletCheckpoint(
 
 def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> None:
     """So computed it was that of every file of a real kubelet of 1.36.2, the empty one too."""
-    holding = Holding(
+    holding = DeviceAllocation(
         ("b", "a"), PluginResponse(cdi_devices=[{"name": "x"}]), {1: ("b",), -1: ("a",)}
     )
     found = encode(

@@ -14,10 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.app import agent as agent_module
 from agent.app import refresher
 from agent.app.agent import Agent
 from agent.app.container_setup import EnforcerRunner
+from agent.app.plugin_door import CURRENT_POD_FILE
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles, Injection
 from agent.kubernetes_api.inventory import InventoryPace
@@ -30,7 +30,7 @@ from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from simulator.kubelet.node import Kubelet
-from simulator.kubelet.numa import NO_NODE, Holding
+from simulator.kubelet.numa import NO_NODE, DeviceAllocation
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.state import KubeletCheckpoint
@@ -112,7 +112,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
     kubelet: Kubelet,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "agent.app.agent")
+    caplog.set_level(logging.INFO, "agent.app")
     server.apply(make_manifest("a", (30, 8)))
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
@@ -397,7 +397,9 @@ def test_a_refused_pod_and_a_vetoed_start_create_events(
         eventually(
             lambda: 'events_total{result="written"}' in page(agent, "/metrics")[1], "counted"
         )
-        held: PodHoldings = {"c0": {NAMES.core: Holding(cores, PluginResponse(), {NO_NODE: cores})}}
+        held: PodHoldings = {
+            "c0": {NAMES.core: DeviceAllocation(cores, PluginResponse(), {NO_NODE: cores})}
+        }
         CheckpointStore(kubelet.settings.plugin_dir).save(KubeletCheckpoint({uid_b: held}, {}))
         with pytest.raises(PluginCallFailed):
             client_of(kubelet, NAMES.core).pre_start(cores)
@@ -431,7 +433,7 @@ def test_an_allocation_left_unwritten_by_a_killed_agent_is_written_without_a_cal
         serve(kubelet, admin, "a")
     kubelet.stop()
     server.restore()
-    (settings.plugin_dir / agent_module.CURRENT_POD_FILE).unlink()
+    (settings.plugin_dir / CURRENT_POD_FILE).unlink()
     at["List"] = TurnsAway(TurnedAway("not yet", grpc.StatusCode.UNAVAILABLE))
     with running(
         replace(settings, kubelet_dir=kubelet.settings.root_dir)

@@ -17,7 +17,7 @@ from agent.kubelet.checkpoint import CheckpointFile, CheckpointParser
 from common.kubelet_api import CHECKPOINT_FILE
 from simulator.kubelet import checkpoint as kubelets
 from simulator.kubelet import state as kubelet_state
-from simulator.kubelet.numa import Holding
+from simulator.kubelet.numa import DeviceAllocation
 from simulator.kubelet.responses import PluginResponse
 from tests.agent.builders import CORE, MEMORY, patient
 from tests.agent.fakes import NAMES, RESOURCES
@@ -131,7 +131,7 @@ def _file(held: Any, node: int) -> str:
     pods = {
         uid: {
             container: {
-                named[resource]: Holding(
+                named[resource]: DeviceAllocation(
                     tuple(ids), PluginResponse(envs={"A": "b"}), {node: tuple(ids)}
                 )
                 for resource, ids in held_ids.items()

@@ -16,7 +16,7 @@ from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import TurnedAway
-from simulator.kubelet.numa import NO_NODE, Holding
+from simulator.kubelet.numa import NO_NODE, DeviceAllocation
 from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod, parse_pod
 from simulator.kubelet.responses import PluginResponse
@@ -46,7 +46,9 @@ class Shown:
                 parse_pod({"metadata": metadata, "spec": spec}),
                 {
                     container: {
-                        resource: Holding(tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)})
+                        resource: DeviceAllocation(
+                            tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)}
+                        )
                         for resource, ids in held.items()
                     }
                     for container, held in containers.items()

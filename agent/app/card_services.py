@@ -1,0 +1,147 @@
+"""Creates the parts that depend on the cards, once these are known."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from agent.allocator.slots import DeviceTable
+from agent.app.claim_door import ClaimDoor
+from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
+from agent.app.door import Door, DoorParts
+from agent.app.missing_cards import MissingCards
+from agent.app.plugin_door import PluginDoor
+from agent.app.refresher import Refresher
+from agent.cards.discovery import CardWatch
+from agent.enforcement.vcuda.backend import Entitled
+from agent.kubelet.device_list import check_size
+from agent.kubernetes_api.annotation_writer import PatchQueue
+from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.events import Notice
+from agent.kubernetes_api.pods import PodCache
+from agent.observability.metrics import Metrics
+from agent.settings import AgentMode, Settings
+from contract.inventory import Inventory
+
+log = logging.getLogger(__name__)
+
+_DOORS: Mapping[AgentMode, Callable[[DoorParts], Door]] = {
+    AgentMode.PLUGIN: PluginDoor,
+    AgentMode.DRA: ClaimDoor,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CardServices:
+    """The parts that depend on the cards.
+
+    Attributes:
+        table: the cards that are served.
+        writer: the queue of allocation annotations.
+        enforcer_runner: runs enforcement.
+        door: hands out the cards.
+        refresher: writes what is missing, from time to time.
+    """
+
+    table: DeviceTable
+    writer: PatchQueue
+    enforcer_runner: EnforcerRunner
+    door: Door
+    refresher: Refresher
+
+
+def open_table(inventory: Inventory, settings: Settings) -> DeviceTable:
+    """Make the node's device table.
+
+    Raises:
+        SettingsError: a memory block is larger than a card, or too small for the kubelet.
+    """
+    table = DeviceTable(inventory, settings.memory_block)
+    if settings.mode is AgentMode.PLUGIN:
+        check_size(table, numa=settings.numa)
+    return table
+
+
+def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
+    inventory: Inventory,
+    *,
+    settings: Settings,
+    api: Api,
+    pods: PodCache,
+    watch: CardWatch,
+    metrics: Metrics,
+    send_event: Callable[[Notice], None],
+    stop: threading.Event,
+    entitled: Entitled,
+    on_change: Callable[[], None],
+) -> CardServices:
+    """Create the parts that serve these cards; nothing runs yet.
+
+    *entitled* returns what a running container holds, by pod UID and name. *on_change* is called
+    when other amounts of the cards are free than before. The rest is as in :class:`DoorParts`.
+
+    Raises:
+        SettingsError: as :func:`open_table`, or the specs of claims cannot be read.
+    """
+    table = open_table(inventory, settings)
+    injector = Injector(settings, inventory)
+
+    def driver() -> str:
+        found = watch.status.discovery
+        return found.driver if found is not None else ""
+
+    def patched(result: str) -> None:
+        metrics.patches.labels(result).inc()
+        on_change()  # an allocation was written, so less is free
+
+    enforcer, enforcer_runner = set_up_containers(
+        settings,
+        inventory,
+        driver=driver,
+        entitled=entitled,
+        on_registered=lambda result: metrics.registrations.labels(result).inc(),
+        on_outdated=metrics.hami_core_outdated.set,
+    )
+    writer = PatchQueue(
+        api=api,
+        names=settings.names,
+        indices={card.uuid: card.index for card in inventory.cards},
+        on_result=patched,
+    )
+    log.info(
+        "cards",
+        extra={
+            "cards": {card.uuid: card.model for card in inventory.cards},
+            "memory_block": settings.memory_block,
+            "inject": str(settings.inject),
+            "enforcement": str(settings.enforcement),
+        },
+    )
+    door = _DOORS[settings.mode](
+        DoorParts(
+            settings=settings,
+            table=table,
+            api=api,
+            pods=pods,
+            watch=watch,
+            metrics=metrics,
+            send_event=send_event,
+            injector=injector,
+            enforcer=enforcer,
+            writer=writer,
+            stop=stop,
+        )
+    )
+    missing = MissingCards(settings.node_name, send_event)
+
+    def tick() -> None:
+        enforcer_runner.tick()
+        injector.refresh()
+        door.tick()
+        if door.knows_all and pods.is_synced():
+            missing.report_once(door.core.holdings)
+
+    refresher = Refresher(
+        core=door.core, synced=pods.synced, stop=stop, on_released=on_change, on_tick=tick
+    )
+    return CardServices(table, writer, enforcer_runner, door, refresher)

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Protocol
 
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
@@ -20,6 +19,7 @@ from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.pods import PodInfo, read_pod
 from placement.scoring import Policy
+from scheduler.cluster import SchedulerApi
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State, read_undecided
@@ -30,18 +30,6 @@ _LOOKUPS = 3
 _LOOKUP_PAUSE_SECONDS = 0.2
 # Enough for a pod with many containers: filter has found that it fits.
 _MOST_TRIES = 20_000
-
-
-class BindApi(Protocol):
-    """The part of the API that is needed to bind pods."""
-
-    async def get_pod(self, namespace: str, name: str) -> Json | None:
-        """Get one pod; ``None`` if it does not exist."""
-        ...
-
-    async def bind(self, namespace: str, name: str, binding: Json) -> None:
-        """Create a Binding."""
-        ...
 
 
 @dataclass(eq=False)
@@ -59,7 +47,7 @@ class Binder:
     """
 
     state: State
-    api: BindApi
+    api: SchedulerApi
     _: KW_ONLY
     names: Names
     policy: Policy = Policy.BINPACK

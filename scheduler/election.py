@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
+from scheduler.cluster import SchedulerApi
 
 log = logging.getLogger(__name__)
 
@@ -52,22 +53,6 @@ _LABELS = {
 """The lease is deleted with the component by these labels."""
 
 FAILURES = (Gone, Rejected, Unavailable)
-
-
-class LeaseApi(Protocol):
-    """The part of the API with leases."""
-
-    def get_lease(self, namespace: str, name: str) -> Json | None:
-        """Get a lease; ``None`` if it does not exist."""
-        ...
-
-    def create_lease(self, namespace: str, lease: Json) -> None:
-        """Create a lease."""
-        ...
-
-    def replace_lease(self, namespace: str, lease: Json) -> None:
-        """Replace a lease, unless it has changed since it was read."""
-        ...
 
 
 class LeaderElection(Protocol):
@@ -109,7 +94,7 @@ class Election:
         holder: holder of the lease when it was last read.
     """
 
-    api: LeaseApi
+    api: SchedulerApi
     _: KW_ONLY
     namespace: str
     name: str
@@ -244,7 +229,7 @@ class KubeSchedulerLease:
         clock: returns monotonic seconds.
     """
 
-    api: LeaseApi
+    api: SchedulerApi
     _: KW_ONLY
     namespace: str
     name: str

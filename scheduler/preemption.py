@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected, TooManyRequests
@@ -29,6 +29,7 @@ from placement.cluster.preemption import EvictablePod
 from placement.pods import PodClass, PodId, PodInfo
 from placement.scoring import Policy
 from scheduler.budgets import DisruptionBudget, read_budgets
+from scheduler.cluster import SchedulerApi
 from scheduler.decisions import FilterResult
 from scheduler.nominations import (
     ASK_AGAIN,
@@ -73,30 +74,6 @@ _FAILURES = (Gone, Rejected, Unavailable)
 log = logging.getLogger(__name__)
 
 
-class PreemptionApi(Protocol):
-    """The part of the API that is needed to evict pods."""
-
-    def find_pod(self, namespace: str, name: str) -> Json | None:
-        """Get one pod; ``None`` if it does not exist."""
-        ...
-
-    def patch_pod_status(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to the status of a pod."""
-        ...
-
-    def evict(self, namespace: str, name: str, uid: str) -> None:
-        """Evict a pod."""
-        ...
-
-    def list_budgets(self) -> list[Json]:
-        """List all PodDisruptionBudgets."""
-        ...
-
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Create an Event."""
-        ...
-
-
 @dataclass(eq=False)
 class Preemption:
     """Evicts pods. :meth:`consider` is thread-safe, :meth:`run` belongs to one thread.
@@ -115,7 +92,7 @@ class Preemption:
 
     state: State
     nominations: Nominations
-    api: PreemptionApi
+    api: SchedulerApi
     _: KW_ONLY
     not_leading: Callable[[], str]
     policy: Policy = Policy.BINPACK

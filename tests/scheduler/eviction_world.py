@@ -10,6 +10,7 @@ from common.apiserver.errors import Rejected, TooManyRequests
 from placement.cluster.plan import plan_pod
 from placement.pods import read_gpu_pod
 from placement.scoring import Policy
+from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions, FilterResult
 from scheduler.nominations import Nominations
 from scheduler.preemption import Preemption
@@ -19,8 +20,8 @@ from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_
 START = 1_800_000_000.0
 
 
-class World:
-    """A :class:`scheduler.preemption.PreemptionApi` with nodes, pods and budgets.
+class World(SchedulerApi):
+    """An API server with nodes, pods and budgets.
 
     Attributes:
         calls: every write, as its verb and the pod's name.

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 
 from common.apiserver.client import Json
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.errors import Unavailable
 from contract.names import Names
 from contract.pod_annotations import write_choice
@@ -141,7 +141,7 @@ class Binder:
         """
         try:
             obj = await self._get(args)
-        except (Rejected, Unavailable, Gone) as error:
+        except REQUEST_ERRORS as error:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
         if obj is None:
             raise self._error("gone", f"the pod with UID {args.uid} is gone")
@@ -202,7 +202,7 @@ class Binder:
                 await self.wait(_LOOKUP_PAUSE_SECONDS)
             try:
                 obj = await self._get(args)
-            except (Rejected, Unavailable, Gone):
+            except REQUEST_ERRORS:
                 continue
             if obj is None:
                 self.state.drop_pod(args.uid)

@@ -21,8 +21,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from common.apiserver.client import Json
-from common.apiserver.errors import Gone, Rejected
-from common.errors import Unavailable
+from common.apiserver.errors import REQUEST_ERRORS, Rejected
 from scheduler.cluster import SchedulerApi
 
 log = logging.getLogger(__name__)
@@ -51,8 +50,6 @@ _LABELS = {
     "app.kubernetes.io/part-of": "gpu-turnstile",
 }
 """The lease is deleted with the component by these labels."""
-
-FAILURES = (Gone, Rejected, Unavailable)
 
 
 class LeaderElection(Protocol):
@@ -122,7 +119,7 @@ class Election:
         started = self.clock()
         try:
             self._renewed = started if self._take() else None
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("lease not taken or renewed", extra={"reason": str(error)})
 
     def release(self) -> None:
@@ -135,7 +132,7 @@ class Election:
             if lease is not None and _spec(lease).get("holderIdentity") == self.identity:
                 spec = {**_spec(lease), "holderIdentity": "", "leaseDurationSeconds": 1}
                 self.api.replace_lease(self.namespace, {**lease, "spec": spec})
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("lease not released", extra={"reason": str(error)})
 
     def _take(self) -> bool:
@@ -267,7 +264,7 @@ class KubeSchedulerLease:
         started = self.clock()
         try:
             lease = self.api.get_lease(self.namespace, self.name) or {"metadata": {}}
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("lease not read", extra={"reason": str(error)})
             return
         last, spec, version = self._last, _spec(lease), lease["metadata"].get("resourceVersion")

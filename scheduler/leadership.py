@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.apiserver.client import Json
+from common.apiserver.errors import REQUEST_ERRORS
 from common.backoff import spread
 from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING, SchedulerApi
-from scheduler.election import FAILURES, POLL, RETRY, LeaderElection
+from scheduler.election import POLL, RETRY, LeaderElection
 from scheduler.following import Watches
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class LeaderEndpoint:
             if _addresses(found) != [self.address]:
                 self.api.patch_slice(self.namespace, name, wanted)
                 log.info("endpoint written", extra={"address": self.address})
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("endpoint not written", extra={"reason": str(error)})
 
 

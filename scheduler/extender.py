@@ -15,7 +15,6 @@ from scheduler.following import Watches
 from scheduler.handler import NOT_IN_STEP, ExtenderHandler
 from scheduler.leadership import LeaderEndpoint, Leadership
 from scheduler.metrics import Metrics
-from scheduler.nominations import Nominations
 from scheduler.preemption import Preemption
 from scheduler.settings import Settings
 from scheduler.state import State
@@ -37,8 +36,7 @@ class Extender:
         Raises:
             SettingsError: the credentials cannot be used.
         """
-        nominations = Nominations() if settings.preempt else None
-        self.state = State(settings.names, settings.policy, nominations=nominations)
+        self.state = State(settings.names, settings.policy, preempts=settings.preempt)
         self.metrics = metrics
         self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
         self.watches = Watches(self.state, self._cluster)
@@ -79,10 +77,9 @@ class Extender:
             on_result=self.metrics.bound,
         )
         self._preemption = None
-        if nominations is not None:
+        if settings.preempt:
             self._preemption = Preemption(
                 self.state,
-                nominations,
                 self._cluster,
                 not_leading=self.leadership.not_acting,
                 policy=settings.policy,
@@ -98,7 +95,7 @@ class Extender:
             not_binding=self.leadership.not_binding,
             patience=PATIENCE if beside else 0.0,
             term=beside.term if beside else lambda: "",
-            preemption=self._preemption,
+            preemptors=self._preemption.preemptors if self._preemption is not None else None,
         )
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, name="leadership", daemon=True)]

@@ -46,7 +46,7 @@ class State:
         names: Names,
         policy: Policy = Policy.BINPACK,
         *,
-        nominations: Nominations | None = None,
+        preempts: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Start with an empty cluster.
@@ -54,13 +54,15 @@ class State:
         Args:
             names: the contract's names.
             policy: how a share's card is chosen; must be the agents'.
-            nominations: the cards that are kept for pods; ``None`` without preemption.
+            preempts: whether pods may be nominated; else no condition of a pod counts.
             now: Unix seconds.
         """
-        self.nominations = nominations
+        self.nominations = Nominations()
+        """The cards that are kept for pods."""
         self.now = now
         self.lock = threading.RLock()
         self._names = names
+        self._preempts = preempts
         self._allocations = ClusterAllocations(policy)
         self._node_of: dict[str, str] = {}
         self._unbound: dict[str, PodInfo] = {}
@@ -84,7 +86,7 @@ class State:
     @property
     def nominated(self) -> int:
         """The number of pods for which others are evicted."""
-        return len(self.nominations.by_pod) if self.nominations is not None else 0
+        return len(self.nominations.by_pod)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -132,8 +134,8 @@ class State:
         """
         now = allocations.snapshot_without(uid)
         name = allocations.node.name
-        kept = self.nominations.above(uid, name) if self.nominations is not None else {}
-        if self.nominations is None or not kept:
+        kept = self.nominations.above(uid, name)
+        if not kept:
             return now
         gone = {uid, *self.nominations.leaving(allocations.pods, self.now())}
         held = allocations.held_without(gone.union(*(each.victims for each in kept.values())))
@@ -195,7 +197,7 @@ class State:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)
                 return
-            if self.nominations is not None:
+            if self._preempts:
                 self.nominations.put_pod(obj, pod.id, bound=bool(pod.node))
             if pod.node:
                 self._put_bound(pod)
@@ -208,8 +210,7 @@ class State:
             self._unbound.pop(uid, None)
             self.confirm_binding(uid, "")
             self._remove_bound(uid)
-            if self.nominations is not None:
-                self.nominations.drop_pod(uid)
+            self.nominations.drop_pod(uid)
 
     def known_pods(self) -> AbstractSet[str]:
         """Return the UIDs of all known pods; call it before a list, for :meth:`forget_missing`."""

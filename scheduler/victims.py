@@ -5,8 +5,6 @@ A node is looked at as it will be: without pods that end anyway, with what is ke
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from placement.cluster.fit import fits_surely
@@ -24,7 +22,8 @@ from placement.held import HeldAmounts
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from scheduler.budgets import DisruptionBudget
-from scheduler.nominations import Nomination, Nominations, Requests, add_requests
+from scheduler.nominations import Nomination, Requests, add_requests
+from scheduler.preemptors import Preemptor
 from scheduler.state import State
 
 _SPARE_SECONDS = 60.0
@@ -36,30 +35,6 @@ _BY_TURNS_SECONDS = 30.0
 _MOST_CHECKS = 10 * MOST_CHECKS
 """Most checks for one pod, beside those for the first set of each node. A thousand on each of 200
 nodes take half a minute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Preemptor:
-    """A pod that fits nowhere, as kube-scheduler asked about it.
-
-    Attributes:
-        pod: the pod.
-        priority: its priority.
-        nodes: the nodes on which no card has room.
-        victims: UIDs of the pods that kube-scheduler would evict, by node, where the totals do not
-            suffice.
-        since: when kube-scheduler asked for the first time.
-        asked: when it asked last.
-        due: when victims are looked for.
-    """
-
-    pod: PodInfo
-    priority: int
-    nodes: Sequence[str]
-    victims: Mapping[str, Sequence[str]]
-    since: float
-    asked: float
-    due: float
 
 
 class NodeRoom(NamedTuple):
@@ -104,19 +79,18 @@ class NodeRoom(NamedTuple):
 class VictimSearch:
     """Looks for victims."""
 
-    def __init__(self, state: State, nominations: Nominations, policy: Policy) -> None:
+    def __init__(self, state: State, policy: Policy) -> None:
         """Take the cluster.
 
         Args:
             state: the cluster.
-            nominations: those of the state.
             policy: how a share's card is chosen; must be the agents'.
         """
         self._state = state
-        self._nominations = nominations
         self._policy = policy
-        self.refused: AbstractSet[str] = frozenset()
-        """UIDs of pods that the Eviction API has refused to evict just now."""
+        self.refused: dict[str, float] = {}
+        """Pods that the Eviction API has refused to evict; until when they are no victims, by UID,
+        in the caller's seconds."""
 
     def choose(
         self,
@@ -170,24 +144,36 @@ class VictimSearch:
             if room is not None:
                 yield room
 
+    def fits_now(self, pod: PodInfo, names: Iterable[str]) -> bool:
+        """Return whether a pod fits on one of these nodes as they are, although others end soon."""
+        for name in names:
+            with self._state.lock:
+                allocations = self._state.allocations(name)
+                if allocations is None:
+                    continue
+                free = self._state.snapshot_for(pod.id.uid, allocations).free
+            if fits_surely(pod.pod_class, allocations.node, free):
+                return True
+        return False
+
     def room(self, uid: str, name: str) -> NodeRoom | None:
         """Look at one node for a pod, under the lock of the state; ``None`` if it is unknown."""
         allocations = self._state.allocations(name)
         if allocations is None:
             return None
-        kept, now = self._nominations.above(uid, name), self._state.now()
-        leaving = self._nominations.leaving(allocations.pods, now)
+        kept, now = self._state.nominations.above(uid, name), self._state.now()
+        leaving = self._state.nominations.leaving(allocations.pods, now)
         gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
         held = allocations.held_without(gone)
         for other, nomination in kept.items():
             held = held.add(self._state.kept_for(other, nomination, allocations))
-        priority = self._nominations.priority(uid)
+        priority = self._state.nominations.priority(uid)
         # A node that does not end its pods gets no more of them to end.
-        standings = map(self._nominations.standing, allocations.pods)
+        standings = map(self._state.nominations.standing, allocations.pods)
         stuck = any(each is not None and each.is_overdue(now) for each in standings)
         candidates, labels, requests = [], {}, {}
         for other in sorted(allocations.pods.keys()):
-            standing, holds = self._nominations.standing(other), allocations.holding(other)
+            standing, holds = self._state.nominations.standing(other), allocations.holding(other)
             if standing is not None:
                 requests[other] = standing.requests
             # A pod whose cards are not known for sure, or that is still being bound, is no victim.
@@ -198,14 +184,14 @@ class VictimSearch:
             if standing.priority < priority and standing.may_be_evicted:
                 candidates.append(EvictablePod(other, standing.priority, holds, standing.group))
                 labels[other] = allocations.pods[other].id.namespace, standing.labels
-        left = [self._nominations.standing(each) for each in leaving]
+        left = [self._state.nominations.standing(each) for each in leaving]
         freed = add_requests(each.requests for each in left if each is not None)
         settled = self._all_ended(gone & allocations.pods.keys())
         return NodeRoom(allocations.node, held, candidates, labels, requests, freed, settled)
 
     def _all_ended(self, uids: Iterable[str]) -> float:
         """Return when these pods have ended if those that stay are evicted now, Unix seconds."""
-        now, standings = self._state.now(), map(self._nominations.standing, uids)
+        now, standings = self._state.now(), map(self._state.nominations.standing, uids)
         return max((each.ends_by(now) for each in standings if each is not None), default=now)
 
     def _cheapest(
@@ -241,7 +227,9 @@ class VictimSearch:
                 best = room, found
         return best
 
-    def plan(self, pod: PodInfo, room: NodeRoom, victims: VictimSet) -> Nomination | None:
+    def plan(
+        self, pod: PodInfo, room: NodeRoom, victims: VictimSet, *, all_leave: bool
+    ) -> Nomination | None:
         """Choose the cards that are kept; ``None`` if the search is given up."""
         try:
             plan = plan_pod(pod, room.node, room.after(victims.victims).free, self._policy)
@@ -256,7 +244,7 @@ class VictimSearch:
         # Those that may be refused first: then nobody has been evicted yet.
         uids = tuple(each.uid for each in sorted(victims.victims, key=lambda it: not it.budget))
         until = int(max(room.settled, self._all_ended(uids)) + _SPARE_SECONDS)
-        return Nomination(room.node.name, cards, uids, until)
+        return Nomination(room.node.name, cards, uids, until, all_leave)
 
 
 def _with_totals(

@@ -134,7 +134,7 @@ def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader(
     world.add("prod", (60, 4), priority=1000)
     stage, replica = Stage(), Replica(world)
     stage.handler.decisions = replica.decisions
-    stage.handler.preemption = replica.preemption
+    stage.handler.preemptors = replica.preemption.preemptors
     stage.not_binding = "not the leader: another holds the lease"
     asked = {"Pod": world.pods["prod"], "NodeNames": ["n1"]}
     assert stage.post("filter", asked)["Error"] == f"gpu-turnstile: {stage.not_binding}"

@@ -18,11 +18,11 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from common.apiserver.client import Json
 from common.apiserver.errors import REQUEST_ERRORS, Rejected
-from scheduler.cluster import SchedulerApi
+from scheduler.cluster import LONGEST_BINDING, SchedulerApi
 
 log = logging.getLogger(__name__)
 
@@ -50,31 +50,6 @@ _LABELS = {
     "app.kubernetes.io/part-of": "gpu-turnstile",
 }
 """The lease is deleted with the component by these labels."""
-
-
-class LeaderElection(Protocol):
-    """What decides whether this replica leads. Only one thread may call :meth:`step`."""
-
-    @property
-    def holder(self) -> str:
-        """The holder of the lease when it was last read; empty if there was none."""
-        ...
-
-    def leads_for(self) -> float:
-        """Return the seconds for which no other replica can lead; 0 if this one does not."""
-        ...
-
-    def acts_for(self) -> float:
-        """Return the seconds for which this replica may write unasked; 0 if it does not lead."""
-        ...
-
-    def step(self) -> None:
-        """Read the lease, and take or renew it if that is up to this replica."""
-        ...
-
-    def release(self) -> None:
-        """Release the lease if this replica holds it."""
-        ...
 
 
 @dataclass(eq=False)
@@ -222,7 +197,6 @@ class KubeSchedulerLease:
         namespace: namespace of the lease.
         name: name of the lease.
         identity: host name of this pod.
-        longest_binding: seconds from a request until its Binding has ended.
         clock: returns monotonic seconds.
     """
 
@@ -231,7 +205,6 @@ class KubeSchedulerLease:
     namespace: str
     name: str
     identity: str
-    longest_binding: float
     clock: Callable[[], float]
     _last: _Read = field(default=_Read(), init=False)
 
@@ -242,7 +215,7 @@ class KubeSchedulerLease:
 
     def leads_for(self) -> float:
         """Return the seconds for which no other replica can lead; 0 if this one does not."""
-        return self._left(LAST_REQUESTS + 2 * self.longest_binding)
+        return self._left(LAST_REQUESTS + 2 * LONGEST_BINDING)
 
     def acts_for(self) -> float:
         """Return the seconds for which this replica may write unasked; 0 if it does not lead.
@@ -250,7 +223,7 @@ class KubeSchedulerLease:
         The lease may have been released since it was read, and no request shows that it was not. So
         a write must have ended when the next replica may lead.
         """
-        return self._left(LAST_REQUESTS + self.longest_binding)
+        return self._left(LAST_REQUESTS + LONGEST_BINDING)
 
     def _left(self, believed: float) -> float:
         """Return what is left of the term, of which a read proves *believed* seconds."""
@@ -271,7 +244,7 @@ class KubeSchedulerLease:
         term = str(spec.get("holderIdentity") or ""), spec.get("leaseTransitions")
         settled, ends = last.settled, last.ends
         if term != (last.holder, last.transitions):
-            settled = self.clock() + LAST_REQUESTS + self.longest_binding
+            settled = self.clock() + LAST_REQUESTS + LONGEST_BINDING
         if version != last.version:
             # It was renewed after the start of the read before, which did not show that yet.
             ends = last.started + _seconds(spec)
@@ -287,6 +260,10 @@ class KubeSchedulerLease:
 
     def _is_ours(self, read: _Read) -> bool:
         return read.holder.rpartition("_")[0] == self.identity
+
+
+LeaderElection: TypeAlias = Election | KubeSchedulerLease
+"""What decides whether this replica leads. Only one thread may call ``step``."""
 
 
 def _spec(lease: Json) -> Json:

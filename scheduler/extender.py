@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from scheduler.binding import Binder
-from scheduler.cluster import LONGEST_BINDING, SchedulerApi
+from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions
 from scheduler.election import Election, KubeSchedulerLease, LeaderElection
 from scheduler.following import Watches
@@ -48,7 +48,6 @@ class Extender:
                 namespace=settings.namespace,
                 name=settings.kube_scheduler_lease,
                 identity=settings.identity,
-                longest_binding=LONGEST_BINDING,
                 clock=time.monotonic,
             )
         elif settings.lease:

@@ -296,7 +296,6 @@ def beside(pod: str, leases: FakeLeases, clock: FakeClock) -> KubeSchedulerLease
         namespace="gpu-turnstile",
         name="lease",
         identity=pod,
-        longest_binding=LONGEST_BINDING,
         clock=clock,
     )
 

@@ -3,8 +3,8 @@
 A node is looked at as it will be: without pods that end anyway, with what is kept for others.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from placement.cluster.fit import fits_surely
@@ -16,13 +16,14 @@ from placement.cluster.preemption import (
     VictimSet,
     cost_of,
     find_victims,
+    within_budgets,
 )
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from scheduler.budgets import DisruptionBudget
-from scheduler.nominations import Nomination, Requests, add_requests
+from scheduler.nominations import Nomination, PodStanding, Requests, add_requests
 from scheduler.preemptors import Preemptor
 from scheduler.state import State
 
@@ -38,35 +39,48 @@ nodes take half a minute."""
 
 
 class NodeRoom(NamedTuple):
-    """A node as it will be without the pods that leave it anyway.
+    """A node as it will be once the pods have ended that leave it anyway.
+
+    These are pods that are being deleted, and the victims of other nominations.
 
     Attributes:
         node: the node.
-        held: what is held of its cards then.
+        held: what is held of its cards then, with what is kept for other pods.
         candidates: the pods that may be evicted.
-        labels: their namespaces and labels, by UID.
-        requests: what pods request, by UID.
-        leaving: what those request that leave.
-        settled: when all pods that leave anyway have ended, Unix seconds.
+        standings: of all pods of the node that a watch has shown, by UID.
+        leaving: UIDs of the pods that are being deleted.
+        settled: when all that leave anyway have ended, Unix seconds.
     """
 
     node: Node
     held: HeldAmounts
     candidates: Sequence[EvictablePod]
-    labels: Mapping[str, tuple[str, Mapping[str, str]]]
-    requests: Mapping[str, Requests]
-    leaving: Requests
+    standings: Mapping[str, PodStanding]
+    leaving: AbstractSet[str]
     settled: float
 
     def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
-        """Return whether a pod fits if these pods end."""
+        """Return whether cards have room for a pod once *without* have ended too."""
         return fits_surely(pod.pod_class, self.node, self.after(without).free)
 
-    def is_enough(self, wanted: Sequence[str], uids: Sequence[str] = ()) -> bool:
-        """Return whether these pods, and those that leave anyway, request as much as others."""
-        freed = add_requests([self.leaving, *(self.requests[each] for each in uids)])
-        needed = add_requests(self.requests.get(each, {}) for each in wanted)
+    def frees_as_much(self, theirs: Iterable[str], ours: Iterable[str] = ()) -> bool:
+        """Return whether kube-scheduler's victims may stay, as far as the node's totals go.
+
+        It has chosen them so that the node gets enough of everything that pods request, also
+        processors and memory of the host. So the pods that are being deleted and *ours* must
+        request at least as much of each resource as its victims do.
+
+        Args:
+            theirs: UIDs of kube-scheduler's victims on this node; none if the totals suffice.
+            ours: UIDs of the candidates that are evicted in their place.
+        """
+        freed, needed = self._requested([*self.leaving, *ours]), self._requested(theirs)
         return all(freed.get(name, 0) >= amount for name, amount in needed.items())
+
+    def _requested(self, uids: Iterable[str]) -> Requests:
+        return add_requests(
+            self.standings[each].requests for each in uids if each in self.standings
+        )
 
     def after(self, victims: Sequence[EvictablePod]) -> HeldAmounts:
         """Return what is held once these pods have ended."""
@@ -113,7 +127,7 @@ class VictimSearch:
         """
         rooms = list(self.rooms(pod.id.uid, preemptor.nodes))
         if any(
-            room.fits(pod) and room.is_enough(preemptor.victims.get(room.node.name, ()))
+            room.fits(pod) and room.frees_as_much(preemptor.victims.get(room.node.name, ()))
             for room in rooms
         ):
             return "waits"  # for pods that end anyway
@@ -168,26 +182,22 @@ class VictimSearch:
         for other, nomination in kept.items():
             held = held.add(self._state.kept_for(other, nomination, allocations))
         priority = self._state.nominations.priority(uid)
-        # A node that does not end its pods gets no more of them to end.
-        standings = map(self._state.nominations.standing, allocations.pods)
-        stuck = any(each is not None and each.is_overdue(now) for each in standings)
-        candidates, labels, requests = [], {}, {}
-        for other in sorted(allocations.pods.keys()):
-            standing, holds = self._state.nominations.standing(other), allocations.holding(other)
-            if standing is not None:
-                requests[other] = standing.requests
+        found = (
+            (each, self._state.nominations.standing(each)) for each in sorted(allocations.pods)
+        )
+        standings = {each: standing for each, standing in found if standing is not None}
+        candidates = [
+            EvictablePod(each, standing.priority, holds, standing.group)
+            for each, standing in standings.items()
+            if standing.priority < priority and standing.may_be_evicted
             # A pod whose cards are not known for sure, or that is still being bound, is no victim.
-            if standing is None or not holds or self._state.node_of(other) != name:
-                continue
-            if stuck or other in gone or other in self.refused:
-                continue
-            if standing.priority < priority and standing.may_be_evicted:
-                candidates.append(EvictablePod(other, standing.priority, holds, standing.group))
-                labels[other] = allocations.pods[other].id.namespace, standing.labels
-        left = [self._state.nominations.standing(each) for each in leaving]
-        freed = add_requests(each.requests for each in left if each is not None)
+            if (holds := allocations.holding(each)) and self._state.node_of(each) == name
+            if each not in gone and each not in self.refused
+        ]
+        if any(each.is_overdue(now) for each in standings.values()):
+            candidates = []  # a node that does not end its pods gets no more of them to end
         settled = self._all_ended(gone & allocations.pods.keys())
-        return NodeRoom(allocations.node, held, candidates, labels, requests, freed, settled)
+        return NodeRoom(allocations.node, held, candidates, standings, leaving, settled)
 
     def _all_ended(self, uids: Iterable[str]) -> float:
         """Return when these pods have ended if those that stay are evicted now, Unix seconds."""
@@ -208,7 +218,10 @@ class VictimSearch:
         for room in rooms:
             candidates = []
             for each in room.candidates:
-                keys = [one.key for one in budgets if one.covers(*room.labels[each.uid])]
+                standing = room.standings[each.uid]
+                keys = [
+                    one.key for one in budgets if one.covers(standing.namespace, standing.labels)
+                ]
                 if len(keys) <= 1:  # the Eviction API evicts no pod with several
                     candidates.append(each._replace(budget=keys[0] if keys else ""))
             bound = best[1].cost if best is not None else None
@@ -251,21 +264,21 @@ def _with_totals(
     room: NodeRoom,
     found: VictimSet,
     candidates: Sequence[EvictablePod],
-    wanted: Sequence[str],
+    theirs: Sequence[str],
     allowed: Mapping[str, int],
 ) -> VictimSet | None:
     """Add kube-scheduler's own victims, unless those that were found request as much.
 
     Its victims may free processors or memory of the host, which are not counted here.
+
+    Returns:
+        All that must leave; ``None`` if not all of them may be evicted.
     """
-    uids = [each.uid for each in found.victims]
-    if room.is_enough(wanted, uids):
+    uids = {each.uid for each in found.victims}
+    if room.frees_as_much(theirs, uids):
         return found
     may = {each.uid: each for each in candidates}
-    if not may.keys() >= set(wanted):
+    if not may.keys() >= set(theirs):
         return None
-    victims = tuple(may[uid] for uid in sorted({*uids, *wanted}))
-    taken = Counter(each.budget for each in victims if each.budget)
-    if any(count > allowed.get(budget, 0) for budget, count in taken.items()):
-        return None
-    return VictimSet(cost_of(victims), victims)
+    victims = tuple(may[uid] for uid in sorted(uids.union(theirs)))
+    return VictimSet(cost_of(victims), victims) if within_budgets(victims, allowed) else None

@@ -77,7 +77,7 @@ class Evictor:
         elif is_free and self._renewed.get(uid, 0.0) <= self.clock():
             # kube-scheduler may have tried the pod before the watch showed the victims' end.
             self._renewed[uid] = self.clock() + AGAIN_SECONDS
-            self.writer.renew(pod.id, nomination)
+            self.writer.ask_again(pod.id, nomination)
         return over or self._evict(pod, nomination, remaining)
 
     def _judge(self, pod: PodInfo, nomination: Nomination) -> tuple[str, Sequence[PodInfo]]:

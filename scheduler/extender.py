@@ -75,16 +75,14 @@ class Extender:
             most=2 * settings.threads,  # so many wait for the API server, as many for a thread
             on_result=self.metrics.bound,
         )
-        self._preemption = None
-        if settings.preempt:
-            self._preemption = Preemption(
-                self.state,
-                self._cluster,
-                not_leading=self.leadership.not_acting,
-                policy=settings.policy,
-                on_result=self.metrics.preempted,
-                on_victim=self.metrics.evicted,
-            )
+        self._preemption = Preemption(
+            self.state,
+            self._cluster,
+            not_leading=self.leadership.not_acting,
+            policy=settings.policy,
+            on_result=self.metrics.preempted,
+            on_victim=self.metrics.evicted,
+        )
         self.handler = ExtenderHandler(
             decisions=Decisions(self.state, settings.names, settings.node_policy),
             binder=self._binder,
@@ -94,11 +92,11 @@ class Extender:
             not_binding=self.leadership.not_binding,
             patience=PATIENCE if beside else 0.0,
             term=beside.term if beside else lambda: "",
-            preemptors=self._preemption.preemptors if self._preemption is not None else None,
+            preemptors=self._preemption.preemptors if settings.preempt else None,
         )
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, name="leadership", daemon=True)]
-        if self._preemption is not None:
+        if settings.preempt:
             preempt = partial(self._preemption.run, self._stop)
             self._threads.append(threading.Thread(target=preempt, name="preemption", daemon=True))
         export_gauges(
@@ -139,8 +137,7 @@ class Extender:
         self._cluster.close()
 
     def _is_writing(self) -> bool:
-        evicts = self._preemption is not None and self._preemption.is_writing
-        return self._binder.is_binding or evicts
+        return self._binder.is_binding or self._preemption.is_writing
 
     def _run(self) -> None:
         # The first list starts after the lease was taken, so that the leader need not list again.

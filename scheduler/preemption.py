@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from common.apiserver.errors import REQUEST_ERRORS
-from placement.pods import PodClass, PodInfo
+from placement.pods import PodClass, PodId, PodInfo
 from placement.scoring import Policy
 from scheduler.budgets import DisruptionBudget, read_budgets
 from scheduler.cluster import SchedulerApi
@@ -226,19 +226,18 @@ class Preemption:
             return
         with self.state.lock:
             self.state.nominations.withdraw(uid)
-        self._writer.remove_later(pod.id)
         log.warning("nomination withdrawn", extra={"pod": str(pod), "reason": over})
         self.on_result(over)
-        self._remove_conditions()
+        self._remove_conditions(pod.id)
         preemptor = self._nominated.pop(uid, None)
         if preemptor is not None:
             self.preemptors.try_again(preemptor)
 
-    def _remove_conditions(self) -> None:
+    def _remove_conditions(self, *withdrawn: PodId) -> None:
         """Remove the condition of pods that are bound, or whose nomination was withdrawn."""
         with self.state.lock:
             bound = self.state.nominations.take_bound()
             nominated = {*self.state.nominations.by_pod}
         for _ in bound:
             self.on_result("bound")
-        self._writer.remove(bound, nominated)
+        self._writer.remove({**{each.uid: each for each in withdrawn}, **bound}, nominated)

@@ -5,7 +5,7 @@ No I/O. Filter reports them, and kube-scheduler's own preemption; a thread takes
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from placement.pods import PodInfo
@@ -48,26 +48,22 @@ class Preemptor:
     due: float
 
 
+@dataclass(eq=False)
 class Preemptors:
     """The pods for which victims will be looked for. Thread-safe.
 
     Attributes:
+        state: the cluster.
+        clock: monotonic seconds.
         changed: set when there is a new one.
     """
 
-    def __init__(self, state: State, clock: Callable[[], float]) -> None:
-        """Start empty.
-
-        Args:
-            state: the cluster.
-            clock: monotonic seconds.
-        """
-        self.changed = threading.Event()
-        self._state = state
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._waiting: dict[str, Preemptor] = {}
-        self._since: dict[str, float] = {}
+    state: State
+    clock: Callable[[], float]
+    changed: threading.Event = field(default_factory=threading.Event, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _waiting: dict[str, Preemptor] = field(default_factory=dict, init=False)
+    _since: dict[str, float] = field(default_factory=dict, init=False)
 
     def consider(self, obj: Mapping[str, Any], pod: PodInfo, found: FilterResult) -> bool:
         """Remember a pod that fits on no node; forget it if it fits on one.
@@ -108,13 +104,13 @@ class Preemptors:
             all need the end of pods without cards.
         """
         uid = pod.id.uid
-        with self._state.lock:
-            if uid in self._state.nominations.by_pod:
+        with self.state.lock:
+            if uid in self.state.nominations.by_pod:
                 return True
             ours = {
                 node: uids
                 for node, uids in victims.items()
-                if all(self._state.node_of(each) == node for each in uids)
+                if all(self.state.node_of(each) == node for each in uids)
             }
         if not ours:
             return False
@@ -127,18 +123,18 @@ class Preemptors:
         return True
 
     def _preemptor(self, pod: PodInfo, priority: int, nodes: Iterable[str]) -> Preemptor:
-        now = self._clock()
+        now = self.clock()
         since = self._since.setdefault(pod.id.uid, now)
         return Preemptor(pod, priority, tuple(nodes), {}, since, now, now + SETTLE_SECONDS)
 
     def take_due(self) -> list[Preemptor]:
         """Take the pods whose time has come, the highest priority first."""
-        now = self._clock()
+        now = self.clock()
         with self._lock:
             self._since = {
                 uid: since
                 for uid, since in self._since.items()
-                if uid in self._waiting or self._state.find(uid) is not None
+                if uid in self._waiting or self.state.find(uid) is not None
             }
             due = [each for each in self._waiting.values() if each.due <= now]
             for each in due:
@@ -155,7 +151,7 @@ class Preemptors:
 
         But not for long, because other filters of kube-scheduler may have changed meanwhile.
         """
-        now = self._clock()
+        now = self.clock()
         if now - preemptor.asked < _STALE_SECONDS:
             self.put_back(replace(preemptor, due=now + AGAIN_SECONDS))
 

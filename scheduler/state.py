@@ -19,10 +19,10 @@ from contract.names import Names
 from placement.cluster.holdings import NodeSnapshot, held_by_pod, known_cards
 from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
-from placement.held import HeldByPosition
+from placement.held import HeldAmounts
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
-from scheduler.nominations import Nomination, Nominations
+from scheduler.nominations import Nominations
 
 
 def read_undecided(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
@@ -133,26 +133,36 @@ class State:
         is free now and also once they are gone.
         """
         now = allocations.snapshot_without(uid)
-        name = allocations.node.name
-        kept = self.nominations.above(uid, name)
-        if not kept:
+        if not self.nominations.above(uid, allocations.node.name):
             return now
-        gone = {uid, *self.nominations.leaving(allocations.pods, self.now())}
-        held = allocations.held_without(gone.union(*(each.victims for each in kept.values())))
-        for other, nomination in kept.items():
-            held = held.add(self.kept_for(other, nomination, allocations))
+        held, _ = self.held_later(uid, allocations)
         rows = zip(now.free, held.free, strict=True)
         return NodeSnapshot(now.node, [Amounts(*map(min, *pair)) for pair in rows])
 
-    def kept_for(
-        self, uid: str, nomination: Nomination, allocations: NodeAllocations
-    ) -> HeldByPosition:
-        """Return what is kept of a node's cards for a pod; nothing once it counts there itself."""
-        pod = self._unbound.get(uid)
-        if pod is None or uid in allocations.pods:
-            return {}
-        cards = known_cards(replace(pod, chosen=nomination.cards, annotated={}), allocations.node)
-        return held_by_pod(pod.demand, cards) if cards is not None else {}
+    def held_later(
+        self, uid: str, allocations: NodeAllocations
+    ) -> tuple[HeldAmounts, AbstractSet[str]]:
+        """Return what one pod finds held on a node once all have ended that leave it anyway.
+
+        These are pods that are about to end, and victims of other nominations. What is kept for the
+        nominated pods counts as held.
+
+        Returns:
+            The held amounts, without the pod itself; the UIDs of those that leave.
+        """
+        kept = self.nominations.above(uid, allocations.node.name)
+        leaving = self.nominations.leaving(allocations.pods, self.now())
+        gone = leaving.union(*(each.victims for each in kept.values()))
+        held = allocations.held_without({uid, *gone})
+        for other, nomination in kept.items():
+            pod = self._unbound.get(other)
+            if pod is None or other in allocations.pods:
+                continue  # it counts on the node itself
+            chosen = replace(pod, chosen=nomination.cards, annotated={})
+            cards = known_cards(chosen, allocations.node)
+            if cards is not None:
+                held = held.add(held_by_pod(pod.demand, cards))
+        return held, gone
 
     # --- nodes ----------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ A node is looked at as it will be: without pods that end anyway, with what is ke
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placement.cluster.fit import fits_surely
@@ -90,21 +91,20 @@ class NodeRoom(NamedTuple):
         return held
 
 
+@dataclass(eq=False)
 class VictimSearch:
-    """Looks for victims."""
+    """Looks for victims.
 
-    def __init__(self, state: State, policy: Policy) -> None:
-        """Take the cluster.
+    Attributes:
+        state: the cluster.
+        policy: how a share's card is chosen; must be the agents'.
+        refused: pods that the Eviction API has refused to evict just now, by UID; the value is the
+            caller's.
+    """
 
-        Args:
-            state: the cluster.
-            policy: how a share's card is chosen; must be the agents'.
-        """
-        self._state = state
-        self._policy = policy
-        self.refused: dict[str, float] = {}
-        """Pods that the Eviction API has refused to evict; until when they are no victims, by UID,
-        in the caller's seconds."""
+    state: State
+    policy: Policy
+    refused: dict[str, float] = field(default_factory=dict, init=False)
 
     def choose(
         self,
@@ -144,7 +144,7 @@ class VictimSearch:
         Of 100 nodes or more it looks only at some in each attempt, by turns. If it has not asked
         about a node for long, another filter keeps the pod from it.
         """
-        names = self._state.node_names
+        names = self.state.node_names
         if len(names) < _ALL_ASKED or now - preemptor.since > _BY_TURNS_SECONDS:
             return False
         others = sorted(names - set(preemptor.nodes))
@@ -153,7 +153,7 @@ class VictimSearch:
     def rooms(self, uid: str, names: Iterable[str]) -> Iterator[NodeRoom]:
         """Look at nodes for a pod; those that are not known are left out."""
         for name in names:
-            with self._state.lock:  # not for all nodes at once: requests wait for it
+            with self.state.lock:  # not for all nodes at once: requests wait for it
                 room = self.room(uid, name)
             if room is not None:
                 yield room
@@ -161,37 +161,32 @@ class VictimSearch:
     def fits_now(self, pod: PodInfo, names: Iterable[str]) -> bool:
         """Return whether a pod fits on one of these nodes as they are, although others end soon."""
         for name in names:
-            with self._state.lock:
-                allocations = self._state.allocations(name)
+            with self.state.lock:
+                allocations = self.state.allocations(name)
                 if allocations is None:
                     continue
-                free = self._state.snapshot_for(pod.id.uid, allocations).free
+                free = self.state.snapshot_for(pod.id.uid, allocations).free
             if fits_surely(pod.pod_class, allocations.node, free):
                 return True
         return False
 
     def room(self, uid: str, name: str) -> NodeRoom | None:
         """Look at one node for a pod, under the lock of the state; ``None`` if it is unknown."""
-        allocations = self._state.allocations(name)
+        allocations = self.state.allocations(name)
         if allocations is None:
             return None
-        kept, now = self._state.nominations.above(uid, name), self._state.now()
-        leaving = self._state.nominations.leaving(allocations.pods, now)
-        gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
-        held = allocations.held_without(gone)
-        for other, nomination in kept.items():
-            held = held.add(self._state.kept_for(other, nomination, allocations))
-        priority = self._state.nominations.priority(uid)
-        found = (
-            (each, self._state.nominations.standing(each)) for each in sorted(allocations.pods)
-        )
+        now = self.state.now()
+        held, gone = self.state.held_later(uid, allocations)
+        leaving = self.state.nominations.leaving(allocations.pods, now)
+        priority = self.state.nominations.priority(uid)
+        found = ((each, self.state.nominations.standing(each)) for each in sorted(allocations.pods))
         standings = {each: standing for each, standing in found if standing is not None}
         candidates = [
             EvictablePod(each, standing.priority, holds, standing.group)
             for each, standing in standings.items()
             if standing.priority < priority and standing.may_be_evicted
             # A pod whose cards are not known for sure, or that is still being bound, is no victim.
-            if (holds := allocations.holding(each)) and self._state.node_of(each) == name
+            if (holds := allocations.holding(each)) and self.state.node_of(each) == name
             if each not in gone and each not in self.refused
         ]
         if any(each.is_overdue(now) for each in standings.values()):
@@ -201,7 +196,7 @@ class VictimSearch:
 
     def _all_ended(self, uids: Iterable[str]) -> float:
         """Return when these pods have ended if those that stay are evicted now, Unix seconds."""
-        now, standings = self._state.now(), map(self._state.nominations.standing, uids)
+        now, standings = self.state.now(), map(self.state.nominations.standing, uids)
         return max((each.ends_by(now) for each in standings if each is not None), default=now)
 
     def _cheapest(
@@ -245,7 +240,7 @@ class VictimSearch:
     ) -> Nomination | None:
         """Choose the cards that are kept; ``None`` if the search is given up."""
         try:
-            plan = plan_pod(pod, room.node, room.after(victims.victims).free, self._policy)
+            plan = plan_pod(pod, room.node, room.after(victims.victims).free, self.policy)
         except NoPlacement:
             plan = None
         if plan is None:

@@ -55,39 +55,32 @@ class PreemptionWriter:
             self._to_remove.pop(pod.uid, None)
         return written
 
-    def renew(self, pod: PodId, nomination: Nomination) -> None:
-        """Write a nomination again, so that kube-scheduler tries the pod again."""
-        self._touch(pod, nomination.node, nomination.as_condition(self.now()))
+    def ask_again(self, pod: PodId, nomination: Nomination | None = None) -> None:
+        """Let kube-scheduler try a pod again, as it does when the status of a pod changes.
 
-    def ask_again(self, pod: PodId) -> None:
-        """Write a condition and remove it later, so that kube-scheduler tries the pod again."""
-        if self._touch(pod, "", dict(ASK_AGAIN)):
-            self.remove_later(pod)
-
-    def _touch(self, pod: PodId, node: str, condition: Json) -> bool:
+        Its nomination is written again; without one a condition is written, and removed later.
+        """
         try:
-            return self._patch(pod, node, condition)
+            if nomination is not None:
+                self.nominate(pod, nomination)
+            elif self._patch(pod, "", dict(ASK_AGAIN)):
+                self._to_remove[pod.uid] = pod
         except REQUEST_ERRORS as error:
             log.warning("not asked again", extra={"pod": str(pod), "reason": str(error)})
-            return False
-
-    def remove_later(self, pod: PodId) -> None:
-        """Let :meth:`remove` remove the condition of a pod."""
-        self._to_remove[pod.uid] = pod
 
     def forget(self) -> None:
         """Remove nothing any more: another replica leads."""
         self._to_remove.clear()
 
-    def remove(self, bound: Mapping[str, PodId], nominated: AbstractSet[str]) -> None:
+    def remove(self, ended: Mapping[str, PodId], nominated: AbstractSet[str]) -> None:
         """Remove the conditions that are to be removed.
 
         Args:
-            bound: further pods whose condition is to be removed, by UID.
+            ended: further pods whose condition is to be removed, by UID.
             nominated: UIDs of pods that keep theirs: a write that was not answered has nominated
                 them, until they are bound or their nomination is withdrawn.
         """
-        self._to_remove |= bound
+        self._to_remove |= ended
         for uid in self._to_remove.keys() & nominated:
             del self._to_remove[uid]
         for uid, pod in [*self._to_remove.items()]:

@@ -11,6 +11,7 @@ other cards would end for nothing.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -148,24 +149,17 @@ def find_victims(  # noqa: PLR0913 -- all inputs of a search, by keyword
     return None
 
 
+@dataclass(eq=False)
 class _Search:
     """Finds the cheapest set of victims, and counts its checks."""
 
-    def __init__(
-        self,
-        pod_class: PodClass,
-        node: Node,
-        held: HeldAmounts,
-        allowed: Mapping[str, int],
-        most_checks: int,
-    ) -> None:
-        self._pod_class = pod_class
-        self._node = node
-        self._held = held
-        self._allowed = allowed
-        self._checks_left = most_checks
-        self._best: tuple[EvictablePod, ...] | None = None
-        self._bound: PreemptionCost | None = None
+    _pod_class: PodClass
+    _node: Node
+    _held: HeldAmounts
+    _allowed: Mapping[str, int]
+    _checks_left: int
+    _best: tuple[EvictablePod, ...] | None = None
+    _bound: PreemptionCost | None = None
 
     def fits(self, victims: Sequence[EvictablePod]) -> bool:
         """Return whether the pod fits once these have ended."""
@@ -269,33 +263,25 @@ class _Search:
             self._best, self._bound = victims, cost
 
 
+@dataclass(eq=False)
 class _Goal:
-    """What must be freed, and the pods of which some must go for it."""
+    """What must be freed, and the pods of which some must go for it.
 
-    def __init__(
-        self,
-        pods: Sequence[EvictablePod],
-        position: int = -1,
-        lack: Amounts | None = None,
-        *,
-        parts: "Sequence[_Goal]" = (),
-        cards: int = 0,
-    ) -> None:
-        """Describe it.
+    Attributes:
+        pods: the candidates.
+        position: the card; -1 for several.
+        lack: what must be freed of that card; ``None`` for several.
+        parts: a goal for each card that can be freed, if several cards are needed; none if several
+            containers are placed, because what each card must have is then unknown.
+        cards: how many of *parts* must be reached.
+    """
 
-        Args:
-            pods: the candidates.
-            position: the card; -1 for several.
-            lack: what must be freed of that card.
-            parts: a goal for each card that can be freed, if several cards are needed; none if
-                several containers are placed, because what each card must have is then unknown.
-            cards: how many of *parts* must be reached.
-        """
-        self.pods = pods
-        self.position = position
-        self._lack = lack
-        self._parts = parts
-        self._cards = cards
+    pods: Sequence[EvictablePod]
+    position: int = -1
+    lack: Amounts | None = None
+    _: KW_ONLY
+    parts: "Sequence[_Goal]" = ()
+    cards: int = 0
 
     @cached_property
     def shared_groups(self) -> frozenset[str]:
@@ -307,7 +293,7 @@ class _Goal:
         """Return whether the end of these pods frees enough of the card."""
         return all(
             sum(each.held[self.position][column] for each in self.pods) >= lack
-            for column, lack in enumerate(self._lack or ())
+            for column, lack in enumerate(self.lack or ())
         )
 
     def least(
@@ -322,15 +308,13 @@ class _Goal:
         Returns:
             Fewest pods of *rest*, at least one; fewest cores that they hold.
         """
-        if self._lack is not None:
+        if self.lack is not None:
             missing, cores = self.least_here(rest, chosen)
             return max(missing, 1), cores
-        if not self._parts:
+        if not self.parts:
             return 1, 0
-        each_card = [part.least_here(rest, chosen) for part in self._parts]
-        pods, cores = (
-            sum(sorted(column)[: self._cards]) for column in zip(*each_card, strict=True)
-        )
+        each_card = [part.least_here(rest, chosen) for part in self.parts]
+        pods, cores = (sum(sorted(column)[: self.cards]) for column in zip(*each_card, strict=True))
         widest = max(len(each.held) for each in rest)  # one pod may leave several cards
         return max(-(-pods // widest), 1), cores
 
@@ -339,7 +323,7 @@ class _Goal:
     ) -> tuple[int, int]:
         """Return the same for this card alone: fewest pods, and fewest of its cores, maybe none."""
         most, here, lacking = 0, self.position, 0
-        for column, lack in enumerate(self._lack or ()):
+        for column, lack in enumerate(self.lack or ()):
             missing = lack - sum([each.held[here][column] for each in chosen if here in each.held])
             if missing > 0:
                 largest = max(

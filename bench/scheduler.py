@@ -174,7 +174,7 @@ def handler_of(state: State) -> ExtenderHandler:
     metrics = Metrics()
     return ExtenderHandler(
         decisions=Decisions(state, NAMES),
-        binder=Binder(state, _NoRequests(), names=NAMES, on_result=metrics.bound),
+        binder=Binder(state, _NoRequests(), on_result=metrics.bound),
         names=NAMES,
         metrics=metrics,
         in_step=lambda: True,

@@ -70,8 +70,6 @@ class Extender:
         self._binder = Binder(
             self.state,
             self._cluster,
-            names=settings.names,
-            policy=settings.policy,
             most=2 * settings.threads,  # so many wait for the API server, as many for a thread
             on_result=self.metrics.bound,
         )
@@ -79,7 +77,6 @@ class Extender:
             self.state,
             self._cluster,
             not_leading=self.leadership.not_acting,
-            policy=settings.policy,
             on_result=self.metrics.preempted,
             on_victim=self.metrics.evicted,
         )

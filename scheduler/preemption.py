@@ -20,8 +20,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from common.apiserver.errors import REQUEST_ERRORS
 from placement.pods import PodClass, PodId, PodInfo
-from placement.scoring import Policy
-from scheduler.budgets import DisruptionBudget, read_budgets
+from scheduler.budgets import read_budgets
 from scheduler.cluster import SchedulerApi
 from scheduler.evictor import Evictor
 from scheduler.nominations import Nomination
@@ -44,7 +43,6 @@ class Preemption:
         state: the cluster.
         api: the API server.
         not_leading: returns why this replica must evict nobody; empty if it may.
-        policy: how a share's card is chosen; must be the agents'.
         on_result: called with what became of a pod, one word, for metrics.
         on_victim: called for each evicted pod.
         clock: monotonic seconds.
@@ -56,7 +54,6 @@ class Preemption:
     api: SchedulerApi
     _: KW_ONLY
     not_leading: Callable[[], str]
-    policy: Policy = Policy.BINPACK
     on_result: Callable[[str], None] = lambda _result: None
     on_victim: Callable[[], None] = lambda: None
     clock: Callable[[], float] = time.monotonic
@@ -71,7 +68,7 @@ class Preemption:
     def __post_init__(self) -> None:
         """Make the parts."""
         self.preemptors = Preemptors(self.state, self.clock)
-        self._search = VictimSearch(self.state, self.policy)
+        self._search = VictimSearch(self.state)
         self._writer = PreemptionWriter(self.api, self.not_leading, self.on_victim, self.state.now)
         self._evictor = Evictor(self.state, self._search, self._writer, self.clock)
 
@@ -180,7 +177,9 @@ class Preemption:
                     return ""
                 if uid in self._evictor.unused:
                     return ""
-            found = self._search.choose(pod, preemptor, self._read_budgets, now=self.clock())
+            found = self._search.choose(
+                pod, preemptor, lambda: read_budgets(self.api.list_budgets()), now=self.clock()
+            )
             if isinstance(found, str):
                 return found
             room, victims = found
@@ -194,9 +193,6 @@ class Preemption:
             self._nominated[uid] = preemptor
             return self._write(pod, nomination)
         return ""
-
-    def _read_budgets(self) -> list[DisruptionBudget]:
-        return read_budgets(self.api.list_budgets())
 
     # --- nominations ------------------------------------------------------------------------
 

@@ -57,11 +57,12 @@ class State:
             preempts: whether pods may be nominated; else no condition of a pod counts.
             now: Unix seconds.
         """
+        self.names = names
+        self.policy = policy
         self.nominations = Nominations()
         """The cards that are kept for pods."""
         self.now = now
         self.lock = threading.RLock()
-        self._names = names
         self._preempts = preempts
         self._allocations = ClusterAllocations(policy)
         self._node_of: dict[str, str] = {}
@@ -171,7 +172,7 @@ class State:
         with self.lock:
             name = obj["metadata"]["name"]
             allocations = self._allocations[name]
-            node = parse_node(obj, self._names, allocations.node)
+            node = parse_node(obj, self.names, allocations.node)
             known = name in self._nodes
             self._nodes.add(allocations.node.name)
             if node is not allocations.node:
@@ -202,7 +203,7 @@ class State:
     def put_pod(self, obj: Mapping[str, Any]) -> None:
         """Add or update a pod."""
         uid = obj["metadata"].get("uid", "")
-        pod = read_gpu_pod(obj, self._names)
+        pod = read_gpu_pod(obj, self.names)
         with self.lock:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)

@@ -22,7 +22,6 @@ from placement.cluster.preemption import (
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
-from placement.scoring import Policy
 from scheduler.budgets import DisruptionBudget
 from scheduler.nominations import Nomination, PodStanding, Requests, add_requests
 from scheduler.preemptors import Preemptor
@@ -42,14 +41,14 @@ nodes take half a minute."""
 class NodeRoom(NamedTuple):
     """A node as it will be once the pods have ended that leave it anyway.
 
-    These are pods that are being deleted, and the victims of other nominations.
+    These are pods that are about to end, and victims of other nominations.
 
     Attributes:
         node: the node.
         held: what is held of its cards then, with what is kept for other pods.
         candidates: the pods that may be evicted.
         standings: of all pods of the node that a watch has shown, by UID.
-        leaving: UIDs of the pods that are being deleted.
+        leaving: UIDs of the pods that are about to end.
         settled: when all that leave anyway have ended, Unix seconds.
     """
 
@@ -68,7 +67,7 @@ class NodeRoom(NamedTuple):
         """Return whether kube-scheduler's victims may stay, as far as the node's totals go.
 
         It has chosen them so that the node gets enough of everything that pods request, also
-        processors and memory of the host. So the pods that are being deleted and *ours* must
+        processors and memory of the host. So *ours* and the pods that are about to end must
         request at least as much of each resource as its victims do.
 
         Args:
@@ -97,13 +96,11 @@ class VictimSearch:
 
     Attributes:
         state: the cluster.
-        policy: how a share's card is chosen; must be the agents'.
         refused: pods that the Eviction API has refused to evict just now, by UID; the value is the
             caller's.
     """
 
     state: State
-    policy: Policy
     refused: dict[str, float] = field(default_factory=dict, init=False)
 
     def choose(
@@ -240,7 +237,8 @@ class VictimSearch:
     ) -> Nomination | None:
         """Choose the cards that are kept; ``None`` if the search is given up."""
         try:
-            plan = plan_pod(pod, room.node, room.after(victims.victims).free, self.policy)
+            free = room.after(victims.victims).free
+            plan = plan_pod(pod, room.node, free, self.state.policy)
         except NoPlacement:
             plan = None
         if plan is None:

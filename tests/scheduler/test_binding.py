@@ -8,7 +8,6 @@ import pytest
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.names import Names
-from placement.scoring import Policy
 from scheduler.binding import Binder
 from scheduler.cluster import SchedulerApi
 from scheduler.errors import BindError
@@ -79,8 +78,6 @@ class Stage:
         self.binder = Binder(
             self.state,
             self.api,
-            names=NAMES,
-            policy=Policy.BINPACK,
             on_result=self.results.append,
             wait=lambda _: asyncio.sleep(0),
         )

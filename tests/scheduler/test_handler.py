@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from common.serving.app import VERIFIED
 from contract.claims import CLAIM
-from placement.scoring import Policy
 from scheduler import app as module
 from scheduler.app import ONLY_CERTIFIED, create_app
 from scheduler.binding import Binder
@@ -41,8 +40,6 @@ class Stage:
             binder=Binder(
                 self.state,
                 self.api,
-                names=NAMES,
-                policy=Policy.BINPACK,
                 on_result=self.metrics.bound,
             ),
             names=NAMES,

@@ -27,6 +27,7 @@ from bench.result import Result, Table
 from bench.servers import make_certificates, serving
 from common.serving.server import tune_garbage_collector
 from scheduler.binding import Binder
+from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions
 from scheduler.handler import ExtenderHandler
 from scheduler.metrics import Metrics
@@ -173,7 +174,7 @@ def handler_of(state: State) -> ExtenderHandler:
     metrics = Metrics()
     return ExtenderHandler(
         decisions=Decisions(state, NAMES),
-        binder=Binder(state, _NoRequests(), names=NAMES, on_result=metrics.bound),
+        binder=Binder(state, _NoRequests(), on_result=metrics.bound),
         names=NAMES,
         metrics=metrics,
         in_step=lambda: True,
@@ -205,12 +206,11 @@ def decide(
 # --- a burst --------------------------------------------------------------------------
 
 
-class _NoRequests:
-    """An API server that responds at once."""
+class _NoRequests(SchedulerApi):
+    """An API server that responds at once to a Binding; the state has every pod."""
 
-    async def get_pod(self, namespace: str, name: str) -> Json | None:  # noqa: ARG002 -- Protocol
-        """Return ``None``; it is not called, because the state has every pod."""
-        return None
+    def __init__(self) -> None:
+        """Read no credentials."""
 
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Do nothing."""

@@ -8,18 +8,16 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Protocol
 
 from common.apiserver.client import Json
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.errors import Unavailable
-from contract.names import Names
 from contract.pod_annotations import write_choice
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.pods import PodInfo, read_pod
-from placement.scoring import Policy
+from scheduler.cluster import SchedulerApi
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State, read_undecided
@@ -32,18 +30,6 @@ _LOOKUP_PAUSE_SECONDS = 0.2
 _MOST_TRIES = 20_000
 
 
-class BindApi(Protocol):
-    """The part of the API that is needed to bind pods."""
-
-    async def get_pod(self, namespace: str, name: str) -> Json | None:
-        """Get one pod; ``None`` if it does not exist."""
-        ...
-
-    async def bind(self, namespace: str, name: str, binding: Json) -> None:
-        """Create a Binding."""
-        ...
-
-
 @dataclass(eq=False)
 class Binder:
     """Binds pods. Used by one event loop.
@@ -51,18 +37,14 @@ class Binder:
     Attributes:
         state: the cluster.
         api: the API server, which gets the Bindings.
-        names: the contract's names.
-        policy: how a share's card is chosen; must be the agents'.
         most: most Bindings in progress, for :meth:`wait_for_room`.
         on_result: called with the result of each request, one word, for metrics.
         wait: sleeps for some seconds before the pod is looked up again.
     """
 
     state: State
-    api: BindApi
+    api: SchedulerApi
     _: KW_ONLY
-    names: Names
-    policy: Policy = Policy.BINPACK
     most: int = 64
     on_result: Callable[[str], None] = lambda _result: None
     wait: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -116,7 +98,7 @@ class Binder:
             return pod
         chosen = self._assume(pod, args.node) if pod is not None else {}
         annotations = {
-            self.names.predicate_gpu_idx(each.ordinal): write_choice(chosen[each.name])
+            self.state.names.predicate_gpu_idx(each.ordinal): write_choice(chosen[each.name])
             for each in (pod.demand.containers if pod is not None else ())
         }
         binding = {
@@ -153,11 +135,11 @@ class Binder:
         """
         try:
             obj = await self._get(args)
-        except (Rejected, Unavailable, Gone) as error:
+        except REQUEST_ERRORS as error:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
         if obj is None:
             raise self._error("gone", f"the pod with UID {args.uid} is gone")
-        pod = read_pod(obj, self.names)
+        pod = read_pod(obj, self.state.names)
         if pod.terminal:
             raise self._error("gone", "the pod has ended")
         if pod.node == args.node:
@@ -165,7 +147,7 @@ class Binder:
             return "already bound to this node"
         if pod.node:
             raise self._error("elsewhere", f"the pod is already bound to {pod.node}")
-        return read_undecided(obj, self.names)
+        return read_undecided(obj, self.state.names)
 
     async def _get(self, args: BindingArgs) -> Json | None:
         """Get the pod; ``None`` if it is gone, or if another pod has its name."""
@@ -183,9 +165,8 @@ class Binder:
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
-                plan = plan_pod(
-                    pod, allocations.node, snapshot.free, self.policy, most_tries=_MOST_TRIES
-                )
+                free, policy = snapshot.free, self.state.policy
+                plan = plan_pod(pod, allocations.node, free, policy, most_tries=_MOST_TRIES)
             except NoPlacement as error:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
@@ -214,12 +195,12 @@ class Binder:
                 await self.wait(_LOOKUP_PAUSE_SECONDS)
             try:
                 obj = await self._get(args)
-            except (Rejected, Unavailable, Gone):
+            except REQUEST_ERRORS:
                 continue
             if obj is None:
                 self.state.drop_pod(args.uid)
                 raise self._error("gone", f"the pod with UID {args.uid} is gone: {why}")
-            pod = read_pod(obj, self.names)
+            pod = read_pod(obj, self.state.names)
             if pod.node == args.node:
                 self.state.confirm_binding(args.uid, args.node)
                 self.on_result("found")

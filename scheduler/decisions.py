@@ -122,7 +122,7 @@ class Decisions:
             cached = self._cached(pod_class)
             apart = self._state.assumed_on(pod.id.uid)
             nominations = self._state.nominations
-            if nominations is not None and nominations.nodes:
+            if nominations.nodes:
                 own = nominations.find(pod.id.uid)
                 if own is not None:
                     return [

@@ -18,11 +18,11 @@ import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from common.apiserver.client import Json
-from common.apiserver.errors import Gone, Rejected
-from common.errors import Unavailable
+from common.apiserver.errors import REQUEST_ERRORS, Rejected
+from scheduler.cluster import LONGEST_BINDING, SchedulerApi
 
 log = logging.getLogger(__name__)
 
@@ -51,49 +51,6 @@ _LABELS = {
 }
 """The lease is deleted with the component by these labels."""
 
-FAILURES = (Gone, Rejected, Unavailable)
-
-
-class LeaseApi(Protocol):
-    """The part of the API with leases."""
-
-    def get_lease(self, namespace: str, name: str) -> Json | None:
-        """Get a lease; ``None`` if it does not exist."""
-        ...
-
-    def create_lease(self, namespace: str, lease: Json) -> None:
-        """Create a lease."""
-        ...
-
-    def replace_lease(self, namespace: str, lease: Json) -> None:
-        """Replace a lease, unless it has changed since it was read."""
-        ...
-
-
-class LeaderElection(Protocol):
-    """What decides whether this replica leads. Only one thread may call :meth:`step`."""
-
-    @property
-    def holder(self) -> str:
-        """The holder of the lease when it was last read; empty if there was none."""
-        ...
-
-    def leads_for(self) -> float:
-        """Return the seconds for which no other replica can lead; 0 if this one does not."""
-        ...
-
-    def acts_for(self) -> float:
-        """Return the seconds for which this replica may write unasked; 0 if it does not lead."""
-        ...
-
-    def step(self) -> None:
-        """Read the lease, and take or renew it if that is up to this replica."""
-        ...
-
-    def release(self) -> None:
-        """Release the lease if this replica holds it."""
-        ...
-
 
 @dataclass(eq=False)
 class Election:
@@ -109,7 +66,7 @@ class Election:
         holder: holder of the lease when it was last read.
     """
 
-    api: LeaseApi
+    api: SchedulerApi
     _: KW_ONLY
     namespace: str
     name: str
@@ -137,7 +94,7 @@ class Election:
         started = self.clock()
         try:
             self._renewed = started if self._take() else None
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("lease not taken or renewed", extra={"reason": str(error)})
 
     def release(self) -> None:
@@ -150,7 +107,7 @@ class Election:
             if lease is not None and _spec(lease).get("holderIdentity") == self.identity:
                 spec = {**_spec(lease), "holderIdentity": "", "leaseDurationSeconds": 1}
                 self.api.replace_lease(self.namespace, {**lease, "spec": spec})
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("lease not released", extra={"reason": str(error)})
 
     def _take(self) -> bool:
@@ -240,16 +197,14 @@ class KubeSchedulerLease:
         namespace: namespace of the lease.
         name: name of the lease.
         identity: host name of this pod.
-        longest_binding: seconds from a request until its Binding has ended.
         clock: returns monotonic seconds.
     """
 
-    api: LeaseApi
+    api: SchedulerApi
     _: KW_ONLY
     namespace: str
     name: str
     identity: str
-    longest_binding: float
     clock: Callable[[], float]
     _last: _Read = field(default=_Read(), init=False)
 
@@ -260,7 +215,7 @@ class KubeSchedulerLease:
 
     def leads_for(self) -> float:
         """Return the seconds for which no other replica can lead; 0 if this one does not."""
-        return self._left(LAST_REQUESTS + 2 * self.longest_binding)
+        return self._left(LAST_REQUESTS + 2 * LONGEST_BINDING)
 
     def acts_for(self) -> float:
         """Return the seconds for which this replica may write unasked; 0 if it does not lead.
@@ -268,7 +223,7 @@ class KubeSchedulerLease:
         The lease may have been released since it was read, and no request shows that it was not. So
         a write must have ended when the next replica may lead.
         """
-        return self._left(LAST_REQUESTS + self.longest_binding)
+        return self._left(LAST_REQUESTS + LONGEST_BINDING)
 
     def _left(self, believed: float) -> float:
         """Return what is left of the term, of which a read proves *believed* seconds."""
@@ -282,14 +237,14 @@ class KubeSchedulerLease:
         started = self.clock()
         try:
             lease = self.api.get_lease(self.namespace, self.name) or {"metadata": {}}
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("lease not read", extra={"reason": str(error)})
             return
         last, spec, version = self._last, _spec(lease), lease["metadata"].get("resourceVersion")
         term = str(spec.get("holderIdentity") or ""), spec.get("leaseTransitions")
         settled, ends = last.settled, last.ends
         if term != (last.holder, last.transitions):
-            settled = self.clock() + LAST_REQUESTS + self.longest_binding
+            settled = self.clock() + LAST_REQUESTS + LONGEST_BINDING
         if version != last.version:
             # It was renewed after the start of the read before, which did not show that yet.
             ends = last.started + _seconds(spec)
@@ -305,6 +260,10 @@ class KubeSchedulerLease:
 
     def _is_ours(self, read: _Read) -> bool:
         return read.holder.rpartition("_")[0] == self.identity
+
+
+LeaderElection: TypeAlias = Election | KubeSchedulerLease
+"""What decides whether this replica leads. Only one thread may call ``step``."""
 
 
 def _spec(lease: Json) -> Json:

@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from functools import partial
 
 from scheduler.binding import Binder
-from scheduler.cluster import LONGEST_BINDING, SchedulerApi
+from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions
 from scheduler.election import Election, KubeSchedulerLease, LeaderElection
 from scheduler.following import Watches
 from scheduler.handler import NOT_IN_STEP, ExtenderHandler
 from scheduler.leadership import LeaderEndpoint, Leadership
 from scheduler.metrics import Metrics
-from scheduler.nominations import Nominations
 from scheduler.preemption import Preemption
 from scheduler.settings import Settings
 from scheduler.state import State
@@ -37,8 +36,7 @@ class Extender:
         Raises:
             SettingsError: the credentials cannot be used.
         """
-        nominations = Nominations() if settings.preempt else None
-        self.state = State(settings.names, settings.policy, nominations=nominations)
+        self.state = State(settings.names, settings.policy, preempts=settings.preempt)
         self.metrics = metrics
         self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
         self.watches = Watches(self.state, self._cluster)
@@ -50,7 +48,6 @@ class Extender:
                 namespace=settings.namespace,
                 name=settings.kube_scheduler_lease,
                 identity=settings.identity,
-                longest_binding=LONGEST_BINDING,
                 clock=time.monotonic,
             )
         elif settings.lease:
@@ -73,22 +70,16 @@ class Extender:
         self._binder = Binder(
             self.state,
             self._cluster,
-            names=settings.names,
-            policy=settings.policy,
             most=2 * settings.threads,  # so many wait for the API server, as many for a thread
             on_result=self.metrics.bound,
         )
-        self._preemption = None
-        if nominations is not None:
-            self._preemption = Preemption(
-                self.state,
-                nominations,
-                self._cluster,
-                not_leading=self.leadership.not_acting,
-                policy=settings.policy,
-                on_result=self.metrics.preempted,
-                on_victim=self.metrics.evicted,
-            )
+        self._preemption = Preemption(
+            self.state,
+            self._cluster,
+            not_leading=self.leadership.not_acting,
+            on_result=self.metrics.preempted,
+            on_victim=self.metrics.evicted,
+        )
         self.handler = ExtenderHandler(
             decisions=Decisions(self.state, settings.names, settings.node_policy),
             binder=self._binder,
@@ -98,11 +89,11 @@ class Extender:
             not_binding=self.leadership.not_binding,
             patience=PATIENCE if beside else 0.0,
             term=beside.term if beside else lambda: "",
-            preemption=self._preemption,
+            preemptors=self._preemption.preemptors if settings.preempt else None,
         )
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, name="leadership", daemon=True)]
-        if self._preemption is not None:
+        if settings.preempt:
             preempt = partial(self._preemption.run, self._stop)
             self._threads.append(threading.Thread(target=preempt, name="preemption", daemon=True))
         export_gauges(
@@ -143,8 +134,7 @@ class Extender:
         self._cluster.close()
 
     def _is_writing(self) -> bool:
-        evicts = self._preemption is not None and self._preemption.is_writing
-        return self._binder.is_binding or evicts
+        return self._binder.is_binding or self._preemption.is_writing
 
     def _run(self) -> None:
         # The first list starts after the lease was taken, so that the leader need not list again.

@@ -18,7 +18,7 @@ from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BindError
 from scheduler.metrics import BIND, FILTER, PREEMPT, Metrics
-from scheduler.preemption import Preemption
+from scheduler.preemptors import Preemptors
 from scheduler.protocol import (
     decode_args,
     decode_binding,
@@ -52,7 +52,7 @@ class ExtenderHandler:
         not_binding: returns why this replica must not bind; empty if it may.
         patience: seconds for which a request to bind waits until this replica may.
         term: returns the kube-scheduler whose requests are handled; empty if none leads here.
-        preemption: evicts pods for one that fits on no node; ``None`` if nobody is evicted.
+        preemptors: pods that fit on no node, for which others are evicted; ``None`` if nobody is.
     """
 
     decisions: Decisions
@@ -63,7 +63,7 @@ class ExtenderHandler:
     not_binding: Callable[[], str]
     patience: float = 0.0
     term: Callable[[], str] = lambda: ""
-    preemption: Preemption | None = None
+    preemptors: Preemptors | None = None
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
         """Handle a request to filter or score nodes, or to look over victims. Thread-safe.
@@ -122,9 +122,9 @@ class ExtenderHandler:
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
         found = self.decisions.filter(pod, args.names, args.nodes)
-        if self.preemption is not None and pod is not None:
+        if self.preemptors is not None and pod is not None:
             why = self.not_binding()
-            if self.preemption.consider(args.pod, pod, found) and why:
+            if self.preemptors.consider(args.pod, pod, found) and why:
                 raise BindError(why)  # the next attempt reaches the leader, which preempts
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.unresolvable))
         return encode_filtered(args, found.titled(_TITLE))
@@ -140,9 +140,9 @@ class ExtenderHandler:
         pod = read_undecided(args.pod, self.names)
         taken = (
             pod is not None
-            and self.preemption is not None
+            and self.preemptors is not None
             # Until it leads, nobody is evicted: it then has kube-scheduler ask again.
-            and (bool(self.not_binding()) or self.preemption.take_over(args.pod, pod, args.victims))
+            and (bool(self.not_binding()) or self.preemptors.take_over(args.pod, pod, args.victims))
         )
         return encode_preemption(None if taken else args)
 

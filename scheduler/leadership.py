@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from common.apiserver.client import Json
+from common.apiserver.errors import REQUEST_ERRORS
 from common.backoff import spread
-from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING
-from scheduler.election import FAILURES, POLL, RETRY, LeaderElection
+from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING, SchedulerApi
+from scheduler.election import POLL, RETRY, LeaderElection
 from scheduler.following import Watches
 
 log = logging.getLogger(__name__)
@@ -27,18 +27,6 @@ log = logging.getLogger(__name__)
 _TICK = 0.2
 _PUBLISH_SECONDS = 10.0
 """Seconds between two checks of the EndpointSlice: applying the manifests again empties it."""
-
-
-class SliceApi(Protocol):
-    """The part of the API with EndpointSlices."""
-
-    def get_slice(self, namespace: str, name: str) -> Json:
-        """Get an EndpointSlice."""
-        ...
-
-    def patch_slice(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to an EndpointSlice."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +42,7 @@ class LeaderEndpoint:
         port: port of this replica.
     """
 
-    api: SliceApi
+    api: SchedulerApi
     namespace: str
     name: str
     address: str
@@ -74,7 +62,7 @@ class LeaderEndpoint:
             if _addresses(found) != [self.address]:
                 self.api.patch_slice(self.namespace, name, wanted)
                 log.info("endpoint written", extra={"address": self.address})
-        except FAILURES as error:
+        except REQUEST_ERRORS as error:
             log.warning("endpoint not written", extra={"reason": str(error)})
 
 

@@ -46,7 +46,8 @@ class PodStanding:
         may_preempt: whether other pods may be evicted for it; not while it has scheduling gates, as
             pods have that wait in a queue.
         group: its gang, else its controller; empty if it has neither.
-        labels: its labels, which budgets select.
+        namespace: its namespace, with its labels what budgets select it by.
+        labels: its labels.
         requests: what kube-scheduler counts of it, by resource.
         grace: seconds that it gets to end.
         ends_at: when it is to have ended, Unix seconds; ``None`` if nobody has deleted it.
@@ -56,6 +57,7 @@ class PodStanding:
     priority: int = 0
     may_preempt: bool = True
     group: str = ""
+    namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     requests: Requests = field(default_factory=dict)
     grace: int = _GRACE_SECONDS
@@ -95,6 +97,7 @@ def read_standing(obj: Json) -> PodStanding:
         spec.get("priority") or 0,
         spec.get("preemptionPolicy") != "Never" and not spec.get("schedulingGates"),
         _group(metadata, spec, labels, annotations),
+        metadata.get("namespace", ""),
         labels,
         _read_requests(spec),
         _GRACE_SECONDS if grace is None else grace,

@@ -19,10 +19,10 @@ from contract.names import Names
 from placement.cluster.holdings import NodeSnapshot, held_by_pod, known_cards
 from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
-from placement.held import HeldByPosition
+from placement.held import HeldAmounts
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
-from scheduler.nominations import Nomination, Nominations
+from scheduler.nominations import Nominations
 
 
 def read_undecided(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
@@ -46,7 +46,7 @@ class State:
         names: Names,
         policy: Policy = Policy.BINPACK,
         *,
-        nominations: Nominations | None = None,
+        preempts: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         """Start with an empty cluster.
@@ -54,13 +54,16 @@ class State:
         Args:
             names: the contract's names.
             policy: how a share's card is chosen; must be the agents'.
-            nominations: the cards that are kept for pods; ``None`` without preemption.
+            preempts: whether pods may be nominated; else no condition of a pod counts.
             now: Unix seconds.
         """
-        self.nominations = nominations
+        self.names = names
+        self.policy = policy
+        self.nominations = Nominations()
+        """The cards that are kept for pods."""
         self.now = now
         self.lock = threading.RLock()
-        self._names = names
+        self._preempts = preempts
         self._allocations = ClusterAllocations(policy)
         self._node_of: dict[str, str] = {}
         self._unbound: dict[str, PodInfo] = {}
@@ -84,7 +87,7 @@ class State:
     @property
     def nominated(self) -> int:
         """The number of pods for which others are evicted."""
-        return len(self.nominations.by_pod) if self.nominations is not None else 0
+        return len(self.nominations.by_pod)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -131,26 +134,36 @@ class State:
         is free now and also once they are gone.
         """
         now = allocations.snapshot_without(uid)
-        name = allocations.node.name
-        kept = self.nominations.above(uid, name) if self.nominations is not None else {}
-        if self.nominations is None or not kept:
+        if not self.nominations.above(uid, allocations.node.name):
             return now
-        gone = {uid, *self.nominations.leaving(allocations.pods, self.now())}
-        held = allocations.held_without(gone.union(*(each.victims for each in kept.values())))
-        for other, nomination in kept.items():
-            held = held.add(self.kept_for(other, nomination, allocations))
+        held, _ = self.held_later(uid, allocations)
         rows = zip(now.free, held.free, strict=True)
         return NodeSnapshot(now.node, [Amounts(*map(min, *pair)) for pair in rows])
 
-    def kept_for(
-        self, uid: str, nomination: Nomination, allocations: NodeAllocations
-    ) -> HeldByPosition:
-        """Return what is kept of a node's cards for a pod; nothing once it counts there itself."""
-        pod = self._unbound.get(uid)
-        if pod is None or uid in allocations.pods:
-            return {}
-        cards = known_cards(replace(pod, chosen=nomination.cards, annotated={}), allocations.node)
-        return held_by_pod(pod.demand, cards) if cards is not None else {}
+    def held_later(
+        self, uid: str, allocations: NodeAllocations
+    ) -> tuple[HeldAmounts, AbstractSet[str]]:
+        """Return what one pod finds held on a node once all have ended that leave it anyway.
+
+        These are pods that are about to end, and victims of other nominations. What is kept for the
+        nominated pods counts as held.
+
+        Returns:
+            The held amounts, without the pod itself; the UIDs of those that leave.
+        """
+        kept = self.nominations.above(uid, allocations.node.name)
+        leaving = self.nominations.leaving(allocations.pods, self.now())
+        gone = leaving.union(*(each.victims for each in kept.values()))
+        held = allocations.held_without({uid, *gone})
+        for other, nomination in kept.items():
+            pod = self._unbound.get(other)
+            if pod is None or other in allocations.pods:
+                continue  # it counts on the node itself
+            chosen = replace(pod, chosen=nomination.cards, annotated={})
+            cards = known_cards(chosen, allocations.node)
+            if cards is not None:
+                held = held.add(held_by_pod(pod.demand, cards))
+        return held, gone
 
     # --- nodes ----------------------------------------------------------------------
 
@@ -159,7 +172,7 @@ class State:
         with self.lock:
             name = obj["metadata"]["name"]
             allocations = self._allocations[name]
-            node = parse_node(obj, self._names, allocations.node)
+            node = parse_node(obj, self.names, allocations.node)
             known = name in self._nodes
             self._nodes.add(allocations.node.name)
             if node is not allocations.node:
@@ -190,12 +203,12 @@ class State:
     def put_pod(self, obj: Mapping[str, Any]) -> None:
         """Add or update a pod."""
         uid = obj["metadata"].get("uid", "")
-        pod = read_gpu_pod(obj, self._names)
+        pod = read_gpu_pod(obj, self.names)
         with self.lock:
             if pod is None or pod.terminal:
                 self.drop_pod(uid)
                 return
-            if self.nominations is not None:
+            if self._preempts:
                 self.nominations.put_pod(obj, pod.id, bound=bool(pod.node))
             if pod.node:
                 self._put_bound(pod)
@@ -208,8 +221,7 @@ class State:
             self._unbound.pop(uid, None)
             self.confirm_binding(uid, "")
             self._remove_bound(uid)
-            if self.nominations is not None:
-                self.nominations.drop_pod(uid)
+            self.nominations.drop_pod(uid)
 
     def known_pods(self) -> AbstractSet[str]:
         """Return the UIDs of all known pods; call it before a list, for :meth:`forget_missing`."""

@@ -3,10 +3,9 @@
 A node is looked at as it will be: without pods that end anyway, with what is kept for others.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from placement.cluster.fit import fits_surely
@@ -18,13 +17,14 @@ from placement.cluster.preemption import (
     VictimSet,
     cost_of,
     find_victims,
+    within_budgets,
 )
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
-from placement.scoring import Policy
 from scheduler.budgets import DisruptionBudget
-from scheduler.nominations import Nomination, Nominations, Requests, add_requests
+from scheduler.nominations import Nomination, PodStanding, Requests, add_requests
+from scheduler.preemptors import Preemptor
 from scheduler.state import State
 
 _SPARE_SECONDS = 60.0
@@ -38,60 +38,49 @@ _MOST_CHECKS = 10 * MOST_CHECKS
 nodes take half a minute."""
 
 
-@dataclass(frozen=True, slots=True)
-class Preemptor:
-    """A pod that fits nowhere, as kube-scheduler asked about it.
-
-    Attributes:
-        pod: the pod.
-        priority: its priority.
-        nodes: the nodes on which no card has room.
-        victims: UIDs of the pods that kube-scheduler would evict, by node, where the totals do not
-            suffice.
-        since: when kube-scheduler asked for the first time.
-        asked: when it asked last.
-        due: when victims are looked for.
-    """
-
-    pod: PodInfo
-    priority: int
-    nodes: Sequence[str]
-    victims: Mapping[str, Sequence[str]]
-    since: float
-    asked: float
-    due: float
-
-
 class NodeRoom(NamedTuple):
-    """A node as it will be without the pods that leave it anyway.
+    """A node as it will be once the pods have ended that leave it anyway.
+
+    These are pods that are about to end, and victims of other nominations.
 
     Attributes:
         node: the node.
-        held: what is held of its cards then.
+        held: what is held of its cards then, with what is kept for other pods.
         candidates: the pods that may be evicted.
-        labels: their namespaces and labels, by UID.
-        requests: what pods request, by UID.
-        leaving: what those request that leave.
-        settled: when all pods that leave anyway have ended, Unix seconds.
+        standings: of all pods of the node that a watch has shown, by UID.
+        leaving: UIDs of the pods that are about to end.
+        settled: when all that leave anyway have ended, Unix seconds.
     """
 
     node: Node
     held: HeldAmounts
     candidates: Sequence[EvictablePod]
-    labels: Mapping[str, tuple[str, Mapping[str, str]]]
-    requests: Mapping[str, Requests]
-    leaving: Requests
+    standings: Mapping[str, PodStanding]
+    leaving: AbstractSet[str]
     settled: float
 
     def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
-        """Return whether a pod fits if these pods end."""
+        """Return whether cards have room for a pod once *without* have ended too."""
         return fits_surely(pod.pod_class, self.node, self.after(without).free)
 
-    def is_enough(self, wanted: Sequence[str], uids: Sequence[str] = ()) -> bool:
-        """Return whether these pods, and those that leave anyway, request as much as others."""
-        freed = add_requests([self.leaving, *(self.requests[each] for each in uids)])
-        needed = add_requests(self.requests.get(each, {}) for each in wanted)
+    def frees_as_much(self, theirs: Iterable[str], ours: Iterable[str] = ()) -> bool:
+        """Return whether kube-scheduler's victims may stay, as far as the node's totals go.
+
+        It has chosen them so that the node gets enough of everything that pods request, also
+        processors and memory of the host. So *ours* and the pods that are about to end must
+        request at least as much of each resource as its victims do.
+
+        Args:
+            theirs: UIDs of kube-scheduler's victims on this node; none if the totals suffice.
+            ours: UIDs of the candidates that are evicted in their place.
+        """
+        freed, needed = self._requested([*self.leaving, *ours]), self._requested(theirs)
         return all(freed.get(name, 0) >= amount for name, amount in needed.items())
+
+    def _requested(self, uids: Iterable[str]) -> Requests:
+        return add_requests(
+            self.standings[each].requests for each in uids if each in self.standings
+        )
 
     def after(self, victims: Sequence[EvictablePod]) -> HeldAmounts:
         """Return what is held once these pods have ended."""
@@ -101,22 +90,18 @@ class NodeRoom(NamedTuple):
         return held
 
 
+@dataclass(eq=False)
 class VictimSearch:
-    """Looks for victims."""
+    """Looks for victims.
 
-    def __init__(self, state: State, nominations: Nominations, policy: Policy) -> None:
-        """Take the cluster.
+    Attributes:
+        state: the cluster.
+        refused: pods that the Eviction API has refused to evict just now, by UID; the value is the
+            caller's.
+    """
 
-        Args:
-            state: the cluster.
-            nominations: those of the state.
-            policy: how a share's card is chosen; must be the agents'.
-        """
-        self._state = state
-        self._nominations = nominations
-        self._policy = policy
-        self.refused: AbstractSet[str] = frozenset()
-        """UIDs of pods that the Eviction API has refused to evict just now."""
+    state: State
+    refused: dict[str, float] = field(default_factory=dict, init=False)
 
     def choose(
         self,
@@ -139,7 +124,7 @@ class VictimSearch:
         """
         rooms = list(self.rooms(pod.id.uid, preemptor.nodes))
         if any(
-            room.fits(pod) and room.is_enough(preemptor.victims.get(room.node.name, ()))
+            room.fits(pod) and room.frees_as_much(preemptor.victims.get(room.node.name, ()))
             for room in rooms
         ):
             return "waits"  # for pods that end anyway
@@ -156,7 +141,7 @@ class VictimSearch:
         Of 100 nodes or more it looks only at some in each attempt, by turns. If it has not asked
         about a node for long, another filter keeps the pod from it.
         """
-        names = self._state.node_names
+        names = self.state.node_names
         if len(names) < _ALL_ASKED or now - preemptor.since > _BY_TURNS_SECONDS:
             return False
         others = sorted(names - set(preemptor.nodes))
@@ -165,47 +150,50 @@ class VictimSearch:
     def rooms(self, uid: str, names: Iterable[str]) -> Iterator[NodeRoom]:
         """Look at nodes for a pod; those that are not known are left out."""
         for name in names:
-            with self._state.lock:  # not for all nodes at once: requests wait for it
+            with self.state.lock:  # not for all nodes at once: requests wait for it
                 room = self.room(uid, name)
             if room is not None:
                 yield room
 
+    def fits_now(self, pod: PodInfo, names: Iterable[str]) -> bool:
+        """Return whether a pod fits on one of these nodes as they are, although others end soon."""
+        for name in names:
+            with self.state.lock:
+                allocations = self.state.allocations(name)
+                if allocations is None:
+                    continue
+                free = self.state.snapshot_for(pod.id.uid, allocations).free
+            if fits_surely(pod.pod_class, allocations.node, free):
+                return True
+        return False
+
     def room(self, uid: str, name: str) -> NodeRoom | None:
         """Look at one node for a pod, under the lock of the state; ``None`` if it is unknown."""
-        allocations = self._state.allocations(name)
+        allocations = self.state.allocations(name)
         if allocations is None:
             return None
-        kept, now = self._nominations.above(uid, name), self._state.now()
-        leaving = self._nominations.leaving(allocations.pods, now)
-        gone = {uid, *leaving}.union(*(each.victims for each in kept.values()))
-        held = allocations.held_without(gone)
-        for other, nomination in kept.items():
-            held = held.add(self._state.kept_for(other, nomination, allocations))
-        priority = self._nominations.priority(uid)
-        # A node that does not end its pods gets no more of them to end.
-        standings = map(self._nominations.standing, allocations.pods)
-        stuck = any(each is not None and each.is_overdue(now) for each in standings)
-        candidates, labels, requests = [], {}, {}
-        for other in sorted(allocations.pods.keys()):
-            standing, holds = self._nominations.standing(other), allocations.holding(other)
-            if standing is not None:
-                requests[other] = standing.requests
+        now = self.state.now()
+        held, gone = self.state.held_later(uid, allocations)
+        leaving = self.state.nominations.leaving(allocations.pods, now)
+        priority = self.state.nominations.priority(uid)
+        found = ((each, self.state.nominations.standing(each)) for each in sorted(allocations.pods))
+        standings = {each: standing for each, standing in found if standing is not None}
+        candidates = [
+            EvictablePod(each, standing.priority, holds, standing.group)
+            for each, standing in standings.items()
+            if standing.priority < priority and standing.may_be_evicted
             # A pod whose cards are not known for sure, or that is still being bound, is no victim.
-            if standing is None or not holds or self._state.node_of(other) != name:
-                continue
-            if stuck or other in gone or other in self.refused:
-                continue
-            if standing.priority < priority and standing.may_be_evicted:
-                candidates.append(EvictablePod(other, standing.priority, holds, standing.group))
-                labels[other] = allocations.pods[other].id.namespace, standing.labels
-        left = [self._nominations.standing(each) for each in leaving]
-        freed = add_requests(each.requests for each in left if each is not None)
+            if (holds := allocations.holding(each)) and self.state.node_of(each) == name
+            if each not in gone and each not in self.refused
+        ]
+        if any(each.is_overdue(now) for each in standings.values()):
+            candidates = []  # a node that does not end its pods gets no more of them to end
         settled = self._all_ended(gone & allocations.pods.keys())
-        return NodeRoom(allocations.node, held, candidates, labels, requests, freed, settled)
+        return NodeRoom(allocations.node, held, candidates, standings, leaving, settled)
 
     def _all_ended(self, uids: Iterable[str]) -> float:
         """Return when these pods have ended if those that stay are evicted now, Unix seconds."""
-        now, standings = self._state.now(), map(self._nominations.standing, uids)
+        now, standings = self.state.now(), map(self.state.nominations.standing, uids)
         return max((each.ends_by(now) for each in standings if each is not None), default=now)
 
     def _cheapest(
@@ -222,7 +210,10 @@ class VictimSearch:
         for room in rooms:
             candidates = []
             for each in room.candidates:
-                keys = [one.key for one in budgets if one.covers(*room.labels[each.uid])]
+                standing = room.standings[each.uid]
+                keys = [
+                    one.key for one in budgets if one.covers(standing.namespace, standing.labels)
+                ]
                 if len(keys) <= 1:  # the Eviction API evicts no pod with several
                     candidates.append(each._replace(budget=keys[0] if keys else ""))
             bound = best[1].cost if best is not None else None
@@ -241,10 +232,13 @@ class VictimSearch:
                 best = room, found
         return best
 
-    def plan(self, pod: PodInfo, room: NodeRoom, victims: VictimSet) -> Nomination | None:
+    def plan(
+        self, pod: PodInfo, room: NodeRoom, victims: VictimSet, *, all_leave: bool
+    ) -> Nomination | None:
         """Choose the cards that are kept; ``None`` if the search is given up."""
         try:
-            plan = plan_pod(pod, room.node, room.after(victims.victims).free, self._policy)
+            free = room.after(victims.victims).free
+            plan = plan_pod(pod, room.node, free, self.state.policy)
         except NoPlacement:
             plan = None
         if plan is None:
@@ -256,28 +250,28 @@ class VictimSearch:
         # Those that may be refused first: then nobody has been evicted yet.
         uids = tuple(each.uid for each in sorted(victims.victims, key=lambda it: not it.budget))
         until = int(max(room.settled, self._all_ended(uids)) + _SPARE_SECONDS)
-        return Nomination(room.node.name, cards, uids, until)
+        return Nomination(room.node.name, cards, uids, until, all_leave)
 
 
 def _with_totals(
     room: NodeRoom,
     found: VictimSet,
     candidates: Sequence[EvictablePod],
-    wanted: Sequence[str],
+    theirs: Sequence[str],
     allowed: Mapping[str, int],
 ) -> VictimSet | None:
     """Add kube-scheduler's own victims, unless those that were found request as much.
 
     Its victims may free processors or memory of the host, which are not counted here.
+
+    Returns:
+        All that must leave; ``None`` if not all of them may be evicted.
     """
-    uids = [each.uid for each in found.victims]
-    if room.is_enough(wanted, uids):
+    uids = {each.uid for each in found.victims}
+    if room.frees_as_much(theirs, uids):
         return found
     may = {each.uid: each for each in candidates}
-    if not may.keys() >= set(wanted):
+    if not may.keys() >= set(theirs):
         return None
-    victims = tuple(may[uid] for uid in sorted({*uids, *wanted}))
-    taken = Counter(each.budget for each in victims if each.budget)
-    if any(count > allowed.get(budget, 0) for budget, count in taken.items()):
-        return None
-    return VictimSet(cost_of(victims), victims)
+    victims = tuple(may[uid] for uid in sorted(uids.union(theirs)))
+    return VictimSet(cost_of(victims), victims) if within_budgets(victims, allowed) else None

@@ -36,3 +36,7 @@ class Rejected(Exception):
 
 class TooManyRequests(Unavailable):
     """The API server refuses the request for now (429): it was not carried out."""
+
+
+REQUEST_ERRORS = (Gone, Rejected, Unavailable)
+"""All that a request may raise, for programs that try it again later, or do without it."""

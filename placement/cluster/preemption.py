@@ -4,12 +4,14 @@ Costs are compared as kube-scheduler compares nodes for preemption (``pickOneNod
 then by what is disturbed. Budgets are no cost here but a limit: the Eviction API refuses more.
 
 The search is exact if it ends within its checks. It goes through the sets of victims by branch and
-bound, and skips sets that differ only by exchangeable pods. If a pod needs one card, each card is
-searched alone: pods on other cards would end for nothing.
+bound: it leaves out sets that cannot be cheaper than the best one so far, and of sets that differ
+only by exchangeable pods all but one. If a pod needs one card, each card is searched alone: pods on
+other cards would end for nothing.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
@@ -66,14 +68,14 @@ class PreemptionCost(NamedTuple):
         cores: cores that are taken from them.
     """
 
-    highest: int = _LOWEST_PRIORITY
-    priorities: int = 0
-    victims: int = 0
-    groups: int = 0
-    cores: int = 0
+    highest: int
+    priorities: int
+    victims: int
+    groups: int
+    cores: int
 
 
-NO_VICTIMS = PreemptionCost()
+NO_VICTIMS = PreemptionCost(_LOWEST_PRIORITY, 0, 0, 0, 0)
 
 
 class VictimSet(NamedTuple):
@@ -90,15 +92,19 @@ class VictimSet(NamedTuple):
 
 def cost_of(victims: Sequence[EvictablePod]) -> PreemptionCost:
     """Return what victims cost together."""
-    if not victims:
-        return NO_VICTIMS
     return PreemptionCost(
-        max(each.priority for each in victims),
+        max([each.priority for each in victims], default=_LOWEST_PRIORITY),
         sum(each.priority - _LOWEST_PRIORITY for each in victims),
         len(victims),
         len({each.group or each.uid for each in victims}),
         sum(each.cores for each in victims),
     )
+
+
+def within_budgets(victims: Sequence[EvictablePod], allowed: Mapping[str, int]) -> bool:
+    """Return whether all of these may be evicted, given how many of each budget may be."""
+    taken = Counter(each.budget for each in victims if each.budget)
+    return all(count <= allowed.get(budget, 0) for budget, count in taken.items())
 
 
 def find_victims(  # noqa: PLR0913 -- all inputs of a search, by keyword
@@ -138,35 +144,25 @@ def find_victims(  # noqa: PLR0913 -- all inputs of a search, by keyword
             continue
         found = search.run(lower, below)
         if found is not None:
-            return VictimSet(cost_of(found), tuple(sorted(found, key=_in_order)))
+            ordered = sorted(found, key=lambda each: (each.priority, each.uid))
+            return VictimSet(cost_of(found), tuple(ordered))
     return None
 
 
-def _in_order(pod: EvictablePod) -> tuple[int, str]:
-    return pod.priority, pod.uid
-
-
+@dataclass(eq=False)
 class _Search:
     """Finds the cheapest set of victims, and counts its checks."""
 
-    def __init__(
-        self,
-        pod_class: PodClass,
-        node: Node,
-        held: HeldAmounts,
-        allowed: Mapping[str, int],
-        most_checks: int,
-    ) -> None:
-        self._pod_class = pod_class
-        self._node = node
-        self._held = held
-        self._allowed = allowed
-        self._checks_left = most_checks
-        self._best: tuple[EvictablePod, ...] | None = None
-        self._bound: PreemptionCost | None = None
+    _pod_class: PodClass
+    _node: Node
+    _held: HeldAmounts
+    _allowed: Mapping[str, int]
+    _checks_left: int
+    _best: tuple[EvictablePod, ...] | None = None
+    _bound: PreemptionCost | None = None
 
     def fits(self, victims: Sequence[EvictablePod]) -> bool:
-        """Return whether the pod fits without these pods."""
+        """Return whether the pod fits once these have ended."""
         self._checks_left -= 1
         freed = add_up(chain.from_iterable(each.held.items() for each in victims))
         return fits_surely(self._pod_class, self._node, self._held.subtract(freed).free)
@@ -176,26 +172,27 @@ class _Search:
     ) -> tuple[EvictablePod, ...] | None:
         """Return the cheapest set of *candidates* below a cost; ``None`` if none is found."""
         self._best, self._bound = None, below
-        targets = self._targets(candidates)
-        if all(self._is_too_expensive((), each.pods, each) for each in targets):
+        goals = self._goals(candidates)
+        if all(self._is_too_expensive((), each.pods, each) for each in goals):
             return None
-        # First what kube-scheduler does: without all, then one after the other is spared.
+        # First a set as kube-scheduler finds it: all, then each stays that need not end.
         victims = list(_ordered(candidates))
         for each in reversed(_ordered(candidates)):
-            spared = [other for other in victims if other is not each]
-            if self.fits(spared):
-                victims = spared
-        self._keep(tuple(victims))
+            fewer = [other for other in victims if other is not each]
+            if self.fits(fewer):
+                victims = fewer
+        if within_budgets(victims, self._allowed):
+            self._keep_cheapest(tuple(victims))
         if len(candidates) <= _MOST_SEARCHED:
-            for target in targets:
-                if target.pods and self.fits(target.pods):
-                    self._choose(_ordered(target.pods), (), target)
+            for goal in goals:
+                if goal.pods and self.fits(goal.pods):
+                    self._choose(_ordered(goal.pods), (), goal)
         return self._best
 
-    def _targets(self, candidates: Sequence[EvictablePod]) -> "Sequence[_Target]":
-        """Return what is searched alone, that with the cheapest solution first."""
+    def _goals(self, candidates: Sequence[EvictablePod]) -> "Sequence[_Goal]":
+        """Return what is searched one after the other, probably the cheapest first."""
         if len(self._pod_class.needs) > 1:
-            return [_Target(candidates)]
+            return [_Goal(candidates)]
         need, cards = self._pod_class.needs[0], self._node.card_set_for(self._pod_class.wishes)
         found = []
         for position in cards.usable:
@@ -203,7 +200,7 @@ class _Search:
             size, held = self._held.sizes[position], self._held.held[position]
             rows = zip(held, need.per_card, size, strict=True)
             lack = Amounts(*(taken + more - all_ for taken, more, all_ in rows))
-            found.append(_Target(pods, position, lack))
+            found.append(_Goal(pods, position, lack))
         if need.demand.cards == 1:
             return sorted(found, key=lambda each: (*each.least(each.pods), each.position))
         # The cheapest cards are a good start, if each of them must be freed entirely.
@@ -211,45 +208,43 @@ class _Search:
         found.sort(key=lambda each: (cost_of(each.pods), each.position))
         on_cheapest = {pod.uid for each in found[: need.demand.cards] for pod in each.pods}
         first = [each for each in candidates if each.uid in on_cheapest]
-        return [_Target(pods, parts=found, cards=need.demand.cards) for pods in (first, candidates)]
+        return [_Goal(pods, parts=found, cards=need.demand.cards) for pods in (first, candidates)]
 
     def _choose(
         self,
         rest: Sequence[EvictablePod],
         chosen: tuple[EvictablePod, ...],
-        target: "_Target",
+        goal: "_Goal",
     ) -> None:
         """Go through all sets of *chosen* and some of *rest*.
 
-        The caller knows that the pod fits without all of these, and not without *chosen* alone.
+        The caller has checked that the pod fits once all of these have ended, and does not fit if
+        only *chosen* end.
         """
-        if not rest or self._checks_left <= 0 or self._is_too_expensive(chosen, rest, target):
+        if not rest or self._checks_left <= 0 or self._is_too_expensive(chosen, rest, goal):
             return
-        first, kind = rest[0], _kind(rest[0], target.shared_groups)
-        if self._is_allowed(chosen, first):
-            more = (*chosen, first)
-            if self.fits(more):
-                self._keep(more)
-            else:  # only here: more victims would cost more
-                self._choose(rest[1:], more, target)
-        # Without it, and so without those that could be exchanged for it.
-        others = [each for each in rest[1:] if _kind(each, target.shared_groups) != kind]
+        # All sets with the first one.
+        more = (*chosen, rest[0])
+        if within_budgets(more, self._allowed):
+            if self.fits(more):  # no further victim: it would only cost more
+                self._keep_cheapest(more)
+            else:
+                self._choose(rest[1:], more, goal)
+        # All sets without it, and so without those that can be exchanged for it.
+        kind = _kind(rest[0], goal.shared_groups)
+        others = [each for each in rest[1:] if _kind(each, goal.shared_groups) != kind]
         if others and self._checks_left > 0 and self.fits((*chosen, *others)):
-            self._choose(others, chosen, target)
-
-    def _is_allowed(self, chosen: Sequence[EvictablePod], pod: EvictablePod) -> bool:
-        taken = sum(each.budget == pod.budget for each in chosen)
-        return not pod.budget or taken < self._allowed.get(pod.budget, 0)
+            self._choose(others, chosen, goal)
 
     def _is_too_expensive(
-        self, chosen: Sequence[EvictablePod], rest: Sequence[EvictablePod], target: "_Target"
+        self, chosen: Sequence[EvictablePod], rest: Sequence[EvictablePod], goal: "_Goal"
     ) -> bool:
-        """Return whether no set with *chosen* can be cheaper than the best one."""
+        """Return whether no set of *chosen* and some of *rest* can be cheaper than the best one."""
         if self._bound is None:
             return False
         if not rest:
             return True
-        so_far, (missing, cores) = cost_of(chosen), target.least(rest, chosen)
+        so_far, (missing, cores) = cost_of(chosen), goal.least(rest, chosen)
         if missing > len(rest):
             return True
         lowest = sorted([each.priority for each in rest])[:missing]
@@ -262,46 +257,35 @@ class _Search:
         )
         return least >= self._bound
 
-    def _keep(self, victims: tuple[EvictablePod, ...]) -> None:
-        taken = Counter(each.budget for each in victims if each.budget)
-        if any(count > self._allowed.get(budget, 0) for budget, count in taken.items()):
-            return
+    def _keep_cheapest(self, victims: tuple[EvictablePod, ...]) -> None:
         cost = cost_of(victims)
         if self._bound is None or cost < self._bound:
             self._best, self._bound = victims, cost
 
 
-class _Target:
-    """Pods of which some must go, for one card or for several."""
+@dataclass(eq=False)
+class _Goal:
+    """What must be freed, and the pods of which some must go for it.
 
-    def __init__(
-        self,
-        pods: Sequence[EvictablePod],
-        position: int = -1,
-        lack: Amounts | None = None,
-        *,
-        parts: "Sequence[_Target]" = (),
-        cards: int = 0,
-    ) -> None:
-        """Describe it.
+    Attributes:
+        pods: the candidates.
+        position: the card; -1 for several.
+        lack: what must be freed of that card; ``None`` for several.
+        parts: a goal for each card that can be freed, if several cards are needed; none if several
+            containers are placed, because what each card must have is then unknown.
+        cards: how many of *parts* must be reached.
+    """
 
-        Args:
-            pods: the candidates.
-            position: the card; -1 for several.
-            lack: what must be freed of that card.
-            parts: the cards that can be freed, of which so many are needed; none if this is not
-                known, because several containers are placed.
-            cards: how many are needed.
-        """
-        self.pods = pods
-        self.position = position
-        self._lack = lack
-        self._parts = parts
-        self._cards = cards
+    pods: Sequence[EvictablePod]
+    position: int = -1
+    lack: Amounts | None = None
+    _: KW_ONLY
+    parts: "Sequence[_Goal]" = ()
+    cards: int = 0
 
     @cached_property
     def shared_groups(self) -> frozenset[str]:
-        """The groups of more than one of these pods: others cost the same as none."""
+        """The groups with more than one of these pods; any other costs as much as no group."""
         counts = Counter(each.group for each in self.pods if each.group)
         return frozenset(group for group, count in counts.items() if count > 1)
 
@@ -309,34 +293,37 @@ class _Target:
         """Return whether the end of these pods frees enough of the card."""
         return all(
             sum(each.held[self.position][column] for each in self.pods) >= lack
-            for column, lack in enumerate(self._lack or ())
+            for column, lack in enumerate(self.lack or ())
         )
 
     def least(
         self, rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod] = ()
     ) -> tuple[int, int]:
-        """Return how many of *rest* must go beside *chosen* at least, and with how many cores.
+        """Return lower bounds of what must still go once *chosen* have gone.
 
-        It is at least one: the pod does not fit without *chosen* alone.
+        Args:
+            rest: the pods of which some must still go.
+            chosen: pods that go, but whose end alone does not free enough.
+
+        Returns:
+            Fewest pods of *rest*, at least one; fewest cores that they hold.
         """
-        if self._lack is not None:
+        if self.lack is not None:
             missing, cores = self.least_here(rest, chosen)
             return max(missing, 1), cores
-        if not self._parts:
+        if not self.parts:
             return 1, 0
-        each_card = [part.least_here(rest, chosen) for part in self._parts]
-        pods, cores = (
-            sum(sorted(column)[: self._cards]) for column in zip(*each_card, strict=True)
-        )
+        each_card = [part.least_here(rest, chosen) for part in self.parts]
+        pods, cores = (sum(sorted(column)[: self.cards]) for column in zip(*each_card, strict=True))
         widest = max(len(each.held) for each in rest)  # one pod may leave several cards
         return max(-(-pods // widest), 1), cores
 
     def least_here(
         self, rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod]
     ) -> tuple[int, int]:
-        """Return how many of *rest* must leave this card at least, and with how many cores."""
+        """Return the same for this card alone: fewest pods, and fewest of its cores, maybe none."""
         most, here, lacking = 0, self.position, 0
-        for column, lack in enumerate(self._lack or ()):
+        for column, lack in enumerate(self.lack or ()):
             missing = lack - sum([each.held[here][column] for each in chosen if here in each.held])
             if missing > 0:
                 largest = max(
@@ -348,7 +335,7 @@ class _Target:
 
 
 def _fewest_groups(rest: Sequence[EvictablePod], chosen: Sequence[EvictablePod], count: int) -> int:
-    """Return how many groups lose a pod beside those of *chosen* if *count* of *rest* go."""
+    """Return how many groups lose a pod at least, beside those of *chosen*, if *count* go."""
     sizes = Counter(each.group or each.uid for each in rest)
     for group in {each.group or each.uid for each in chosen}:
         count -= sizes.pop(group, 0)
@@ -369,9 +356,11 @@ def _ordered(pods: Sequence[EvictablePod]) -> Sequence[EvictablePod]:
 
 
 def _kind(pod: EvictablePod, shared_groups: frozenset[str]) -> tuple[object, ...]:
-    """Return what a pod's part in the room and in the cost depends on, but for its priority.
+    """Return a key by which pods are exchangeable, if their priorities do not matter.
 
-    In the order of the search the one of the lowest priority comes first: it is never the dearer.
+    Pods with the same key free the same amounts of the same cards, count for the same budget, and
+    have the same effect on the number of groups. Of such pods the search needs to try only the
+    first one, because in its order that is the one of the lowest priority, so the cheapest.
     """
     group = pod.group if pod.group in shared_groups else ""
     return tuple(pod.held.items()), pod.budget, group

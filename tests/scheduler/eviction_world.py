@@ -10,8 +10,8 @@ from common.apiserver.errors import Rejected, TooManyRequests
 from placement.cluster.plan import plan_pod
 from placement.pods import read_gpu_pod
 from placement.scoring import Policy
+from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions, FilterResult
-from scheduler.nominations import Nominations
 from scheduler.preemption import Preemption
 from scheduler.state import State
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
@@ -19,8 +19,8 @@ from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_
 START = 1_800_000_000.0
 
 
-class World:
-    """A :class:`scheduler.preemption.PreemptionApi` with nodes, pods and budgets.
+class World(SchedulerApi):
+    """An API server with nodes, pods and budgets.
 
     Attributes:
         calls: every write, as its verb and the pod's name.
@@ -159,12 +159,10 @@ class Replica:
         self.time = 0.0
         self.leads = True
         self.results: list[str] = []
-        nominations = Nominations()
-        self.state = State(NAMES, nominations=nominations, now=lambda: world.now)
+        self.state = State(NAMES, preempts=True, now=lambda: world.now)
         self.decisions = Decisions(self.state, NAMES)
         self.preemption = Preemption(
             self.state,
-            nominations,
             world,
             not_leading=lambda: "" if self.leads else "another leads",
             on_result=self.results.append,
@@ -190,7 +188,7 @@ class Replica:
         assert pod is not None
         names = nodes or [each["metadata"]["name"] for each in self.world.nodes]
         found = self.decisions.filter(pod, names)
-        self.preemption.consider(obj, pod, found)
+        self.preemption.preemptors.consider(obj, pod, found)
         return found
 
     def preempt(self, name: str, **victims: list[str]) -> bool:
@@ -199,7 +197,7 @@ class Replica:
         pod = read_gpu_pod(obj, NAMES)
         assert pod is not None
         uids = {node: [f"u-{each}" for each in names] for node, names in victims.items()}
-        return self.preemption.take_over(obj, pod, uids)
+        return self.preemption.preemptors.take_over(obj, pod, uids)
 
     def wait(self, seconds: float = 1.0) -> None:
         """Let time pass, and do what is due then."""

@@ -8,8 +8,8 @@ import pytest
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.names import Names
-from placement.scoring import Policy
 from scheduler.binding import Binder
+from scheduler.cluster import SchedulerApi
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
@@ -19,8 +19,8 @@ NAMES = Names()
 FULL = [(100, 32), (100, 32)]
 
 
-class FakeApi:
-    """A :class:`scheduler.binding.BindApi`: binds, unless the next step says otherwise."""
+class FakeApi(SchedulerApi):
+    """An API server that binds, unless the next step says otherwise."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
@@ -78,8 +78,6 @@ class Stage:
         self.binder = Binder(
             self.state,
             self.api,
-            names=NAMES,
-            policy=Policy.BINPACK,
             on_result=self.results.append,
             wait=lambda _: asyncio.sleep(0),
         )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
-from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING
+from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING, SchedulerApi
 from scheduler.election import DURATION, LAST_REQUESTS, Election, KubeSchedulerLease
 from tests.agent.builders import patient
 from tests.agent.fakes import FakeClock
@@ -19,8 +19,8 @@ from tests.examples import share
 Json = dict[str, Any]
 
 
-class FakeLeases:
-    """A :class:`scheduler.election.LeaseApi` that checks resource versions."""
+class FakeLeases(SchedulerApi):
+    """An API server with a lease, which checks resource versions."""
 
     def __init__(self) -> None:
         self.lease: Json | None = None
@@ -296,7 +296,6 @@ def beside(pod: str, leases: FakeLeases, clock: FakeClock) -> KubeSchedulerLease
         namespace="gpu-turnstile",
         name="lease",
         identity=pod,
-        longest_binding=LONGEST_BINDING,
         clock=clock,
     )
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from common.serving.app import VERIFIED
 from contract.claims import CLAIM
-from placement.scoring import Policy
 from scheduler import app as module
 from scheduler.app import ONLY_CERTIFIED, create_app
 from scheduler.binding import Binder
@@ -41,8 +40,6 @@ class Stage:
             binder=Binder(
                 self.state,
                 self.api,
-                names=NAMES,
-                policy=Policy.BINPACK,
                 on_result=self.metrics.bound,
             ),
             names=NAMES,
@@ -134,7 +131,7 @@ def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader(
     world.add("prod", (60, 4), priority=1000)
     stage, replica = Stage(), Replica(world)
     stage.handler.decisions = replica.decisions
-    stage.handler.preemption = replica.preemption
+    stage.handler.preemptors = replica.preemption.preemptors
     stage.not_binding = "not the leader: another holds the lease"
     asked = {"Pod": world.pods["prod"], "NodeNames": ["n1"]}
     assert stage.post("filter", asked)["Error"] == f"gpu-turnstile: {stage.not_binding}"

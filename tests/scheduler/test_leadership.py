@@ -6,7 +6,7 @@ import pytest
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
-from scheduler.cluster import EVICT_SECONDS
+from scheduler.cluster import EVICT_SECONDS, SchedulerApi
 from scheduler.election import DURATION
 from scheduler.following import Watches
 from scheduler.leadership import LeaderEndpoint, Leadership
@@ -32,8 +32,8 @@ class FakeWatches(Watches):
         return self.in_step and self.listed >= number
 
 
-class FakeSlices:
-    """A :class:`scheduler.leadership.SliceApi`."""
+class FakeSlices(SchedulerApi):
+    """An API server with an EndpointSlice."""
 
     def __init__(self) -> None:
         self.slice: Json = {"endpoints": None}

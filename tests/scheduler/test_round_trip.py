@@ -42,7 +42,7 @@ class Cluster:
         obj["metadata"]["annotations"][NAMES.gpu_cards] = text
         self.state.put_node(obj)
         self.api = FakeApi()
-        self.binder = Binder(self.state, self.api, names=NAMES, policy=policy)
+        self.binder = Binder(self.state, self.api)
 
     def bind(self, name: str, pod: "Limits") -> bool:
         """Have the extender bind a pod; tell whether it did."""

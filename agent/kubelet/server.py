@@ -13,8 +13,8 @@ from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
 from agent.errors import KubeletReplaced, Refusal
 from agent.kubelet.device_list import HealthFeed, devices
+from common.grpc_services import add_service
 from common.kubelet_api import deviceplugin_pb2 as api
-from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class DevicePluginCalls(Protocol):
         """Verify which container holds these device IDs, before it starts."""
 
 
-class DevicePluginService(rpc.DevicePluginServicer):
+class DevicePluginService:
     """One resource of the device plugin API, v1beta1."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
@@ -330,7 +330,7 @@ class PluginServer:
                 ("grpc.so_reuseport", 0),
             ),
         )
-        rpc.add_DevicePluginServicer_to_server(service, self._server)
+        add_service(self._server, api.DESCRIPTOR, "DevicePlugin", service)
         try:
             self._server.add_insecure_port(f"unix:{socket}")
         except RuntimeError as error:

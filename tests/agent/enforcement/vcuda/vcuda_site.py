@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Self
 
 import grpc
@@ -16,7 +17,6 @@ from agent.allocator.grants import CardGrant, Entitlement, Grant
 from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
-from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.ports import Hardware
@@ -24,6 +24,7 @@ from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo
+from common.grpc_services import make_stub
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
 
@@ -106,11 +107,15 @@ def open_channel(ticket_dir: Path) -> Iterator[grpc.Channel]:
         os.close(folder)
 
 
+def vcuda_stub(channel: grpc.Channel) -> SimpleNamespace:
+    return make_stub(channel, api.DESCRIPTOR, "VCUDAService")
+
+
 @contextlib.contextmanager
-def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
+def stub(ticket_dir: Path) -> Iterator[SimpleNamespace]:
     """Connect as vcuda-controller's client does."""
     with open_channel(ticket_dir) as channel:
-        yield rpc.VCUDAServiceStub(channel)
+        yield vcuda_stub(channel)
 
 
 class Site:

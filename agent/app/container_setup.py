@@ -15,7 +15,7 @@ from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Entitled, Vcuda
-from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.config import Hardware
 from agent.errors import EnforcementError
 from agent.injection.cdi_file import CdiFile
 from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by_all

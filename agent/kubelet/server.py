@@ -2,13 +2,14 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import grpc
 
+from agent.allocator.allocator import Allocator
 from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
 from agent.errors import KubeletReplaced, Refusal
@@ -37,21 +38,6 @@ LONGEST_SECONDS = 0.5
 """The longest delay of a refusal."""
 
 
-class DevicePluginCalls(Protocol):
-    """The allocator's methods for the kubelet's calls."""
-
-    def prefer(
-        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
-    ) -> list[str]:
-        """Choose slots, and return their device IDs."""
-
-    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Assign the slots of these device IDs, and return the container edits."""
-
-    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """Verify which container holds these device IDs, before it starts."""
-
-
 class DevicePluginService:
     """One resource of the device plugin API, v1beta1."""
 
@@ -60,7 +46,7 @@ class DevicePluginService:
         *,
         resource: Resource,
         table: DeviceTable,
-        calls: DevicePluginCalls,
+        calls: Allocator,
         health_feed: HealthFeed | None = None,
         numa: bool = False,
         before_refusal: Callable[[], object] = lambda: None,

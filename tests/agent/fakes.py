@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agent.allocator.allocator import Allocator
 from agent.allocator.grants import (
     ContainerEdits,
 )
@@ -83,7 +84,7 @@ class FakeClock:
         return self.now
 
 
-class FakeCalls:
+class FakeCalls(Allocator):
     """Prefers the first device IDs, returns fixed container edits, or raises *error*."""
 
     def __init__(self) -> None:

@@ -24,13 +24,14 @@ from agent.allocator.grants import (
 )
 from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.container_dirs import ContainerDirs, digest_of
-from agent.enforcement.vcuda.config import MOUNT_PATH
+from agent.enforcement.vcuda.config import MOUNT_PATH, Hardware
 from agent.enforcement.vcuda.manager import VirtualManager
-from agent.enforcement.vcuda.ports import ContainerRuntime, Hardware, Processes
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
 from agent.host.stale_sockets import remove_dead
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import Cri
 from contract.resource import Resource
 from placement.pods import PodId
 
@@ -51,8 +52,8 @@ class Vcuda:
         self,
         *,
         state_dir: Path,
-        processes: Processes,
-        runtime: ContainerRuntime,
+        processes: Cgroups,
+        runtime: Cri,
         entitled: Entitled,
         hardware: Hardware,
         on_result: Callable[[str], None] = lambda _result: None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Self
+from typing import Self, cast
 
 import grpc
 
@@ -18,12 +18,11 @@ from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.backend import Vcuda
-from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
-from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.config import Hardware, VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
-from agent.runtime.cri import ContainerInfo
+from agent.runtime.cri import ContainerInfo, Cri
 from common.grpc_services import make_stub
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
@@ -140,7 +139,7 @@ class Site:
         return Vcuda(
             state_dir=self.state,
             processes=Cgroups(self.proc, self.mount),
-            runtime=self.runtime,
+            runtime=cast(Cri, self.runtime),
             entitled=lambda uid, name: self.entitled.get((uid, name)),
             hardware=Hardware(lambda _card: BUS, lambda: "535.104.05", BLOCK),
             on_result=self.results.append,

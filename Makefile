@@ -20,7 +20,7 @@ help:
 	@echo "make image      the image, with docker, podman or buildah (IMAGE=, PLATFORMS=, PUSH=1)"
 	@echo "make release    fill dist/: wheel, kubectl-gpu, krew's manifest, one YAML an overlay, chart, checksums"
 	@echo "make format     format and fix what ruff can"
-	@echo "make proto      generate the gRPC stubs again"
+	@echo "make proto      generate the messages of .proto files again"
 
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
   { echo "gpu-turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
@@ -85,8 +85,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 proto: $(STAMP)
-	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
-	  $(PROTOS)
+	$(BIN)/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. $(PROTOS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*

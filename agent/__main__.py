@@ -18,7 +18,6 @@ import click
 from agent.app.agent import Agent
 from agent.cards.cards_file import dump_discovery
 from agent.cards.source import discover, none_served
-from agent.cards.topology_text import describe
 from agent.errors import SettingsError
 from agent.host.process import limit_arenas, raise_limit
 from agent.settings import MigMode, Settings, parse_cards
@@ -132,15 +131,12 @@ def dump(context: click.Context, output: Path | None) -> None:
 )
 @click.pass_context
 def show(context: click.Context, cards: Path | None) -> None:
-    """Show the cards and a matrix of their links.
-
-    The matrix is like that of nvidia-smi topo -m.
-    """
+    """Show the cards, those left out, and links, in the form of a cards file."""
     read, outer = context.obj
     if context.get_parameter_source("cards") is click.core.ParameterSource.DEFAULT:
         cards = outer  # python -m agent --cards FILE cards show
     with _one_line():
-        click.echo(describe(read(cards)), nl=False)
+        click.echo(dump_discovery(read(cards)), nl=False)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import grpc
 
+from common.grpc_services import make_stub
 from common.kubelet_api import deviceplugin_pb2 as api
-from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 
 RESOURCES = ("bench.example/core", "bench.example/memory")
 CHOSEN = 5
@@ -75,7 +75,7 @@ def _serve(folder: Path, name: str, ids: list[str]) -> grpc.Server:
     server.add_insecure_port(f"unix:{folder / endpoint}")
     server.start()
     with grpc.insecure_channel(f"unix:{folder / 'kubelet.sock'}") as channel:
-        rpc.RegistrationStub(channel).Register(
+        make_stub(channel, api.DESCRIPTOR, "Registration").Register(
             api.RegisterRequest(
                 version="v1beta1", endpoint=endpoint, resource_name=name, options=options
             ),

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.slots import DeviceTable
@@ -22,7 +23,7 @@ from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.kubelet_instance import KubeletInstance
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.server import DevicePluginCalls, DevicePluginService, PluginServer
+from agent.kubelet.server import DevicePluginService, PluginServer
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from bench.load import Load
@@ -58,13 +59,13 @@ class LoadedPods:
         namespace: str,
         name: str,
         *,
-        within: float = 1.0,  # noqa: ARG002 -- the Protocol's
+        within: float = 1.0,  # noqa: ARG002 -- as the allocator has it
     ) -> PodInfo | None:
         """Return a pod at once, and count the read."""
         self.reads += 1
         return self._by_name.get((namespace, name))
 
-    def refresh(self, *, within: float) -> None:  # noqa: ARG002 -- the Protocol's
+    def refresh(self, *, within: float) -> None:  # noqa: ARG002 -- as the allocator has it
         """Only count the read."""
         self.reads += 1
 
@@ -81,9 +82,9 @@ class Echo:
 
     def prefer(
         self,
-        resource: Resource,  # noqa: ARG002 -- the Protocol's
+        resource: Resource,  # noqa: ARG002 -- as the allocator has it
         available: Sequence[str],
-        must: Sequence[str],  # noqa: ARG002 -- the Protocol's
+        must: Sequence[str],  # noqa: ARG002 -- as the allocator has it
         size: int,
     ) -> list[str]:
         """Return the first device IDs."""
@@ -120,7 +121,7 @@ class Asking(Echo):
         self._checkpoint.read()
         return super().allocate(resource, device_ids)
 
-    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:  # noqa: ARG002 -- the Protocol's
+    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:  # noqa: ARG002 -- as the allocator has it
         """Read the checkpoint."""
         self._checkpoint.read()
 
@@ -130,11 +131,10 @@ def main(plugin: str, load: Load, folder: Path) -> None:
     names = Names()
     table, pods = load.table(), LoadedPods(load.views())
     configure("info")
-    calls: DevicePluginCalls = Echo()
     if plugin == "ours":
         calls = _allocator(table, pods, folder, names)
-    elif plugin == "asking":
-        calls = Asking(folder, names)
+    else:
+        calls = cast(Allocator, Asking(folder, names) if plugin == "asking" else Echo())
     servers = [
         PluginServer(
             DevicePluginService(resource=resource, table=table, calls=calls),

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.process import WITHIN_S, Process, children, running, wait
-from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 
@@ -59,7 +58,7 @@ class RunningServer:
 def make_certificates(folder: Path) -> None:
     """Write a CA and a certificate for 127.0.0.1 to *folder*."""
     subject = parse_subject([], ["127.0.0.1"], 1)
-    store.write(folder, issue(subject, now=datetime.now(UTC)))
+    issue(subject, now=datetime.now(UTC)).write(folder)
 
 
 @contextlib.contextmanager

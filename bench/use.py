@@ -13,12 +13,13 @@ from pathlib import Path
 import grpc
 
 from agent.runtime import cri
-from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
+from agent.runtime.api import runtime_pb2
 from bench.footprint import Site, loaded_site, wait_assigned
 from bench.load import Load
 from bench.onenode import running_agent
 from bench.process import compile_library, cpu_percent, wait
 from bench.result import Result, Table
+from common.grpc_services import add_service
 from contract.names import Names
 from simulator.cluster import read_lines
 
@@ -96,7 +97,7 @@ def _has_gauges(folder: Path, expected: str, containers: int) -> bool:
     return sum(not line.endswith(" 0.0") for line in lines_with) == containers
 
 
-class _Runtime(runtime_pb2_grpc.RuntimeServiceServicer):
+class _Runtime:
     """A container runtime with the load's containers."""
 
     def __init__(self) -> None:
@@ -144,7 +145,7 @@ def _runtime(node: Site, load: Load) -> Iterator[Path]:
             facts.append(f"sample {index} {pid} 3 1000")
     (node.folder / "nvml").write_text("".join(f"{each}\n" for each in facts), encoding="ascii")
     server = grpc.server(ThreadPoolExecutor(2))
-    runtime_pb2_grpc.add_RuntimeServiceServicer_to_server(runtime, server)
+    add_service(server, runtime_pb2.DESCRIPTOR, "RuntimeService", runtime)
     socket = node.folder / "cri.sock"
     server.add_insecure_port(f"unix:{socket}")
     server.start()

@@ -1,11 +1,11 @@
 """Issues, stores and renews the webhook's certificates, and writes the ``caBundle`` of webhooks.
 
-Here belong: the certificates of authority and webhook, made by :mod:`certs.issue` (pure except for
-the key generator of the cryptography library) and read by :mod:`certs.reading`; the names in them
+Here belong: the certificates of authority and webhook, made by :mod:`certs.issue` (which also
+writes them to a directory) and read by :mod:`certs.reading`; the names in them
 (:mod:`certs.names`); Secrets and webhook configurations (:mod:`certs.objects`); and the phases of a
 rotation (:mod:`certs.rotation`).
 
-Only :mod:`certs.store` (a directory), :mod:`certs.cluster` (the API server) and
+Only :mod:`certs.issue` (a directory), :mod:`certs.cluster` (the API server) and
 :mod:`certs.replicas` (the webhooks) have I/O.
 
 Banned: imports from the rest of the project except ``common``. It must run alone, in its own pod,

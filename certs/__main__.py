@@ -13,12 +13,11 @@ from typing import Any
 
 import click
 
-from certs import store
 from certs.cluster import RotationApi
-from certs.errors import CertsError, InvalidCertificate, InvalidField
+from certs.errors import CertsError, InvalidCertificate, InvalidField, StoreError
 from certs.issue import issue
 from certs.names import parse_subject
-from certs.reading import read_bundle
+from certs.reading import read_bundle, read_certificate
 from certs.report import as_table
 from certs.rotation import Environment, rotate
 from certs.settings import LONGEST_SECONDS, Settings
@@ -72,8 +71,9 @@ def issue_command(
 ) -> None:
     """Issue a certificate authority and a serving certificate signed by it."""
     issued = issue(parse_subject(dns, ip, days), now=datetime.now(UTC))
-    store.write(out, issued, force=force)
-    click.echo(f"{out}: ca.crt ca.key tls.crt tls.key, valid until {issued.not_after:%Y-%m-%d}")
+    issued.write(out, force=force)
+    end = read_certificate(issued.serving.certificate).not_after
+    click.echo(f"{out}: ca.crt ca.key tls.crt tls.key, valid until {end:%Y-%m-%d}")
 
 
 @cli.command("bundle", short_help="Print ca.crt as a caBundle: base64, one line.")
@@ -87,7 +87,10 @@ def issue_command(
 def bundle_command(directory: Path) -> None:
     """Print ca.crt as the caBundle of a webhook configuration: base64, one line."""
     path = directory / "ca.crt"
-    pem = store.read(path)
+    try:
+        pem = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error
     if not read_bundle(pem):
         raise InvalidCertificate(f"{path}: has no CA certificate")
     click.echo(base64.b64encode(pem))

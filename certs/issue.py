@@ -1,21 +1,26 @@
-"""Makes an authority, and serving certificates signed by it.
+"""Makes an authority, and serving certificates signed by it; writes them to a directory.
 
 Only this module and :mod:`certs.reading` import the cryptography library. Their arguments and
-results are PEM bytes or our own dataclasses, so that a store does not need the library.
+results are PEM bytes or our own dataclasses.
 """
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from certs.errors import StoreError
 from certs.names import CertificateSubject
 
 SKEW = timedelta(minutes=5)
 """Certificates start this much earlier, for nodes whose clocks run behind."""
+
+_SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
 
 _USAGES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
@@ -32,11 +37,8 @@ class KeyPair:
         key: PEM, PKCS #8, not encrypted; not in ``repr``, and so not in logs.
     """
 
-    certificate: bytes
-    key: bytes
-
-    def __repr__(self) -> str:
-        return f"KeyPair({len(self.certificate)} bytes of certificate)"
+    certificate: bytes = field(repr=False)
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,51 @@ class Issued:
     Attributes:
         authority: the CA; the API server must trust its certificate.
         serving: the webhook's certificate.
-        not_after: when both expire.
     """
 
     authority: KeyPair
     serving: KeyPair
-    not_after: datetime
+
+    def write(self, directory: Path, *, force: bool = False) -> None:
+        """Write both to *directory*, with the file names of a TLS Secret.
+
+        The directory is created if it is missing. Every file appears completely or not at all, and
+        keys are never readable by others.
+
+        Args:
+            directory: the directory.
+            force: replace existing files.
+
+        Raises:
+            StoreError: a file exists (and *force* is not set), or cannot be written.
+        """
+        contents = {
+            "ca.crt": (self.authority.certificate, _PUBLIC_MODE),
+            "ca.key": (self.authority.key, _SECRET_MODE),
+            "tls.crt": (self.serving.certificate, _PUBLIC_MODE),
+            "tls.key": (self.serving.key, _SECRET_MODE),
+        }
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            there = [name for name in contents if os.path.lexists(directory / name)]
+            if there and not force:
+                raise StoreError(
+                    f"{directory} already has {', '.join(there)}: give --force to replace"
+                )
+            for name, (content, mode) in contents.items():
+                _replace(directory / name, content, mode)
+        except OSError as error:
+            raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    """Replace *path* by a new file, which is created with its mode."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)  # left by a process that was killed
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - wraps a descriptor, there is no path
+        file.write(content)
+    new.replace(path)
 
 
 def issue(subject: CertificateSubject, *, now: datetime) -> Issued:
@@ -65,8 +106,7 @@ def issue(subject: CertificateSubject, *, now: datetime) -> Issued:
         now: the present time, with a time zone.
     """
     authority = make_authority(now=now, days=subject.days)
-    serving = sign_serving(authority, subject, now=now)
-    return Issued(authority, serving, _validity(now, subject.days)[1])
+    return Issued(authority, sign_serving(authority, subject, now=now))
 
 
 def make_authority(*, now: datetime, days: int) -> KeyPair:

@@ -17,7 +17,9 @@ from placement.topology import Links
 LINK_PHRASES = {"nvlink": "connected by NVLink", "numa": "on one NUMA node"}
 """What ``gpu-link`` demands of several cards, as text for messages, by the wish's value."""
 
-_NOT_NAMED = "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid names it"
+_NOT_NAMED = (
+    "MIG instance: only for shares of one card, unless use-gpu-type or use-gpu-uuid names it"
+)
 
 
 def is_for_shares(card: Card, wishes: Wishes) -> bool:
@@ -172,9 +174,9 @@ def shortfall(  # noqa: PLR0913 -- all conditions on a card, by keyword
     elif cards.refuses(position, need.demand):
         reason = _NOT_NAMED
     elif fixed and position not in fixed:
-        reason = "the container's other resource is on another card"
+        reason = "the container already has cores or memory of another card"
     elif need.demand.is_share and len(must) >= need.demand.cards and position not in must:
-        reason = "the kubelet reuses devices of another card"
+        reason = "init containers of the pod had another card, whose devices the kubelet reuses"
     elif free.cores < wanted.cores:
         return Shortfall(f"of {wanted.cores} cores free", free.cores)
     elif free.memory < wanted.memory:
@@ -191,7 +193,9 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
     must: Sequence[int] = (),
     link: str = "",
 ) -> str:
-    """Return text why no card fits; cards with the same reason are one group.
+    """Return text for the pod's author why no card fits; cards with one reason are one group.
+
+    Such as ``no card fits 60 cores: 2 cards: at most 50 of 60 cores free; GPU-7: cordoned``.
 
     Args:
         need: what the container needs.
@@ -219,8 +223,8 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
     parts = [*[found] * bool(found), *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
         parts.append(
-            f"no card has more than {format_count(largest, 'block')}, and whole cards have all "
-            "their memory"
+            f"no card has more than {format_count(largest, 'memory block')}, and a whole card "
+            "comes with all its memory"
         )
     return f"no card fits {_format(demand)}: {'; '.join(parts)}"
 

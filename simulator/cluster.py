@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from contract.inventory import PublishedInventory, decode_inventory
@@ -187,7 +186,7 @@ class SimulatedCluster:
 
     def _start_control_plane(self) -> None:
         subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
-        store.write(self.root / "certs", issue(subject, now=datetime.now(UTC)))
+        issue(subject, now=datetime.now(UTC)).write(self.root / "certs")
         ca = (self.root / "certs" / "ca.crt").read_bytes()
         made = map(json.dumps, simulated_configurations(self.webhook_url, ca))
         (self.root / "webhooks.yaml").write_text("\n---\n".join(made), encoding="utf-8")

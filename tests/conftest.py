@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from tests.deploy.manifests import Json
@@ -101,7 +100,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory as ``python -m certs issue`` leaves it, for localhost."""
     directory = tmp_path_factory.mktemp("certificates")
     subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
-    store.write(directory, issue(subject, now=datetime.now(UTC)))
+    issue(subject, now=datetime.now(UTC)).write(directory)
     return directory
 
 

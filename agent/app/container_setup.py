@@ -13,7 +13,7 @@ from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Entitled, Vcuda
-from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.config import Hardware
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding

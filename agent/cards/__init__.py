@@ -1,4 +1,4 @@
 """The node's cards: their sources, their health, and their use.
 
-``nvml`` and ``cards_file`` read; ``inventory``, ``health`` and ``topology_text`` are pure.
+``nvml`` and ``cards_file`` read; ``inventory`` and ``health`` are pure.
 """

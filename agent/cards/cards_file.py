@@ -49,7 +49,7 @@ def decode_yaml(text: str) -> object:
 
 def dump_discovery(found: Discovery) -> str:
     """Write a discovery as a cards file; cards that are left out become comments."""
-    lines = ["# The cards of one node, as NVML describes them; a cards file of gpu-turnstile."]
+    lines = ["# The cards of one node: a cards file of gpu-turnstile."]
     if found.driver:
         lines.append(f"# driver {_comment(found.driver)}")
     lines += [

@@ -16,8 +16,11 @@ from agent.errors import SettingsError
 PROC = Path("/proc")
 
 NO_INSTANCE = 0xFFFFFFFF
-"""Instead of a GPU instance's ID: in an event of a whole card, and for processes if the driver does
-not report it."""
+"""NVML's value for the ID of a GPU instance if there is no ID.
+
+An event with it is about the whole card. A process with it may be in any instance: the driver does
+not report in which.
+"""
 
 _INDICES_PER_CARD = 1000
 _MINORS = "driver/nvidia-caps/mig-minors"
@@ -25,7 +28,14 @@ _MINOR = re.compile(r"(?P<capability>gpu[0-9]+/gi[0-9]+/(?:ci[0-9]+/)?access) (?
 
 
 class MigInstance(NamedTuple):
-    """A handle of an instance, and its IDs within its card; ``None`` if they cannot be read."""
+    """One MIG instance of a card.
+
+    Attributes:
+        handle: NVML's handle of it.
+        gpu: ID of its GPU instance, unique on the card; ``None`` if it cannot be read.
+        compute: ID of its compute instance, unique in the GPU instance; ``None`` if it cannot be
+            read.
+    """
 
     handle: Any
     gpu: int | None

@@ -32,10 +32,14 @@ class CardSession(Protocol):
         """Read every card."""
 
     def watch(self, uuids: Collection[str], /) -> dict[str, str]:
-        """Subscribe to events; return the reasons of failures, by UUID."""
+        """Subscribe to events of these cards; return why that failed, by UUID of the card."""
 
     def wait(self, seconds: float, /) -> tuple[tuple[str, ...], CardFault] | None:
-        """Wait for an event; return the UUIDs of the cards, and the fault, or ``None``."""
+        """Wait at most so many *seconds* for an event of the driver.
+
+        Returns:
+            UUIDs of the cards that the event is about, and the fault; ``None`` without an event.
+        """
 
     def probe(self, uuid: str, /) -> Probe | CardFault:
         """Probe a card."""
@@ -107,7 +111,7 @@ class FileSource:
         return {}
 
     def wait(self, _seconds: float, /) -> tuple[tuple[str, ...], CardFault] | None:
-        """Return no event."""
+        """Return ``None`` at once: a file has no events, so there is nothing to wait for."""
         return None
 
     def probe(self, uuid: str, /) -> Probe | CardFault:

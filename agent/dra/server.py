@@ -25,12 +25,10 @@ from agent.dra.driver import ClaimDriver
 from agent.errors import Refusal, Unavailable
 from agent.host.stale_sockets import remove_dead
 from common.backoff import Backoff
+from common.grpc_services import add_service
 from common.kubelet_api import dra_pb2 as api
-from common.kubelet_api import dra_pb2_grpc as rpc
 from common.kubelet_api import drahealth_pb2 as health_api
-from common.kubelet_api import drahealth_pb2_grpc as health_rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
-from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +44,7 @@ _BACKOFF_SECONDS = 0.1, 10.0
 _HEALTH_CHECK_SECONDS, _HEALTH_SECONDS, _HEALTH_TIMEOUT_SECONDS = 1.0, 10.0, 60
 
 
-class DriverServer(
-    rpc.DRAPluginServicer,
-    health_rpc.DRAResourceHealthServicer,
-    registration_rpc.RegistrationServicer,
-):
+class DriverServer:
     """Serves a driver on two sockets until :meth:`stop`; again if a socket disappears.
 
     A claim that fails does not hold up the others of its call.
@@ -198,9 +192,9 @@ class DriverServer(
             ThreadPoolExecutor(_THREADS, thread_name_prefix="dra"),
             options=(("grpc.so_reuseport", 0),),
         )
-        rpc.add_DRAPluginServicer_to_server(self, server)
-        health_rpc.add_DRAResourceHealthServicer_to_server(self, server)
-        registration_rpc.add_RegistrationServicer_to_server(self, server)
+        add_service(server, api.DESCRIPTOR, "DRAPlugin", self)
+        add_service(server, health_api.DESCRIPTOR, "DRAResourceHealth", self)
+        add_service(server, registration.DESCRIPTOR, "Registration", self)
         for socket in self._sockets:  # the kubelet calls as soon as it finds the second one
             try:
                 server.add_insecure_port(f"unix:{socket}")

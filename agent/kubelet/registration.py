@@ -28,10 +28,10 @@ from agent.host.stale_sockets import refuses
 from agent.kubelet.kubelet_instance import DirectoryWatch, identity
 from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
+from common.grpc_services import make_stub
 from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE, known_resources
 from common.kubelet_api import CHECKPOINT_FILE, RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
-from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
@@ -334,7 +334,7 @@ class Registrar:
         prefix = "" if target.parent == self._dir else f"{_TO_ROOT}{self._dir.absolute()}/"
         done = threading.Event()
         with _channel(target) as channel:
-            register = rpc.RegistrationStub(channel).Register
+            register = make_stub(channel, api.DESCRIPTOR, "Registration").Register
             calls = [
                 register.future(
                     api.RegisterRequest(

@@ -2,19 +2,20 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import grpc
 
+from agent.allocator.allocator import Allocator
 from agent.allocator.slots import DeviceTable
 from agent.errors import KubeletReplaced, Refusal
 from agent.holdings.edits import ContainerEdits
 from agent.kubelet.device_list import HealthFeed, devices
+from common.grpc_services import add_service
 from common.kubelet_api import deviceplugin_pb2 as api
-from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
@@ -37,22 +38,7 @@ LONGEST_SECONDS = 0.5
 """The longest delay of a refusal."""
 
 
-class DevicePluginCalls(Protocol):
-    """The allocator's methods for the kubelet's calls."""
-
-    def prefer(
-        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
-    ) -> list[str]:
-        """Choose slots, and return their device IDs."""
-
-    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Assign the slots of these device IDs, and return the container edits."""
-
-    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """Verify which container holds these device IDs, before it starts."""
-
-
-class DevicePluginService(rpc.DevicePluginServicer):
+class DevicePluginService:
     """One resource of the device plugin API, v1beta1."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
@@ -60,7 +46,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         *,
         resource: Resource,
         table: DeviceTable,
-        calls: DevicePluginCalls,
+        calls: Allocator,
         health_feed: HealthFeed | None = None,
         numa: bool = False,
         before_refusal: Callable[[], object] = lambda: None,
@@ -330,7 +316,7 @@ class PluginServer:
                 ("grpc.so_reuseport", 0),
             ),
         )
-        rpc.add_DevicePluginServicer_to_server(service, self._server)
+        add_service(self._server, api.DESCRIPTOR, "DevicePlugin", service)
         try:
             self._server.add_insecure_port(f"unix:{socket}")
         except RuntimeError as error:

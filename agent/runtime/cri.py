@@ -14,7 +14,8 @@ from pathlib import Path
 import grpc
 
 from agent.errors import Unavailable
-from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
+from agent.runtime.api import runtime_pb2
+from common.grpc_services import make_stub
 
 NAME_LABEL = "io.kubernetes.container.name"
 UID_LABEL = "io.kubernetes.pod.uid"
@@ -54,7 +55,7 @@ class Cri:
         """Open a channel to *socket*; nothing is requested yet."""
         self._socket = socket
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
-        self._runtime = runtime_pb2_grpc.RuntimeServiceStub(self._channel)
+        self._runtime = make_stub(self._channel, runtime_pb2.DESCRIPTOR, "RuntimeService")
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
         """Return one container; ``None`` if the runtime has none with that ID from a kubelet.

@@ -1,8 +1,8 @@
-"""The kubelet's gRPC interfaces, generated from our own ``.proto`` files.
+"""The kubelet's gRPC interfaces: messages generated from our own ``.proto`` files.
 
-Only generated stubs and their sources belong here, the name of the kubelet's own file beside them,
-and what our programs add to the interfaces.
-``make proto`` writes the stubs again, and a test holds that they are fresh.
+Only generated messages and their sources belong here, the name of the kubelet's own file beside
+them, and what our programs add to the interfaces. ``make proto`` writes the messages again, and a
+test holds that they are fresh. :mod:`common.grpc_services` serves and calls the services.
 """
 
 CHECKPOINT_FILE = "kubelet_internal_checkpoint"

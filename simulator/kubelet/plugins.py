@@ -12,8 +12,8 @@ from typing import Protocol
 
 import grpc
 
+from common.grpc_services import add_service, make_stub
 from common.kubelet_api import deviceplugin_pb2 as pb
-from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
 from simulator.kubelet.devices import PluginOptions
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from simulator.kubelet.numa import Device
@@ -73,7 +73,7 @@ class PluginClient:
                 ("grpc.use_local_subchannel_pool", 1),
             ),
         )
-        self._stub = pb_grpc.DevicePluginStub(self._channel)
+        self._stub = make_stub(self._channel, pb.DESCRIPTOR, "DevicePlugin")
 
     def connect(self) -> PluginOptions:
         """Dial, and get the plugin's options.
@@ -149,7 +149,7 @@ class PluginClient:
         self._channel.close()
 
 
-class Plugins(pb_grpc.RegistrationServicer):
+class Plugins:
     """The registration service, and the registered plugins."""
 
     def __init__(self, directory: Path, listener: PluginListener, misbehavior: Misbehavior) -> None:
@@ -171,7 +171,7 @@ class Plugins(pb_grpc.RegistrationServicer):
                 if stat.S_ISSOCK(path.lstat().st_mode):
                     path.unlink()
         server = SocketServer(self._directory / KUBELET_SOCKET, name="registration", threads=8)
-        pb_grpc.add_RegistrationServicer_to_server(self, server.grpc)
+        add_service(server.grpc, pb.DESCRIPTOR, "Registration", self)
         server.start()
         self._server = server
 

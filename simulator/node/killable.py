@@ -18,7 +18,7 @@ from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import EnforcerRunner
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
-from agent.kubelet.server import DevicePluginCalls, DevicePluginService
+from agent.kubelet.server import DevicePluginService
 from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation
 from contract.resource import Resource
@@ -137,7 +137,7 @@ class KillableService(DevicePluginService):
         *,
         resource: Resource,
         table: DeviceTable,
-        calls: DevicePluginCalls,
+        calls: Allocator,
         kill_switch: KillSwitch,
         numa: bool = False,
     ) -> None:

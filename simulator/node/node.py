@@ -16,7 +16,7 @@ from agent.app.container_setup import EnforcerRunner
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
-from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.config import Hardware
 from agent.holdings.interfaces import Enforcer
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
@@ -24,7 +24,7 @@ from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.kubelet_instance import KubeletInstance
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
-from agent.kubelet.server import DevicePluginCalls, DevicePluginService
+from agent.kubelet.server import DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from contract.allocation import Allocation
@@ -465,7 +465,7 @@ class SimulatedNode:
             time.sleep(_POLL_S)
 
     def _service(
-        self, calls: DevicePluginCalls, resource: Resource, kill_switch: KillSwitch
+        self, calls: Allocator, resource: Resource, kill_switch: KillSwitch
     ) -> Callable[[], DevicePluginService]:
         return lambda: KillableService(
             resource=resource,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agent.allocator.allocator import Allocator
 from agent.allocator.slots import DeviceTable
 from agent.holdings.edits import ContainerEdits
 from agent.settings import Settings
@@ -81,7 +82,7 @@ class FakeClock:
         return self.now
 
 
-class FakeCalls:
+class FakeCalls(Allocator):
     """Prefers the first device IDs, returns fixed container edits, or raises *error*."""
 
     def __init__(self) -> None:

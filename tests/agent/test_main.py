@@ -211,8 +211,16 @@ def test_a_dump_that_has_no_card_or_no_file_is_refused(node: NvmlScript, tmp_pat
 def test_cards_of_the_driver_are_shown_with_their_links(node: NvmlScript) -> None:
     result = CliRunner().invoke(main, ["cards", "show"])
     assert result.exit_code == 0
-    assert result.stdout.startswith("driver 550.54.15\n")
-    assert "\nGPU0  X     PHB   ?\n" in result.stdout
+    assert "# driver 550.54.15\n" in result.stdout
+    assert "- {cards: [0, 1], kind: PHB}\n" in result.stdout
+
+
+def test_cards_are_shown_that_are_left_out_even_if_none_is_served(node: NvmlScript) -> None:
+    for index in range(2):
+        node.card(index, mig=1)
+    result = CliRunner().invoke(main, ["cards", "show"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert f"# left out: card 1 ({uuid(1)}): in MIG mode, which is not served\n" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -230,8 +238,9 @@ def test_cards_of_a_file_are_shown(
     monkeypatch.chdir(tmp_path)
     result = CliRunner(env=env).invoke(main, words.split())
     assert result.exit_code == 0
-    shown = "GPU0 GPU-0 Fake 8192 MiB ? ? /dev/null"
-    assert result.stdout.splitlines()[1].split() == shown.split()
+    shown = tmp_path / "shown"
+    shown.write_text(result.stdout)
+    assert load_inventory(shown) == load_inventory(tmp_path / "FILE")
 
 
 @pytest.mark.parametrize("command", ["dump", "show"])

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from certs import store
 from certs.errors import InvalidField
 from certs.issue import Issued
 from certs.reading import read_certificate
@@ -61,7 +60,7 @@ def _handshake(directory: Path, hostname: str) -> str | None:
 def test_a_client_that_trusts_the_authority_connects(
     issued: Issued, tmp_path: Path, hostname: str
 ) -> None:
-    store.write(tmp_path, issued)
+    issued.write(tmp_path)
     assert _handshake(tmp_path, hostname) == "TLSv1.3"
 
 
@@ -69,13 +68,13 @@ def test_a_client_that_trusts_the_authority_connects(
 def test_a_client_that_wants_another_host_refuses(
     issued: Issued, tmp_path: Path, hostname: str
 ) -> None:
-    store.write(tmp_path, issued)
+    issued.write(tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         _handshake(tmp_path, hostname)
 
 
 def test_every_address_of_a_name_is_tried(issued: Issued, tmp_path: Path) -> None:
-    store.write(tmp_path, issued)
+    issued.write(tmp_path)
     with serving(tmp_path) as port:
         served = Replicas("127.0.0.1", port).fetch_served("hook.gpu.svc")
     assert served == {"127.0.0.1": read_certificate(issued.serving.certificate)}

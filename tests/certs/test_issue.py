@@ -1,13 +1,19 @@
+import os
+import stat
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from certs.errors import StoreError
 from certs.issue import Issued, KeyPair, issue, make_authority
 from certs.names import parse_subject
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+NAMES = ["ca.crt", "ca.key", "tls.crt", "tls.key"]
 SUBJECT = parse_subject(["localhost"], [], 30)
 
 
@@ -55,7 +61,7 @@ def test_certificates_start_five_minutes_early_and_end_together() -> None:
     for pair in (made.authority, made.serving):
         certificate = _load(pair)
         assert certificate.not_valid_before_utc == present - timedelta(minutes=5)
-        assert certificate.not_valid_after_utc == present + timedelta(days=30) == made.not_after
+        assert certificate.not_valid_after_utc == present + timedelta(days=30)
 
 
 def test_serials_and_the_names_of_authorities_differ() -> None:
@@ -63,3 +69,59 @@ def test_serials_and_the_names_of_authorities_differ() -> None:
     certificates = [_load(each) for made in (one, other) for each in (made.authority, made.serving)]
     assert len({each.serial_number for each in certificates}) == 4
     assert certificates[0].subject != certificates[2].subject
+
+
+# --- files ----------------------------------------------------------------------------
+
+
+def test_a_key_is_private_from_the_moment_its_file_exists(
+    issued: Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the most careless umask, each file is looked at while it is still empty."""
+    seen: dict[str, int] = {}
+    real_open = os.open
+
+    def spy(path: str | Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = real_open(path, flags, mode)
+        status = os.fstat(descriptor)
+        assert status.st_size == 0
+        seen[Path(path).name] = stat.S_IMODE(status.st_mode)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", spy)
+    before = os.umask(0)
+    try:
+        issued.write(tmp_path)
+    finally:
+        os.umask(before)
+    modes = (0o644, 0o600, 0o644, 0o600)
+    assert seen == {f".{name}.new": mode for name, mode in zip(NAMES, modes, strict=True)}
+
+
+def test_a_dangling_link_counts_as_there(issued: Issued, tmp_path: Path) -> None:
+    (tmp_path / "tls.key").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StoreError, match=r"already has tls\.key"):
+        issued.write(tmp_path)
+
+
+def test_force_replaces_a_link_and_not_the_file_it_points_to(
+    issued: Issued, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"mine")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "tls.key").symlink_to(elsewhere)
+    (out / ".tls.key.new").touch()  # what a writer that was killed left
+    issued.write(out, force=True)
+    assert elsewhere.read_bytes() == b"mine"
+    assert not (out / "tls.key").is_symlink()
+    assert sorted(path.name for path in out.iterdir()) == NAMES
+
+
+def test_a_path_that_is_no_directory_is_one_clear_error(issued: Issued, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.raises(StoreError) as caught:
+        issued.write(path)
+    assert str(caught.value) == f"{path}: File exists"

@@ -191,7 +191,8 @@ def test_the_refusal_names_the_rule() -> None:
         plan_pod(pod_of((100, 0)), node, [Amounts(40, 9), Amounts(100, 19)], Policy.BINPACK)
     assert str(caught.value) == (
         "no card fits 100 cores: 0: 40 of 100 cores free; "
-        "1001: MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid names it"
+        "1001: MIG instance: only for shares of one card, unless use-gpu-type or use-gpu-uuid "
+        "names it"
     )
 
 
@@ -296,7 +297,7 @@ def _place(pod: PodInfo, table: DeviceTable, resource: Resource, wishes: Wishes)
 def test_the_agent_follows_the_same_rule(resource: Resource) -> None:
     table = DeviceTable(inventory(SMALL, HALF), BLOCK)
     whole: Any = pod_of((100, 4))
-    with pytest.raises(PlacementError, match="2 cards: MIG: for shares of one card"):
+    with pytest.raises(PlacementError, match="2 cards: MIG instance: only for shares of one card"):
         _place(whole, table, resource, NO_WISHES)
     assert _place(whole, table, resource, Wishes(use_types=("3g.20gb",))) == ("MIG-1",)
     assert _place(pod_of((50, 4)), table, resource, NO_WISHES) == ("MIG-0",)

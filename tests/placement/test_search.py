@@ -356,8 +356,8 @@ def test_a_refusal_has_a_reason_for_each_card_and_counts_those_that_fit() -> Non
     bound = pod((50, 4), fixed=(0,), must=(1,))
     assert refusal(bound, [room(0), room(1, 10)]) == (
         "no card fits 50 cores and 4 memory blocks: "
-        "GPU-0: the kubelet reuses devices of another card; "
-        "GPU-1: the container's other resource is on another card"
+        "GPU-0: init containers of the pod had another card, whose devices the kubelet reuses; "
+        "GPU-1: the container already has cores or memory of another card"
     )
     assert refusal(pod((50, 4), must=(0, 1)), [room(0), room(1)]) == (
         "no card fits 50 cores and 4 memory blocks: devices of 2 cards must be reused; "
@@ -378,7 +378,7 @@ def test_cards_with_the_same_shortfall_are_reported_together() -> None:
 @pytest.mark.parametrize(("memory", "explained"), [(40, False), (41, True)])
 def test_more_memory_than_whole_cards_have_is_explained(memory: int, explained: bool) -> None:
     capacities = [room(each, unhealthy="unhealthy (Xid 79)") for each in range(4)]
-    last = "; no card has more than 10 blocks, and whole cards have all their memory"
+    last = "; no card has more than 10 memory blocks, and a whole card comes with all its memory"
     assert refusal(pod((400, memory)), capacities).endswith(last) == explained
 
 

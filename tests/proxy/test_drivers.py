@@ -10,13 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.descriptor import FileDescriptor
 
+from common.grpc_services import add_service, make_stub
 from common.kubelet_api import dra_pb2 as api
-from common.kubelet_api import dra_pb2_grpc as rpc
 from common.kubelet_api import drahealth_pb2 as health_api
-from common.kubelet_api import drahealth_pb2_grpc as health_rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
-from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
 from proxy import drivers as proxy_drivers
 from proxy.metrics import ProxyMetrics, metrics
 from proxy.program import DRA
@@ -25,11 +24,7 @@ from tests.proxy.site import WITHIN, Site, wait
 DRIVER = "gpu.example.com"
 
 
-class Driver(
-    rpc.DRAPluginServicer,
-    health_rpc.DRAResourceHealthServicer,
-    registration_rpc.RegistrationServicer,
-):
+class Driver:
     """One instance of a driver, which names itself in the error of each claim."""
 
     def __init__(self, folder: Path, name: str, kind: str = "DRAPlugin") -> None:
@@ -43,17 +38,15 @@ class Driver(
         self.answers.set()
         self._listen(
             self._socket,
-            rpc.add_DRAPluginServicer_to_server,
-            health_rpc.add_DRAResourceHealthServicer_to_server,
+            (api.DESCRIPTOR, "DRAPlugin"),
+            (health_api.DESCRIPTOR, "DRAResourceHealth"),
         )
-        self._listen(
-            folder / f"{name}-reg.sock", registration_rpc.add_RegistrationServicer_to_server
-        )
+        self._listen(folder / f"{name}-reg.sock", (registration.DESCRIPTOR, "Registration"))
 
-    def _listen(self, socket: Path, *services: Callable[[Any, grpc.Server], None]) -> None:
+    def _listen(self, socket: Path, *services: tuple[FileDescriptor, str]) -> None:
         server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
-        for add in services:
-            add(self, server)
+        for file, service in services:
+            add_service(server, file, service, self)
         server.add_insecure_port(f"unix:{socket}")
         server.start()
         self._servers.append(server)
@@ -114,7 +107,7 @@ class DriverSite(Site):
         wait("a registration", lambda: len({*self.sockets} - {*known}) == 1)
         (socket,) = {*self.sockets} - {*known}
         with grpc.insecure_channel(f"unix:{socket}") as channel:
-            stub = registration_rpc.RegistrationStub(channel)
+            stub = make_stub(channel, registration.DESCRIPTOR, "Registration")
             info: registration.PluginInfo = stub.GetInfo(registration.InfoRequest(), timeout=5)
             stub.NotifyRegistrationStatus(
                 registration.RegistrationStatus(plugin_registered=True), timeout=5
@@ -125,14 +118,14 @@ class DriverSite(Site):
         """Connect as a kubelet, and watch the health of devices."""
         (endpoint,) = self.plugin_dir.glob("proxy-*.sock")
         with grpc.insecure_channel(f"unix:{endpoint}") as channel:
-            stub = health_rpc.DRAResourceHealthStub(channel)
+            stub = make_stub(channel, health_api.DESCRIPTOR, "DRAResourceHealth")
             yield from stub.NodeWatchResources(health_api.NodeWatchResourcesRequest(), timeout=20)
 
     @contextmanager
     def calls(self, *known: Path) -> Iterator[Callable[..., str]]:
         """Connect as a kubelet; the function makes one call and returns who has responded."""
         with grpc.insecure_channel(f"unix:{self.register(*known).endpoint}") as channel:
-            stub = rpc.DRAPluginStub(channel)
+            stub = make_stub(channel, api.DESCRIPTOR, "DRAPlugin")
 
             def prepare(*uids: str) -> str:
                 request = api.NodePrepareResourcesRequest(claims=[api.Claim(uid=u) for u in uids])
@@ -190,7 +183,7 @@ def test_a_call_that_the_kubelet_has_cancelled_does_not_reach_the_next_instance(
     """Its pod was deleted: the next instance would keep a claim that nobody unprepares."""
     first = Driver(site.plugin_dir, "first")
     with grpc.insecure_channel(f"unix:{site.register().endpoint}") as channel:
-        stub = rpc.DRAPluginStub(channel)
+        stub = make_stub(channel, api.DESCRIPTOR, "DRAPlugin")
 
         def request(uid: str) -> api.NodePrepareResourcesRequest:
             return api.NodePrepareResourcesRequest(claims=[api.Claim(uid=uid)])

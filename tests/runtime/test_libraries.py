@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -21,11 +22,11 @@ from agent.driver.folder import DriverFolder
 from agent.driver.layout import CLIENT, CONTROL, DriverFile, HostFile, choose
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.vcuda.backend import Vcuda
-from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.config import Hardware
 from agent.holdings.edits import ContainerEdits
 from agent.injection.inject import DriverFiles
-from agent.runtime.cgroups import ContainerCgroup
-from agent.runtime.cri import ContainerInfo
+from agent.runtime.cgroups import Cgroups, ContainerCgroup
+from agent.runtime.cri import ContainerInfo, Cri
 from bench.gpu import confined, limits
 from bench.gpu.limits import BLOCK, LimitedContainer
 from bench.process import ProcessFailed, compile_library
@@ -230,8 +231,8 @@ def vcuda(container: LimitedContainer, library: Path, driver: Path) -> list[str]
     bus_ids = {card.uuid: card.bus_id for card in container.blocks}
     enforcer = Vcuda(
         state_dir=state,
-        processes=node,
-        runtime=node,
+        processes=cast(Cgroups, node),
+        runtime=cast(Cri, node),
         entitled=lambda _uid, _name: held,
         hardware=Hardware(bus_ids.__getitem__, lambda: _VERSION, BLOCK),
         on_result=results.append,

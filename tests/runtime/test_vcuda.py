@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from agent.enforcement.vcuda.api import vcuda_pb2 as pb
-from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.injection.inject import DriverFiles
 from agent.settings import EnforcementMode
+from common.grpc_services import make_stub
 from tests.agent.builders import BLOCK
 from tests.runtime.conftest import MakeNode
 from tests.runtime.gpunode import GpuNode, bus_id
@@ -48,7 +48,7 @@ def call(socket: Path, **refs: str) -> None:
     options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
         request = pb.VDeviceRequest(**refs)
-        rpc.VCUDAServiceStub(channel).RegisterVDevice(request, timeout=20)
+        make_stub(channel, pb.DESCRIPTOR, "VCUDAService").RegisterVDevice(request, timeout=20)
 
 
 @contextmanager

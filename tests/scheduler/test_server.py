@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from placement.pods import read_pod as read_for_the_agent
@@ -71,7 +70,7 @@ class Replica(Running):
 
 def certificates(folder: Path) -> None:
     issued = issue(parse_subject(["localhost"], [], 7), now=datetime.now(UTC))
-    store.write(folder, issued, force=True)
+    issued.write(folder, force=True)
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,9 @@ from typing import Any
 
 import grpc
 
+from common.grpc_services import add_service, make_stub
 from common.kubelet_api import deviceplugin_pb2 as pb
-from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
 from common.kubelet_api import podresources_pb2 as lister_pb
-from common.kubelet_api import podresources_pb2_grpc as lister_grpc
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
@@ -40,7 +39,7 @@ class Call:
     size: int = 0
 
 
-class FakePlugin(pb_grpc.DevicePluginServicer):
+class FakePlugin:
     """Gives the first IDs in order, records calls, and does what a test plugs in."""
 
     def __init__(
@@ -72,7 +71,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
     def serve(self) -> "FakePlugin":
         self._push = queue.Queue()
         self._server = grpc.server(ThreadPoolExecutor(8))
-        pb_grpc.add_DevicePluginServicer_to_server(self, self._server)
+        add_service(self._server, pb.DESCRIPTOR, "DevicePlugin", self)
         self._server.add_insecure_port(f"unix://{self.directory / self.endpoint}")
         self._server.start()
         return self
@@ -83,7 +82,7 @@ class FakePlugin(pb_grpc.DevicePluginServicer):
             f"unix://{self.directory}/kubelet.sock",
             options=(("grpc.use_local_subchannel_pool", 1),),
         ) as channel:
-            stub = pb_grpc.RegistrationStub(channel)
+            stub = make_stub(channel, pb.DESCRIPTOR, "Registration")
             stub.Register(pb.RegisterRequest(**{**request, **changed}), timeout=10)
 
     def stop(self) -> None:
@@ -310,7 +309,7 @@ class Node:
             f"unix://{self.settings.pod_resources_socket}",
             options=(("grpc.use_local_subchannel_pool", 1),),
         ) as channel:
-            stub = lister_grpc.PodResourcesListerStub(channel)
+            stub = make_stub(channel, lister_pb.DESCRIPTOR, "PodResourcesLister")
             response: lister_pb.ListPodResourcesResponse = stub.List(
                 lister_pb.ListPodResourcesRequest(), timeout=timeout
             )

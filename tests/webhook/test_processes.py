@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import trustme
 
-from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from contract.stamps import OrderStamp
@@ -165,7 +164,7 @@ def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
 
 def _write(directory: Path, days: int) -> None:
     issued = issue(parse_subject(["localhost"], [], days), now=datetime.now(UTC))
-    store.write(directory, issued, force=True)
+    issued.write(directory, force=True)
 
 
 def _reloads(webhook: Running, result: str) -> float:

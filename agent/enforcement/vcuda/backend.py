@@ -17,15 +17,16 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from agent.enforcement.container_dirs import ContainerDirs
-from agent.enforcement.vcuda.config import MOUNT_PATH
+from agent.enforcement.vcuda.config import MOUNT_PATH, Hardware
 from agent.enforcement.vcuda.manager import VirtualManager
-from agent.enforcement.vcuda.ports import ContainerRuntime, Hardware, Processes
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN, Holding
 from agent.host.stale_sockets import remove_dead
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import Cri
 from placement.pods import PodId
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,8 @@ class Vcuda:
         self,
         *,
         state_dir: Path,
-        processes: Processes,
-        runtime: ContainerRuntime,
+        processes: Cgroups,
+        runtime: Cri,
         entitled: Entitled,
         hardware: Hardware,
         on_result: Callable[[str], None] = lambda _result: None,

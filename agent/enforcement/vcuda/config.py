@@ -28,7 +28,7 @@ Both are C structures in the byte order of the host. The library's sources defin
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from agent.cards.pci import parse_address
@@ -59,6 +59,17 @@ CONFIG_SIZE = _LAYOUT.size
 _PID = struct.Struct("=i")
 _TEXTS = {"pod_uid": 48, "container_name": 4096, "bus_id": 16}
 _DRIVER = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]+)*\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The node's data in the limits file; values that are not known are empty."""
+
+    bus_ids: Callable[[str], str]
+    """The PCI bus ID of a card, by its UUID."""
+    driver: Callable[[], str]
+    block: int
+    """Bytes of a memory block."""
 
 
 class InvalidConfig(ValueError):

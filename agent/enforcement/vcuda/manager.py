@@ -13,15 +13,14 @@ from dataclasses import replace
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
-from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
+from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, Hardware, VcudaConfig, config_of
 from agent.enforcement.vcuda.container_socket import ContainerSocket
-from agent.enforcement.vcuda.ports import ContainerRuntime, Hardware, Processes
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.socket_server import ContainerPeer
 from agent.errors import EnforcementError, Unavailable
 from agent.holdings.holding import Holding
-from agent.runtime.cgroups import CgroupError
-from agent.runtime.cri import ContainerInfo
+from agent.runtime.cgroups import CgroupError, Cgroups
+from agent.runtime.cri import ContainerInfo, Cri
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +43,8 @@ class VirtualManager:
         *,
         dirs: ContainerDirs,
         peer: Callable[[str], ContainerPeer | None],
-        processes: Processes,
-        runtime: ContainerRuntime,
+        processes: Cgroups,
+        runtime: Cri,
         entitled: Callable[[str, str], Holding | None],
         hardware: Hardware,
         on_result: Callable[[str], None],

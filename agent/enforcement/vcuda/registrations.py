@@ -22,10 +22,9 @@ from agent.enforcement.vcuda.config import (
     encode_pids,
 )
 from agent.enforcement.vcuda.container_socket import ContainerSocket
-from agent.enforcement.vcuda.ports import Processes
 from agent.errors import EnforcementError, Unavailable
 from agent.host import directories as disk
-from agent.runtime.cgroups import CgroupError, ContainerCgroup
+from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +48,7 @@ class _Registered:
 class Registrations:
     """The registered containers. Safe to share between threads."""
 
-    def __init__(self, dirs: ContainerDirs, processes: Processes) -> None:
+    def __init__(self, dirs: ContainerDirs, processes: Cgroups) -> None:
         self._dirs = dirs
         self._processes = processes
         self._lock = threading.Lock()  # never held while something is read or written

@@ -11,9 +11,9 @@ from pathlib import Path
 import grpc
 
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
-from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
 from agent.errors import EnforcementError, Unavailable
+from common.grpc_services import add_service
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, str]] = {
 }
 
 
-class VcudaService(rpc.VCUDAServiceServicer):
+class VcudaService:
     """The service that vcuda-controller's client calls."""
 
     def __init__(self, register: Register) -> None:
@@ -90,7 +90,7 @@ class VcudaServer:
         self._server = grpc.server(
             ThreadPoolExecutor(threads, thread_name_prefix="vcuda"), options=_OPTIONS
         )
-        rpc.add_VCUDAServiceServicer_to_server(VcudaService(register), self._server)
+        add_service(self._server, api.DESCRIPTOR, "VCUDAService", VcudaService(register))
         try:
             self._server.add_insecure_port(f"unix:{socket}")
         except RuntimeError as error:

@@ -1,5 +1,5 @@
 """The container runtime's gRPC interface (CRI v1), generated from our own ``.proto`` file.
 
-Only generated stubs and their source belong here. ``make proto`` generates them, and a test checks
-that they are up to date.
+Only generated messages and their source belong here. ``make proto`` generates them, and a test
+checks that they are up to date.
 """

@@ -63,7 +63,7 @@ def test_what_was_found_is_written_for_people(tmp_path: Path) -> None:
     assert (
         text
         == """\
-# The cards of one node, as NVML describes them; a cards file of gpu-turnstile.
+# The cards of one node: a cards file of gpu-turnstile.
 # driver 550.54.15
 # left out: card 2 (GPU-2): in MIG mode
 # left out: card 3 (no UUID): NVML: GPU is lost

@@ -272,7 +272,7 @@ def test_mig_instances_are_served_to_shares_and_to_whom_names_them(
         eventually(lambda: stage.phase("second") == "Failed", "no instance is a whole card")
         eventually(lambda: stage.events("Pod"), "the refusal is told")
         (refused,) = stage.events("Pod")
-        rule = "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid"
+        rule = "MIG instance: only for shares of one card, unless use-gpu-type or use-gpu-uuid"
         assert rule in refused["message"]
         assert stage.run("named", 100, 8, use_gpu_type="mig") == second
 

@@ -4,17 +4,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 
 from agent.dra.claims import ClaimRef
+from common.grpc_services import make_stub
 from common.kubelet_api import dra_pb2 as pb
-from common.kubelet_api import dra_pb2_grpc as rpc
 from common.kubelet_api import drahealth_pb2
-from common.kubelet_api import drahealth_pb2_grpc as health_rpc
 from common.kubelet_api import pluginregistration_pb2 as registration
-from common.kubelet_api import pluginregistration_pb2_grpc as registration_rpc
 from simulator.client import ApiClient
 from tests.agent.fakes import DEADLINE_S, eventually, make_manifest
 
@@ -83,7 +82,7 @@ class DraKubelet:
         def found() -> bool:
             for socket in self._registry.glob("*-reg.sock"):
                 with suppress(grpc.RpcError), channel_to(socket) as channel:
-                    stub = registration_rpc.RegistrationStub(channel)
+                    stub = make_stub(channel, registration.DESCRIPTOR, "Registration")
                     info = stub.GetInfo(registration.InfoRequest(), timeout=DEADLINE_S)
                     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
                     if Path(info.endpoint) == known:
@@ -101,25 +100,20 @@ class DraKubelet:
         """Call ``NodePrepareResources``; return the entries by the claims' UIDs."""
         request = pb.NodePrepareResourcesRequest(claims=[message_of(each) for each in refs])
         with channel_to(self.endpoint) as channel:
-            return (
-                rpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=DEADLINE_S).claims
-            )
+            return claims_stub(channel).NodePrepareResources(request, timeout=DEADLINE_S).claims
 
     def unprepare(self, *refs: ClaimRef) -> Any:
         """Call ``NodeUnprepareResources``; return the entries by the claims' UIDs."""
         request = pb.NodeUnprepareResourcesRequest(claims=[message_of(each) for each in refs])
         with channel_to(self.endpoint) as channel:
-            return (
-                rpc.DRAPluginStub(channel)
-                .NodeUnprepareResources(request, timeout=DEADLINE_S)
-                .claims
-            )
+            return claims_stub(channel).NodeUnprepareResources(request, timeout=DEADLINE_S).claims
 
     @contextmanager
     def health(self) -> Iterator[Iterator[Any]]:
         """Watch the health of the devices."""
         with channel_to(self.endpoint) as channel:
-            stream = health_rpc.DRAResourceHealthStub(channel).NodeWatchResources(
+            stub = make_stub(channel, drahealth_pb2.DESCRIPTOR, "DRAResourceHealth")
+            stream = stub.NodeWatchResources(
                 drahealth_pb2.NodeWatchResourcesRequest(), timeout=DEADLINE_S
             )
             try:
@@ -137,6 +131,10 @@ def spec_of(folder: Path, ref: ClaimRef) -> dict[str, Any]:
 def message_of(ref: ClaimRef) -> pb.Claim:
     """A claim as the kubelet names it."""
     return pb.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name)
+
+
+def claims_stub(channel: grpc.Channel) -> SimpleNamespace:
+    return make_stub(channel, pb.DESCRIPTOR, "DRAPlugin")
 
 
 def channel_to(socket: Path) -> grpc.Channel:

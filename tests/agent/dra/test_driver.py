@@ -28,7 +28,6 @@ from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from common.kubelet_api import dra_pb2 as pb
-from common.kubelet_api import dra_pb2_grpc as rpc
 from contract.allocation import Allocation, Evidence
 from contract.inventory import Amounts
 from contract.resource import Resource
@@ -40,6 +39,7 @@ from tests.agent.dra.a_claim import (
     DraKubelet,
     channel_to,
     claim_of,
+    claims_stub,
     message_of,
     result,
     spec_of,
@@ -373,7 +373,7 @@ def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing() -> None:
         ):
             patch.setattr(node, "get_claim", get_claim)
             patch.setattr(driver, "prepare", watched)
-            stub, claims = rpc.DRAPluginStub(channel), [message_of(ref)]
+            stub, claims = claims_stub(channel), [message_of(ref)]
             call = stub.NodePrepareResources.future(pb.NodePrepareResourcesRequest(claims=claims))
             assert asked.wait(DEADLINE_S)
             call.cancel()

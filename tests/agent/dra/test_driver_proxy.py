@@ -14,9 +14,8 @@ import pytest
 
 from agent.dra.claims import ClaimRef
 from common.kubelet_api import dra_pb2 as pb
-from common.kubelet_api import dra_pb2_grpc as rpc
 from simulator.client import ApiClient
-from tests.agent.dra.a_claim import DraKubelet, add, channel_to, message_of
+from tests.agent.dra.a_claim import DraKubelet, add, channel_to, claims_stub, message_of
 from tests.agent.fakes import DEADLINE_S, write_cards
 
 pytestmark = pytest.mark.slow
@@ -56,7 +55,7 @@ class Site:
     def _connect(self) -> None:
         self.kubelet.register()
         self._channel = channel_to(self.kubelet.endpoint)
-        self._stub = rpc.DRAPluginStub(self._channel)
+        self._stub = claims_stub(self._channel)
 
     def kill_proxy(self) -> None:
         """Kill the proxy, and start the next one, as the kubelet would; register that."""

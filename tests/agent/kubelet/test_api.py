@@ -1,4 +1,4 @@
-"""The generated stubs are what their sources give, in all three packages of them."""
+"""The generated messages are what their sources give, in all three packages of them."""
 
 import importlib.util
 import subprocess
@@ -12,7 +12,7 @@ import agent
 pytestmark = pytest.mark.slow
 
 ROOT = Path(next(iter(agent.__path__))).parent
-STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
+MESSAGES = ("_pb2.py", "_pb2.pyi")
 SOURCES = sorted(
     each.relative_to(ROOT)
     for folder in ("agent", "common", "tests/runtime")
@@ -24,8 +24,8 @@ SOURCES = sorted(
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("grpc_tools") is None:
         pytest.skip("grpcio-tools is not installed: install the extra 'check'")
-    into = tmp_path_factory.mktemp("stubs")
-    outputs = [f"--{kind}_out={into}" for kind in ("python", "pyi", "grpc_python")]
+    into = tmp_path_factory.mktemp("messages")
+    outputs = [f"--{kind}_out={into}" for kind in ("python", "pyi")]
     subprocess.run(
         [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=.", *outputs]
         + [str(each) for each in SOURCES],
@@ -37,15 +37,15 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
-def test_the_stubs_are_what_make_proto_writes(generated: Path, source: Path) -> None:
-    for stub in STUBS:
-        path = source.with_name(f"{source.stem}{stub}")
+def test_the_messages_are_what_make_proto_writes(generated: Path, source: Path) -> None:
+    for kind in MESSAGES:
+        path = source.with_name(f"{source.stem}{kind}")
         fresh, kept = (generated / path).read_text(), (ROOT / path).read_text()
         assert kept == fresh, f"{path} is stale: run make proto"
 
 
-def test_every_source_has_its_stubs_and_every_stub_its_source() -> None:
+def test_every_source_has_its_messages_and_all_messages_their_source() -> None:
     assert len(SOURCES) == 8
-    expected = {each.with_name(f"{each.stem}{stub}") for each in SOURCES for stub in STUBS}
-    stubs = [each for top in ("agent", "common", "tests") for each in ROOT.glob(f"{top}/**/*_pb2*")]
-    assert {each.relative_to(ROOT) for each in stubs if each.suffix != ".pyc"} == expected
+    expected = {each.with_name(f"{each.stem}{kind}") for each in SOURCES for kind in MESSAGES}
+    found = [each for top in ("agent", "common", "tests") for each in ROOT.glob(f"{top}/**/*_pb2*")]
+    assert {each.relative_to(ROOT) for each in found if each.suffix != ".pyc"} == expected

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -21,8 +22,8 @@ from agent.kubelet.server import (
     PluginServer,
     RefusalPace,
 )
+from common.grpc_services import make_stub
 from common.kubelet_api import deviceplugin_pb2 as pb
-from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
@@ -34,14 +35,14 @@ from tests.agent.fakes import (
 
 
 @contextmanager
-def plugin(socket: Path) -> Iterator[rpc.DevicePluginStub]:
+def plugin(socket: Path) -> Iterator[SimpleNamespace]:
     """Call a device plugin as the kubelet does."""
     options = (("grpc.max_receive_message_length", 64 << 20), ("grpc.enable_http_proxy", 0))
     with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
-        yield rpc.DevicePluginStub(channel)
+        yield make_stub(channel, pb.DESCRIPTOR, "DevicePlugin")
 
 
-def ask_preferred(stub: rpc.DevicePluginStub, ids: Sequence[str], size: int) -> list[str]:
+def ask_preferred(stub: SimpleNamespace, ids: Sequence[str], size: int) -> list[str]:
     """Call ``GetPreferredAllocation`` for one container."""
     asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
     request = pb.PreferredAllocationRequest(container_requests=[asked])
@@ -50,13 +51,13 @@ def ask_preferred(stub: rpc.DevicePluginStub, ids: Sequence[str], size: int) -> 
     )
 
 
-def ask_allocate(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Any:
+def ask_allocate(stub: SimpleNamespace, ids: Sequence[str]) -> Any:
     """Call ``Allocate`` for one container."""
     request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
     return stub.Allocate(request, timeout=DEADLINE_S).container_responses[0]
 
 
-def ask_prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
+def ask_prestart(stub: SimpleNamespace, ids: Sequence[str]) -> None:
     """Call ``PreStartContainer``."""
     stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=DEADLINE_S)
 
@@ -71,7 +72,7 @@ def service_of(calls: FakeCalls, resource: Resource = CORE, **more: Any) -> Devi
 
 
 @contextmanager
-def serving(folder: Path, service: DevicePluginService) -> Iterator[rpc.DevicePluginStub]:
+def serving(folder: Path, service: DevicePluginService) -> Iterator[SimpleNamespace]:
     """Serve, and connect as a kubelet does."""
     server = PluginServer(service, folder / "vcore.sock")
     with plugin(server.socket) as connected:
@@ -87,12 +88,12 @@ def running(folder: Path, calls: FakeCalls) -> Iterator[PluginServer]:
 
 
 @pytest.fixture
-def stub(running: PluginServer) -> Iterator[rpc.DevicePluginStub]:
+def stub(running: PluginServer) -> Iterator[SimpleNamespace]:
     with plugin(running.socket) as connected:
         yield connected
 
 
-CALLS: dict[str, Callable[[rpc.DevicePluginStub, list[str]], Any]] = {
+CALLS: dict[str, Callable[[SimpleNamespace, list[str]], Any]] = {
     "prefer": lambda stub, ids: ask_preferred(stub, ids, len(ids)),
     "allocate": ask_allocate,
     "prestart": ask_prestart,
@@ -100,7 +101,7 @@ CALLS: dict[str, Callable[[rpc.DevicePluginStub, list[str]], Any]] = {
 
 
 def test_devices_mounts_and_cdi_names_reach_the_kubelet(
-    stub: rpc.DevicePluginStub, calls: FakeCalls
+    stub: SimpleNamespace, calls: FakeCalls
 ) -> None:
     calls.edits = ContainerEdits(
         devices=("/dev/nvidia0",),
@@ -119,7 +120,7 @@ def test_devices_mounts_and_cdi_names_reach_the_kubelet(
 
 @pytest.mark.parametrize("call", CALLS)
 def test_an_internal_error_fails_one_call_shows_no_internals_and_the_server_continues(
-    stub: rpc.DevicePluginStub, calls: FakeCalls, call: str, caplog: pytest.LogCaptureFixture
+    stub: SimpleNamespace, calls: FakeCalls, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls.error = KeyError("secret")
     with pytest.raises(grpc.RpcError) as failed:
@@ -134,7 +135,7 @@ def test_an_internal_error_fails_one_call_shows_no_internals_and_the_server_cont
 
 
 def test_a_call_of_a_replaced_kubelet_is_no_defect(
-    stub: rpc.DevicePluginStub, calls: FakeCalls, caplog: pytest.LogCaptureFixture
+    stub: SimpleNamespace, calls: FakeCalls, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls.error = KubeletReplaced("another kubelet runs now")
     with pytest.raises(grpc.RpcError) as failed:
@@ -184,7 +185,7 @@ def test_a_stream_that_has_ended_already_is_not_begun(calls: FakeCalls) -> None:
 
 
 def test_a_stream_ends_promptly_when_the_server_stops(
-    running: PluginServer, stub: rpc.DevicePluginStub
+    running: PluginServer, stub: SimpleNamespace
 ) -> None:
     stream = stub.ListAndWatch(pb.Empty(), timeout=60)
     assert next(stream).devices

@@ -10,8 +10,9 @@ import grpc
 import pytest
 
 from agent.errors import Unavailable
-from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
+from agent.runtime.api import runtime_pb2
 from agent.runtime.cri import ContainerInfo, Cri
+from common.grpc_services import add_service
 
 ID, OTHER = "4aa6" * 16, "9e07" * 16
 LABELS = {
@@ -31,7 +32,7 @@ def entry(labels: dict[str, str] = LABELS, **changes: Any) -> runtime_pb2.Contai
     return runtime_pb2.Container(**{**fields, **changes})
 
 
-class FakeRuntime(runtime_pb2_grpc.RuntimeServiceServicer):
+class FakeRuntime:
     """A runtime whose containers a test writes; like containerd it takes part of an ID."""
 
     def __init__(self, socket: Path) -> None:
@@ -45,7 +46,7 @@ class FakeRuntime(runtime_pb2_grpc.RuntimeServiceServicer):
 
     def start(self) -> None:
         server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
-        runtime_pb2_grpc.add_RuntimeServiceServicer_to_server(self, server)
+        add_service(server, runtime_pb2.DESCRIPTOR, "RuntimeService", self)
         server.add_insecure_port(f"unix:{self.socket}")
         server.start()
         self._server = server

@@ -10,7 +10,6 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from common.errors import SettingsError
@@ -112,7 +111,7 @@ class Mount:
         folder = self.root / f"..v{self._version}"
         folder.mkdir()
         subject = parse_subject(["localhost"], [], self._version)
-        store.write(folder, issue(subject, now=datetime.now(UTC)))
+        issue(subject, now=datetime.now(UTC)).write(folder)
         change(folder)
         link = self.root / "..next"
         link.symlink_to(folder.name)

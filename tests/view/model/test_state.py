@@ -462,6 +462,6 @@ def test_a_mig_instance_is_no_whole_card_and_the_explanation_says_who_gets_it() 
     )
     assert [each.why_not for each in fit.cards] == [
         "50 cores free, 100 needed",
-        "MIG: for shares of one card, or if use-gpu-type or use-gpu-uuid names it",
+        "MIG instance: only for shares of one card, unless use-gpu-type or use-gpu-uuid names it",
     ]
     assert explanation_of(state, "named").nodes[0].placement == (("c0", (1,)),)

@@ -5,18 +5,19 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.backend import Vcuda
-from agent.enforcement.vcuda.config import decode
-from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.config import Hardware, decode
 from agent.enforcement.vcuda.socket_server import ContainerSocketServer
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN
 from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import Cri
 from tests.agent.builders import BLOCK, holding, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
@@ -127,7 +128,7 @@ def _vcuda(state_dir: Path) -> Vcuda:
     return Vcuda(
         state_dir=state_dir,
         processes=Cgroups(),
-        runtime=FakeRuntime(),
+        runtime=cast(Cri, FakeRuntime()),
         entitled=lambda _uid, _name: None,
         hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
     )

@@ -9,7 +9,6 @@ import pytest
 
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
-from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError
@@ -28,6 +27,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     limits,
     pids,
     stub,
+    vcuda_stub,
 )
 from tests.agent.fakes import eventually
 
@@ -178,7 +178,7 @@ def test_a_connection_that_did_not_come_by_a_containers_socket_is_refused(
         grpc.insecure_channel(f"unix:{server}") as channel,
         pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"),
     ):
-        rpc.VCUDAServiceStub(channel).RegisterVDevice(api.VDeviceRequest(), timeout=20)
+        vcuda_stub(channel).RegisterVDevice(api.VDeviceRequest(), timeout=20)
     assert site.results == ["refused"]
 
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
@@ -170,7 +171,7 @@ class Alone:
     def __init__(self, root: Path) -> None:
         self.dirs = ContainerDirs(root)
         self.processes = Processes()
-        self.registrations = Registrations(self.dirs, self.processes)
+        self.registrations = Registrations(self.dirs, cast(Cgroups, self.processes))
         self.ticket = self.dirs.make(key_of(IDS_A), POD_A)
         self.ticket_dir = ContainerSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
 

@@ -8,21 +8,21 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from types import SimpleNamespace
+from typing import Self, cast
 
 import grpc
 
 from agent.allocator.slot_holdings import key_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
-from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
-from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
-from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.config import Hardware, VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import Unavailable
 from agent.holdings.holding import ContainerRef, Holding
 from agent.runtime.cgroups import Cgroups
-from agent.runtime.cri import ContainerInfo
+from agent.runtime.cri import ContainerInfo, Cri
+from common.grpc_services import make_stub
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, holding, ids
 
@@ -104,11 +104,15 @@ def open_channel(ticket_dir: Path) -> Iterator[grpc.Channel]:
         os.close(folder)
 
 
+def vcuda_stub(channel: grpc.Channel) -> SimpleNamespace:
+    return make_stub(channel, api.DESCRIPTOR, "VCUDAService")
+
+
 @contextlib.contextmanager
-def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
+def stub(ticket_dir: Path) -> Iterator[SimpleNamespace]:
     """Connect as vcuda-controller's client does."""
     with open_channel(ticket_dir) as channel:
-        yield rpc.VCUDAServiceStub(channel)
+        yield vcuda_stub(channel)
 
 
 class Site:
@@ -133,7 +137,7 @@ class Site:
         return Vcuda(
             state_dir=self.state,
             processes=Cgroups(self.proc, self.mount),
-            runtime=self.runtime,
+            runtime=cast(Cri, self.runtime),
             entitled=lambda uid, name: self.entitled.get((uid, name)),
             hardware=Hardware(lambda _card: BUS, lambda: "535.104.05", BLOCK),
             on_result=self.results.append,

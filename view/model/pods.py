@@ -15,6 +15,7 @@ from contract.stamps import OrderStamp
 from contract.text import read_json
 from placement.pods import PodInfo, read_gpu_pod
 from view.model.claims import lasting_demand
+from view.model.nodes import find_condition
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp
 
@@ -63,11 +64,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     owner, owner_uid = _owner(metadata)
     phase, reason = status.get("phase") or "Pending", clamp(status.get("reason"))
-    statuses = tuple(
-        _status(each)
-        for field in ("initContainerStatuses", "containerStatuses")
-        for each in status.get(field) or ()
-    )
+    statuses = read_statuses(status)
     report = PodReport(
         namespace=info.id.namespace,
         name=info.id.name,
@@ -195,10 +192,10 @@ def time_of(stamp: str) -> str:
 
 
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
-    for each in status.get("conditions") or ():
-        if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            return clamp(each.get("reason")), clamp(each.get("message"))
-    return "", ""
+    found = find_condition(status, "PodScheduled")
+    if found.get("status") != "False":
+        return "", ""
+    return clamp(found.get("reason")), clamp(found.get("message"))
 
 
 def _claim(status: Mapping[str, Any]) -> str:
@@ -225,7 +222,16 @@ def _time(value: str | None) -> str:
     return "" if value in _NO_TIME else value or ""
 
 
-def _status(status: Mapping[str, Any]) -> ContainerStatus:
+def read_statuses(status: Mapping[str, Any]) -> tuple[ContainerStatus, ...]:
+    """Read the states of all containers from the status of a pod, init containers first."""
+    return tuple(
+        _container_status(each)
+        for field in ("initContainerStatuses", "containerStatuses")
+        for each in status.get(field) or ()
+    )
+
+
+def _container_status(status: Mapping[str, Any]) -> ContainerStatus:
     state, name = status.get("state") or _EMPTY, status.get("name") or ""
     restarts = status.get("restartCount") or 0
     running = state.get("running")

@@ -304,7 +304,12 @@ def test_why_an_agent_is_not_created_is_what_its_newest_warning_says(api: FakeAp
     api.responses[events] = Rejected(403, "events is forbidden")
     assert text() == "agent: ContainerCreating"
     api.responses[events] = [
-        {"involvedObject": {"uid": uid}, "message": message, "lastTimestamp": at}
+        {
+            "metadata": {"uid": f"event of {at}"},
+            "involvedObject": {"kind": "Pod", "uid": uid},
+            "message": message,
+            "lastTimestamp": at,
+        }
         for uid, message, at in (
             ("u2", "hostPath type check failed: /usr/local/vgpu", "2026-01-01T00:02:00Z"),
             ("u2", "an older one", "2026-01-01T00:01:00Z"),

@@ -31,7 +31,7 @@ from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
-from view.model.workloads import APIS
+from view.model.event_facts import APIS
 from view.web import server as view_server
 from view.web.settings import Settings as ViewSettings
 

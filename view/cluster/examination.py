@@ -47,8 +47,8 @@ from view.model.doctor.objects import (
     read_program,
     read_proxy_starts,
 )
-from view.model.events import EventFacts
-from view.model.nodes import read_node
+from view.model.event_facts import EventFacts
+from view.model.node_facts import read_node
 from view.model.words import clamp
 
 NAMESPACE = "gpu-turnstile"

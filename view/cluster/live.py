@@ -24,10 +24,11 @@ from view.cluster.collections import (
     short_reason,
 )
 from view.model.claims import TemplateFacts
-from view.model.explanation import FitReport, PodExplanation
+from view.model.event_facts import APIS, wants_pods
+from view.model.manifest_fit import FitReport
+from view.model.pod_explanation import PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
-from view.model.workloads import APIS, wants_pods
 
 STALE_SECONDS = 10.0
 """Data older than this is reported as stale."""

@@ -10,15 +10,17 @@ from contract.names import Names
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.claims import TemplateFacts, as_claimed
-from view.model.events import EventFacts
-from view.model.explanation import FitReport, PodExplanation
-from view.model.manifest import fit_manifests
+from view.model.event_facts import DeniedWorkload, EventFacts
+from view.model.manifest_fit import FitReport, fit_manifests
+from view.model.node_facts import NodeFacts, read_node
+from view.model.node_fits import PodClassFit, find_fitting_nodes
 from view.model.node_report import POOL_LABELS, report_node
-from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Occupancy, occupancy_of
+from view.model.pod_explanation import PodExplanation, explain_pod
+from view.model.pod_facts import PodFacts, read_pod_facts
+from view.model.pod_groups import OwnedPods, repeated
+from view.model.pod_reasons import why_pending
 from view.model.pod_report import report_pod
-from view.model.pods import PodFacts, read_pod_facts
-from view.model.progress import explain_pod
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
@@ -28,9 +30,6 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
-from view.model.siblings import OwnedPods, repeated
-from view.model.why import PodClassFit, find_fitting_nodes, why_pending
-from view.model.workloads import DeniedWorkload
 
 _REMEMBERED = timedelta(minutes=15)
 """How long a deleted pod is remembered."""

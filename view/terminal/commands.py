@@ -20,8 +20,7 @@ from view.cluster.examination import collect_facts
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model.doctor.checks import run_checks
-from view.model.explanation import FitResult
-from view.model.manifest import requests_none
+from view.model.manifest_fit import FitResult, requests_none
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.usage import ContainerUsage
 from view.terminal.completion import complete_node, complete_pod

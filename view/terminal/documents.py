@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from view.model.manifest import InvalidManifest
+from view.model.manifest_fit import InvalidManifest
 from view.model.reports import Freshness, Gap
 from view.terminal.faults import CommandError
 

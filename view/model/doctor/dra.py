@@ -27,7 +27,7 @@ from view.model.doctor.facts import (
     warning,
 )
 from view.model.doctor.nodes import AGENT_LOGS, FindingsByText, just_started, programs_on
-from view.model.nodes import NodeFacts
+from view.model.node_facts import NodeFacts
 from view.model.words import name_some
 
 POLICIES = (

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias, TypeVar
 
 from contract.inventory import Amounts
-from view.model.nodes import NodeFacts
+from view.model.node_facts import NodeFacts
 from view.model.reports import PodReport
 from view.model.usage import MetricSample
 

@@ -21,8 +21,8 @@ from view.model.doctor.facts import (
     UnreadSource,
     UnrecordedContainer,
 )
-from view.model.nodes import find_condition
-from view.model.pods import PodFacts, read_pod_facts, read_statuses
+from view.model.node_facts import find_condition
+from view.model.pod_facts import PodFacts, read_pod_facts, read_statuses
 from view.model.reports import Stage
 
 _NAME_LABEL = "app.kubernetes.io/name"

@@ -15,8 +15,8 @@ from view.model.doctor.facts import (
     require,
 )
 from view.model.doctor.nodes import PODS_ON_NODE
-from view.model.pods import WITHOUT_PLUGIN, refusal_text
-from view.model.siblings import repeated
+from view.model.pod_facts import WITHOUT_PLUGIN, refusal_text
+from view.model.pod_groups import repeated
 from view.model.words import duration
 
 _RECENT = timedelta(hours=1)

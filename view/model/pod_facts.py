@@ -15,7 +15,7 @@ from contract.stamps import OrderStamp
 from contract.text import read_json
 from placement.pods import PodInfo, read_gpu_pod
 from view.model.claims import lasting_demand
-from view.model.nodes import find_condition
+from view.model.node_facts import find_condition
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp
 

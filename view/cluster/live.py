@@ -151,18 +151,18 @@ class LiveCluster:
         """
         with self._lock:
             workloads = self._state.denied_workloads()
-        denied = [each for each in workloads if each.kind in APIS and each.uid]
-        denied.sort(key=lambda each: each.at, reverse=True)
-        for workload in denied[:_MOST_DENIED]:
+        denied = [(uid, each) for uid, each in workloads if each.kind in APIS and uid]
+        denied.sort(key=lambda each: each[1].at, reverse=True)
+        for uid, workload in denied[:_MOST_DENIED]:
             api, resource = APIS[workload.kind]
             path = object_path(resource, workload.namespace, workload.name, api=api)
             try:
                 found = self._api.find(path, timeout=_DENIED_SECONDS)
             except (Rejected, Gone):
                 continue
-            if not wants_pods(workload, found):
+            if not wants_pods(uid, workload.kind, found):
                 with self._changed:
-                    self._state.settle_denials(workload)
+                    self._state.settle_denials(uid, workload.at)
                     self._changes += 1
                     self._changed.notify_all()
 

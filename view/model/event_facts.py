@@ -1,8 +1,7 @@
 """Events about GPU pods, and about workloads whose pods are denied, until these want no more."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from contract.names import Names
 from view.model.reports import DeniedReport, EventReport
@@ -97,30 +96,20 @@ def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedRepo
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DeniedWorkload:
-    """A workload of which an Event reports that its pods are denied."""
-
-    kind: Annotated[str, "such as ``ReplicaSet``."]
-    namespace: Annotated[str, "its namespace."]
-    name: Annotated[str, "its name."]
-    uid: Annotated[str, "its UID, as the Event has it."]
-    at: Annotated[str, "time of the last denial."]
-
-
-def wants_pods(denied: DeniedWorkload, found: Mapping[str, Any] | None) -> bool:
+def wants_pods(uid: str, kind: str, found: Mapping[str, Any] | None) -> bool:
     """Return whether a workload still wants more pods than it has.
 
     Args:
-        denied: the workload when its pods were denied.
+        uid: of the workload when its pods were denied.
+        kind: of the workload, one of :data:`APIS`.
         found: the object that has its name now; ``None`` if there is none.
     """
-    if found is None or found["metadata"].get("uid") != denied.uid:
+    if found is None or found["metadata"].get("uid") != uid:
         return False
     if found["metadata"].get("deletionTimestamp"):
         return False
     spec, status = found.get("spec") or {}, found.get("status") or {}
-    match denied.kind:
+    match kind:
         case "Job":
             conditions = status.get("conditions") or ()
             ended = {each.get("type") for each in conditions if each.get("status") == "True"}

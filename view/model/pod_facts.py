@@ -17,7 +17,7 @@ from placement.pods import PodInfo, read_gpu_pod
 from view.model.claims import lasting_demand
 from view.model.node_facts import find_condition
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
-from view.model.words import clamp
+from view.model.words import clamp, rfc3339
 
 # The kubelet wraps the text of our agent (fact K9).
 _REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
@@ -186,7 +186,7 @@ def time_of(stamp: str) -> str:
     """Return the time of an order stamp as RFC 3339 text; empty if it is not a valid stamp."""
     try:
         at = OrderStamp.decode(stamp).time_ns
-        return datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339(datetime.fromtimestamp(at // 10**9, UTC))
     except (InvalidStamp, OverflowError, ValueError):
         return ""
 

@@ -133,6 +133,11 @@ def name_some(names: Sequence[str], most: int = 3) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
+def rfc3339(at: datetime) -> str:
+    """Format a time in UTC as the API server does."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def elapsed(start: str, end: str) -> str:
     """Format the time between two times in words: ``20 s``, ``5 min``."""
     return duration(datetime.fromisoformat(end) - datetime.fromisoformat(start))

@@ -33,6 +33,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
 LEASE, OWN_LEASE = (f"{LEASES}/gpu-turnstile-{each}" for each in ("scheduler", "kube-scheduler"))
 AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
 SHAPE = "gpu-turnstile-0123456789abcdef"
+FAILED = {"exitCode": 1, "reason": "Error", "message": "no port"}
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
 
 
@@ -439,6 +440,15 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
             "webhook: RunContainerError: of ...",
         ),
         ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
+        ({"state": {"terminated": FAILED}}, "webhook: Error: no port"),
+        (
+            {
+                "state": {"terminated": FAILED},
+                "lastState": {"terminated": FAILED},
+                "restartCount": 1,
+            },
+            "webhook: Error, last exit code 1: no port",
+        ),
     ],
 )
 def test_the_reason_of_an_unready_pod_is_that_of_its_status(

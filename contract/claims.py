@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.devices import CORES, LINK_ATTRIBUTES, MEMORY, MODEL, UUID
 from contract.errors import FieldError, FieldFault, InvalidName, quote
 from contract.names import Names
 from contract.quantity import format_quantity
@@ -88,6 +89,11 @@ def driver_name(names: Names) -> str:
     return name
 
 
+def serves_claims(labels: Mapping[str, Any]) -> bool:
+    """Return whether the agent of a node with these labels gives cards by claims."""
+    return labels.get(MODE_LABEL) == DRA_MODE
+
+
 def is_template_name(name: object) -> bool:
     """Return whether a template's name is one of ours."""
     return isinstance(name, str) and _TEMPLATE_NAME.match(name) is not None
@@ -145,7 +151,7 @@ def _name_of(spec: object) -> str:
 
 _WRITTEN = {
     *("spec", "devices", "requests", "name", "exactly", "deviceClassName", "allocationMode"),
-    *("count", "capacity", "cores", "memory", "selectors", "cel", "expression"),
+    *("count", "capacity", CORES, MEMORY, "selectors", "cel", "expression"),
     *("constraints", "matchAttribute"),
 }
 
@@ -208,17 +214,13 @@ def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict
             exactly["selectors"] = [{"cel": {"expression": each}} for each in selectors]
         requests.append({"name": container.name, "exactly": exactly})
     devices: dict[str, Any] = {"requests": requests}
-    attribute = _LINKING.get(wishes.link)
+    attribute = LINK_ATTRIBUTES.get(wishes.link)
     linked = [each.name for each in asking if attribute and each.demand.cards > 1]
     if linked:
         devices["constraints"] = [
             {"requests": [each], "matchAttribute": f"{driver}/{attribute}"} for each in linked
         ]
     return {"spec": {"devices": devices}}
-
-
-_LINKING = {"numa": "numa", "nvlink": "nvlinkGroup"}
-"""The attribute that is equal for all cards of a container, by the wish ``gpu-link``."""
 
 
 def find_claim_errors(
@@ -305,9 +307,9 @@ def _with_requests(demand: PodDemand) -> tuple[ContainerDemand, ...]:
 
 def _amounts(demand: Demand) -> dict[str, str]:
     """Return what a container has of each of its cards, as the API server writes quantities."""
-    amounts = {"cores": format_quantity(demand.cores_per_card)}
+    amounts = {CORES: format_quantity(demand.cores_per_card)}
     if demand.memory:
-        amounts["memory"] = format_quantity(demand.most_per_card(Resource.MEMORY))
+        amounts[MEMORY] = format_quantity(demand.most_per_card(Resource.MEMORY))
     return amounts
 
 
@@ -330,7 +332,7 @@ def _selectors(wishes: Wishes, names: Names) -> dict[bool, tuple[tuple[str, str]
         Those of containers that take a MIG instance, and those of all others.
     """
     card = f"device.attributes[{_text(driver_name(names))}]"
-    uuid, model = f"{card}.uuid", f"{card}.model"
+    uuid, model = f"{card}.{UUID}", f"{card}.{MODEL}"
     found: list[tuple[str, str]] = []
     used = f"{uuid} in {_list(wishes.use_uuids)}"
     used_types, nouse_types = (

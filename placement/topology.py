@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from itertools import chain, combinations, islice
 
+from contract.devices import nvlink_groups
 from contract.inventory import Inventory
 
 # The scores of NVIDIA's own policy (go-gpuallocator, calculateGPUPairScore). The score of a pair is
@@ -25,13 +26,21 @@ _MOST_SETS = 1000
 class Links:
     """The scores of all pairs of a node's cards; cards are positions."""
 
-    def __init__(self, inventory: Inventory) -> None:
+    def __init__(self, inventory: Inventory, *, by_claim: bool = False) -> None:
         """Compute the score of every pair.
 
         If the PCIe path of a pair is unknown, cards of one NUMA node count as connected within it
         (``NODE``), all others across sockets (``SYS``).
+
+        Args:
+            inventory: the node's cards and links.
+            by_claim: whether pods get these cards by claims. Then kube-scheduler chooses them, and
+                NVLinks count within a group only (:func:`contract.devices.nvlink_groups`).
         """
         cards = inventory.cards
+        self.ungrouped = Links(inventory) if by_claim else self
+        """The same without groups: as the device plugin chooses cards."""
+        groups = nvlink_groups(inventory) if by_claim else {}
         pcie, nvlinks = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
         for link in inventory.links:
             if link.kind.startswith("NV"):
@@ -46,7 +55,10 @@ class Links:
             path = pcie.get(pair, _PCIE_SCORES["NODE" if same_numa else "SYS"])
             score = 2 * (path + nvlinks.get(pair, 0)) + same_numa
             self._scores[one][other] = self._scores[other][one] = score
-            for kind, is_linked in (("nvlink", pair in nvlinks), ("numa", same_numa)):
+            nvlinked = pair in nvlinks
+            if by_claim:
+                nvlinked = pair[0] in groups and groups[pair[0]] == groups.get(pair[1])
+            for kind, is_linked in (("nvlink", nvlinked), ("numa", same_numa)):
                 if is_linked:
                     self._linked_pairs[kind] |= {(one, other), (other, one)}
 
@@ -67,7 +79,8 @@ class Links:
         """Return whether cards are connected as the wish *link* demands.
 
         For ``nvlink`` all cards must be connected by NVLinks, directly or over other cards of the
-        set, as in a DGX-1. An unknown link or NUMA node counts as missing.
+        set, as in a DGX-1; by claims, all must be of one group. An unknown link or NUMA node
+        counts as missing.
 
         Args:
             cards: their positions.

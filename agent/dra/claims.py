@@ -14,15 +14,13 @@ from agent.errors import ClaimError
 from contract.allocation import Allocation, Evidence
 from contract.claims import request_names
 from contract.demand import CORES_PER_CARD
+from contract.devices import CORES, MEMORY
 from contract.errors import quote
 from contract.inventory import NOTHING, Amounts, Card
 from contract.quantity import parse_quantity
 from contract.resource import RESOURCES, Resource, count_of
 from contract.reusable import held_on_cards
 from placement.pods import PodId, PodInfo
-
-CORES, MEMORY = "cores", "memory"
-"""The capacities of a device: hundredths of the card, and memory blocks."""
 
 
 class ClaimRef(NamedTuple):
@@ -82,11 +80,6 @@ class ClaimAllocation:
         for each in self.shares:
             found[each.card] = found.get(each.card, NOTHING).plus(each.amounts)
         return found
-
-
-def device_name(card: Card) -> str:
-    """Return the name of a card in ResourceSlices."""
-    return f"gpu-{card.index}"
 
 
 def is_allocated(claim: Mapping[str, Any], driver: str, pool: str) -> bool:

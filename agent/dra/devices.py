@@ -1,7 +1,6 @@
-"""The devices of a node's ResourceSlices, as plain data. Pure.
+"""The devices of a node's ResourceSlices, as plain data, with what the agent knows of it. Pure.
 
-All cards are shared devices with two capacities, in steps of 1: cores and memory blocks. Attributes
-are what DeviceClasses, selectors and constraints of claims may name.
+All cards are shared devices (:mod:`contract.devices`). Unhealthy and cordoned ones have taints.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,32 +8,14 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from agent.allocator.slots import DeviceTable
-from agent.dra.claims import CORES, MEMORY, device_name
 from contract.cordon import REASON
-from contract.inventory import Inventory
-from contract.quantity import format_quantity
-from contract.resource import RESOURCES, count_of
+from contract.devices import attributes_of, capacity_of, device_name, nvlink_groups
 from contract.text import to_label
-
-PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
-"""Kubernetes' own attribute, which drivers of other devices have as well."""
 
 MOST_DEVICES = 64
 """``ResourceSliceMaxDevicesWithAdvancedFeatures``: the limit if a device has a taint."""
 
-_LONGEST_TEXT = 64  # of an attribute
 _LONGEST_LABEL = 63
-
-
-def nvlink_groups(inventory: Inventory) -> Mapping[int, int]:
-    """Return the group of each card that has NVLinks: the lowest index of the cards it reaches."""
-    group: dict[int, int] = {}
-    for link in inventory.links:
-        if link.kind.startswith("NV"):
-            low, high = sorted(group.get(each, each) for each in link.cards)
-            group |= dict.fromkeys(link.cards, low)
-            group = {each: low if found == high else found for each, found in group.items()}
-    return group
 
 
 def devices_of(  # noqa: PLR0913 -- its surroundings, by keyword
@@ -59,29 +40,17 @@ def devices_of(  # noqa: PLR0913 -- its surroundings, by keyword
     groups = nvlink_groups(table.inventory)
     devices = []
     for card in table.inventory.cards:
-        attributes: dict[str, str | int | None] = {
-            "uuid": card.uuid,
-            "model": card.model.lower()[:_LONGEST_TEXT],
-            "index": card.index,
-            "numa": card.numa,
-            "nvlinkGroup": groups.get(card.index),
-            "driverVersion": driver_version[:_LONGEST_TEXT] or None,
-            "memoryBlock": table.block,
-            PCIE_ROOT: pcie_root(card.bus_id) or None,
-        }
-        size = card.size(table.block)
         device: dict[str, Any] = {
             "name": device_name(card),
             "allowMultipleAllocations": True,
-            "attributes": {
-                name: {"int" if isinstance(value, int) else "string": value}
-                for name, value in attributes.items()
-                if value is not None
-            },
-            "capacity": {
-                name: _capacity(count_of(size, resource))
-                for name, resource in zip((CORES, MEMORY), RESOURCES, strict=True)
-            },
+            "attributes": attributes_of(
+                card,
+                nvlink_group=groups.get(card.index),
+                block=table.block,
+                driver_version=driver_version,
+                pcie_root=pcie_root(card.bus_id),
+            ),
+            "capacity": capacity_of(card.size(table.block)),
         }
         faults = {"unhealthy": unhealthy(card.uuid), REASON: REASON * (card.uuid in cordoned)}
         taints = [
@@ -136,10 +105,3 @@ def manifest(name: str, spec: Mapping[str, Any], generation: int, node_uid: str)
         "metadata": {"name": name, "ownerReferences": [owner]},
         "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
     }
-
-
-def _capacity(count: int) -> dict[str, Any]:
-    """Return a capacity of which each share takes a whole number, 1 or more."""
-    text = format_quantity(count)  # as the API server returns it, for the comparison
-    policy = {"default": "1", "validRange": {"min": "1", "max": text, "step": "1"}}
-    return {"value": text, "requestPolicy": policy}

@@ -22,7 +22,6 @@ from agent.dra.claims import (
     allocations_by,
     check_pod,
     check_room,
-    device_name,
     has_room,
     read_claim,
     served_by_plugin,
@@ -34,6 +33,7 @@ from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from agent.usage.holdings import CardHolder, Holdings, count_totals, held_share
 from contract.claims import request_names
+from contract.devices import device_name
 from contract.resource import RESOURCES, Resource, count_of
 from placement.pods import PodInfo
 

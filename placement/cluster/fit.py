@@ -216,10 +216,24 @@ def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unsched
     largest = max(pod_class.needs, key=lambda need: need.demand.cards)
     if wishes.link and largest.demand.cards > 1:
         are_free = f"have {_amounts(largest)} free" if largest.demand.is_share else "are free"
-        reason = f"no {largest.demand.cards} {kinds} {LINK_PHRASES[wishes.link]} {are_free}"
+        phrase, others = LINK_PHRASES[wishes.link], ""
+        if _are_only_ungrouped(largest, cards, free, wishes.link):
+            phrase, others = "of one NVLink group", _UNGROUPED
+        reason = f"no {largest.demand.cards} {kinds} {phrase} {are_free}{others}"
     return Unschedulable(reason, unresolvable=False)
 
 
+def _are_only_ungrouped(need: CardNeed, cards: CardSet, free: Rows, link: str) -> bool:
+    """Return whether enough cards are connected, but by claims are not in one group."""
+    fitting = cards.fitting(free, need)
+    largest, ungrouped = (
+        max(map(len, links.connected(fitting, link)), default=0)
+        for links in (cards.links, cards.links.ungrouped)
+    )
+    return largest < need.demand.cards <= ungrouped
+
+
+_UNGROUPED = "; NVLinks connect enough others, but a claim gets cards of one group"
 _UNITS = ("core", "block")
 _INSTANCES = "only MIG instances, which use-gpu-type or use-gpu-uuid must name for such a request"
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
+from contract.claims import serves_claims
 from contract.cordon import read_cordon
 from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
@@ -124,7 +125,8 @@ def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None)
     if text is not None:
         cordoned = read_cordon(metadata.get("annotations") or {}, names)
         disconnected = _is_disconnected(obj, names)
-        node = _with_inventory(name, text, cordoned, disconnected=disconnected)
+        by_claim = serves_claims(metadata.get("labels") or {})
+        node = _with_inventory(name, text, cordoned, disconnected=disconnected, by_claim=by_claim)
     return before if before is not None and before == node else node
 
 
@@ -160,7 +162,7 @@ def _with_equal_cards(name: str, obj: Mapping[str, Any], model: str, names: Name
         return Node(name)
     cards = tuple(Card("", index, model, 0) for index in range(count))
     sizes = [Amounts(CORES_PER_CARD, memory // count)] * count
-    links = _links(tuple((index, None) for index in range(count)), ())
+    links = _links(tuple((index, None) for index in range(count)), (), by_claim=False)
     return Node(name, cards, _card_set(cards, sizes, links), Problem.NONE)
 
 
@@ -179,7 +181,7 @@ def _is_disconnected(obj: Mapping[str, Any], names: Names) -> bool:
 
 
 def _with_inventory(
-    name: str, text: object, cordoned: AbstractSet[str], *, disconnected: bool
+    name: str, text: object, cordoned: AbstractSet[str], *, disconnected: bool, by_claim: bool
 ) -> Node:
     if not isinstance(text, str):
         return Node(name, problem=Problem.UNREADABLE)
@@ -198,7 +200,8 @@ def _with_inventory(
         for card in sorted(found.cards, key=lambda card: card.index)
     )
     sizes = [card.size(found.memory_block) for card in cards]
-    links = _links(tuple((card.index, card.numa) for card in cards), found.links)
+    numa = tuple((card.index, card.numa) for card in cards)
+    links = _links(numa, found.links, by_claim=by_claim)
     problem = Problem.NONE
     if disconnected and not all(card.withheld for card in cards):
         problem = Problem.AGENT_DISCONNECTED
@@ -213,7 +216,9 @@ def _readable(links: tuple[Link, ...], indices: set[int]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _links(numa: tuple[tuple[int, int | None], ...], links: tuple[Link, ...]) -> Links:
+def _links(
+    numa: tuple[tuple[int, int | None], ...], links: tuple[Link, ...], *, by_claim: bool
+) -> Links:
     """Return the links; nodes with equal hardware share one object."""
     cards = tuple(Card(str(index), index, "", 0, numa_node) for index, numa_node in numa)
-    return Links(Inventory(cards, links))
+    return Links(Inventory(cards, links), by_claim=by_claim)

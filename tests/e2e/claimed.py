@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from copy import deepcopy
 from pathlib import Path
 
+import yaml
+
 from contract.claims import CLAIM, DRA_MODE, MODE_LABEL, driver_name, request_names
 from contract.demand import ContainerKind
 from contract.requests import read_pod_demand
@@ -23,11 +25,13 @@ from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Installation, kil
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
+from view.model.claims import NO_DEVICES
 
 AGENT, CLAIMS = "daemonset/gpu-turnstile-agent-dra", "deployment/gpu-turnstile-claims"
 OLDEST_MINOR = 36
 _FORGOTTEN_SECONDS = 420.0
 _CHECKPOINT = "kubelet_internal_checkpoint"
+_OTHER_CARDS = "gpu-turnstile-e2e-cards"
 
 
 class ClaimGround(Ground):
@@ -61,14 +65,14 @@ class ClaimGround(Ground):
         )
         return sorted(each["metadata"]["name"] for each in found)
 
+    def published(self) -> list[Json]:
+        """Return the devices of the node's slices."""
+        found = self.kubectl.items("resourceslices", f"--field-selector=spec.driver={self.driver}")
+        return [device for each in found for device in each["spec"].get("devices") or ()]
+
     def devices(self) -> dict[str, str]:
         """Return the card of each device of the node's slices."""
-        found = self.kubectl.items("resourceslices", f"--field-selector=spec.driver={self.driver}")
-        return {
-            device["name"]: device["attributes"]["uuid"]["string"]
-            for each in found
-            for device in each["spec"].get("devices") or ()
-        }
+        return {each["name"]: each["attributes"]["uuid"]["string"] for each in self.published()}
 
     def listed(self) -> dict[tuple[str, str], dict[Resource, frozenset[str]]]:
         """Make device IDs of what the scheduler allocated, numbered one after the other."""
@@ -194,7 +198,66 @@ class Claimed:
         yield
         self.ground.report(f"{what}: {time.monotonic() - began:.1f} s")
 
+    def nvlink_groups(self) -> list[set[str]]:
+        """Return the devices of each NVLink group that the node's slices have."""
+        groups: defaultdict[int, set[str]] = defaultdict(set)
+        for each in self.ground.published():
+            group = each["attributes"].get("nvlinkGroup")
+            if group:
+                groups[group["int"]].add(each["name"])
+        return [groups[each] for each in sorted(groups)]
+
+    def scheduled(self, name: str) -> bool | None:
+        """Return whether kube-scheduler has bound a pod; ``None`` before it has seen its claim."""
+        pod = self.ground.cluster.pods()[name]
+        if pod["spec"].get("nodeName"):
+            return True
+        conditions = pod.get("status", {}).get("conditions") or ()
+        return False if any(NO_DEVICES in each.get("message", "") for each in conditions) else None
+
     # --- doing -----------------------------------------------------------------------
+
+    @contextmanager
+    def linked(self, pairs: Iterable[tuple[int, int]]) -> Iterator[None]:
+        """Give the node NVLinks between these cards, and none between others."""
+        wanted = {*pairs}
+        found = self._agents("get", AGENT, "--output=json")
+        volumes = json.loads(found)["spec"]["template"]["spec"]["volumes"]
+        (before,) = [each["configMap"]["name"] for each in volumes if each["name"] == "cards"]
+        data = json.loads(self._agents("get", f"configmap/{before}", "--output=json"))["data"]
+        cards = yaml.safe_load(data["cards.yaml"]) | {
+            "links": [{"cards": [*each], "kind": "NV4"} for each in sorted(wanted)]
+        }
+        made = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": _OTHER_CARDS},
+            "data": {"cards.yaml": yaml.safe_dump(cards)},
+        }
+
+        def use(name: str) -> None:
+            volume = {"name": "cards", "configMap": {"name": name}}
+            patch = {"spec": {"template": {"spec": {"volumes": [volume]}}}}
+            self._agents("patch", AGENT, f"--patch={json.dumps(patch)}")
+            self.installation.rolled_out(AGENTS, AGENT)
+
+        self._agents("create", "--filename=-", given=json.dumps(made))
+        try:
+            use(_OTHER_CARDS)
+            wait("the node's links", lambda: self._links() == wanted, within=90)
+            yield
+        finally:
+            use(before)
+            self._agents("delete", f"configmap/{_OTHER_CARDS}")
+
+    def _links(self) -> set[tuple[int, int]]:
+        """Return the pairs of cards that are linked in the node's inventory."""
+        annotations = self.ground.cluster.node(self.ground.node)["metadata"]["annotations"]
+        found: Json = json.loads(annotations.get(self.ground.names.gpu_cards, "{}"))
+        return {(one, other) for one, other in (each["cards"] for each in found.get("links", ()))}
+
+    def _agents(self, *arguments: str, given: str = "") -> str:
+        return self._kubectl.run(f"--namespace={AGENTS}", *arguments, given=given).out
 
     def create(self, made: Json, name: str) -> None:
         """Create an object in the tests' namespace."""

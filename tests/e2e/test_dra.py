@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -20,6 +22,7 @@ from tests.e2e.installation import NAMESPACE
 from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
+from view.model.state import ClusterState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -208,6 +211,56 @@ def test_a_deleted_slice_comes_back(claimed: Claimed) -> None:
     ground.kubectl.run("delete", "resourceslices", f"--field-selector=spec.driver={ground.driver}")
     wait("the slice", lambda: len(ground.devices()) == CARDS, within=90)
     ground.audit("slice deleted", ground.run(ground.make.single("after", 10, 4)))
+
+
+CHAIN, CLIQUE = [(0, 1), (1, 2)], [*combinations((3, 4, 5), 2)]
+HAD_BY_A_CLAIM = [(0, 1), *CLIQUE, (3, 4, 5)]
+"""Of the sets of two or three cards of the chain, and of the clique."""
+
+
+def test_of_cards_in_a_chain_kube_scheduler_allocates_one_pair_and_of_a_clique_each_set(
+    claimed: Claimed,
+) -> None:
+    """And ``kubectl gpu fit`` says beforehand which of them it does."""
+    ground = claimed.ground
+    sets = [
+        each
+        for trio in ((0, 1, 2), (3, 4, 5))
+        for size in (2, 3)
+        for each in combinations(trio, size)
+    ]
+    with claimed.linked([*CHAIN, *CLIQUE]):
+        groups = [{"gpu-0", "gpu-1"}, {"gpu-3", "gpu-4", "gpu-5"}]
+        wait("the groups", lambda: claimed.nvlink_groups() == groups, within=90)
+        wait("the node's counts", lambda: ground.offered() == CARDS * 100)
+        allocated = [each for each in sets if _is_allocated(claimed, each)]
+    assert allocated == HAD_BY_A_CLAIM
+    ground.report(f"gpu-link nvlink by claim, of {len(sets)} sets: {allocated}")
+
+
+def _is_allocated(claimed: Claimed, cards: tuple[int, ...]) -> bool:
+    """Create a pod that wants exactly these cards; assert that ``fit`` knew what becomes of it."""
+    ground, name = claimed.ground, "set-" + "-".join(map(str, cards))
+    uuids = ground.devices()
+    wanted = [uuids[f"gpu-{each}"] for each in cards]
+    pod = ground.make.single(name, 100 * len(cards))
+    pod["metadata"]["annotations"] = {
+        ground.names.gpu_link: "nvlink",
+        ground.names.use_gpu_uuid: ",".join(wanted),
+    }
+    state = ClusterState(ground.names, now=lambda: datetime.now(UTC))
+    state.put_node(ground.cluster.node(ground.node))
+    foretold = state.fit(pod)[0].fits
+    ground.cluster.create(pod)
+    wait(f"{name} is decided", lambda: claimed.scheduled(name) is not None)
+    allocated = bool(claimed.scheduled(name))
+    if allocated:
+        running = ground.settled([name])
+        assert {*ground.allocations(running[name])["main"].cards} == {*wanted}
+    assert foretold == allocated, cards
+    ground.clear()
+    wait("the claim's end", lambda: not ground.claims())
+    return allocated
 
 
 def test_a_card_that_was_given_twice_goes_to_the_second_after_the_first(claimed: Claimed) -> None:

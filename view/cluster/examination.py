@@ -12,6 +12,7 @@ from common.apiserver.client import Client, Json, object_path, pages, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.claims import MODE_LABEL, driver_name, named_template
+from contract.devices import CORES, MEMORY, UUID
 from contract.inventory import Amounts
 from contract.names import Names
 from contract.quantity import parse_quantity
@@ -358,10 +359,10 @@ def _slice(obj: Json) -> NodeSlice:
         pool.get("generation") or 0,
         pool["resourceSliceCount"],
         {
-            clamp(each["attributes"]["uuid"]["string"]): Amounts(
+            clamp(each["attributes"][UUID]["string"]): Amounts(
                 *(
                     int(parse_quantity(each["capacity"][name]["value"]) or 0)
-                    for name in ("cores", "memory")
+                    for name in (CORES, MEMORY)
                 )
             )
             for each in spec.get("devices") or ()

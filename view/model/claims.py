@@ -1,22 +1,13 @@
-"""Pods that get their cards by a claim of Dynamic Resource Allocation, and where they fit. Pure.
+"""Why a pod has no claim yet, and which nodes serve pods with one; in words. Pure.
 
-A pod with a claim fits only on nodes that serve claims, one without only on nodes with a device
-plugin. For a claim kube-scheduler takes the first devices that fit, in the order of the
-ResourceSlice, which is that of the cards. It neither scores them nor preempts pods for them.
+A pod with a claim of Dynamic Resource Allocation fits only on nodes that serve claims, one without
+only on nodes with a device plugin. Where it fits: :mod:`placement.first_fit`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated
 
-from contract.claims import MOST_RESULTS, request_names
-from contract.demand import ContainerKind, PodDemand
-from contract.inventory import Amounts
-from placement.capacity import need_of
-from placement.cluster.holdings import NodeSnapshot
-from placement.pods import PodInfo
-from placement.search import MOST_TRIES, ContainerPlan, Plan, Rows
 from view.model.occupancy import Occupancy
 from view.model.reports import EventReport, PodReport
 
@@ -106,61 +97,3 @@ def refusal_by_kind(node: Occupancy, *, by_claim: bool) -> str:
 def of_kind(nodes: Iterable[Occupancy], *, by_claim: bool) -> list[Occupancy]:
     """Return the nodes that serve pods with a claim, or those without one."""
     return [each for each in nodes if not refusal_by_kind(each, by_claim=by_claim)]
-
-
-def lasting_demand(demand: PodDemand) -> PodDemand:
-    """Return what the containers of a pod with a claim hold: for as long as the pod lives.
-
-    An init container with a request of its own holds it as a sidecar does.
-    """
-    own = request_names(demand)
-    return PodDemand(
-        tuple(
-            replace(each, kind=ContainerKind.SIDECAR)
-            if each.kind is ContainerKind.INIT and own[each.name] == each.name
-            else each
-            for each in demand.containers
-        )
-    )
-
-
-def as_claimed(pod: PodInfo) -> PodInfo:
-    """Return a pod with only those containers that have a request in its claim."""
-    demand = lasting_demand(pod.demand)
-    own = [each for each in demand.containers if each.kind is not ContainerKind.INIT]
-    return replace(pod, demand=PodDemand(tuple(own)))
-
-
-def first_fit(pod: PodInfo, snapshot: NodeSnapshot) -> Plan | None:
-    """Place a pod of :func:`as_claimed` as kube-scheduler does.
-
-    Returns:
-        The plan; ``None`` if there is none, or none was found in time.
-    """
-    cards, containers = snapshot.node.card_set_for(pod.wishes), pod.demand.containers
-    tries = MOST_TRIES if len(containers) <= MOST_RESULTS else 0
-
-    def place(at: int, free: Rows) -> Mapping[str, ContainerPlan] | None:
-        nonlocal tries
-        if at == len(containers):
-            return {}
-        need = need_of(containers[at].demand)
-        for chosen in combinations(cards.fitting(free, need), need.demand.cards):
-            tries -= 1
-            if tries < 0:
-                return None
-            if not cards.links.fulfils(chosen, pod.wishes.link):
-                continue
-            rest = place(at + 1, _without(free, chosen, need.per_card))
-            if rest is not None:
-                taken = ContainerPlan(chosen, (need.per_card,) * len(chosen))
-                return {containers[at].name: taken, **rest}
-        return None
-
-    return place(0, snapshot.free)
-
-
-def _without(free: Rows, positions: Sequence[int], amounts: Amounts) -> Rows:
-    return [
-        row.minus(amounts) if position in positions else row for position, row in enumerate(free)
-    ]

@@ -15,10 +15,11 @@ from contract.spelling import (
     advise_wishes,
     find_misnamed,
 )
+from placement.first_fit import as_claimed
 from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from view.model.claims import FIRST_FIT, NO_CLAIMS, as_claimed, of_kind
+from view.model.claims import FIRST_FIT, NO_CLAIMS, of_kind
 from view.model.node_fits import NodeFit, fit_on_node, fits_first, plan_on, refused_by_kind
 from view.model.occupancy import Occupancy
 from view.model.pod_facts import PodFacts, read_pod_facts

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from contract.claims import DRA_MODE, MODE_LABEL
+from contract.claims import serves_claims
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
@@ -54,7 +54,7 @@ class NodeFacts:
     @property
     def serves_claims(self) -> bool:
         """Whether its agent gives cards by claims (``--mode dra``), and not by a device plugin."""
-        return self.labels.get(MODE_LABEL) == DRA_MODE
+        return serves_claims(self.labels)
 
     @property
     def problem(self) -> str:

@@ -14,6 +14,7 @@ from placement.capacity import CardNeed, CardSet, shortfall
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
+from placement.first_fit import first_fit
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from placement.search import Plan
@@ -22,7 +23,6 @@ from view.model.claims import (
     CREATED_WITH_ONE,
     NO_CLAIMS,
     NOT_CREATED_WITH_ONE,
-    first_fit,
     of_kind,
     refusal_by_kind,
 )
@@ -141,7 +141,7 @@ def plan_on(
     """
     snapshot = snapshot or occupancy.snapshot
     if occupancy.facts.serves_claims:
-        return first_fit(pod, snapshot)
+        return first_fit(pod, snapshot.node.card_set_for(pod.wishes), snapshot.free)
     try:
         return plan_pod(pod, snapshot.node, snapshot.free, policy)
     except NoPlacement:

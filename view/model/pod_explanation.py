@@ -7,11 +7,11 @@ from typing import Annotated
 
 from contract.names import Names
 from contract.text import format_count
+from placement.first_fit import as_claimed
 from placement.scoring import Policy
 from view.model.claims import (
     WAITS,
     TemplateFacts,
-    as_claimed,
     of_kind,
     refusal_by_kind,
     why_no_claim,

@@ -13,8 +13,8 @@ from contract.names import Names
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp
 from contract.text import read_json
+from placement.first_fit import lasting_demand
 from placement.pods import PodInfo, read_gpu_pod
-from view.model.claims import lasting_demand
 from view.model.node_facts import find_condition
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp, rfc3339

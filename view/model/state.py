@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from contract.names import Names
+from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.claims import TemplateFacts, as_claimed
+from view.model.claims import TemplateFacts
 from view.model.event_facts import EventFacts
 from view.model.manifest_fit import FitReport, fit_manifests
 from view.model.node_facts import NodeFacts, read_node

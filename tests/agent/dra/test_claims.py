@@ -11,7 +11,6 @@ from agent.dra.claims import (
     ClaimRef,
     allocations_by,
     check_pod,
-    device_name,
     is_allocated,
     read_claim,
 )
@@ -19,6 +18,7 @@ from agent.errors import ClaimError
 from contract.allocation import Allocation, Evidence
 from contract.claims import make_claim
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.devices import device_name
 from contract.inventory import Amounts
 from contract.wishes import NO_WISHES
 from tests.agent.builders import INIT, cases, container, device_table, pod_id, view

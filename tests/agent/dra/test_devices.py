@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agent.allocator.slots import DeviceTable
 from agent.cards.pci import pcie_root
-from agent.dra.devices import devices_of, nvlink_groups, published, slices_of
-from contract.inventory import Inventory, Link
+from agent.dra.devices import devices_of, published, slices_of
+from contract.inventory import Inventory
 from contract.quantity import format_quantity, parse_quantity
 from simulator.api.quantities import canonical
 from tests.agent.builders import BLOCK, card
@@ -101,14 +101,6 @@ def test_many_instances_take_two_slices() -> None:
     found = slices_of(many, driver="d", node="n")
     assert {name: len(each["devices"]) for name, each in found.items()} == {"n-d": 64, "n-d-1": 6}
     assert {each["pool"]["resourceSliceCount"] for each in found.values()} == {2}
-
-
-def test_cards_that_nvlinks_connect_are_a_group() -> None:
-    links = (Link((0, 1), "NODE"), Link((1, 2), "NV4"), Link((2, 3), "NV4"), Link((5, 6), "NV1"))
-    six = Inventory(tuple(card(at) for at in range(7)), links)
-    assert nvlink_groups(six) == {1: 1, 2: 1, 3: 1, 5: 5, 6: 5}
-    joined = replace(six, links=(Link((0, 1), "NV4"), Link((2, 3), "NV4"), Link((1, 2), "NV4")))
-    assert nvlink_groups(joined) == dict.fromkeys(range(4), 0)
 
 
 @given(st.integers(0, 2**40))

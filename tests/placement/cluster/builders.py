@@ -24,6 +24,7 @@ def make_node(
     unhealthy: Sequence[int] = (),
     cordoned: Sequence[int] = (),
     links: Mapping[tuple[int, int], str] | None = None,
+    numa: Sequence[int | None] = (),
     allocatable: str | None = "200",
 ) -> Json:
     """A node whose cards are ``GPU-<name>-<index>``."""
@@ -36,7 +37,7 @@ def make_node(
                 index,
                 models[index] if models else "NVIDIA A100",
                 size * BLOCK,
-                None,
+                numa[index] if numa else None,
                 "Xid 79" if index in unhealthy else "",
             )
             for index, size in enumerate(sizes)

@@ -411,32 +411,50 @@ def test_what_no_claim_can_have_would_be_denied() -> None:
     assert found.fits
 
 
+CHAIN = {(0, 1): "NV4", (1, 2): "NV4"}
+TRIANGLE = {**CHAIN, (0, 2): "NV4"}
+NVLINK = {NAMES.gpu_link: "nvlink"}
+UNGROUPED = "NVLinks connect enough others, but a claim gets cards of one group"
+
+
+@pytest.mark.parametrize(
+    ("links", "held", "cards", "by_plugin", "by_claim"),
+    [
+        (CHAIN, [], 2, (0, 1), (0, 1)),
+        (CHAIN, [0], 2, (1, 2), f"no 2 cards of one NVLink group are free; {UNGROUPED}"),
+        (CHAIN, [1], 2, *("no 2 cards connected by NVLink are free",) * 2),
+        (CHAIN, [], 3, (0, 1, 2), f"no 3 cards of one NVLink group are free; {UNGROUPED}"),
+        (TRIANGLE, [0], 2, (1, 2), (1, 2)),
+        (TRIANGLE, [1], 2, (0, 2), (0, 2)),
+        (TRIANGLE, [], 3, (0, 1, 2), (0, 1, 2)),
+    ],
+)
+def test_a_claim_gets_cards_of_one_nvlink_group_and_fit_says_if_only_others_are_connected(
+    links: dict[tuple[int, int], str],
+    held: list[int],
+    cards: int,
+    by_plugin: tuple[int, ...] | str,
+    by_claim: tuple[int, ...] | str,
+) -> None:
+    """The device plugin also gives cards that a card of the same container connects."""
+    pods = [scenes.running(f"b{at}", (30, 1), "n1", at) for at in held]
+    claims = [claimed(scenes.running(f"b{at}", (30, 1), "n1", at), f"b{at}") for at in held]
+    pod = make_pod("a", (100 * cards, 0), annotations=NVLINK)
+    for node, holders, expected in (
+        (make_node("n1", 3, links=links), pods, by_plugin),
+        (dra_node("n1", 3, links=links), claims, by_claim),
+    ):
+        (found,) = state_of([node], holders).fit(pod)
+        if isinstance(expected, str):
+            assert found.nodes[0].reason == expected
+            texts = {each.text for each in found.changes}
+            assert "remove the annotation tencent.com/gpu-link" in texts
+        else:
+            assert found.nodes[0].placement == (("c0", expected),)
+
+
 _CORES = st.sampled_from([10, 30, 50, 70, 100, 200])
 _HELD = st.lists(st.sampled_from([0, 30, 60]), min_size=1, max_size=4)
-
-
-@patient
-@given(st.lists(_CORES, min_size=1, max_size=4), _HELD)
-def test_a_first_fit_takes_no_more_than_is_free_and_fails_only_where_nothing_fits(
-    cores: list[int], held: list[int]
-) -> None:
-    pods = [
-        claimed(scenes.running(f"b{at}", (amount, 1), "n1", at), f"b{at}")
-        for at, amount in enumerate(held)
-        if amount
-    ]
-    pod = make_pod("a", *((each, 4) for each in cores))
-    (found,) = state_of([dra_node(cards=len(held))], pods).fit(pod)
-    (by_plugin,) = state_of([make_node("n1", len(held))], pods).fit(pod)
-    assert found.nodes[0].fits == by_plugin.nodes[0].fits
-    free = [100 - amount for amount in held]
-    for name, cards in found.nodes[0].placement:
-        share = cores[int(name[1:])]
-        assert len(cards) == max(share // 100, 1)
-        for card in cards:
-            free[card] -= min(share, 100)
-    assert min(free) >= 0
-    assert bool(found.nodes[0].placement) == found.nodes[0].fits
 
 
 @patient

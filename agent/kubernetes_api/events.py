@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
 
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
 from common.apiserver.events import EventSubject, Notice, describe
 
@@ -37,16 +36,6 @@ class _Repeats:
     at: float
 
 
-class EventApi(Protocol):
-    """The part of the API by which events are written."""
-
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Create an event."""
-
-    def patch_event(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to an event."""
-
-
 class EventQueue(WriteQueue[Notice, _Repeats]):
     """The queue of Events: a repeated notice raises the count of its Event.
 
@@ -57,7 +46,7 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
     def __init__(
         self,
         *,
-        api: EventApi,
+        api: Api,
         node: str,
         clock: Callable[[], float] = time.time,
         on_result: Callable[[str], None] = lambda _result: None,

@@ -12,9 +12,14 @@ from typing import Any
 
 import pytest
 
-from agent.kubernetes_api.client import Api
+from agent.dra.slices import SlicePublisher
+from agent.kubernetes_api.client import CLAIMS, Api
+from agent.kubernetes_api.pods import PodCache
+from agent.kubernetes_api.watched_objects import WatchedObjects
 from certs.__main__ import main as certs
-from claims.cluster import ClaimsApi
+from claims.cluster import TEMPLATES, ClaimsApi
+from claims.following import follow
+from claims.state import TemplateState
 from common.serving.tls import Files
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
@@ -68,9 +73,10 @@ def agents(folder: Path) -> Heard:
             }
             server.apply(make_node(node), pods[0])
             api = Api(kubeconfig)
-            _, version = api.list_pods(node)
+            followed = PodCache(api=api, node=node, names=NAMES).collection
+            version = followed.list()
             server.apply(pods[1])
-            next(api.watch_pods(node, version))
+            next(followed.watch(version))
             api.get_pod(team, f"a-{node}")
             api.patch_pod(team, f"a-{node}", {"metadata": {"labels": {"a": "b"}}})
             api.get_node(node)
@@ -89,14 +95,16 @@ def _claims_of(api: Api, server: ApiServer, node: str, team: str) -> None:
         "kind": "ResourceClaim",
         "metadata": {"name": f"c-{node}", "namespace": team},
     }
-    _, version = api.list_claims()
+    claims = WatchedObjects(api, CLAIMS, "ResourceClaim").collection
+    version = claims.list()
     server.apply(claim)
-    next(api.watch_claims(version))
+    next(claims.watch(version))
     api.get_claim(team, f"c-{node}")
-    _, version = api.list_slices(node, "d")
+    slices = SlicePublisher(api=api, node=node, driver="d", specs=dict).slices.collection
+    version = slices.list()
     spec = {"nodeName": node, "driver": "d"}
     api.create_slice({"metadata": {"name": f"s-{node}"}, "spec": spec})
-    next(api.watch_slices(node, "d", version))
+    next(slices.watch(version))
     api.patch_slice(f"s-{node}", {"spec": spec})
     api.delete_slice(f"s-{node}")
     api.patch_node_status(node, {"status": {"capacity": {"a.b/c": "1"}}})
@@ -160,19 +168,25 @@ def claims(folder: Path) -> Heard:
         kubeconfig.write_text(kubeconfig_for(server.url))
         _namespaces(server, *_TEAMS)
         api = ClaimsApi(kubeconfig)
+        followers = follow(TemplateState(NAMES), api)
+        followers.start()
         for team in _TEAMS:
-            ((_, pods),) = api.pods.pages()
             server.apply(make_pod(f"a-{team}", (10, 1), namespace=team, uid=""))
-            next(api.pods.watch(pods))
             assert api.find_pod(team, f"a-{team}")
-            ((_, templates),) = api.templates.pages()
             metadata = {"name": f"t-{team}", "namespace": team}
             kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
             api.create_template(team, {**kind, "metadata": metadata, "spec": {}})
-            _, made = next(api.templates.watch(templates))
+            with ApiClient(server.url) as admin:
+                (made,) = admin.list(TEMPLATES)["items"]
             api.delete_template(team, f"t-{team}", made["metadata"]["uid"])
             about: Json = {"metadata": {"name": "e", "namespace": team}, "involvedObject": {}}
             api.create_event(team, about)
+        watches = {"pods", "resourceclaimtemplates"}
+        eventually(
+            lambda: {each.resource for each in server.requests if _watches(each)} == watches,
+            "both watches are open",
+        )
+        followers.stop()
         api.close()
         return by_program(server.requests)
 

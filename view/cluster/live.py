@@ -101,7 +101,7 @@ class LiveCluster:
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
         for each in self._collections:
-            if each.kind == NODES and not each.listed:
+            if each.of == NODES and not each.listed:
                 _load(each)  # now the nodes of pods are known
         self._read_denied()
         self._last_response = began
@@ -110,9 +110,9 @@ class LiveCluster:
         """Follow the cluster, each collection in its own thread."""
         threads = [
             threading.Thread(
-                target=Follower(each, trouble=f"no {each.kind.what} from the API server").run,
+                target=Follower(each, trouble=f"no {each.of.what} from the API server").run,
                 args=(stop,),
-                name=each.kind.what,
+                name=each.of.what,
                 daemon=True,
             )
             for each in self._collections
@@ -178,10 +178,8 @@ class LiveCluster:
     @property
     def missing(self) -> tuple[str, ...]:
         """Required collections that are still being read: nodes, pods."""
-        needed = [each for each in self._collections if each.kind in (NODES, PODS)]
-        return tuple(
-            each.kind.what for each in needed if not each.listed and not self._gaps[each.kind]
-        )
+        needed = [each for each in self._collections if each.of in (NODES, PODS)]
+        return tuple(each.of.what for each in needed if not each.listed and not self._gaps[each.of])
 
     def matches(self, namespace: str, name: str) -> bool:
         """Return whether the user's selectors match an object; true without selectors."""

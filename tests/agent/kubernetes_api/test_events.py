@@ -38,8 +38,8 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.02, 30.0))
 
 
-class FakeEventApi:
-    """An ``EventApi`` that keeps events; it first raises the given errors."""
+class FakeEventApi(Api):
+    """An API server that keeps events; it first raises the given errors."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)

@@ -36,7 +36,7 @@ from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
-from view.model.workloads import APIS
+from view.model.workloads import CONTROLLERS
 from view.web import server as view_server
 from view.web.settings import Settings as ViewSettings
 
@@ -376,10 +376,12 @@ def page(folder: Path) -> Heard:
             "agents are asked what they measure",
         )
         for name in _TEAMS:
-            for kind in APIS:
+            for kind in CONTROLLERS:
                 server.apply(_denied(kind, name))
         eventually(
-            lambda: sum("/workload-" in each.path for each in server.requests) >= 2 * len(APIS),
+            lambda: (
+                sum("/workload-" in each.path for each in server.requests) >= 2 * len(CONTROLLERS)
+            ),
             "workloads whose pods are denied are read",
         )
         page.end()

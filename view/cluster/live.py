@@ -12,6 +12,7 @@ from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
 from common.errors import Unavailable
+from contract.workloads import WORKLOADS
 from view.cluster.collections import (
     ALL,
     FORBIDDEN,
@@ -27,7 +28,7 @@ from view.model.claims import TemplateFacts
 from view.model.explanation import FitReport, PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
-from view.model.workloads import APIS, wants_pods
+from view.model.workloads import CONTROLLERS, wants_pods
 
 STALE_SECONDS = 10.0
 """Data older than this is reported as stale."""
@@ -150,11 +151,11 @@ class LiveCluster:
         """
         with self._lock:
             workloads = self._state.denied_workloads()
-        denied = [each for each in workloads if each.kind in APIS and each.uid]
+        denied = [each for each in workloads if each.kind in CONTROLLERS and each.uid]
         denied.sort(key=lambda each: each.at, reverse=True)
         for workload in denied[:_MOST_DENIED]:
-            api, resource = APIS[workload.kind]
-            path = object_path(resource, workload.namespace, workload.name, api=api)
+            of = WORKLOADS[workload.kind]
+            path = object_path(of.resource, workload.namespace, workload.name, api=of.api)
             try:
                 found = self._api.find(path, timeout=_DENIED_SECONDS)
             except (Rejected, Gone):

@@ -4,14 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-APIS: Mapping[str, tuple[str, str]] = {
-    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
-    "Job": ("/apis/batch/v1", "jobs"),
-    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
-    "ReplicationController": ("/api/v1", "replicationcontrollers"),
-    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
-}
-"""API and resource of Kubernetes' own controllers of pods, by kind."""
+CONTROLLERS = ("DaemonSet", "Job", "ReplicaSet", "ReplicationController", "StatefulSet")
+"""The kinds of Kubernetes' own controllers of pods."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The API server: pods and templates are read, templates and Events written."""
+"""The API server: pods and templates are read, templates written."""
 
 from pathlib import Path
 
@@ -48,7 +48,3 @@ class ClaimsApi(Client):
         path = object_path(_TEMPLATES, namespace, name, api=_API)
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         self.call("DELETE", path, options, timeout=_SECONDS)
-
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Create an Event; one that exists already is a conflict (409)."""
-        self.call("POST", object_path("events", namespace), event, timeout=_SECONDS)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import CredentialsError
+from common.apiserver.events import Notice, create
 from common.apiserver.rest import MOST_KEPT, SharedTimeout
 from common.errors import SettingsError, Unavailable
 
@@ -99,10 +100,9 @@ class SchedulerApi:
         """List all PodDisruptionBudgets."""
         return self.client.list(_BUDGETS, {}, _WRITE_SECONDS)[0]
 
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Create an Event; one that exists already is a conflict (409)."""
-        path = object_path("events", namespace)
-        self.client.call("POST", path, event, timeout=_WRITE_SECONDS)
+    def create_event(self, notice: Notice, at: float) -> None:
+        """Create an Event, see :func:`common.apiserver.events.create`."""
+        create(self.client, notice, at=at, timeout=_WRITE_SECONDS)
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` if it does not exist."""

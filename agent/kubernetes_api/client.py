@@ -63,10 +63,6 @@ class Api(Client):
         """Apply a merge patch to a node."""
         self._patch(f"/api/v1/nodes/{quoted(name)}", patch)
 
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Create an event; one that exists already is a conflict (409)."""
-        self.call("POST", object_path("events", namespace), event, timeout=_PATCH_SECONDS)
-
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to an event."""
         self._patch(object_path("events", namespace, name), patch)

@@ -20,6 +20,8 @@ from certs.__main__ import main as certs
 from claims.cluster import TEMPLATES, ClaimsApi
 from claims.following import follow
 from claims.state import TemplateState
+from common.apiserver import events
+from common.apiserver.events import EventSubject, Notice
 from common.serving.tls import Files
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
@@ -67,10 +69,7 @@ def agents(folder: Path) -> Heard:
                 make_pod(each, (10, 1), node=node, namespace=team, uid="")
                 for each in (f"a-{node}", "b")
             ]
-            about: Json = {
-                "metadata": {"name": f"e-{node}", "namespace": team},
-                "involvedObject": {},
-            }
+            about = Notice(EventSubject("Pod", team, f"a-{node}", ""), "GPURefused", "no card")
             server.apply(make_node(node), pods[0])
             api = Api(kubeconfig)
             followed = PodCache(api=api, node=node, names=NAMES).collection
@@ -81,8 +80,9 @@ def agents(folder: Path) -> Heard:
             api.patch_pod(team, f"a-{node}", {"metadata": {"labels": {"a": "b"}}})
             api.get_node(node)
             api.patch_node(node, {"metadata": {"labels": {"a": "b"}}})
-            api.create_event(team, about)
-            api.patch_event(team, f"e-{node}", {"count": 2})
+            events.create(api, about, at=0.0)
+            name = events.describe(about, count=1, at=0.0)["metadata"]["name"]
+            api.patch_event(team, name, {"count": 2})
             _claims_of(api, server, node, team)
             api.close()
         return by_program(server.requests)
@@ -179,8 +179,8 @@ def claims(folder: Path) -> Heard:
             with ApiClient(server.url) as admin:
                 (made,) = admin.list(TEMPLATES)["items"]
             api.delete_template(team, f"t-{team}", made["metadata"]["uid"])
-            about: Json = {"metadata": {"name": "e", "namespace": team}, "involvedObject": {}}
-            api.create_event(team, about)
+            about = Notice(EventSubject("Pod", team, "a", ""), "GPUClaimWaits", "no template")
+            events.create(api, about, at=0.0)
         watches = {"pods", "resourceclaimtemplates"}
         eventually(
             lambda: {each.resource for each in server.requests if _watches(each)} == watches,

@@ -11,10 +11,12 @@ from agent.errors import Unavailable
 from agent.kubernetes_api.access import KINDS, FailureReason, RequestFailures
 from agent.kubernetes_api.client import Api
 from common.apiserver.errors import Rejected
+from common.apiserver.events import EventSubject, Notice, create
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
 from tests.agent.fakes import FakeClock, make_manifest
 
+NOTICE = Notice(EventSubject("Pod", "default", "a", "uid-a"), "GPURefused", "no card fits")
 PODS = "/api/v1/pods"
 RBAC = Path(__file__).parents[3] / "deploy/base/agent/rbac.yaml"
 NOBODY = (
@@ -37,7 +39,7 @@ CALLS: dict[tuple[str, str], Callable[[Api], object]] = {
     ("patch", "pods"): lambda api: api.patch_pod("default", "a", {}),
     ("get", "nodes"): lambda api: api.get_node("n1"),
     ("patch", "nodes"): lambda api: api.patch_node("n1", {}),
-    ("create", "events"): lambda api: api.create_event("default", {"metadata": {"name": "a.1"}}),
+    ("create", "events"): lambda api: create(api, NOTICE, at=0.0),
     ("patch", "events"): lambda api: api.patch_event("default", "a.1", {}),
 }
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected, TooManyRequests
-from common.apiserver.events import EventSubject, Notice, describe
+from common.apiserver.events import EventSubject, Notice
 from common.errors import Unavailable
 from contract.text import format_count
 from placement.cluster.fit import fits_surely
@@ -92,7 +92,7 @@ class PreemptionApi(Protocol):
         """List all PodDisruptionBudgets."""
         ...
 
-    def create_event(self, namespace: str, event: Json) -> None:
+    def create_event(self, notice: Notice, at: float) -> None:
         """Create an Event."""
         ...
 
@@ -562,7 +562,7 @@ class Preemption:
         subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
         notice = Notice(subject, reason, message, warning=False)
         try:
-            self.api.create_event(pod.namespace, describe(notice, count=1, at=self.state.now()))
+            self.api.create_event(notice, self.state.now())
         except _FAILURES as error:  # such as by another replica already
             log.debug("event not written", extra={"reason": str(error)})
 

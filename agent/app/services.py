@@ -24,7 +24,7 @@ from agent.dra.specs import ClaimSpecs
 from agent.errors import EnforcementError, SettingsError
 from agent.kubelet.registration import Registrar
 from agent.kubernetes_api.annotation_writer import PatchQueue
-from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.client import CLAIMS, Api
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from agent.settings import Settings
@@ -99,11 +99,9 @@ def make_driver(  # noqa: PLR0913 -- its surroundings, by keyword
     node, driver = settings.node_name, settings.claim_driver
     inventory = table.inventory
     roots = {card.bus_id: pcie_root(card.bus_id) for card in inventory.cards}
+    # Claims have no field selector but name and namespace: those of the whole cluster are read.
     claims = WatchedObjects(
-        "ResourceClaim",
-        api.list_claims,
-        api.watch_claims,
-        keeps=lambda claim: is_allocated(claim, driver, node),
+        api, CLAIMS, "ResourceClaim", keeps=lambda claim: is_allocated(claim, driver, node)
     )
     try:
         made = ClaimDriver(

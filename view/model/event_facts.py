@@ -7,14 +7,8 @@ from contract.names import Names
 from view.model.reports import DeniedReport, EventReport
 from view.model.words import clamp
 
-APIS: Mapping[str, tuple[str, str]] = {
-    "DaemonSet": ("/apis/apps/v1", "daemonsets"),
-    "Job": ("/apis/batch/v1", "jobs"),
-    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
-    "ReplicationController": ("/api/v1", "replicationcontrollers"),
-    "StatefulSet": ("/apis/apps/v1", "statefulsets"),
-}
-"""API and resource of Kubernetes' own controllers of pods, by kind."""
+CONTROLLERS = ("DaemonSet", "Job", "ReplicaSet", "ReplicationController", "StatefulSet")
+"""The kinds of Kubernetes' own controllers of pods."""
 
 _OURS = "gpu-turnstile"
 
@@ -101,7 +95,7 @@ def wants_pods(uid: str, kind: str, found: Mapping[str, Any] | None) -> bool:
 
     Args:
         uid: of the workload when its pods were denied.
-        kind: of the workload, one of :data:`APIS`.
+        kind: of the workload, one of :data:`CONTROLLERS`.
         found: the object that has its name now; ``None`` if there is none.
     """
     if found is None or found["metadata"].get("uid") != uid:

@@ -15,6 +15,7 @@ from contract.spelling import (
     advise_wishes,
     find_misnamed,
 )
+from contract.workloads import WORKLOADS, template_of
 from placement.first_fit import as_claimed
 from placement.held import add_up
 from placement.pods import PodInfo
@@ -32,17 +33,7 @@ from view.model.suggested_changes import (
 )
 from view.model.words import clamp, summarize
 
-_TEMPLATES = {
-    "PodTemplate": ("template",),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-    **dict.fromkeys(
-        (
-            *("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController"),
-            "StatefulSet",
-        ),
-        ("spec", "template"),
-    ),
-}
+_TEMPLATES = {"Pod": (), **{kind: each.template for kind, each in WORKLOADS.items()}}
 _MOST_COUNTED = 10_000
 
 _DOCS = "docs/install.md#pods-of-other-systems"
@@ -295,16 +286,11 @@ def _result(replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
 
 def _read(manifest: Mapping[str, Any], names: Names) -> _Manifest:
     kind = manifest.get("kind")
-    if kind == "Pod":
-        pod: Any = manifest
-    elif isinstance(kind, str) and kind in _TEMPLATES:
-        pod = manifest
-        for field in _TEMPLATES[kind]:
-            pod = pod.get(field) if isinstance(pod, Mapping) else None
-    else:
-        known = ", ".join(sorted(["Pod", *_TEMPLATES]))
+    if not isinstance(kind, str) or kind not in _TEMPLATES:
+        known = ", ".join(sorted(_TEMPLATES))
         raise InvalidManifest(f"kind: Unsupported value: {kind!r}: supported values: {known}")
-    if not isinstance(pod, Mapping) or not isinstance(pod.get("spec"), Mapping):
+    pod = template_of(manifest, _TEMPLATES[kind])
+    if not isinstance(pod.get("spec"), Mapping):
         raise InvalidManifest(f"{kind}: it has no pod spec")
     counted = _mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
     annotations = {
@@ -344,10 +330,8 @@ def _errors(found: Sequence[str], misnamed: Sequence[MisnamedRequest]) -> tuple[
 
 def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str, ...]:
     """Return what to write instead of names and places that nobody reads."""
-    steps = _TEMPLATES.get(kind, ())
-    pod: Any = manifest
-    for step in steps:
-        pod = pod[step]
+    steps = _TEMPLATES[kind]
+    pod = template_of(manifest, steps)
     others = (each for each in find_misnamed(pod, names) if not each.error)
     found = (
         *advise_names(others),

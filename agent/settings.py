@@ -23,6 +23,7 @@ from agent.injection.inject import (
 )
 from common.commandline import choice, setting, switch
 from common.listener import EVERY_ADDRESS
+from common.text import parse_seconds
 from contract.claims import driver_name
 from contract.errors import quote
 from contract.names import DEFAULT_DOMAIN, Names
@@ -44,9 +45,6 @@ _DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _SOCKET = click.Path(path_type=Path, readable=False)
 
-_PERIOD = re.compile(
-    r"(?=[0-9])(?:(?P<h>[0-9]{1,5})h)?(?:(?P<m>[0-9]{1,5})m)?(?:(?P<s>[0-9]{1,5})s)?\Z", re.ASCII
-)
 _XID = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
 
 
@@ -128,13 +126,12 @@ def parse_driver_dir(text: str) -> DriverFiles | None:
 
 def parse_period(flag: str, text: str) -> float:
     """Return the seconds in a duration, such as ``90s``, ``5m`` or ``1h30m``."""
-    match = _PERIOD.match(text)
-    if match is None:
+    seconds = parse_seconds(text)
+    if seconds is None:
         raise SettingsError(
             f"{flag}: Invalid value: {quote(text)}: must be a time such as 90s, 5m or 1h30m"
         )
-    hours, minutes, seconds = (int(match[unit] or 0) for unit in "hms")
-    return float(hours * 3600 + minutes * 60 + seconds)
+    return seconds
 
 
 def parse_ignored_xids(text: str) -> frozenset[int] | None:

@@ -13,7 +13,7 @@ from claims.metrics import Metrics
 from claims.state import ClaimedPod, Key, KnownTemplate, Plan, TemplateState
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
-from common.apiserver.events import EventSubject, Notice, describe
+from common.apiserver.events import EventSubject, Notice, create
 from common.backoff import Backoff, pause_after
 from common.errors import Unavailable
 from contract.claims import SHAPE_LABEL, read_pod_claim, shape_of
@@ -206,9 +206,8 @@ class TemplateWriter:
         new = in_turns((pod for pod in texts if pod not in self._said), lambda pod: pod.namespace)
         for pod in new[:_MOST_WRITES]:
             subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
-            event = describe(Notice(subject, REASON, texts[pod]), count=1, at=time.time())
             try:
-                self._api.create_event(pod.namespace, event)
+                create(self._api, Notice(subject, REASON, texts[pod]), at=time.time())
             except (Rejected, Gone) as error:  # by another replica already, or not allowed
                 log.debug("event not written", extra={"reason": str(error)})
             self._said[pod] = texts[pod]

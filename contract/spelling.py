@@ -19,6 +19,7 @@ from contract.other_systems import MIG_PREFIX, NVIDIA, REQUESTS, RESOURCES, WISH
 from contract.quantity import parse_quantity
 from contract.requests import listings_of, walk_containers
 from contract.resource import Resource
+from contract.workloads import template_of
 
 _VCUDA = "vcuda"
 _MARKS = (_VCUDA, "gpu", MIG_PREFIX)
@@ -192,7 +193,7 @@ def advise_places(
     """
     found: object = workload
     place, template = "", ".".join(steps)
-    containers = _container_names(_follow(workload, steps))
+    containers = _container_names(template_of(workload, steps))
     for step in steps:
         if not isinstance(found, Mapping):
             return
@@ -200,13 +201,6 @@ def advise_places(
             if right := _intended(key, names, containers):
                 yield f"write {right} in {template}.metadata.annotations, not in {place}metadata"
         found, place = found.get(step), f"{place}{step}."
-
-
-def _follow(obj: object, steps: Iterable[str]) -> object:
-    """Return what is at the end of a path; ``None`` if there is nothing."""
-    for step in steps:
-        obj = obj.get(step) if isinstance(obj, Mapping) else None
-    return obj
 
 
 def _first_keys(obj: Mapping[str, Any], field: str) -> Iterator[str]:

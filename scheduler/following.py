@@ -1,42 +1,18 @@
 """The two watches that update the state: nodes, and pods that have not ended."""
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable
 
 from common.apiserver.client import Json
-from common.apiserver.follower import Follower, Followers, skipping_unreadable
+from common.apiserver.follower import Collection, Follower, Followers, skipping_unreadable
 from common.backoff import Jitter, by_chance
+from scheduler.cluster import SchedulerApi
 from scheduler.state import State
-
-
-class WatchApi(Protocol):
-    """The part of the API with nodes and pods."""
-
-    def list_pods(self, more: str) -> tuple[list[Json], str, str]:
-        """List one page of the pods."""
-        ...
-
-    def watch_pods(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream changes of pods."""
-        ...
-
-    def end_watch_of_pods(self) -> None:
-        """End the watch of pods at once."""
-        ...
-
-    def list_nodes(self, more: str) -> tuple[list[Json], str, str]:
-        """List one page of the nodes."""
-        ...
-
-    def watch_nodes(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream changes of nodes."""
-        ...
 
 
 class Watches(Followers):
     """Both watches, each in its own thread."""
 
-    def __init__(self, state: State, api: WatchApi, *, jitter: Jitter = by_chance) -> None:
+    def __init__(self, state: State, api: SchedulerApi, *, jitter: Jitter = by_chance) -> None:
         """Prepare; no request is sent before :meth:`start`.
 
         Args:
@@ -44,11 +20,31 @@ class Watches(Followers):
             api: the API server.
             jitter: source of randomness for pauses.
         """
+        self._state = state
         self._api = api
-        pods, nodes = "no pods from the API server", "no nodes from the API server"
-        self._pods = Follower(_Pods(state, api), trouble=pods, jitter=jitter)
+        pods = Collection(
+            client=api.pod_client,
+            path="/api/v1/pods",
+            kind="pod",
+            read=lambda pod: pod,
+            replace=self._replace_pods,
+            put=state.put_pod,
+            drop=lambda pod: state.drop_pod(_uid(pod)),
+            query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"},
+        )
+        nodes = Collection(
+            client=api.client,
+            path="/api/v1/nodes",
+            kind="node",
+            read=_part,
+            replace=lambda listed: state.replace_nodes([*listed]),
+            put=state.put_node,
+            drop=lambda node: state.drop_node(node["metadata"]["name"]),
+        )
+        self._pods = Follower(pods, trouble="no pods from the API server", jitter=jitter)
         super().__init__(
-            pods=self._pods, nodes=Follower(_Nodes(state, api), trouble=nodes, jitter=jitter)
+            pods=self._pods,
+            nodes=Follower(nodes, trouble="no nodes from the API server", jitter=jitter),
         )
 
     def list_pods_again(self) -> int:
@@ -57,7 +53,7 @@ class Watches(Followers):
         See :meth:`has_listed`.
         """
         number = self._pods.list_again()
-        self._api.end_watch_of_pods()
+        self._api.pod_client.end_watches()
         return number
 
     def has_listed(self, number: int) -> bool:
@@ -66,72 +62,23 @@ class Watches(Followers):
         If it is not done, the current watch is ended: it may have opened since the request.
         """
         if not self._pods.has_listed(number):
-            self._api.end_watch_of_pods()
+            self._api.pod_client.end_watches()
             return False
         return self.in_step
 
-
-class _Pods:
-    """The pods, for :class:`Follower`."""
-
-    def __init__(self, state: State, api: WatchApi) -> None:
-        self._state = state
-        self._api = api
-
-    def list(self) -> str:
+    def _replace_pods(self, listed: Iterable[Json]) -> None:
+        """Take pods page by page: 100,000 of them are half a gigabyte."""
         known = self._state.known_pods()
-        listed: set[str] = set()
-        more, version = "", ""
-        while True:
-            # Only one page is in memory at a time.
-            items, version, more = self._api.list_pods(more)
-            for obj in items:
-                listed.add(obj["metadata"].get("uid", ""))
-                with skipping_unreadable("pod", obj):
-                    self._state.put_pod(obj)
-            if not more:
-                break
-        self._state.forget_missing(known, listed)
-        return version
-
-    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        return self._api.watch_pods(version)
-
-    def apply(self, kind: str, obj: Json) -> None:
-        with skipping_unreadable("pod", obj):
-            if kind == "DELETED":
-                self._state.drop_pod(obj["metadata"].get("uid", ""))
-            else:
-                self._state.put_pod(obj)
+        uids: set[str] = set()
+        for pod in listed:
+            uids.add(_uid(pod))
+            with skipping_unreadable("pod", pod):
+                self._state.put_pod(pod)
+        self._state.forget_missing(known, uids)
 
 
-class _Nodes:
-    """The nodes, for :class:`Follower`."""
-
-    def __init__(self, state: State, api: WatchApi) -> None:
-        self._state = state
-        self._api = api
-
-    def list(self) -> str:
-        nodes: list[Json] = []
-        more, version = "", ""
-        while True:
-            items, version, more = self._api.list_nodes(more)
-            nodes += [_part(obj) for obj in items]
-            if not more:
-                break
-        self._state.replace_nodes(nodes)
-        return version
-
-    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        return self._api.watch_nodes(version)
-
-    def apply(self, kind: str, obj: Json) -> None:
-        with skipping_unreadable("node", obj):
-            if kind == "DELETED":
-                self._state.drop_node(obj["metadata"]["name"])
-            else:
-                self._state.put_node(obj)
+def _uid(obj: Json) -> str:
+    return str(obj["metadata"].get("uid", ""))
 
 
 def _part(node: Json) -> Json:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from common.apiserver.client import Json
 from common.apiserver.errors import REQUEST_ERRORS, Rejected
-from common.apiserver.events import EventSubject, Notice, describe
+from common.apiserver.events import EventSubject, Notice
 from contract.text import format_count
 from placement.pods import PodId
 from scheduler.cluster import SchedulerApi
@@ -166,7 +166,7 @@ class PreemptionWriter:
         subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
         notice = Notice(subject, reason, message, warning=False)
         try:
-            self.api.create_event(pod.namespace, describe(notice, count=1, at=self.now()))
+            self.api.create_event(notice, self.now())
         except REQUEST_ERRORS as error:  # such as by another replica already
             log.debug("event not written", extra={"reason": str(error)})
 

@@ -16,7 +16,7 @@ from agent.dra.specs import ClaimSpecs
 from agent.errors import EnforcementError, SettingsError
 from agent.holdings.core import NodeCore
 from agent.holdings.holding import ContainerRef
-from agent.kubernetes_api.client import Json
+from agent.kubernetes_api.client import CLAIMS, Json
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from contract.allocation import Evidence
 from contract.resource import Resource, count_of
@@ -38,11 +38,9 @@ class ClaimDoor:
         node, driver = settings.node_name, settings.claim_driver
         self._parts = parts
         self._roots = {card.bus_id: pcie_root(card.bus_id) for card in parts.table.inventory.cards}
+        # Claims have no field selector but name and namespace: those of the whole cluster are read.
         claims = WatchedObjects(
-            "ResourceClaim",
-            api.list_claims,
-            api.watch_claims,
-            keeps=lambda claim: is_allocated(claim, driver, node),
+            api, CLAIMS, "ResourceClaim", keeps=lambda claim: is_allocated(claim, driver, node)
         )
         try:
             self._driver = ClaimDriver(

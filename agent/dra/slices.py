@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent.dra.devices import manifest, published
-from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.client import SLICES, Api
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from agent.kubernetes_api.write_queue import WriteQueue
 
@@ -41,9 +41,10 @@ class SlicePublisher(WriteQueue[str, None]):
         """
         super().__init__(backoff=_BACKOFF_SECONDS, on_result=lambda _result: None, clock=clock)
         self.slices = WatchedObjects(
+            api,
+            SLICES,
             "ResourceSlice",
-            lambda: api.list_slices(node, driver),
-            lambda version: api.watch_slices(node, driver, version),
+            fields=f"spec.nodeName={node},spec.driver={driver}",
             on_change=self.poke,
         )
         """The existing ones; they are followed in a thread of its own."""

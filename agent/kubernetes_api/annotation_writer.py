@@ -6,11 +6,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Mapping
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from agent.errors import Unavailable
 from agent.holdings.annotation import needs_annotation
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
 from contract.allocation import Allocation, encode_allocations
 from contract.demand import ContainerKind, PodDemand
@@ -24,16 +24,6 @@ _BACKOFF_SECONDS = (0.1, 30.0)
 # For so long the watch may show a pod without the annotation that was just written. If it is
 # missing later, somebody has removed it, and it is written again.
 _REMEMBERED_SECONDS = 60.0
-
-
-class PatchApi(Protocol):
-    """The part of the API by which allocations are written."""
-
-    def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to a pod."""
-
-    def get_pod(self, namespace: str, name: str) -> Json | None:
-        """Get one pod; ``None`` when there is none."""
 
 
 def allocation_patch(
@@ -66,7 +56,7 @@ class PatchQueue(WriteQueue[PodId, Json]):
     def __init__(
         self,
         *,
-        api: PatchApi,
+        api: Api,
         names: Names,
         indices: Mapping[str, int],
         on_result: Callable[[str], None] = lambda _result: None,

@@ -6,13 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
 
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
-from common.apiserver.events import EventSubject, Notice, describe
+from common.apiserver.events import EventSubject, Notice, create, describe
 
-__all__ = ["EventQueue", "EventSubject", "Notice", "describe"]
+__all__ = ["EventQueue", "EventSubject", "Notice"]
 
 log = logging.getLogger(__name__)
 
@@ -37,16 +36,6 @@ class _Repeats:
     at: float
 
 
-class EventApi(Protocol):
-    """The part of the API by which events are written."""
-
-    def create_event(self, namespace: str, event: Json) -> None:
-        """Create an event."""
-
-    def patch_event(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to an event."""
-
-
 class EventQueue(WriteQueue[Notice, _Repeats]):
     """The queue of Events: a repeated notice raises the count of its Event.
 
@@ -57,7 +46,7 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
     def __init__(
         self,
         *,
-        api: EventApi,
+        api: Api,
         node: str,
         clock: Callable[[], float] = time.time,
         on_result: Callable[[str], None] = lambda _result: None,
@@ -101,16 +90,15 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
     def _create_or_count_up(self, notice: Notice, new: _Repeats) -> int:
         """Write an Event; return how often it was reported, as far as that is known."""
         event = describe(notice, node=self._node, count=new.count, at=new.at)
-        namespace = notice.subject.namespace or "default"  # the namespace of Events of nodes
         patch = {"lastTimestamp": event["lastTimestamp"]}
-        name = event["metadata"]["name"]
+        namespace, name = notice.namespace, event["metadata"]["name"]
         known = self._counts.get(notice)
         if known is not None:
             count = known + new.count
             if self._patch(namespace, name, patch | {"count": count}):
                 return count  # else it has expired: the API server keeps Events for an hour
         try:
-            self._api.create_event(namespace, event)
+            create(self._api, notice, node=self._node, count=new.count, at=new.at)
         except Rejected as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise

@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol
 
-from agent.kubernetes_api.client import Json
+from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.write_queue import WriteQueue
 from common.backoff import spread
 from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
@@ -22,13 +21,6 @@ MIXED = "mixed"
 
 _LONGEST_LABEL = 63  # its value, as the API server allows
 _EDGES = "._-"
-
-
-class InventoryApi(Protocol):
-    """The part of the API by which the inventory is written."""
-
-    def patch_node(self, name: str, patch: Json) -> None:
-        """Apply a merge patch to a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +112,7 @@ class InventoryWriter(WriteQueue[str, None]):
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
-        api: InventoryApi,
+        api: Api,
         node: str,
         annotation: str,
         label: str,

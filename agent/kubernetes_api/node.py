@@ -6,10 +6,9 @@ It shows which cards an admin has cordoned, and whether another device plugin of
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from common.backoff import spread
 from contract.cordon import read_cordon
 from contract.names import Names
@@ -21,20 +20,13 @@ _PERIOD = 10.0
 """Seconds between two readings of the node."""
 
 
-class NodeApi(Protocol):
-    """The part of the API by which the node is read."""
-
-    def get_node(self, name: str) -> Json:
-        """Get a node."""
-
-
 class NodeReader:
     """Reads the cordoned cards, and the devices of other plugins, and reports changes."""
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
-        api: NodeApi,
+        api: Api,
         node: str,
         names: Names,
         on_cordon: Callable[[frozenset[str]], None],

@@ -4,31 +4,16 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Gone, Json, Rejected
-from common.apiserver.follower import Follower, skipping_unreadable
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from common.apiserver.follower import Collection, Follower, skipping_unreadable
 from common.backoff import Jitter, by_chance
 from contract.names import Names
 from placement.pods import Key, PodInfo, read_pod
 
 log = logging.getLogger(__name__)
-
-
-class PodApi(Protocol):
-    """The part of the API by which pods are read."""
-
-    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-        """List the node's pods, with the resource version to watch from."""
-
-    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Stream the changes of the node's pods."""
-
-    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
-        """Get one pod."""
-
 
 # So many of the newest deleted UIDs are remembered: a response that was on its way during the
 # deletion must not bring a pod back.
@@ -48,7 +33,7 @@ class PodCache:
     def __init__(
         self,
         *,
-        api: PodApi,
+        api: Api,
         node: str,
         names: Names,
         clock: Callable[[], float] = time.monotonic,
@@ -72,6 +57,17 @@ class PodCache:
         self._listed_at = 0.0
         self.synced = threading.Event()
         """Set once the first list has been read."""
+        self.collection = Collection(
+            client=api,
+            path="/api/v1/pods",
+            kind="pod",
+            read=self._parse,
+            replace=self._replace,
+            put=self._put,
+            drop=self._forget,
+            query={"fieldSelector": f"spec.nodeName={node}"},
+            limit=None,
+        )
 
     def subscribe(self, on_change: Callable[[PodInfo], None]) -> None:
         """Set *on_change*: called, without a lock, for every new or changed pod."""
@@ -105,8 +101,9 @@ class PodCache:
             Unavailable: no response in time.
         """
         obj = self._api.get_pod(namespace, name, within)
-        on_this_node = obj is not None and (obj.get("spec") or {}).get("nodeName") == self._node
-        return self._remember(obj, alone=True) if obj is not None and on_this_node else None
+        if obj is None or (obj.get("spec") or {}).get("nodeName") != self._node:
+            return None
+        return self._remember(self._parse(obj), alone=True)
 
     def refresh(self, *, within: float) -> None:
         """List the pods once, beside the watch, and add those that it has not reported yet.
@@ -117,27 +114,23 @@ class PodCache:
             Unavailable: no response in time.
         """
         try:
-            items, _ = self._api.list_pods(self._node, within)
+            query = {**self.collection.query, "resourceVersion": "0"}
+            items, _, _ = self._api.list(self.collection.path, query, within)
         except (Gone, Rejected) as error:
             raise Unavailable(f"list of pods: {error}") from error
         known = {info.id.uid for info in self._pods}
         for item in items:
             if item["metadata"].get("uid", "") not in known:
-                self._remember(item)
+                self._remember(self._parse(item))
 
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*; list again whenever the watch cannot continue."""
         trouble = "no pods from the API server"
-        Follower(self, trouble=trouble, clock=self._clock, jitter=self._jitter).run(stop)
+        Follower(self.collection, trouble=trouble, clock=self._clock, jitter=self._jitter).run(stop)
 
-    def list(self) -> str:
-        """List the pods, and remove deleted ones from the cache; for :class:`Follower`."""
-        items, version = self._api.list_pods(self._node)
-        fresh: dict[str, PodInfo] = {}
-        for item in items:
-            with skipping_unreadable("pod", item):
-                info = self._parse(item)
-                fresh[info.id.uid] = info
+    def _replace(self, listed: Iterable[PodInfo]) -> None:
+        """Take the pods of a new list, and remove deleted ones."""
+        fresh = {info.id.uid: info for info in listed}
         with self._lock:
             changed = [info for uid, info in fresh.items() if self._infos.get(uid) != info]
             self._infos = fresh
@@ -152,29 +145,19 @@ class PodCache:
             pod = {"name": info.id.name, "namespace": info.id.namespace}
             with skipping_unreadable("pod", {"metadata": pod}):
                 self._on_change(info)
-        return version
 
-    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream changes of the pods; for :class:`Follower`."""
-        return self._api.watch_pods(self._node, version)
+    def _put(self, info: PodInfo) -> None:
+        """Take a pod that the watch shows."""
+        self._remember(info, watched=True)
+        with self._lock:
+            uids = self._watched_uids.setdefault(info.id.key, [])
+            if info.id.uid not in uids:
+                uids.append(info.id.uid)
+                uids[:] = uids if len(uids) <= _MOST_OF_NAME else ["", *uids[2:]]
+            while len(self._watched_uids) > _MOST_DELETED:
+                self._watched_uids.popitem(last=False)
 
-    def apply(self, kind: str, obj: Json) -> None:
-        """Apply one event; for :class:`Follower`."""
-        if kind == "DELETED":
-            self._forget(obj)
-        else:
-            with skipping_unreadable("pod", obj):
-                info = self._remember(obj, watched=True)
-                with self._lock:
-                    uids = self._watched_uids.setdefault(info.id.key, [])
-                    if info.id.uid not in uids:
-                        uids.append(info.id.uid)
-                        uids[:] = uids if len(uids) <= _MOST_OF_NAME else ["", *uids[2:]]
-                    while len(self._watched_uids) > _MOST_DELETED:
-                        self._watched_uids.popitem(last=False)
-
-    def _remember(self, obj: Json, *, alone: bool = False, watched: bool = False) -> PodInfo:
-        info = self._parse(obj)
+    def _remember(self, info: PodInfo, *, alone: bool = False, watched: bool = False) -> PodInfo:
         with self._lock:
             uid = info.id.uid
             if watched and self._has_successor(info):

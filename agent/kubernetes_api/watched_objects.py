@@ -1,10 +1,10 @@
 """The objects of one collection, as a watch shows them."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from agent.kubernetes_api.client import Json
-from common.apiserver.follower import Follower, skipping_unreadable
+from agent.kubernetes_api.client import Api, Json
+from common.apiserver.follower import Collection, Follower
 from placement.pods import Key
 
 
@@ -14,21 +14,23 @@ class WatchedObjects:
     :meth:`run` belongs to one thread; everything else may be called from any.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
+        api: Api,
+        path: str,
         kind: str,
-        list_all: Callable[[], tuple[list[Json], str]],
-        watch: Callable[[str], Iterator[tuple[str, Json]]],
         *,
+        fields: str = "",
         keeps: Callable[[Json], bool] = lambda _object: True,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         """Start empty.
 
         Args:
-            kind: what they are, for logs.
-            list_all: returns all objects, and the resource version to watch from.
-            watch: streams changes since a version.
+            api: the API server.
+            path: path of the collection.
+            kind: what the objects are, for logs.
+            fields: field selector.
             keeps: returns whether an object is kept.
             on_change: called after each change.
         """
@@ -36,28 +38,29 @@ class WatchedObjects:
         """The objects by namespace and name; replaced, not changed."""
         self.synced = threading.Event()
         """Set once the first list has been read."""
-        self._kind = kind
-        self._list_all = list_all
-        self.watch = watch
-        self._keeps = keeps
         self._on_change = on_change
+        self.collection = Collection(
+            client=api,
+            path=path,
+            kind=kind,
+            read=lambda obj: obj if keeps(obj) else None,
+            replace=self._replace,
+            put=lambda obj: self._set({**self._without(obj), _key(obj): obj}),
+            drop=lambda obj: self._set(self._without(obj)),
+            query={"fieldSelector": fields} if fields else {},
+            limit=None,
+        )
 
     def run(self, stop: threading.Event) -> None:
         """List, then watch, until *stop*."""
-        Follower(self, trouble=f"no {self._kind}s from the API server").run(stop)
+        trouble = f"no {self.collection.kind}s from the API server"
+        Follower(self.collection, trouble=trouble).run(stop)
 
-    def list(self) -> str:
-        """List the objects; for :class:`Follower`."""
-        items, version = self._list_all()
-        self._set({_key(each): each for each in items if self._keeps(each)})
-        return version
+    def _replace(self, listed: Iterable[Json]) -> None:
+        self._set({_key(each): each for each in listed})
 
-    def apply(self, kind: str, obj: Json) -> None:
-        """Apply one event; for :class:`Follower`."""
-        with skipping_unreadable(self._kind, obj):
-            rest = {key: each for key, each in self.objects.items() if key != _key(obj)}
-            kept = kind != "DELETED" and self._keeps(obj)
-            self._set({**rest, _key(obj): obj} if kept else rest)
+    def _without(self, obj: Json) -> Mapping[Key, Json]:
+        return {key: each for key, each in self.objects.items() if key != _key(obj)}
 
     def _set(self, objects: Mapping[Key, Json]) -> None:
         self.objects = objects

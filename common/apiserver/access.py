@@ -84,6 +84,17 @@ class ServerAccess:
     impersonation: Sequence[tuple[str, str]] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Impersonation:
+    """Whom the flags of a command impersonate; what is empty is taken from the kubeconfig."""
+
+    user: str = ""
+    groups: Sequence[str] = ()
+
+
+NOBODY = Impersonation()
+
+
 class TokenFile:
     """A bearer token in a file that another program renews. Safe to share between threads."""
 
@@ -196,14 +207,12 @@ def proxy_of_environment(server: str, environment: Mapping[str, str]) -> str:
     url = urlsplit(server)
     host, port = (url.hostname or "").lower(), url.port or (443 if url.scheme == "https" else 80)
     found = _variable(environment, f"{url.scheme}_proxy")
-    if not found or host == "localhost":
+    if not found or is_local(host):
         return ""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         address = None
-    if address is not None and address.is_loopback:
-        return ""
     for each in _variable(environment, "no_proxy").lower().replace(",", " ").split():
         if each == "*":
             return ""
@@ -220,6 +229,14 @@ def proxy_of_environment(server: str, environment: Mapping[str, str]) -> str:
             except ValueError:
                 continue
     return found if "://" in found else f"http://{found}"
+
+
+def is_local(host: str) -> bool:
+    """Return whether a host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str:

@@ -249,7 +249,7 @@ class Client:
 
 
 def pages(
-    client: Client, path: str, query: Mapping[str, str], *, limit: int = 500
+    client: Client, path: str, query: Mapping[str, str], *, limit: int | None = 500
 ) -> Iterator[tuple[list[Json], str]]:
     """Yield the pages of a list: objects, and the resource version to watch from.
 
@@ -257,20 +257,21 @@ def pages(
         client: lists.
         path: path of the collection.
         query: selectors.
-        limit: most objects of a page, which is in memory as a whole.
+        limit: most objects of a page, which is in memory as a whole; ``None`` for one page with
+            all objects, from the API server's cache.
 
     Raises:
         Gone: its pages took too long.
         Rejected: the API server rejects the request.
         Unavailable: no usable response.
     """
-    more = ""
+    wanted = {**query, **({"resourceVersion": "0"} if limit is None else {"limit": str(limit)})}
     while True:
-        wanted = {**query, "limit": str(limit), **({"continue": more} if more else {})}
         objects, version, more = client.list(path, wanted)
         yield objects, version
         if not more:
             return
+        wanted["continue"] = more
 
 
 def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:

@@ -1,10 +1,10 @@
-"""The objects of Kubernetes Events, core/v1."""
+"""Kubernetes Events, core/v1."""
 
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from common.apiserver.client import Json
+from common.apiserver.client import Client, Json, object_path
 from common.text import cut
 
 _COMPONENT = "gpu-turnstile"
@@ -30,6 +30,31 @@ class Notice:
     reason: str
     message: str
     warning: bool = True
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its Event: of objects without one it is the default namespace."""
+        return self.subject.namespace or "default"
+
+
+def create(  # noqa: PLR0913 -- what an Event has, by keyword
+    client: Client,
+    notice: Notice,
+    *,
+    node: str = "",
+    count: int = 1,
+    at: float,
+    timeout: float = 10.0,
+) -> None:
+    """Create the Event of a notice, see :func:`describe`; one that exists is a conflict (409).
+
+    Raises:
+        Gone: 410.
+        Rejected: another 4xx except 429.
+        Unavailable: no usable response in *timeout* seconds.
+    """
+    event = describe(notice, node=node, count=count, at=at)
+    client.call("POST", object_path("events", notice.namespace), event, timeout=timeout)
 
 
 def describe(notice: Notice, *, node: str = "", count: int, at: float) -> Json:

@@ -3,37 +3,24 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-from common.apiserver.client import Json
+from common.apiserver.client import Client, Json, pages
 from common.apiserver.errors import Gone, Rejected
 from common.backoff import Backoff, Jitter, by_chance
 from common.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _BACKOFF_SECONDS = (0.2, 10.0)
 # The API server ends a watch after minutes. A watch that ends sooner than this has failed, even
 # without an error: without a pause it would be opened again a thousand times a second.
 _SHORT_WATCH_SECONDS = 1.0
-
-
-class Collection(Protocol):
-    """A collection of the API server, and the receiver of its events."""
-
-    def list(self) -> str:
-        """Read all objects; return the resource version to watch from."""
-        ...
-
-    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream events from a version on."""
-        ...
-
-    def apply(self, kind: str, obj: Json) -> None:
-        """Apply one event; bookmarks are not passed."""
-        ...
 
 
 @contextmanager
@@ -47,12 +34,82 @@ def skipping_unreadable(kind: str, obj: Json) -> Iterator[None]:
         log.exception("object passed over", extra={"kind": kind, "object": name})
 
 
+@dataclass(kw_only=True)
+class Collection(Generic[T]):
+    """A collection of the API server, and what takes its objects.
+
+    Attributes:
+        client: sends the requests.
+        path: path of the collection.
+        kind: what an object is, for logs, such as ``pod``.
+        read: reads an object; ``None`` if it is of no use: it is dropped, as if it were gone.
+        replace: takes all objects of a list instead of those known before. It iterates once, to the
+            end. Pages are requested meanwhile, so errors of requests may be raised, and it must not
+            hold a lock.
+        put: takes an object that is new or has changed.
+        drop: called with an object that is gone, or is of no use any more.
+        query: selectors.
+        limit: see :func:`common.apiserver.client.pages`.
+        progress: called after each page of a list with the number of objects so far.
+    """
+
+    client: Client
+    path: str
+    kind: str
+    read: Callable[[Json], T | None]
+    replace: Callable[[Iterable[T]], None]
+    put: Callable[[T], None]
+    drop: Callable[[Json], None]
+    query: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = 500
+    progress: Callable[[int], None] = lambda _count: None
+
+    def list(self) -> str:
+        """Read all objects; return the resource version to watch from.
+
+        Raises:
+            Gone: its pages took too long.
+            Rejected: the API server rejects the request.
+            Unavailable: no usable response.
+        """
+        version, count = "", 0
+
+        def listed() -> Iterator[T]:
+            nonlocal version, count
+            found = pages(self.client, self.path, self.query, limit=self.limit)
+            for objects, version in found:  # noqa: B007 - of the last page
+                for obj in objects:
+                    value = None
+                    with skipping_unreadable(self.kind, obj):
+                        value = self.read(obj)
+                    if value is not None:
+                        yield value
+                count += len(objects)
+                self.progress(count)
+
+        self.replace(listed())
+        return version
+
+    def watch(self, version: str) -> Iterator[tuple[str, Json]]:
+        """Stream events from a version on, as :meth:`common.apiserver.client.Client.watch` does."""
+        return self.client.watch(self.path, {**self.query, "resourceVersion": version})
+
+    def apply(self, event: str, obj: Json) -> None:
+        """Apply one event; bookmarks are not passed."""
+        with skipping_unreadable(self.kind, obj):
+            found = None if event == "DELETED" else self.read(obj)
+            if found is None:
+                self.drop(obj)
+            else:
+                self.put(found)
+
+
 class Follower:
     """Follows one collection. :meth:`run` belongs to one thread."""
 
     def __init__(
         self,
-        collection: Collection,
+        collection: Collection[Any],
         *,
         trouble: str,
         clock: Callable[[], float] = time.monotonic,

@@ -1,5 +1,8 @@
 """Reads kubeconfig files as ``kubectl`` does: merges, checks and resolves them.
 
+``kubectl gpu`` reads one that a person wrote, and so does every program that is run by hand with
+``--kubeconfig``, such as ``python -m certs status``.
+
 Fields and rules are those of client-go's ``tools/clientcmd`` 1.36: ``loader.go``,
 ``validation.go``, ``client_config.go``. It differs in three points, so that nothing is done without
 the credentials that a file names:
@@ -11,7 +14,6 @@ the credentials that a file names:
 
 import base64
 import binascii
-import ipaddress
 import json
 import os
 import time
@@ -24,12 +26,15 @@ from urllib.parse import urlsplit
 import yaml
 
 from common.apiserver.access import (
+    NOBODY,
     ClientCertificate,
     Credentials,
+    Impersonation,
     ServerAccess,
     TokenFile,
     check_header,
     impersonation_headers,
+    is_local,
     proxy_of_environment,
     reason_of,
     unusable,
@@ -45,17 +50,6 @@ from common.apiserver.exec_plugin import (
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 _EXTENSION = "client.authentication.k8s.io/exec"
-
-
-@dataclass(frozen=True, slots=True)
-class Impersonation:
-    """Whom the flags of a command impersonate; what is empty is taken from the kubeconfig."""
-
-    user: str = ""
-    groups: Sequence[str] = ()
-
-
-_NOBODY = Impersonation()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +204,7 @@ def load_context(
     paths: Sequence[Path],
     context: str | None = None,
     *,
-    impersonation: Impersonation = _NOBODY,
+    impersonation: Impersonation = NOBODY,
     environment: Mapping[str, str] = os.environ,
     clock: Callable[[], float] = time.monotonic,
 ) -> KubeconfigContext:
@@ -343,7 +337,7 @@ def _access(
     has_credentials = isinstance(source, ExecPlugin) or source.current() != Credentials()
     if url.scheme == "https" and not has_credentials:
         raise CredentialsError(f"{user.where} has no credentials")
-    if url.scheme == "http" and has_credentials and not _is_local(url.hostname):
+    if url.scheme == "http" and has_credentials and not is_local(url.hostname):
         raise cluster.error(
             "server", "must begin with https://: credentials are not sent over http"
         )
@@ -363,13 +357,6 @@ def _access(
         _proxy(cluster) or proxy_of_environment(server, environment),
         headers,
     )
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _proxy(cluster: Fields) -> str:
@@ -452,12 +439,5 @@ def _exec_settings(cluster: Fields, user: Fields, authorities: bytes, server: st
             "config": extensions.get(_EXTENSION),
         }
         described = {name: each for name, each in fields.items() if each}
-    return ExecSettings(
-        command,
-        plugin.texts("args"),
-        variables,
-        version,
-        plugin.text("installHint"),
-        mode,
-        described,
-    )
+    arguments, hint = plugin.texts("args"), plugin.text("installHint")
+    return ExecSettings(command, arguments, variables, version, hint, mode, described)

@@ -1,12 +1,13 @@
 """The API server of one node's pods: a watch that may lag, GETs and PATCHes that may fail."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from agent.errors import Unavailable
 from agent.kubernetes_api.annotation_writer import allocation_patch
+from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation
 from contract.inventory import Inventory
@@ -129,17 +130,6 @@ class InMemoryApi(Generic[_P]):
 
     # --- what the agent asks ------------------
 
-    def list_pods(self, _node: str, _within: float | None = None) -> tuple[list[Json], str]:
-        """List all pods."""
-        if self.away:
-            raise Unavailable("API server: away")
-        with self._lock:
-            return [each.manifest() for each in self._pods.values()], str(len(self.log))
-
-    def watch_pods(self, _node: str, _resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Return no events: :class:`InMemoryWatch` reads them from the log."""
-        return iter(())
-
     def get_pod(self, namespace: str, name: str, _within: float | None = None) -> Json | None:
         """Get one pod."""
         with self._lock:
@@ -179,6 +169,15 @@ class InMemoryApi(Generic[_P]):
                     self.changed(pod)
         return written
 
+    def list(
+        self, _path: str, _query: Mapping[str, str], _within: float | None = None
+    ) -> tuple[list[Json], str, str]:
+        """List all pods. :class:`InMemoryWatch` reads their changes from the log."""
+        if self.away:
+            raise Unavailable("API server: away")
+        with self._lock:
+            return [each.manifest() for each in self._pods.values()], str(len(self.log)), ""
+
 
 class InMemoryWatch:
     """Moves one ``PodCache`` along the API server's events, one by one, as a follower does."""
@@ -188,7 +187,7 @@ class InMemoryWatch:
         self._open = False
         self._at = 0
         self._lock = threading.RLock()
-        self.cache = PodCache(api=api, node=NODE, names=names, clock=clock)
+        self.cache = PodCache(api=cast(Api, api), node=NODE, names=names, clock=clock)
 
     @property
     def behind(self) -> int:
@@ -201,12 +200,12 @@ class InMemoryWatch:
             if self._api.away:
                 self._open = False
             elif not self._open:
-                self._at = int(self.cache.list())
+                self._at = int(self.cache.collection.list())
                 self._open = True
             quiet = self._api.hanging or not self._open
             for _ in range(0 if quiet else min(count, self.behind)):
                 self._at += 1
-                self.cache.apply(*self._api.log[self._at - 1])
+                self.cache.collection.apply(*self._api.log[self._at - 1])
 
     def end(self) -> None:
         """End the watch; the next delivery begins with a list."""

@@ -221,7 +221,7 @@ def test_templates_that_have_failed_come_after_a_new_one(
     )
 
     def write() -> None:
-        ((items, _),) = api.pods.pages()
+        items, _, _ = api.list("/api/v1/pods", {})
         for pod in map(state.read_pod, items):
             assert pod is not None
             state.put(pod)
@@ -300,7 +300,7 @@ def test_unused_templates_are_swept(
     writer = TemplateWriter(
         state, api, metrics, names=NAMES, most=500, unused=60, clock=lambda: now[0]
     )
-    ((items, _),) = api.templates.pages()
+    items, _, _ = api.list(TEMPLATES, {})
     template = read_template(items[0])
     assert template is not None
     state.put(template)
@@ -337,10 +337,10 @@ def test_a_namespace_with_many_templates_holds_up_no_others(
     writer = TemplateWriter(state, api, Metrics(), names=NAMES, most=500, unused=3600)
     pods = [make_pod(f"p{each}", each, namespace="broken-a", uid="") for each in range(1, 31)]
     server.apply(*pods, make_pod("a", uid=""))
-    for items, _ in api.pods.pages():
-        for pod in sorted(map(state.read_pod, items), key=str):
-            assert pod is not None
-            state.put(pod)
+    items, _, _ = api.list("/api/v1/pods", {})
+    for pod in sorted(map(state.read_pod, items), key=str):
+        assert pod is not None
+        state.put(pod)
     state.changed.clear()
     writer.write()
     assert cores(admin) == ["30"]

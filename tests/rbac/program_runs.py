@@ -12,9 +12,16 @@ from typing import Any
 
 import pytest
 
-from agent.kubernetes_api.client import Api
+from agent.dra.slices import SlicePublisher
+from agent.kubernetes_api.client import CLAIMS, Api
+from agent.kubernetes_api.pods import PodCache
+from agent.kubernetes_api.watched_objects import WatchedObjects
 from certs.__main__ import main as certs
-from claims.cluster import ClaimsApi
+from claims.cluster import TEMPLATES, ClaimsApi
+from claims.following import follow
+from claims.state import TemplateState
+from common.apiserver import events
+from common.apiserver.events import EventSubject, Notice
 from common.serving.tls import Files
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
@@ -31,7 +38,7 @@ from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
-from view.model.workloads import APIS
+from view.model.event_facts import CONTROLLERS
 from view.web import server as view_server
 from view.web.settings import Settings as ViewSettings
 
@@ -62,21 +69,20 @@ def agents(folder: Path) -> Heard:
                 make_pod(each, (10, 1), node=node, namespace=team, uid="")
                 for each in (f"a-{node}", "b")
             ]
-            about: Json = {
-                "metadata": {"name": f"e-{node}", "namespace": team},
-                "involvedObject": {},
-            }
+            about = Notice(EventSubject("Pod", team, f"a-{node}", ""), "GPURefused", "no card")
             server.apply(make_node(node), pods[0])
             api = Api(kubeconfig)
-            _, version = api.list_pods(node)
+            followed = PodCache(api=api, node=node, names=NAMES).collection
+            version = followed.list()
             server.apply(pods[1])
-            next(api.watch_pods(node, version))
+            next(followed.watch(version))
             api.get_pod(team, f"a-{node}")
             api.patch_pod(team, f"a-{node}", {"metadata": {"labels": {"a": "b"}}})
             api.get_node(node)
             api.patch_node(node, {"metadata": {"labels": {"a": "b"}}})
-            api.create_event(team, about)
-            api.patch_event(team, f"e-{node}", {"count": 2})
+            events.create(api, about, at=0.0)
+            name = events.describe(about, count=1, at=0.0)["metadata"]["name"]
+            api.patch_event(team, name, {"count": 2})
             _claims_of(api, server, node, team)
             api.close()
         return by_program(server.requests)
@@ -89,14 +95,16 @@ def _claims_of(api: Api, server: ApiServer, node: str, team: str) -> None:
         "kind": "ResourceClaim",
         "metadata": {"name": f"c-{node}", "namespace": team},
     }
-    _, version = api.list_claims()
+    claims = WatchedObjects(api, CLAIMS, "ResourceClaim").collection
+    version = claims.list()
     server.apply(claim)
-    next(api.watch_claims(version))
+    next(claims.watch(version))
     api.get_claim(team, f"c-{node}")
-    _, version = api.list_slices(node, "d")
+    slices = SlicePublisher(api=api, node=node, driver="d", specs=dict).slices.collection
+    version = slices.list()
     spec = {"nodeName": node, "driver": "d"}
     api.create_slice({"metadata": {"name": f"s-{node}"}, "spec": spec})
-    next(api.watch_slices(node, "d", version))
+    next(slices.watch(version))
     api.patch_slice(f"s-{node}", {"spec": spec})
     api.delete_slice(f"s-{node}")
     api.patch_node_status(node, {"status": {"capacity": {"a.b/c": "1"}}})
@@ -160,19 +168,25 @@ def claims(folder: Path) -> Heard:
         kubeconfig.write_text(kubeconfig_for(server.url))
         _namespaces(server, *_TEAMS)
         api = ClaimsApi(kubeconfig)
+        followers = follow(TemplateState(NAMES), api)
+        followers.start()
         for team in _TEAMS:
-            ((_, pods),) = api.pods.pages()
             server.apply(make_pod(f"a-{team}", (10, 1), namespace=team, uid=""))
-            next(api.pods.watch(pods))
             assert api.find_pod(team, f"a-{team}")
-            ((_, templates),) = api.templates.pages()
             metadata = {"name": f"t-{team}", "namespace": team}
             kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
             api.create_template(team, {**kind, "metadata": metadata, "spec": {}})
-            _, made = next(api.templates.watch(templates))
+            with ApiClient(server.url) as admin:
+                (made,) = admin.list(TEMPLATES)["items"]
             api.delete_template(team, f"t-{team}", made["metadata"]["uid"])
-            about: Json = {"metadata": {"name": "e", "namespace": team}, "involvedObject": {}}
-            api.create_event(team, about)
+            about = Notice(EventSubject("Pod", team, "a", ""), "GPUClaimWaits", "no template")
+            events.create(api, about, at=0.0)
+        watches = {"pods", "resourceclaimtemplates"}
+        eventually(
+            lambda: {each.resource for each in server.requests if _watches(each)} == watches,
+            "both watches are open",
+        )
+        followers.stop()
         api.close()
         return by_program(server.requests)
 
@@ -362,10 +376,12 @@ def page(folder: Path) -> Heard:
             "agents are asked what they measure",
         )
         for name in _TEAMS:
-            for kind in APIS:
+            for kind in CONTROLLERS:
                 server.apply(_denied(kind, name))
         eventually(
-            lambda: sum("/workload-" in each.path for each in server.requests) >= 2 * len(APIS),
+            lambda: (
+                sum("/workload-" in each.path for each in server.requests) >= 2 * len(CONTROLLERS)
+            ),
             "workloads whose pods are denied are read",
         )
         page.end()

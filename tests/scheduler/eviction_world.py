@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from common.apiserver.errors import Rejected, TooManyRequests
+from common.apiserver.events import Notice, describe
 from placement.cluster.plan import plan_pod
 from placement.pods import read_gpu_pod
 from placement.scoring import Policy
@@ -137,9 +138,9 @@ class World(SchedulerApi):
         self.before("list")
         return deepcopy(self.budgets)
 
-    def create_event(self, _namespace: str, event: Json) -> None:
+    def create_event(self, notice: Notice, at: float) -> None:
         self.before("event")
-        self.events.append(event)
+        self.events.append(describe(notice, count=1, at=at))
 
     def _get(self, name: str, uid: str) -> Json:
         pod = self.pods.get(name)

@@ -57,15 +57,15 @@ def settings(api: ApiServer, files: Files, tmp_path: Path) -> Settings:
 @pytest.mark.parametrize(
     ("where", "thread"),
     [
-        ("scheduler.following._Pods.list", "watch-pods"),
-        ("scheduler.following._Nodes.list", "watch-nodes"),
+        ("scheduler.state.State.known_pods", "watch-pods"),
+        ("scheduler.state.State.replace_nodes", "watch-nodes"),
         ("scheduler.election.Election.step", "leadership"),
     ],
 )
 def test_a_replica_whose_thread_has_ended_is_to_be_started_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, where: str, thread: str
 ) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("a mistake of ours")
 
     extender = Extender(settings, Metrics())

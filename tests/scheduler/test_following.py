@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from common.apiserver.client import Json
 from scheduler.cluster import SchedulerApi
 from scheduler.following import Watches
 from scheduler.state import State
@@ -15,6 +16,7 @@ from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, bare_node, hint, make_node, make_pod
+from tests.view.cluster.fake_api import FakeApi
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -111,48 +113,19 @@ def _lists(server: ApiServer) -> int:
     return sum(each.verb == "list" and each.resource == "pods" for each in server.requests)
 
 
-class FakeWatchApi:
-    """A :class:`scheduler.following.WatchApi` with pages."""
-
-    def __init__(self, pods: list[list[Json]], nodes: list[list[Json]]) -> None:
-        self._pods = pods
-        self._nodes = nodes
-        self.asked: list[str] = []
-
-    def list_pods(self, more: str) -> tuple[list[Json], str, str]:
-        return self._page(self._pods, more)
-
-    def list_nodes(self, more: str) -> tuple[list[Json], str, str]:
-        return self._page(self._nodes, more)
-
-    def _page(self, pages: list[list[Json]], more: str) -> tuple[list[Json], str, str]:
-        self.asked.append(more)
-        number = int(more or 0)
-        return pages[number], "7", str(number + 1) if number + 1 < len(pages) else ""
-
-    def watch_pods(self, version: str) -> Iterator[tuple[str, Json]]:
-        return iter(())
-
-    def watch_nodes(self, version: str) -> Iterator[tuple[str, Json]]:
-        return iter(())
-
-    def end_watch_of_pods(self) -> None:
-        """Nothing is watched."""
-
-
 def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     state: State, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = make_pod("bad", (30, 4), node="n1")
     bad["spec"]["containers"][0]["resources"] = {"limits": {NAMES.core: "30"}}
     bad["metadata"]["annotations"] = 7
-    api = FakeWatchApi(
-        [
-            [make_pod("a", (30, 4), node="n1", annotations=hint("1"))],
-            [bad, make_pod("b", (30, 4), node="n1", annotations=hint("0"))],
-        ],
-        [[make_node("n1", 2)], [bare_node("n2")]],
+    first, last = (
+        make_pod(name, (30, 4), node="n1", annotations=hint(card))
+        for name, card in (("a", "1"), ("b", "0"))
     )
+    nodes = [make_node("n1", 2), bare_node("n2")]
+    client = FakeApi({"/api/v1/pods": [first, bad, last], "/api/v1/nodes": nodes}, page=1)
+    api = cast(SchedulerApi, SimpleNamespace(client=client, pods=client))
     watches = Watches(state, api, jitter=lambda: 0.0)
     watches.start()
     eventually(lambda: watches.in_step, "everything is listed")
@@ -162,17 +135,20 @@ def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     assert [each.message for each in caplog.records if each.exc_info] == ["object passed over"]
 
 
-def test_the_requests_to_the_api_server(server: ApiServer, cluster: SchedulerApi) -> None:
+def test_the_requests_to_the_api_server(
+    server: ApiServer, cluster: SchedulerApi, state: State
+) -> None:
     page = {"metadata": {"resourceVersion": "7", "continue": "x"}, "items": []}
-    server.fail(Fault(200, json.dumps(page).encode()))
-    assert cluster.list_pods("") == ([], "7", "x")
-    cluster.list_pods("x")
-    cluster.list_nodes("")
-    cluster.list_nodes("y")
+    server.apply(make_node("n1", 2))
+    server.fail(Fault(200, json.dumps(page).encode()), "list /api/v1/pods")
+    watches = Watches(state, cluster, jitter=lambda: 0.0)
+    watches.start()
+    eventually(lambda: _lists(server) > 1, "the second page is asked for")
+    eventually(lambda: free(state) is not None, "nodes are listed beside that")
+    server.restore()
+    watches.stop()
     selected = "fieldSelector=status.phase!=Succeeded,status.phase!=Failed&limit=500"
-    assert [(each.verb, each.path, each.query) for each in server.requests] == [
-        ("list", "/api/v1/pods", selected),
-        ("list", "/api/v1/pods", f"continue=x&{selected}"),
-        ("list", "/api/v1/nodes", "limit=500"),
-        ("list", "/api/v1/nodes", "continue=y&limit=500"),
-    ]
+    asked = [(each.path, each.query) for each in server.requests if each.verb == "list"]
+    pods = [query for path, query in asked if path == "/api/v1/pods"]
+    assert pods[:2] == [selected, f"continue=x&{selected}"]
+    assert ("/api/v1/nodes", "limit=500") in asked

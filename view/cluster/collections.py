@@ -1,13 +1,15 @@
 """Collections of objects: how each is listed and watched, also with few permissions."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
-from common.apiserver.client import Client, Json, pages, quoted
+from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Gone, Rejected
+from common.apiserver.follower import Collection
 from common.errors import Unavailable
 from view.model.reports import Gap
 from view.model.words import clamp
@@ -65,29 +67,61 @@ def short_reason(error: Exception) -> str:
     return next(found, clamp(text.removeprefix("API server: "), 200))
 
 
-@dataclass
-class FollowedCollection:
-    """One collection for :class:`common.apiserver.follower.Follower`.
+class FollowedCollection(Collection[Json]):
+    """One collection.
 
     If all namespaces may not be read, one namespace is. If nodes may not be listed, the nodes of
     known pods are read one by one. If nothing may be read any more, all objects are dropped.
+
+    Attributes:
+        of: which objects are read.
+        listed: whether it has been read once.
+        lost: unix time since which it is out of date, and why; ``None`` while it is current.
     """
 
-    api: Client
-    kind: ResourceKind
-    namespace: str
-    sink: Sink
-    on_gap: Callable[[ResourceKind, Gap | None], None]
-    progress: Progress = lambda _what, _count: None
-    own_nodes: Callable[[], Sequence[str]] = lambda: ()
-    listed: Annotated[bool, "whether it has been read once."] = False
-    lost: Annotated[
-        tuple[float, str] | None,
-        "unix time since which it is out of date, and why; ``None`` while it is current.",
-    ] = None
-    _narrow: bool = False
-    _read: str = ""  # version of a list that no watch has continued yet
-    _known: dict[str, Json] = field(default_factory=dict)
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+        self,
+        client: Client,
+        of: ResourceKind,
+        *,
+        namespace: str,
+        sink: Sink,
+        on_gap: Callable[[ResourceKind, Gap | None], None],
+        own_nodes: Callable[[], Sequence[str]],
+        progress: Progress = lambda _what, _count: None,
+    ) -> None:
+        """Prepare; no request is sent yet.
+
+        Args:
+            client: client of the API server.
+            of: which objects are read.
+            namespace: the one to read if all namespaces may not be read.
+            sink: takes the objects.
+            on_gap: called after each list with what may not be read.
+            own_nodes: returns the nodes of known pods.
+            progress: called while lists are read.
+        """
+        selectors = {"fieldSelector": of.selector, "labelSelector": of.labels}
+        super().__init__(
+            client=client,
+            path=_path(of, of.namespace),
+            kind=of.what.removesuffix("s"),
+            read=lambda obj: obj,
+            replace=self._replace,
+            put=self._put,
+            drop=self._drop,
+            query={key: value for key, value in selectors.items() if value},
+            progress=partial(progress, of.what),
+        )
+        self.of = of
+        self.listed = False
+        self.lost: tuple[float, str] | None = None
+        self._namespace = namespace
+        self._sink = sink
+        self._on_gap = on_gap
+        self._own_nodes = own_nodes
+        self._read = ""  # version of a list that no watch has continued yet
+        self._known: dict[str, Json] = {}
 
     def load(self) -> None:
         """Read all objects once; a watch continues from there."""
@@ -107,15 +141,11 @@ class FollowedCollection:
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
         """Yield the events since a version."""
-        query = {**self._query, "resourceVersion": version}
-        if self.kind.what == "events":
+        query = {**self.query, "resourceVersion": version}
+        if self.of.what == "events":
             query["timeoutSeconds"] = _QUIET_WATCH_SECONDS
         with self._tracking_loss():
-            yield from self.api.watch(self._path, query)
-
-    def apply(self, kind: str, obj: Json) -> None:
-        """Apply one event."""
-        self._put(obj, drop=kind == "DELETED")
+            yield from self.client.watch(self.path, query)
 
     @contextmanager
     def _tracking_loss(self) -> Iterator[None]:
@@ -131,80 +161,75 @@ class FollowedCollection:
             raise
 
     def _read_all(self) -> str:
-        self._narrow = False
+        self.path = _path(self.of, self.of.namespace)
         try:
-            version, gap = self._list(), None
+            version, gap = super().list(), None
         except Rejected as error:
             if error.status != FORBIDDEN:
                 raise
-            gap = Gap(self.kind.what, self.namespace, str(error))
+            gap = Gap(self.of.what, self._namespace, str(error))
             try:
                 version = self._list_namespace()
             except Rejected:
                 before, self._known = self._known, {}
-                some = self.kind.what == "nodes" and self._read_single_nodes()
-                self._forget(before, self._known)
-                self.on_gap(self.kind, replace(gap, namespace="", some=some))
+                some = self.of.what == "nodes" and self._read_single_nodes()
+                self._forget_others(before)
+                self._on_gap(self.of, replace(gap, namespace="", some=some))
                 raise
-        self.on_gap(self.kind, gap)
+        self._on_gap(self.of, gap)
         self.listed, self.lost = True, None
         return version
 
     def _list_namespace(self) -> str:
         """Read one namespace, because all may not be read."""
-        if self.kind.what == "nodes" or self.kind.namespace:
+        if self.of.what == "nodes" or self.of.namespace:
             raise Rejected(FORBIDDEN, "")
-        self._narrow = True
-        return self._list()
+        self.path = _path(self.of, self._namespace)
+        return super().list()
 
     def _read_single_nodes(self) -> bool:
         """Read the nodes of known pods one by one; return whether any may be read."""
         found = False
-        for name in self.own_nodes()[:_MOST_SINGLE_NODES]:
+        for name in self._own_nodes()[:_MOST_SINGLE_NODES]:
             try:
-                self._put(self.api.call("GET", f"/api/v1/nodes/{quoted(name)}", timeout=5.0))
+                self._put(self.client.call("GET", f"/api/v1/nodes/{quoted(name)}", timeout=5.0))
             except (Rejected, Gone):
                 continue
             found = True
         return found
 
-    def _list(self) -> str:
-        before, self._known, count, version = self._known, {}, 0, ""
+    def _replace(self, listed: Iterable[Json]) -> None:
+        before, self._known = self._known, {}
         try:
-            for objects, version in pages(self.api, self._path, self._query):  # noqa: B007 -- of the last page
-                for obj in objects:
-                    self._put(obj)
-                count += len(objects)
-                self.progress(self.kind.what, count)
+            for obj in listed:
+                self._put(obj)
         except (Rejected, Gone, Unavailable):
             self._known = before | self._known  # the next list drops those that are gone
             raise
-        self._forget(before, self._known)
-        return version
+        self._forget_others(before)
 
-    def _forget(self, before: Mapping[str, Json], now: Mapping[str, Json]) -> None:
-        for uid, obj in [*before.items()]:
-            if uid not in now:
-                self._known.pop(uid, None)
-                self.sink(self.kind, "DROP", obj)
+    def _forget_others(self, before: Mapping[str, Json]) -> None:
+        """Drop the objects known before that are not known now."""
+        for uid, obj in before.items():
+            if uid not in self._known:
+                self._sink(self.of, "DROP", obj)
 
-    def _put(self, obj: Json, *, drop: bool = False) -> None:
-        metadata = obj["metadata"]
-        uid = metadata.get("uid") or metadata["name"]
-        if drop:
-            self._known.pop(uid, None)
-        else:  # enough to drop the object later
-            kept = {each: metadata.get(each) for each in ("uid", "namespace", "name")}
-            self._known[uid] = {"metadata": kept, "involvedObject": obj.get("involvedObject")}
-        self.sink(self.kind, "DROP" if drop else "PUT", obj)
+    def _put(self, obj: Json) -> None:
+        metadata = obj["metadata"]  # enough to drop the object later
+        kept = {each: metadata.get(each) for each in ("uid", "namespace", "name")}
+        about = {"metadata": kept, "involvedObject": obj.get("involvedObject")}
+        self._known[_uid(obj)] = about
+        self._sink(self.of, "PUT", obj)
 
-    @property
-    def _path(self) -> str:
-        one = self.kind.namespace or (self.namespace if self._narrow else "")
-        scope = f"/namespaces/{quoted(one)}" if one else ""
-        return f"/api/v1{scope}/{self.kind.what}"
+    def _drop(self, obj: Json) -> None:
+        self._known.pop(_uid(obj), None)
+        self._sink(self.of, "DROP", obj)
 
-    @property
-    def _query(self) -> dict[str, str]:
-        selectors = {"fieldSelector": self.kind.selector, "labelSelector": self.kind.labels}
-        return {key: value for key, value in selectors.items() if value}
+
+def _uid(obj: Json) -> str:
+    return str(obj["metadata"].get("uid") or obj["metadata"]["name"])
+
+
+def _path(kind: ResourceKind, namespace: str) -> str:
+    scope = f"/namespaces/{quoted(namespace)}" if namespace else ""
+    return f"/api/v1{scope}/{kind.what}"

@@ -5,10 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.apiserver.access import SERVICE_ACCOUNT, impersonation_headers, service_account
+from common.apiserver.access import (
+    SERVICE_ACCOUNT,
+    Impersonation,
+    impersonation_headers,
+    service_account,
+)
 from common.apiserver.client import Client
 from common.apiserver.errors import CredentialsError
-from common.apiserver.kubeconfig import Impersonation, context_names, load_context
+from common.apiserver.kubeconfig import context_names, load_context
 
 USER_AGENT = "kubectl-gpu"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"

@@ -12,6 +12,7 @@ from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
 from common.errors import Unavailable
+from contract.workloads import WORKLOADS
 from view.cluster.collections import (
     ALL,
     FORBIDDEN,
@@ -24,10 +25,11 @@ from view.cluster.collections import (
     short_reason,
 )
 from view.model.claims import TemplateFacts
-from view.model.explanation import FitReport, PodExplanation
+from view.model.event_facts import CONTROLLERS, wants_pods
+from view.model.manifest_fit import FitReport
+from view.model.pod_explanation import PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
-from view.model.workloads import APIS, wants_pods
 
 STALE_SECONDS = 10.0
 """Data older than this is reported as stale."""
@@ -101,7 +103,7 @@ class LiveCluster:
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
         for each in self._collections:
-            if each.kind == NODES and not each.listed:
+            if each.of == NODES and not each.listed:
                 _load(each)  # now the nodes of pods are known
         self._read_denied()
         self._last_response = began
@@ -110,9 +112,9 @@ class LiveCluster:
         """Follow the cluster, each collection in its own thread."""
         threads = [
             threading.Thread(
-                target=Follower(each, trouble=f"no {each.kind.what} from the API server").run,
+                target=Follower(each, trouble=f"no {each.of.what} from the API server").run,
                 args=(stop,),
-                name=each.kind.what,
+                name=each.of.what,
                 daemon=True,
             )
             for each in self._collections
@@ -150,18 +152,18 @@ class LiveCluster:
         """
         with self._lock:
             workloads = self._state.denied_workloads()
-        denied = [each for each in workloads if each.kind in APIS and each.uid]
-        denied.sort(key=lambda each: each.at, reverse=True)
-        for workload in denied[:_MOST_DENIED]:
-            api, resource = APIS[workload.kind]
-            path = object_path(resource, workload.namespace, workload.name, api=api)
+        denied = [(uid, each) for uid, each in workloads if each.kind in CONTROLLERS and uid]
+        denied.sort(key=lambda each: each[1].at, reverse=True)
+        for uid, workload in denied[:_MOST_DENIED]:
+            of = WORKLOADS[workload.kind]
+            path = object_path(of.resource, workload.namespace, workload.name, api=of.api)
             try:
                 found = self._api.find(path, timeout=_DENIED_SECONDS)
             except (Rejected, Gone):
                 continue
-            if not wants_pods(workload, found):
+            if not wants_pods(uid, workload.kind, found):
                 with self._changed:
-                    self._state.settle_denials(workload)
+                    self._state.settle_denials(uid, workload.at)
                     self._changes += 1
                     self._changed.notify_all()
 
@@ -178,10 +180,8 @@ class LiveCluster:
     @property
     def missing(self) -> tuple[str, ...]:
         """Required collections that are still being read: nodes, pods."""
-        needed = [each for each in self._collections if each.kind in (NODES, PODS)]
-        return tuple(
-            each.kind.what for each in needed if not each.listed and not self._gaps[each.kind]
-        )
+        needed = [each for each in self._collections if each.of in (NODES, PODS)]
+        return tuple(each.of.what for each in needed if not each.listed and not self._gaps[each.of])
 
     def matches(self, namespace: str, name: str) -> bool:
         """Return whether the user's selectors match an object; true without selectors."""

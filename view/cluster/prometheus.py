@@ -104,10 +104,7 @@ class Prometheus:
             status, body = self._get(f"{self._path}?{urlencode({'query': query})}", deadline)
         except (OSError, HTTPException, ValueError) as error:
             late = time.monotonic() >= deadline or isinstance(error, TimeoutError)
-            why = (
-                f"did not respond in {_SECONDS:g} s" if late else f"is unreachable: {_cause(error)}"
-            )
-            raise _UnusableError(f"Prometheus {why}") from error
+            raise _unusable(f"is unreachable: {_cause(error)}", late=late) from error
         if len(body) > _LARGEST:
             raise _UnusableError(f"the response of Prometheus is longer than {_LARGEST >> 20} MiB")
         try:
@@ -119,12 +116,7 @@ class Prometheus:
             }
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             late = time.monotonic() >= deadline
-            why = (
-                f"did not respond in {_SECONDS:g} s"
-                if late
-                else f"responded with {status} and no result"
-            )
-            raise _UnusableError(f"Prometheus {why}") from error
+            raise _unusable(f"responded with {status} and no result", late=late) from error
 
     def _get(self, path: str, deadline: float) -> tuple[int, bytes]:
         left = max(deadline - time.monotonic(), 0.001)
@@ -139,6 +131,10 @@ class Prometheus:
                 return response.status, response.read(_LARGEST + 1)
             finally:
                 alarm.cancel()
+
+
+def _unusable(why: str, *, late: bool) -> _UnusableError:
+    return _UnusableError(f"Prometheus {f'did not respond in {_SECONDS:g} s' if late else why}")
 
 
 def _cause(error: Exception) -> str:

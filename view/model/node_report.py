@@ -9,14 +9,7 @@ from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import CORDONED, Occupancy
 from view.model.reports import CardReport, Holder, LargestFit, NodeReport
-from view.model.words import (
-    ESTIMATES,
-    UNRECORDED,
-    clamp,
-    name_cards,
-    name_lost_cards,
-    name_some,
-)
+from view.model.words import ESTIMATES, UNRECORDED, clamp, name_cards, name_lost_cards, name_some
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
 POOL_LABELS = (

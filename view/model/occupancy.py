@@ -14,7 +14,7 @@ from placement.cluster.nodes import Problem
 from placement.held import HeldAmounts, HeldByPosition, add_up
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.nodes import NodeFacts
+from view.model.node_facts import NodeFacts
 
 CORDONED = "the node is cordoned"
 

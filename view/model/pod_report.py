@@ -1,69 +1,19 @@
 """Reports one pod: its requests, allocation, stage and reason. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import replace
 
 from contract.demand import ContainerDemand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
 from view.model.claims import NOT_CLAIMED, STATIC, STILL_KNOWN
-from view.model.nodes import NodeFacts
+from view.model.node_facts import NodeFacts
 from view.model.occupancy import PodHolding
-from view.model.pods import WITHOUT_PLUGIN, PodFacts
+from view.model.pod_facts import WITHOUT_PLUGIN, PodFacts
+from view.model.pod_reasons import why_stopped
 from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
-from view.model.siblings import repeated
-from view.model.why import why_stopped
 from view.model.words import ESTIMATES, UNRECORDED, clamp, name_lost_cards
-
-
-@dataclass(frozen=True, slots=True)
-class PodGroup:
-    """Pods of one owner with equal requests and the same reason."""
-
-    pods: Annotated[tuple[PodReport, ...], "the oldest first."]
-
-    @property
-    def name(self) -> str:
-        """Name of the group: its owner, or its first pod."""
-        first = self.pods[0]
-        if len(self.pods) == 1:
-            return f"{first.namespace}/{first.name}"
-        if first.owner:
-            kind, _, name = first.owner.partition("/")
-            pods = repeated(self.pods) or f"{len(self.pods)} pods"
-            return f"{kind} {first.namespace}/{name}: {pods}"
-        return f"{first.namespace}/{first.name} and {len(self.pods) - 1} more"
-
-    @property
-    def headline(self) -> str:
-        """The group, its stage and its reason in one line."""
-        stage = "" if repeated(self.pods) else f" {self.pods[0].stage.value}"
-        return f"{self.name}{stage}: {self.why}"
-
-    @property
-    def why(self) -> str:
-        """The reason; of pods that are refused again and again, the newest one and its cause."""
-        if not repeated(self.pods):
-            return self.pods[0].why
-        newest = self.pods[-1]
-        cause = f"{newest.scheduler} does not see cards" if newest.misplaced else ""
-        return "; ".join(filter(None, (cause, newest.why)))
-
-
-def group_pods(pods: Sequence[PodReport]) -> list[PodGroup]:
-    """Group pods by owner, requests and reason; the group with the oldest pod comes first.
-
-    Refused pods of an owner are one group whatever the reason: it names cards that change.
-    """
-    groups: dict[tuple[object, ...], list[PodReport]] = {}
-    for pod in sorted(pods, key=lambda each: (each.created, each.namespace, each.name)):
-        requests = tuple((each.cores, each.blocks, each.split) for each in pod.containers)
-        again = pod.owner and pod.stage is Stage.REFUSED
-        why = "" if again else pod.why.replace(pod.name, "")
-        groups.setdefault((pod.namespace, pod.owner, requests, why), []).append(pod)
-    return [PodGroup(tuple(each)) for each in groups.values()]
 
 
 def report_pod(

@@ -11,15 +11,17 @@ from placement.first_fit import as_claimed
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.claims import TemplateFacts
-from view.model.events import EventFacts
-from view.model.explanation import FitReport, PodExplanation
-from view.model.manifest import fit_manifests
+from view.model.event_facts import EventFacts
+from view.model.manifest_fit import FitReport, fit_manifests
+from view.model.node_facts import NodeFacts, read_node
+from view.model.node_fits import PodClassFit, find_fitting_nodes
 from view.model.node_report import POOL_LABELS, report_node
-from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Occupancy, occupancy_of
+from view.model.pod_explanation import PodExplanation, explain_pod
+from view.model.pod_facts import PodFacts, read_pod_facts
+from view.model.pod_groups import OwnedPods, repeated
+from view.model.pod_reasons import why_pending
 from view.model.pod_report import report_pod
-from view.model.pods import PodFacts, read_pod_facts
-from view.model.progress import explain_pod
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
@@ -29,9 +31,7 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
-from view.model.siblings import OwnedPods, repeated
-from view.model.why import PodClassFit, find_fitting_nodes, why_pending
-from view.model.workloads import DeniedWorkload
+from view.model.words import rfc3339
 
 _REMEMBERED = timedelta(minutes=15)
 """How long a deleted pod is remembered."""
@@ -43,10 +43,6 @@ _RETRIED = timedelta(minutes=20)
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _rfc3339(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _drop(index: dict[str, dict[str, Any]], key: str, item: str) -> None:
@@ -198,12 +194,12 @@ class ClusterState:
         if uid is not None:
             self._templates[uid] = facts
 
-    def settle_denials(self, workload: DeniedWorkload) -> None:
-        """Stop reporting the past denials of a workload, which wants no more pods."""
+    def settle_denials(self, workload: str, at: str) -> None:
+        """Stop reporting the denials of a workload (its UID) up to *at*: it wants no more pods."""
         old = [uid for uid, at in self._settled.items() if at < self._oldest_denial()]
         for uid in old:
             del self._settled[uid]
-        self._settled[workload.uid] = workload.at
+        self._settled[workload] = at
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Set what could not be read."""
@@ -237,10 +233,11 @@ class ClusterState:
         pods = [
             self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in wanted
         ]
+        denied = (each for _, each in self.denied_workloads())
         return ClusterReport(
             tuple(each.report for each in self._compute_nodes()),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),
-            tuple(sorted(self._still_denied(), key=lambda each: (each.namespace, each.name))),
+            tuple(sorted(denied, key=lambda each: (each.namespace, each.name))),
             self._gaps,
         )
 
@@ -258,7 +255,7 @@ class ClusterState:
                 node = self._compute_node(report.node).report
         elif deleted_pod is not None:
             facts, report = deleted_pod.facts, deleted_pod.report
-            deleted = _rfc3339(deleted_pod.at)
+            deleted = rfc3339(deleted_pod.at)
         else:
             return None
         return explain_pod(
@@ -289,32 +286,22 @@ class ClusterState:
         nodes = [each.occupancy for each in self._compute_nodes()]
         return fit_manifests(manifests, nodes, self._gaps, self._names, self._policy)
 
-    def denied_workloads(self) -> list[DeniedWorkload]:
-        """Return the workloads whose pods are denied: they may want none any more."""
-        return [
-            DeniedWorkload(denied.kind, denied.namespace, denied.name, about, denied.at)
-            for about, denied in self._recent_denials()
-        ]
+    def denied_workloads(self) -> list[tuple[str, DeniedReport]]:
+        """Return the UIDs of workloads whose pods are denied, each with its report.
 
-    def _still_denied(self) -> list[DeniedReport]:
-        return [denied for _, denied in self._recent_denials()]
-
-    def _recent_denials(self) -> Iterable[tuple[str, DeniedReport]]:
-        """Return denials that still matter, with the UIDs of their workloads.
-
-        They are recent, the workload has no newer pod, and is not known to want none.
+        The denial is recent, the workload has no newer pod, and is not known to want none.
         """
         oldest = self._oldest_denial()
-        return (
+        return [
             (about, denied)
             for about, denied in self._events.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
             and denied.at > self._settled.get(about, "")
-        )
+        ]
 
     def _oldest_denial(self) -> str:
-        return _rfc3339(self._now() - _RETRIED)
+        return rfc3339(self._now() - _RETRIED)
 
     # --- computed on demand -------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
-from view.model.explanation import PodExplanation
+from view.model.pod_explanation import PodExplanation
 from view.model.reports import CardReport, ClusterReport, ContainerReport
 
 PREFIX = "gpu_turnstile_agent_"

@@ -133,6 +133,11 @@ def name_some(names: Sequence[str], most: int = 3) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
+def rfc3339(at: datetime) -> str:
+    """Format a time in UTC as the API server does."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def elapsed(start: str, end: str) -> str:
     """Format the time between two times in words: ``20 s``, ``5 min``."""
     return duration(datetime.fromisoformat(end) - datetime.fromisoformat(start))
@@ -140,21 +145,24 @@ def elapsed(start: str, end: str) -> str:
 
 def duration(time: timedelta) -> str:
     """Format a duration in words: ``20 s``, ``5 min``."""
-    seconds = int(time.total_seconds())
-    for least, unit, name in ((172_800, 86_400, "d"), (10_800, 3600, "h"), (120, 60, "min")):
-        if seconds >= least:
-            return f"{seconds // unit} {name}"
-    return f"{seconds} s"
+    number, unit = _in_largest_unit(time)
+    return f"{number} {'min' if unit == 'm' else unit}"
 
 
 def age(created: str, now: datetime) -> str:
     """Format how long ago a time was, as ``kubectl`` does."""
     try:
-        seconds = int((now - datetime.fromisoformat(created)).total_seconds())
+        time = now - datetime.fromisoformat(created)
     except (ValueError, TypeError):
         return "<unknown>"
-    seconds = max(seconds, 0)
-    for least, unit in ((172_800, 86_400), (10_800, 3600), (120, 60)):
+    number, unit = _in_largest_unit(max(time, timedelta()))
+    return f"{number}{unit}"
+
+
+def _in_largest_unit(time: timedelta) -> tuple[int, str]:
+    """Return a duration in its largest unit of which there are several."""
+    seconds = int(time.total_seconds())
+    for least, size, unit in ((172_800, 86_400, "d"), (10_800, 3600, "h"), (120, 60, "m")):
         if seconds >= least:
-            return f"{seconds // unit}{ {86_400: 'd', 3600: 'h', 60: 'm'}[unit] }"
-    return f"{seconds}s"
+            return seconds // size, unit
+    return seconds, "s"

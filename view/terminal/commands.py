@@ -20,10 +20,10 @@ from view.cluster.examination import collect_facts
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model.doctor.checks import run_checks
-from view.model.explanation import FitResult
-from view.model.manifest import requests_none
+from view.model.manifest_fit import FitResult, requests_none
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.usage import ContainerUsage
+from view.model.words import rfc3339
 from view.terminal.completion import complete_node, complete_pod
 from view.terminal.context import (
     NOT_KNOWN,
@@ -351,7 +351,7 @@ def top(
         interval,
         lambda: (
             read_usages(client, agent_namespace, names or None),
-            f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            rfc3339(datetime.now(UTC)),
         ),
     )
     day = at_most_every(_HISTORY_SECONDS, lambda: None if past is None else past.last_day())

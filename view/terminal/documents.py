@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from view.model.manifest import InvalidManifest
+from view.model.manifest_fit import InvalidManifest
 from view.model.reports import Freshness, Gap
+from view.model.words import rfc3339
 from view.terminal.faults import CommandError
 
 API_VERSION = "view.gpu-turnstile.io/v1"
@@ -72,7 +73,7 @@ def document(
 
     Empty fields are included, so that a script does not need to check whether a field exists.
     """
-    as_of = datetime.fromtimestamp(fresh.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    as_of = rfc3339(datetime.fromtimestamp(fresh.at, UTC))
     return {
         "apiVersion": API_VERSION,
         "kind": kind,

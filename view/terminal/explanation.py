@@ -4,17 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from contract.text import format_count
-from view.model.changes import how_to_make
-from view.model.explanation import (
-    CardFit,
-    FitReport,
-    FitResult,
-    NodeFit,
-    PodExplanation,
-    SuggestedChange,
-)
+from view.model.manifest_fit import FitReport, FitResult
+from view.model.node_fits import CardFit, NodeFit
+from view.model.pod_explanation import PodExplanation
+from view.model.pod_reasons import format_exit_code
 from view.model.reports import ContainerStatus, PodReport, Stage
-from view.model.why import status_code
+from view.model.suggested_changes import SuggestedChange, how_to_make
 from view.model.words import age, name_cards, name_some
 from view.terminal.layout import (
     BAD,
@@ -102,7 +97,7 @@ def _containers(pod: PodReport) -> list[Grid | TextLine]:
         (
             Column("EXIT CODE"),
             lambda each: cell(
-                status_code(each.ending) if each.ending else "", _ended_wrongly(each)
+                format_exit_code(each.ending) if each.ending else "", _ended_wrongly(each)
             ),
         ),
         (Column("ENDED", drop=1), lambda each: cell(each.ending.at if each.ending else "", DIM)),

@@ -9,7 +9,7 @@ import click
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
 from contract.errors import InvalidName
-from view.model.manifest import InvalidManifest
+from view.model.manifest_fit import InvalidManifest
 from view.model.words import safe
 
 _REASONS = {

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from common.text import cut
 from contract.text import format_count
-from view.model.pod_report import PodGroup, group_pods
+from view.model.pod_groups import PodGroup, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
 from view.model.words import age, units
 from view.terminal.layout import (

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from common.text import parse_seconds
 from view.terminal.completion import complete_context, complete_namespace
 from view.terminal.context import CommandContext, CommandOptions
 
@@ -15,8 +16,6 @@ KINDS = {"pod": "pods", "po": "pods", "node": "nodes", "no": "nodes"}
 """Short names of resources, as in ``kubectl``; commands have them too."""
 
 _SHORT = re.compile(r"(-[A-Za-z])=(.*)", re.DOTALL)
-_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h)"
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -30,11 +29,10 @@ class _Seconds(click.ParamType[float]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         text = str(value)
-        if text.isdecimal():
-            return float(text)
-        if re.fullmatch(f"({_PART})+", text) is None:
+        seconds = parse_seconds(f"{text}s" if text.isdecimal() else text)
+        if seconds is None:
             self.fail(f"{value!r} is not a duration such as 30s", param, ctx)
-        return sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, text))
+        return seconds
 
 
 class CommandGroup(click.Group):

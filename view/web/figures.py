@@ -7,6 +7,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from view.model.reports import CardReport, Holder, NodeReport
+from view.model.words import rfc3339
 
 COLORS = 8
 """Number of colors for pods in the style sheet."""
@@ -103,7 +104,7 @@ def moment(text: str) -> str:
 
 def utc(at: float) -> str:
     """Format a unix time like the API server; empty for 0."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
+    return rfc3339(datetime.fromtimestamp(at, UTC)) if at else ""
 
 
 class Total:

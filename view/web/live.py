@@ -14,7 +14,7 @@ from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ResourceKind
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
-from view.model.explanation import PodExplanation
+from view.model.pod_explanation import PodExplanation
 from view.model.reports import Freshness
 from view.model.state import ClusterState
 from view.model.usage import NodeUsage, explanation_with_usage, with_usage

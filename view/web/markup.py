@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from contract.text import format_count
 from view.model import words
-from view.model.changes import how_to_make
+from view.model.pod_reasons import describe_status
 from view.model.reports import CardReport, NodeReport
-from view.model.why import describe_status
+from view.model.suggested_changes import how_to_make
 from view.model.words import evidence_text
 from view.web import card_map, figures, pages
 from view.web.editions import Edition

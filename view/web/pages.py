@@ -6,15 +6,10 @@ from typing import NamedTuple
 
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
-from view.model.explanation import NodeFit, PodExplanation
-from view.model.pod_report import PodGroup
-from view.model.reports import (
-    CardReport,
-    ContainerReport,
-    Holder,
-    NodeReport,
-    PodReport,
-)
+from view.model.node_fits import NodeFit
+from view.model.pod_explanation import PodExplanation
+from view.model.pod_groups import PodGroup
+from view.model.reports import CardReport, ContainerReport, Holder, NodeReport, PodReport
 from view.model.words import of_each
 from view.web.card_map import divide
 from view.web.editions import Edition

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
 from contract.text import format_count
-from view.model.pod_report import PodGroup, group_pods
+from view.model.pod_groups import PodGroup, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
 from view.web.filters import CardFilter, Filter, is_of_kind
 

@@ -11,6 +11,7 @@ from contract.demand import PodDemand
 from contract.errors import FieldError
 from contract.names import Names
 from contract.spelling import advise_places, advise_wishes
+from contract.workloads import WORKLOADS, template_of
 from webhook.admission.annotations import about_supplied, annotations_of
 from webhook.admission.claims import Claims, about_claims, drop_claims
 from webhook.admission.decision import Decision, bounded
@@ -26,21 +27,10 @@ from webhook.admission.warnings import (
     advise,
 )
 
-_SPEC_TEMPLATE = ("spec", "template")
 _TEMPLATES = {
-    ("apps", "v1", "deployments", "Deployment"): _SPEC_TEMPLATE,
-    ("apps", "v1", "statefulsets", "StatefulSet"): _SPEC_TEMPLATE,
-    ("apps", "v1", "daemonsets", "DaemonSet"): _SPEC_TEMPLATE,
-    ("apps", "v1", "replicasets", "ReplicaSet"): _SPEC_TEMPLATE,
-    ("", "v1", "replicationcontrollers", "ReplicationController"): _SPEC_TEMPLATE,
-    ("batch", "v1", "jobs", "Job"): _SPEC_TEMPLATE,
-    ("batch", "v1", "cronjobs", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
-    ("", "v1", "podtemplates", "PodTemplate"): ("template",),
-}
-_BY_NAME = {
-    (group, version, name): steps
-    for (group, version, *names), steps in _TEMPLATES.items()
-    for name in names
+    (each.group, "v1", name): each.template
+    for kind, each in WORKLOADS.items()
+    for name in (each.resource, kind)
 }
 """The path to the template, by plural and by kind: a request may lack one of them."""
 
@@ -51,13 +41,13 @@ def validate_workload(
     """Decide a review sent to ``/validate/workloads``.
 
     Args:
-        review: CREATE or UPDATE of one of the kinds above. Anything else means that the webhook
-            configuration sends too much: it is allowed, with a warning about that.
+        review: CREATE or UPDATE of a workload. Anything else means that the webhook configuration
+            sends too much: it is allowed, with a warning about that.
         names: resources and annotations.
         options: the operator's.
     """
     group, version, name, subresource = review.target.parts
-    steps = None if subresource else _BY_NAME.get((group, version, name))
+    steps = None if subresource else _TEMPLATES.get((group, version, name))
     if steps is None or review.operation not in ("CREATE", "UPDATE") or review.object is None:
         return allow_unchecked(review, "gpu-turnstile checks only objects with a pod template here")
     return decide_workload(review.object, review.old_object, steps, names=names, options=options)
@@ -84,7 +74,7 @@ def decide_workload(
         options: the operator's.
     """
     path = "".join(f"{each}." for each in steps)
-    template = _template(new, steps)
+    template = template_of(new, steps)
     translated = translate(template, names=names, options=options, path=path)
     adjusted = adjust_memory(translated.pod, names=names, options=options)
     found = _read(adjusted.pod, translated.errors, names, path, options)
@@ -123,14 +113,6 @@ def decide_workload(
     )
 
 
-def _template(workload: Mapping[str, Any] | None, steps: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the template; empty if a field is not a mapping (the API server rejects that)."""
-    found: object = workload
-    for step in steps:
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
 def _errors(
     old: Mapping[str, Any] | None,
     steps: tuple[str, ...],
@@ -138,7 +120,7 @@ def _errors(
     path: str,
     options: AdmissionOptions,
 ) -> tuple[FieldError, ...]:
-    translated = translate(_template(old, steps), names=names, options=options, path=path)
+    translated = translate(template_of(old, steps), names=names, options=options, path=path)
     found = _read(translated.pod, translated.errors, names, path, options)
     return () if found is None else found.errors
 

@@ -24,7 +24,7 @@ from agent.errors import ClaimError, Unavailable
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding
 from agent.injection.inject import Injection, inject
-from agent.kubernetes_api.client import Api
+from agent.kubernetes_api.client import CLAIMS, Api
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from common.kubelet_api import dra_pb2 as pb
@@ -62,9 +62,9 @@ class FakeNode:
         self.unhealthy: dict[str, str] = {}
         self.refusals: list[str] = []
         self.cache = WatchedObjects(
+            cast(Api, self),
+            CLAIMS,
             "ResourceClaim",
-            lambda: ([], "1"),
-            lambda _version: iter(()),
             keeps=lambda each: is_allocated(each, DRIVER, NODE),
         )
         self.cache.synced.set()
@@ -95,6 +95,9 @@ class FakeNode:
 
     def put(self, info: PodInfo, allocations: Mapping[str, Any]) -> None:
         self.written[info.id.name] = allocations
+
+    def list(self, *_: object) -> Any:
+        return [], "1", ""
 
     def driver(
         self,
@@ -527,11 +530,13 @@ def test_a_claim_waits_for_the_end_of_a_pod_that_was_deleted_by_force() -> None:
         driver.prepare(ended)
         node.delete(ended)  # the scheduler gives its card away; the kubelet still stops it
         following, twice = node.add("next", "gpu-0", 60, 4), node.add("twice", "gpu-0", 60, 4)
-        node.cache.list()
+        node.cache.collection.list()
         waits = pool.submit(driver.prepare, following)
         driver.unprepare(ended)
         waits.result(DEADLINE_S)
-        node.cache.apply("ADDED", node.claims[following.name])  # it has not ended: nobody waits
+        node.cache.collection.apply(
+            "ADDED", node.claims[following.name]
+        )  # it has not ended: nobody waits
         refused = pool.submit(driver.prepare, twice).exception(DEADLINE_S)
         assert "60 of 100 are held by default/next-gpus: it starts once" in str(refused)
         by_plugin = {"c0": Allocation(("GPU-1",), 60, 4, Evidence.RECORD)}  # its pod has no claim
@@ -599,7 +604,7 @@ def test_the_api_server_is_asked_for_claims_only_that_the_watch_does_not_show(
     node = FakeNode()
     old, ref = node.add("a", "gpu-0", 30, 4), node.add("b", "gpu-0", 30, 4)
     for each in (old, ref):
-        node.cache.apply("ADDED", node.claims[each.name])
+        node.cache.collection.apply("ADDED", node.claims[each.name])
     driver = node.driver(tmp_path)
     node.claims[old.name] = json.loads(json.dumps(node.claims[old.name]))
     node.claims[old.name]["metadata"]["uid"] = "uid-new"

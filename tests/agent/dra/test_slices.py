@@ -39,10 +39,7 @@ class FakeCluster:
             clock=self.clock,
         )
         if is_listed:
-            self.publisher.slices.list()
-
-    def list_slices(self, node: str, driver: str) -> tuple[list[Any], str]:
-        return list(self.slices.values()), "1"
+            self.publisher.slices.collection.list()
 
     def get_node(self, name: str) -> Any:
         return {"metadata": {"uid": "u-n1"}}
@@ -76,7 +73,7 @@ class FakeCluster:
         """Show on the watch what has happened."""
         self.is_late = False
         while self.late:
-            self.publisher.slices.apply(*self.late.pop(0))
+            self.publisher.slices.collection.apply(*self.late.pop(0))
 
     def delete_by_hand(self, at: int) -> None:
         """Delete a slice, as an admin or a kubelet that starts."""
@@ -95,6 +92,9 @@ class FakeCluster:
             del each["allowMultipleAllocations"]
         self.slices[stored["metadata"]["name"]] = stored
         self._show("ADDED", stored)
+
+    def list(self, *_: object) -> tuple[list[Any], str, str]:
+        return [*self.slices.values()], "1", ""
 
     def write(self) -> None:
         """Write whatever is due."""
@@ -120,7 +120,7 @@ def test_nothing_is_written_before_the_slices_are_listed() -> None:
     cluster.publisher.poke()
     cluster.write()
     assert cluster.asked == []
-    cluster.publisher.slices.list()
+    cluster.publisher.slices.collection.list()
     cluster.write()
     assert cluster.asked == ["create"]
 
@@ -137,7 +137,7 @@ def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None
 def test_a_deleted_slice_is_made_again_at_once() -> None:
     cluster = FakeCluster()
     cluster.write()
-    cluster.publisher.slices.apply("DELETED", cluster.slices.pop("n1-d"))
+    cluster.publisher.slices.collection.apply("DELETED", cluster.slices.pop("n1-d"))
     cluster.write()
     assert cluster.asked == ["create", "create"]
 

@@ -11,10 +11,13 @@ from agent.errors import Unavailable
 from agent.kubernetes_api.access import KINDS, FailureReason, RequestFailures
 from agent.kubernetes_api.client import Api
 from common.apiserver.errors import Rejected
+from common.apiserver.events import EventSubject, Notice, create
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
 from tests.agent.fakes import FakeClock, make_manifest
 
+NOTICE = Notice(EventSubject("Pod", "default", "a", "uid-a"), "GPURefused", "no card fits")
+PODS = "/api/v1/pods"
 RBAC = Path(__file__).parents[3] / "deploy/base/agent/rbac.yaml"
 NOBODY = (
     'pods is forbidden: User "system:serviceaccount:gpu-turnstile-node:gpu-turnstile-agent" '
@@ -30,13 +33,13 @@ ENDS = (
 )
 
 CALLS: dict[tuple[str, str], Callable[[Api], object]] = {
-    ("list", "pods"): lambda api: api.list_pods("n1"),
-    ("watch", "pods"): lambda api: next(api.watch_pods("n1", "0")),
+    ("list", "pods"): lambda api: api.list(PODS, {}),
+    ("watch", "pods"): lambda api: next(api.watch(PODS, {"resourceVersion": "0"})),
     ("get", "pods"): lambda api: api.get_pod("default", "a"),
     ("patch", "pods"): lambda api: api.patch_pod("default", "a", {}),
     ("get", "nodes"): lambda api: api.get_node("n1"),
     ("patch", "nodes"): lambda api: api.patch_node("n1", {}),
-    ("create", "events"): lambda api: api.create_event("default", {"metadata": {"name": "a.1"}}),
+    ("create", "events"): lambda api: create(api, NOTICE, at=0.0),
     ("patch", "events"): lambda api: api.patch_event("default", "a.1", {}),
 }
 
@@ -108,7 +111,7 @@ def test_an_api_server_that_responds_is_reachable_for_all_requests(
             call(api)
     assert set(api.failures.current()) == {*KINDS}
     server.set_outage(Outage.NONE)
-    api.list_pods("n1")
+    api.list(PODS, {})
     assert api.failures.current() == {}
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agent.errors import Unavailable
 from agent.kubernetes_api import annotation_writer as module
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from contract.allocation import Allocation, Evidence
 from placement.pods import PodInfo, read_pod
 from tests.agent.builders import patient
@@ -33,8 +33,8 @@ def make_pod(name: str, *containers: Container) -> PodInfo:
     return read_pod(in_memory.make_pod(name, *containers).manifest(), NAMES)
 
 
-class FakePatchApi:
-    """A ``PatchApi`` with given failures; after them it accepts everything."""
+class FakePatchApi(Api):
+    """An API server with given failures; after them it accepts everything."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -51,7 +51,7 @@ class FakePatchApi:
             raise self.errors.pop(0)
         self.patches.append((f"{namespace}/{name}", patch))
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         if self.away:
             raise Unavailable("away")
         uid = self.uids.get(name)

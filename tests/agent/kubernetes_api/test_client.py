@@ -15,10 +15,18 @@ import pytest
 from agent.errors import SettingsError, Unavailable
 from agent.kubernetes_api import client as module
 from agent.kubernetes_api.client import Api, Gone, Rejected
+from agent.kubernetes_api.pods import PodCache
 from common.apiserver.client import split_lines
+from common.apiserver.follower import Collection
+from placement.pods import PodInfo
 from simulator.api.faults import SILENCE, Fault
 from simulator.api.server import ApiServer
-from tests.agent.fakes import DEADLINE_S, make_manifest
+from tests.agent.fakes import DEADLINE_S, NAMES, make_manifest
+
+
+def pods_of(api: Api) -> Collection[PodInfo]:
+    """The pods of a node, as the agent reads them."""
+    return PodCache(api=api, node="n1", names=NAMES).collection
 
 
 def set_response(server: ApiServer, status: int, body: object, *, cut: bool = False) -> None:
@@ -53,7 +61,7 @@ def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPat
 
 def test_a_list_is_served_from_the_cache_of_the_api_server(api: Api, server: ApiServer) -> None:
     set_response(server, 200, {"metadata": {"resourceVersion": "7"}, "items": None})
-    assert api.list_pods("n1") == ([], "7")
+    assert pods_of(api).list() == "7"
     (asked,) = server.requests
     assert (asked.path, asked.query) == (
         *("/api/v1/pods", "fieldSelector=spec.nodeName=n1&resourceVersion=0"),
@@ -130,7 +138,7 @@ def test_a_response_that_is_no_list_is_unavailable(
 ) -> None:
     set_response(server, status, body, cut=body == b'{"metadata"')
     with pytest.raises(Unavailable, match=rf"^API server: {message}"):
-        api.list_pods("n1")
+        pods_of(api).list()
 
 
 def test_a_response_that_breaks_off_is_said_in_words(api: Api, server: ApiServer) -> None:
@@ -139,7 +147,7 @@ def test_a_response_that_breaks_off_is_said_in_words(api: Api, server: ApiServer
         r"^API server: (127\.0\.0\.1:\d+ closed the connection within a response|.* reset by peer)$"
     )
     with pytest.raises(Unavailable, match=text):
-        api.list_pods("n1")
+        pods_of(api).list()
 
 
 def test_a_get_gives_up_in_time(
@@ -160,7 +168,7 @@ def test_a_busy_server_is_asked_again_but_a_get_gives_up_in_its_second(
     with pytest.raises(Unavailable, match=r"^API server: 429 busy$"):
         api.get_pod("default", "a")
     assert len(server.requests) == 1
-    for call in (lambda: api.list_pods("n1"), lambda: list(api.watch_pods("n1", "5"))):
+    for call in (lambda: pods_of(api).list(), lambda: list(pods_of(api).watch("5"))):
         server.fail(Fault(503, message="busy", retry_after="0"))
         since = len(server.requests)
         with pytest.raises(Unavailable, match=r"^API server: 503 busy$"):
@@ -172,12 +180,12 @@ def test_a_busy_server_is_asked_again_but_a_get_gives_up_in_its_second(
 
 
 def test_closing_ends_a_watch_at_once(api: Api) -> None:
-    _, version = api.list_pods("n1")
+    version = pods_of(api).list()
     begun = threading.Event()
 
     def watch() -> None:
         with suppress(Unavailable):
-            for _ in api.watch_pods("n1", version):
+            for _ in pods_of(api).watch(version):
                 begun.set()
 
     with ThreadPoolExecutor(1) as pool:
@@ -187,7 +195,7 @@ def test_closing_ends_a_watch_at_once(api: Api) -> None:
         watching.result(DEADLINE_S)
         pool.submit(watch).result(DEADLINE_S)  # one that begins later ends as well
     api.close()
-    assert api.list_pods("n1")[0] == []  # what waits to be written may still be
+    assert pods_of(api).list()  # what waits to be written may still be
 
 
 def line(kind: str, obj: object) -> bytes:
@@ -197,7 +205,7 @@ def line(kind: str, obj: object) -> bytes:
 def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -> None:
     pod: dict[str, Any] = {"metadata": {"name": "a"}}
     set_response(server, 200, line("ADDED", pod) + b"\n" + line("MODIFIED", pod) + b'{"type": "DEL')
-    assert [kind for kind, _ in api.watch_pods("n1", "5")] == ["ADDED", "MODIFIED"]
+    assert [kind for kind, _ in pods_of(api).watch("5")] == ["ADDED", "MODIFIED"]
     (asked,) = server.requests
     assert asked.path == "/api/v1/pods"
     assert re.sub("timeoutSeconds=[0-9]+", "timeoutSeconds=N", asked.query) == (
@@ -208,14 +216,14 @@ def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -
 
 def test_a_silent_watch_simply_ends(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("common.apiserver.client.SILENT_SECONDS", 0.03)
-    _, version = api.list_pods("n1")
-    assert {kind for kind, _ in api.watch_pods("n1", version)} <= {"BOOKMARK"}
+    version = pods_of(api).list()
+    assert {kind for kind, _ in pods_of(api).watch(version)} <= {"BOOKMARK"}
 
 
 def test_the_watches_of_many_nodes_do_not_end_together(api: Api, server: ApiServer) -> None:
     for _ in range(8):
         set_response(server, 200, b"")
-        assert not list(api.watch_pods("n1", "5"))
+        assert not list(pods_of(api).watch("5"))
     asked = [int(parse_qs(each.query)["timeoutSeconds"][0]) for each in server.requests]
     assert all(300 <= each <= 450 for each in asked)
     assert len(set(asked)) > 1
@@ -242,7 +250,7 @@ def test_an_invalid_event_is_an_error(
 ) -> None:
     set_response(server, 200, body)
     with pytest.raises(expected) as error:
-        list(api.watch_pods("n1", "5"))
+        list(pods_of(api).watch("5"))
     assert str(error.value) == message
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,8 @@ from agent.errors import Unavailable
 from agent.kubernetes_api import events as module
 from agent.kubernetes_api import write_queue
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
-from agent.kubernetes_api.events import EventQueue, EventSubject, Notice, describe
+from agent.kubernetes_api.events import EventQueue, EventSubject, Notice
+from common.apiserver.events import describe
 from simulator.client import ApiClient
 from tests.agent.builders import patient
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
@@ -38,8 +40,8 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.02, 30.0))
 
 
-class FakeEventApi:
-    """An ``EventApi`` that keeps events; it first raises the given errors."""
+class FakeEventApi(Api):
+    """An API server that keeps events; it first raises the given errors."""
 
     def __init__(self, *errors: Exception | None) -> None:
         self.errors = list(errors)
@@ -60,13 +62,15 @@ class FakeEventApi:
         if error is not None:
             raise error
 
-    def create_event(self, namespace: str, event: Json) -> None:
+    def call(self, method: str, path: str, body: Json | None = None, **more: Any) -> Json:
+        event = body or {}
         self._enter("create", event["message"])
-        name = f"{namespace}/{event['metadata']['name']}"
+        name = f"{path.split('/')[4]}/{event['metadata']['name']}"
         if name in self.stored:
             raise Rejected(409, f'events "{name}" already exists')
         self.stored[name] = event
         self.counts[event["message"]] += event["count"]
+        return event
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
         self._enter("patch", name)

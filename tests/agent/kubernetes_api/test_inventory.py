@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, model_label, survey
 from contract.inventory import (
     Amounts,
@@ -25,8 +25,8 @@ from tests.agent.fakes import NAMES, FakeClock
 PACE = InventoryPace(write=10, freed=1, check=1000, renew=300, retry=4.0, retry_most=10.0)
 
 
-class Writing:
-    """A ``NodeApi`` with given failures, an observed inventory, and the writer between them."""
+class Writing(Api):
+    """An API server with given failures, an observed inventory, and the writer between them."""
 
     def __init__(self, *errors: Exception, pace: InventoryPace = PACE) -> None:
         self.errors = list(errors)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 import pytest
 
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Json, Rejected
+from agent.kubernetes_api.client import Api, Json, Rejected
 from agent.kubernetes_api.node import NodeReader
 from tests.agent.fakes import NAMES
 
 
-class NodeApi:
+class FakeNodeApi(Api):
     """A node with an annotation, or an error."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "agent.kubernetes_api.node")
-    api, reported = NodeApi(), list[frozenset[str]]()
+    api, reported = FakeNodeApi(), list[frozenset[str]]()
     reader = NodeReader(
         api=api, node="n1", names=NAMES, on_cordon=reported.append, on_others=unexpected
     )
@@ -74,7 +74,7 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
 def test_another_device_plugin_shows_in_what_the_node_offers(
     *, allocatable: dict[str, str] | None, mig: bool, others: dict[str, int]
 ) -> None:
-    api, reported = NodeApi(), list[Mapping[str, int]]()
+    api, reported = FakeNodeApi(), list[Mapping[str, int]]()
     reader = NodeReader(
         api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=reported.append, mig=mig
     )

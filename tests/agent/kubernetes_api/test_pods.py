@@ -2,12 +2,12 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from agent.errors import Unavailable
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation, Evidence, encode_allocations
 from placement.pods import PodInfo
@@ -31,8 +31,8 @@ class Prompt(threading.Event):
         return self.is_set()
 
 
-class FakePodApi:
-    """A ``PodApi``: each list and watch is scripted, then it is over.
+class FakePodApi(Api):
+    """Each list and watch is scripted, then it is over.
 
     A step that can be called happens before the next one; so a test can do something in between.
     """
@@ -56,13 +56,8 @@ class FakePodApi:
             raise step
         return step
 
-    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-        step = self._next()
-        assert isinstance(step, tuple)
-        return step
-
-    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        self.watched_from.append(resource_version)
+    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
+        self.watched_from.append(query["resourceVersion"])
         step = self._next()
         assert isinstance(step, list)
         for each in step:
@@ -73,6 +68,13 @@ class FakePodApi:
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         self.gets.append((namespace, name))
         return self.pods.get((namespace, name))
+
+    def list(
+        self, path: str, query: Mapping[str, str], within: float | None = None
+    ) -> tuple[list[Json], str, str]:
+        step = self._next()
+        assert isinstance(step, tuple)
+        return *step, ""
 
 
 def cache_of(api: FakePodApi, clock: Callable[[], float] = time.monotonic) -> PodCache:
@@ -213,7 +215,7 @@ def test_a_fetch_forgets_the_one_before_also_if_a_list_has_added_the_other_pod_a
     api = FakePodApi(([entry("a", "one")], "3"), ([entry("a", "two")], "4"))
     api.pods["default", "a"] = entry("a", "two")
     cache = cache_of(api)
-    cache.list()
+    cache.collection.list()
     cache.refresh(within=1)
     cache.fetch("default", "a")
     assert {view.id.uid for view in cache.pods()} == {"two"}
@@ -279,14 +281,14 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     cache.subscribe(lambda _view: reported.append(cache.pods()))
     cache.run(api.over)
     first = cache.pods()
-    cache.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
+    cache.collection.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
     assert cache.fetch("default", "a") == first[0]
     assert cache.pods() is first
-    cache.apply("MODIFIED", entry("a", gpu_allocation=RECORD))
+    cache.collection.apply("MODIFIED", entry("a", gpu_allocation=RECORD))
     second = cache.pods()
     assert second is not first
     assert reported == [first, second]
-    cache.apply("DELETED", entry("a"))
+    cache.collection.apply("DELETED", entry("a"))
     assert cache.pods() == ()
     assert cache.pods() is cache.pods()
 
@@ -337,12 +339,12 @@ def test_the_watch_returns_the_pods_of_a_name_in_order() -> None:
     """An empty UID stands for what there was before a list: nobody has told of all of them."""
     clock = FakeClock()
     cache = cache_of(FakePodApi(([entry("listed", "u-0")], "3")), clock)
-    cache.list()
+    cache.collection.list()
     many = [("many", f"u-{number}") for number in range(10)]
     came = [("listed", "u-1"), ("new", "u"), ("new", "u"), ("two", "b"), ("two", "a")]
     for name, uid in (*came, *many):
-        cache.apply("ADDED", entry(name, uid))
-    cache.apply("DELETED", entry("two", "b"))
+        cache.collection.apply("ADDED", entry(name, uid))
+    cache.collection.apply("DELETED", entry("two", "b"))
     names = ("listed", "new", "two", "none")
     assert [cache.uids_seen(("default", name))[-1] for name in names] == [""] * 4
     clock.now += 5.0  # what was deleted by force before the list the kubelet has come to by now

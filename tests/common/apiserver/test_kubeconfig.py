@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import trustme
 
-from common.apiserver.access import proxy_of_environment
+from common.apiserver.access import Impersonation, proxy_of_environment
 from common.apiserver.errors import CredentialsError
 from common.apiserver.exec_plugin import ExecPlugin, ExecSettings
-from common.apiserver.kubeconfig import Impersonation, context_names, load_context
+from common.apiserver.kubeconfig import context_names, load_context
 from common.apiserver.rest import Rest
 from common.errors import Unavailable
 from simulator.api.server import ApiServer, Settings

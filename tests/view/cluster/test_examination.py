@@ -33,6 +33,7 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
 LEASE, OWN_LEASE = (f"{LEASES}/gpu-turnstile-{each}" for each in ("scheduler", "kube-scheduler"))
 AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
 SHAPE = "gpu-turnstile-0123456789abcdef"
+FAILED = {"exitCode": 1, "reason": "Error", "message": "no port"}
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
 
 
@@ -304,7 +305,12 @@ def test_why_an_agent_is_not_created_is_what_its_newest_warning_says(api: FakeAp
     api.responses[events] = Rejected(403, "events is forbidden")
     assert text() == "agent: ContainerCreating"
     api.responses[events] = [
-        {"involvedObject": {"uid": uid}, "message": message, "lastTimestamp": at}
+        {
+            "metadata": {"uid": f"event of {at}"},
+            "involvedObject": {"kind": "Pod", "uid": uid},
+            "message": message,
+            "lastTimestamp": at,
+        }
         for uid, message, at in (
             ("u2", "hostPath type check failed: /usr/local/vgpu", "2026-01-01T00:02:00Z"),
             ("u2", "an older one", "2026-01-01T00:01:00Z"),
@@ -434,6 +440,15 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
             "webhook: RunContainerError: of ...",
         ),
         ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
+        ({"state": {"terminated": FAILED}}, "webhook: Error: no port"),
+        (
+            {
+                "state": {"terminated": FAILED},
+                "lastState": {"terminated": FAILED},
+                "restartCount": 1,
+            },
+            "webhook: Error, last exit code 1: no port",
+        ),
     ],
 )
 def test_the_reason_of_an_unready_pod_is_that_of_its_status(

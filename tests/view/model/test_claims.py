@@ -13,7 +13,7 @@ from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
 from view.model.claims import TemplateFacts
-from view.model.explanation import PodExplanation
+from view.model.pod_explanation import PodExplanation
 from view.model.state import ClusterState
 
 SHAPE = "gpu-turnstile-0123456789abcdef"

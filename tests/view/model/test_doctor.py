@@ -31,8 +31,8 @@ from view.model.doctor.facts import (
     UnrecordedContainer,
     WebhookEntry,
 )
-from view.model.nodes import NodeFacts, read_node
-from view.model.pods import read_pod_facts
+from view.model.node_facts import NodeFacts, read_node
+from view.model.pod_facts import read_pod_facts
 from view.model.usage import MetricSample
 from view.terminal.doctor import exit_code
 

@@ -20,8 +20,8 @@ from placement.scoring import Policy
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
 from tests.view import scenes
-from view.model.explanation import PodExplanation
-from view.model.pod_report import group_pods
+from view.model.pod_explanation import PodExplanation
+from view.model.pod_groups import group_pods
 from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Stage
 from view.model.state import ClusterState
 

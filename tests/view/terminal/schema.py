@@ -9,7 +9,8 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from view.model.doctor.facts import Finding
-from view.model.explanation import FitReport, PodExplanation
+from view.model.manifest_fit import FitReport
+from view.model.pod_explanation import PodExplanation
 from view.model.reports import DeniedReport, Gap, NodeReport, PodReport
 from view.model.usage import ContainerUsage, NodeUsage
 from view.model.usage_history import History

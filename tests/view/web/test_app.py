@@ -24,7 +24,7 @@ from tests.placement.cluster.builders import (
 )
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
-from view.model.explanation import PodExplanation
+from view.model.pod_explanation import PodExplanation
 from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
 from view.model.usage import (

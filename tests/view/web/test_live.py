@@ -28,8 +28,8 @@ from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model import state
-from view.model.explanation import PodExplanation
-from view.model.nodes import NodeFacts, read_node
+from view.model.node_facts import NodeFacts, read_node
+from view.model.pod_explanation import PodExplanation
 from view.model.reports import ClusterReport, Freshness
 from view.model.state import ClusterState
 from view.web import server as module

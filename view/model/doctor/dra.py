@@ -27,7 +27,7 @@ from view.model.doctor.facts import (
     warning,
 )
 from view.model.doctor.nodes import AGENT_LOGS, FindingsByText, just_started, programs_on
-from view.model.nodes import NodeFacts
+from view.model.node_facts import NodeFacts
 from view.model.words import name_some
 
 POLICIES = (
@@ -113,13 +113,13 @@ def check_claims(facts: Facts) -> Iterator[Finding]:
         bad = [error(f"{text}: they wait", _LABEL)]
     elif dry_run.claims == "on" and plugin:
         text = "GPU pods get a claim (--claims on): no new one comes to a node with a device plugin"
-        bad = [_about(Level.WARNING, plugin, text, _PENDING)]
+        bad = [warning(text, _PENDING, tuple(plugin))]
     elif dry_run.claims == "away" and claims:
         text = "GPU pods get no claim (--claims away): no new one comes to a node that serves them"
-        bad = [_about(Level.WARNING, claims, text, _SETTING)]
+        bad = [warning(text, _SETTING, tuple(claims))]
     elif dry_run.claims == "off" and claims:
         text = "GPU pods get no claim (--claims off): they start without a card on a node for them"
-        bad = [_about(Level.ERROR, claims, text, _SETTING)]
+        bad = [error(text, _SETTING, tuple(claims))]
     bad += _check_waiting(facts, has_claims=dry_run.claims == "on")
     served = format_count(len(claims), "node")
     yield from bad or [ok(f"--claims {dry_run.claims}; {served} with {MODE_LABEL}={DRA_MODE}")]
@@ -204,7 +204,3 @@ def _differences(inventory: Mapping[str, Amounts], slices: Iterable[NodeSlice]) 
     }
     parts = [f"{how} {name_some(sorted(cards))}" for how, cards in texts.items() if cards]
     return f"ResourceSlices differ from the inventory: {', '.join(parts)}" if parts else ""
-
-
-def _about(level: Level, nodes: Sequence[str], text: str, run: str) -> Finding:
-    return Finding("", level, text, run, tuple(nodes))

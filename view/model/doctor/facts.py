@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, TypeAlias, TypeVar
 
 from contract.inventory import Amounts
-from view.model.nodes import NodeFacts
+from view.model.node_facts import NodeFacts
 from view.model.reports import PodReport
 from view.model.usage import MetricSample
 
@@ -71,24 +72,11 @@ class Finding:
         return self.check
 
 
-def ok(text: str) -> Finding:
-    """Return a finding that nothing is wrong."""
-    return Finding("", Level.OK, text)
-
-
-def warning(text: str, run: str = "") -> Finding:
-    """Return a finding of something to look at."""
-    return Finding("", Level.WARNING, text, run)
-
-
-def error(text: str, run: str = "") -> Finding:
-    """Return a finding of something that is wrong."""
-    return Finding("", Level.ERROR, text, run)
-
-
-def unknown(text: str, run: str = "") -> Finding:
-    """Return a finding of something that could not be checked."""
-    return Finding("", Level.UNKNOWN, text, run)
+ok = partial(Finding, "", Level.OK)
+warning = partial(Finding, "", Level.WARNING)
+error = partial(Finding, "", Level.ERROR)
+unknown = partial(Finding, "", Level.UNKNOWN)
+"""Return a finding of a text, the next command and nodes; the check is set later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -284,20 +284,16 @@ def _find_unwritten(facts: Facts, node: str) -> tuple[Level, str]:
     """Return how bad it is that an agent for claims has not written its node's counts, and why."""
     started = [each.created for each in programs_on(facts, node, AGENT) if each.created]
     if started and facts.now - min(started) < _FORGOTTEN_AFTER:
-        return (
-            Level.WARNING,
-            (
-                "GPU pods are refused or wait, until the kubelet has forgotten the device plugin, "
-                "about five minutes after the plugin's end"
-            ),
+        text = (
+            "GPU pods are refused or wait, until the kubelet has forgotten the device plugin, "
+            "about five minutes after the plugin's end"
         )
-    return (
-        Level.ERROR,
-        (
-            "the agent cannot write its cards' counts to the node, so GPU pods are refused or "
-            "wait: the kubelet still knows the device plugin, or the API server refuses the change"
-        ),
+        return Level.WARNING, text
+    text = (
+        "the agent cannot write its cards' counts to the node, so GPU pods are refused or wait: "
+        "the kubelet still knows the device plugin, or the API server refuses the change"
     )
+    return Level.ERROR, text
 
 
 def check_allocations(facts: Facts) -> Iterator[Finding]:

@@ -8,15 +8,15 @@ from contract.text import format_count
 from view.model.doctor.facts import (
     Facts,
     Finding,
-    Level,
     RefusedPod,
     UnreadSource,
     ok,
     require,
+    warning,
 )
 from view.model.doctor.nodes import PODS_ON_NODE
-from view.model.pods import WITHOUT_PLUGIN, refusal_text
-from view.model.siblings import repeated
+from view.model.pod_facts import WITHOUT_PLUGIN, refusal_text
+from view.model.pod_groups import repeated
 from view.model.words import duration
 
 _RECENT = timedelta(hours=1)
@@ -66,7 +66,7 @@ def _report_loop(facts: Facts, refused: Sequence[RefusedPod]) -> Iterator[Findin
     text = f"{kind} {last.pod.namespace}/{name}: {often}, last {_ago(facts, last)}: {text}"
     nodes = tuple(sorted({each.node for each in pods if each.node}))
     run = run.format(last.pod.namespace, last.pod.name)
-    yield Finding("", Level.WARNING, text, run, nodes)
+    yield warning(text, run, nodes)
 
 
 def _report_outage(facts: Facts, node: str, refused: Sequence[RefusedPod]) -> Finding:
@@ -80,15 +80,13 @@ def _report_outage(facts: Facts, node: str, refused: Sequence[RefusedPod]) -> Fi
         f'the kubelet {knew} ("{_quoted(last)}")'
     )
     if by_claims:
-        return Finding(
-            "", Level.WARNING, text, f"{PODS_ON_NODE.format(node)}  # {_FORGETS}", (node,)
-        )
+        return warning(text, f"{PODS_ON_NODE.format(node)}  # {_FORGETS}", (node,))
     starts = {} if isinstance(facts.proxy_starts, UnreadSource) else facts.proxy_starts
     start = starts.get(node)
     if start and any(-_BEFORE_START <= each.at - start <= _AFTER_START for each in refused):
         text += f": its proxy ended, the next one started at {start:%H:%M:%S} UTC"
     run = f"{PODS_ON_NODE.format(node)}  # {_OUTAGES}" if node else _OUTAGES
-    return Finding("", Level.WARNING, text, run, (node,) if node else ())
+    return warning(text, run, (node,) if node else ())
 
 
 def _ago(facts: Facts, refused: RefusedPod) -> str:

@@ -1,4 +1,4 @@
-"""Events about GPU pods, and about workloads whose pods are denied."""
+"""Events about GPU pods, and about workloads whose pods are denied, until these want no more."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,6 +6,9 @@ from typing import Any
 from contract.names import Names
 from view.model.reports import DeniedReport, EventReport
 from view.model.words import clamp
+
+CONTROLLERS = ("DaemonSet", "Job", "ReplicaSet", "ReplicationController", "StatefulSet")
+"""The kinds of Kubernetes' own controllers of pods."""
 
 _OURS = "gpu-turnstile"
 
@@ -85,3 +88,27 @@ def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedRepo
     return DeniedReport(
         kind, about.get("namespace") or "", about.get("name") or "", message, count, at
     )
+
+
+def wants_pods(uid: str, kind: str, found: Mapping[str, Any] | None) -> bool:
+    """Return whether a workload still wants more pods than it has.
+
+    Args:
+        uid: of the workload when its pods were denied.
+        kind: of the workload, one of :data:`CONTROLLERS`.
+        found: the object that has its name now; ``None`` if there is none.
+    """
+    if found is None or found["metadata"].get("uid") != uid:
+        return False
+    if found["metadata"].get("deletionTimestamp"):
+        return False
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    match kind:
+        case "Job":
+            conditions = status.get("conditions") or ()
+            ended = {each.get("type") for each in conditions if each.get("status") == "True"}
+            return not spec.get("suspend") and ended.isdisjoint(("Complete", "Failed"))
+        case "DaemonSet":
+            return bool(status.get("desiredNumberScheduled"))
+    wanted = spec.get("replicas")
+    return int(status.get("replicas") or 0) < (1 if wanted is None else int(wanted))

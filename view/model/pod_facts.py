@@ -15,8 +15,9 @@ from contract.stamps import OrderStamp
 from contract.text import read_json
 from placement.first_fit import lasting_demand
 from placement.pods import PodInfo, read_gpu_pod
+from view.model.node_facts import find_condition
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
-from view.model.words import clamp
+from view.model.words import clamp, rfc3339
 
 # The kubelet wraps the text of our agent (fact K9).
 _REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
@@ -63,11 +64,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     owner, owner_uid = _owner(metadata)
     phase, reason = status.get("phase") or "Pending", clamp(status.get("reason"))
-    statuses = tuple(
-        _status(each)
-        for field in ("initContainerStatuses", "containerStatuses")
-        for each in status.get(field) or ()
-    )
+    statuses = read_statuses(status)
     report = PodReport(
         namespace=info.id.namespace,
         name=info.id.name,
@@ -189,16 +186,16 @@ def time_of(stamp: str) -> str:
     """Return the time of an order stamp as RFC 3339 text; empty if it is not a valid stamp."""
     try:
         at = OrderStamp.decode(stamp).time_ns
-        return datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339(datetime.fromtimestamp(at // 10**9, UTC))
     except (InvalidStamp, OverflowError, ValueError):
         return ""
 
 
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
-    for each in status.get("conditions") or ():
-        if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            return clamp(each.get("reason")), clamp(each.get("message"))
-    return "", ""
+    found = find_condition(status, "PodScheduled")
+    if found.get("status") != "False":
+        return "", ""
+    return clamp(found.get("reason")), clamp(found.get("message"))
 
 
 def _claim(status: Mapping[str, Any]) -> str:
@@ -225,7 +222,16 @@ def _time(value: str | None) -> str:
     return "" if value in _NO_TIME else value or ""
 
 
-def _status(status: Mapping[str, Any]) -> ContainerStatus:
+def read_statuses(status: Mapping[str, Any]) -> tuple[ContainerStatus, ...]:
+    """Read the states of all containers from the status of a pod, init containers first."""
+    return tuple(
+        _container_status(each)
+        for field in ("initContainerStatuses", "containerStatuses")
+        for each in status.get(field) or ()
+    )
+
+
+def _container_status(status: Mapping[str, Any]) -> ContainerStatus:
     state, name = status.get("state") or _EMPTY, status.get("name") or ""
     restarts = status.get("restartCount") or 0
     running = state.get("running")

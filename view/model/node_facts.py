@@ -110,7 +110,12 @@ def _is_for_gpus(obj: Mapping[str, Any], names: Names) -> bool:
 
 
 def _not_ready(obj: Mapping[str, Any]) -> str:
-    for condition in (obj.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Ready" and condition.get("status") != "True":
-            return clamp(condition.get("reason")) or "unknown"
-    return ""
+    ready = find_condition(obj.get("status") or {}, "Ready")
+    is_known_and_false = ready and ready.get("status") != "True"
+    return clamp(ready.get("reason")) or "unknown" if is_known_and_false else ""
+
+
+def find_condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return a condition of the status of a node or pod; empty if it has none of this *kind*."""
+    found = (each for each in status.get("conditions") or () if each.get("type") == kind)
+    return next(found, {})

@@ -1,18 +1,17 @@
-"""Reasons why a pod is pending, refused or failed, and on which nodes it fits. Pure.
+"""Where a pod fits, and why it does not fit on a node or a card. Pure.
 
-``placement`` decides whether the pod fits on the cards. Other reasons, such as taints and affinity,
-are those of kube-scheduler, in its own words.
+``placement`` decides whether it fits on the cards. Taints, affinity and the like are the
+scheduler's.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from signal import Signals
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
 from contract.inventory import Amounts
 from contract.text import format_count
 from placement.capacity import CardNeed, CardSet, shortfall
-from placement.cluster.holdings import NodeSnapshot, Provenance
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.first_fit import first_fit
@@ -23,36 +22,43 @@ from view.model.claims import (
     CLAIMS_ONLY,
     CREATED_WITH_ONE,
     NO_CLAIMS,
-    NO_DEVICES,
     NOT_CREATED_WITH_ONE,
-    NOT_PREPARED,
-    UNSEEN,
-    TemplateFacts,
     of_kind,
     refusal_by_kind,
-    why_no_claim,
 )
-from view.model.explanation import CardFit, NodeFit
 from view.model.occupancy import Occupancy
-from view.model.pods import PodFacts, failing, refusal_text
-from view.model.reports import (
-    ContainerStatus,
-    EventReport,
-    Gap,
-    PodReport,
-    Stage,
-    Termination,
-)
-from view.model.words import (
-    clamp,
-    name_some,
-    summarize,
-)
+from view.model.reports import Gap
+from view.model.words import clamp, summarize
 
-_GATED = "SchedulingGated"
-_UNSCHEDULED, _VETOED = "FailedScheduling", "GPUStartVetoed"
 
-# --- one line for each pod --------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class CardFit:
+    """Whether one container of a pod fits on one card."""
+
+    index: Annotated[int, "of the card."]
+    uuid: Annotated[str, "of the card."]
+    model: Annotated[str, "of the card."]
+    cores_free: Annotated[int, "hundredths that are free for this pod."]
+    blocks_free: Annotated[int, "memory blocks that are free for this pod."]
+    container: Annotated[str, "name of the container: the one that fits on the fewest cards."]
+    why_not: Annotated[str, "why the container does not fit; empty if it fits."]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFit:
+    """Whether a pod fits on one node."""
+
+    node: Annotated[str, "its name."]
+    fits: Annotated[
+        bool, "whether all containers of the pod fit on its cards and it is not cordoned."
+    ]
+    reason: Annotated[str, "why not, as the scheduler extender words it; empty if it fits."]
+    unresolvable: Annotated[bool, "whether deleting pods would not help."]
+    cards: Annotated[tuple[CardFit, ...], "its cards."] = ()
+    placement: Annotated[
+        tuple[tuple[str, tuple[int, ...]], ...],
+        "if it fits, the cards that each container would get: name and indices.",
+    ] = ()
 
 
 class PodClassFit(NamedTuple):
@@ -93,106 +99,7 @@ def find_fitting_nodes(
     )
 
 
-def why_pending(
-    facts: PodFacts,
-    fit: PodClassFit,
-    events: Sequence[EventReport],
-    template: TemplateFacts | None,
-) -> str:
-    """Return why a pod has no node yet.
-
-    Args:
-        facts: the pod.
-        fit: where pods of its class fit.
-        events: its Events, the newest first.
-        template: the template of its claim; ``None`` if that was not read.
-    """
-    reason, message = scheduler_message(facts, events)
-    if facts.report.deleting:
-        return "it is being deleted"
-    if facts.info.errors:
-        return facts.info.errors[0]
-    if reason == _GATED:
-        return f"{_GATED}: {message}"
-    no_claim = why_no_claim(facts.report, events, template)
-    if no_claim:
-        return no_claim
-    if fit.nodes:
-        status = f': "{message}"' if message else " has not reported anything yet"
-        status += f" ({UNSEEN})" * (NO_DEVICES in message)
-        return f"it fits on the cards of {name_some(fit.nodes)}; {facts.report.scheduler}{status}"
-    evicted = f"; pods of lower priority are evicted for it on {facts.nominated}"
-    return fit.short + (evicted if facts.nominated else "")
-
-
-def scheduler_message(facts: PodFacts, events: Iterable[EventReport]) -> tuple[str, str]:
-    """Return reason and message of the condition, or of the newest Event if there is none."""
-    if not facts.unscheduled[0]:
-        for event in events:
-            if event.reason == _UNSCHEDULED:
-                return event.reason, event.message
-    return facts.unscheduled
-
-
-def why_stopped(pod: PodReport, events: Iterable[EventReport]) -> str:
-    """Return why a pod with a node was refused, fails or failed; empty if nothing is wrong.
-
-    *events* are sorted, the newest first.
-    """
-    match pod.stage:
-        case Stage.SUCCEEDED:
-            return ""
-        case Stage.REFUSED:
-            return refusal_text(pod.message) or pod.reason
-        case Stage.FAILED:
-            wrong = [each for each in pod.statuses if each.ending and each.ending.exit_code]
-            texts = [joined(pod.reason, pod.message), *map(describe_status, wrong)]
-            return "; ".join(filter(None, texts)) or "its phase is Failed, without a reason"
-        case Stage.STARTING | Stage.FAILING:
-            reasons = (_VETOED,) if is_recorded(pod) or not pod.claim else NOT_PREPARED
-            for event in events:
-                if event.reason in reasons:
-                    return event.message
-    # A container that runs again is shown too: its last failure may be what a user looks for.
-    now = failing(pod.statuses)
-    again = [each for each in pod.statuses if each.restarts and each.ending]
-    return "; ".join(map(describe_status, [now] if now else again))
-
-
-def is_recorded(pod: PodReport) -> bool:
-    """Return whether the agent has reported the cards of a pod."""
-    return any(each.source is Provenance.RECORDED for each in pod.containers)
-
-
-def describe_status(status: ContainerStatus) -> str:
-    """Describe the state of a container: why it waits, how it ended, how often it restarted."""
-    texts = [joined(status.reason, status.message)]
-    ending = status.ending
-    if ending is not None:
-        text = ", ".join(filter(None, (ending.reason, f"exit code {status_code(ending)}")))
-        last = "" if status.state == "terminated" else "last ended with "
-        texts.append(joined(f"{last}{text}", ending.message))
-    if status.restarts:
-        texts.append(f"restarted {format_count(status.restarts, 'time')}")
-    return f"{status.name}: {'; '.join(filter(None, texts)) or status.state or 'unknown'}"
-
-
-def status_code(ending: Termination) -> str:
-    """Format an exit code, with its signal: a runtime returns 128 plus the signal."""
-    number = ending.signal or ending.exit_code - 128
-    signal = f" ({Signals(number).name})" if number in set(Signals) else ""
-    return f"{ending.exit_code}{signal}"
-
-
-def joined(*parts: str) -> str:
-    """Join the parts that are not empty with colons."""
-    return ": ".join(filter(None, parts))
-
-
-# --- nodes and cards --------------------------------------------------------------------
-
-
-def evaluate_nodes(
+def fit_on_node(
     pod: PodInfo, occupancy: Occupancy, policy: Policy, snapshot: NodeSnapshot | None = None
 ) -> NodeFit:
     """Check whether a pod fits on a node and each of its cards, now or with another *snapshot*."""
@@ -218,7 +125,7 @@ def fits_first(node_fit: NodeFit) -> tuple[bool, bool, str]:
     return not node_fit.fits, node_fit.unresolvable, node_fit.node
 
 
-def refuse(occupancy: Occupancy, *, by_claim: bool) -> NodeFit:
+def refused_by_kind(occupancy: Occupancy, *, by_claim: bool) -> NodeFit:
     """Return that a node does not serve pods with a claim, or not those without one."""
     reason = refusal_by_kind(occupancy, by_claim=by_claim)
     return NodeFit(occupancy.snapshot.node.name, fits=False, reason=reason, unresolvable=True)

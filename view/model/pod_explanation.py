@@ -1,13 +1,14 @@
-"""The explanation of one pod: its progress, and what would let it run. Pure."""
+"""Explains one pod: its progress, its limits, and what would let it run. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 from contract.names import Names
 from contract.text import format_count
 from placement.first_fit import as_claimed
 from placement.scoring import Policy
-from view.model.changes import NO_ADVICE, find_advice
 from view.model.claims import (
     WAITS,
     TemplateFacts,
@@ -15,19 +16,20 @@ from view.model.claims import (
     refusal_by_kind,
     why_no_claim,
 )
-from view.model.explanation import NodeFit, PodExplanation, ProgressStep, SuggestedChange
+from view.model.node_fits import NodeFit, fit_on_node, fits_first, refused_by_kind
 from view.model.occupancy import Occupancy
-from view.model.pods import PodFacts, time_of
-from view.model.reports import ContainerReport, ContainerStatus, Gap, NodeReport, PodReport, Stage
-from view.model.why import (
-    evaluate_nodes,
-    fits_first,
-    is_recorded,
-    joined,
-    refuse,
-    scheduler_message,
-    why_stopped,
+from view.model.pod_facts import PodFacts, time_of
+from view.model.pod_reasons import is_recorded, join_parts, scheduler_message, why_stopped
+from view.model.reports import (
+    CardReport,
+    ContainerReport,
+    ContainerStatus,
+    Gap,
+    NodeReport,
+    PodReport,
+    Stage,
 )
+from view.model.suggested_changes import NO_SUGGESTIONS, SuggestedChange, suggest_changes
 from view.model.words import (
     ESTIMATES,
     evidence_text,
@@ -46,6 +48,51 @@ _ENDED = (Stage.SUCCEEDED, Stage.FAILED)
 _LOST = "ContainerStatusUnknown"
 """The kubelet's reason for a container that its runtime does not know any more."""
 _UNRELEASED = ". If this lasts, the agent or the proxy for claims has left the node"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressStep:
+    """One step of a pod's progress."""
+
+    name: Annotated[
+        str,
+        "``created``, ``admitted``, ``claimed`` (with a claim only), ``bound``, ``allocated``, "
+        "``started``, ``ended``.",
+    ]
+    at: Annotated[str, "time; empty if unknown."]
+    text: Annotated[str, "what happened, in one line."]
+    state: Annotated[str, "``done``, ``missing`` (not yet), or ``wrong``."]
+
+
+@dataclass(frozen=True, slots=True)
+class PodExplanation:
+    """Progress of one pod, and why it does not run."""
+
+    pod: Annotated[PodReport, "the pod."]
+    summary: Annotated[str, "its state and the reason in one sentence."]
+    steps: Annotated[tuple[ProgressStep, ...], "in order of time."]
+    limits: Annotated[tuple[str, ...], "what its containers may use, and the units, in sentences."]
+    errors: Annotated[tuple[str, ...], "errors in the request itself, as the webhook words them."]
+    warnings: Annotated[
+        tuple[str, ...], "annotations and labels that nobody reads, as the webhook words it."
+    ]
+    nodes: Annotated[
+        tuple[NodeFit, ...],
+        "candidate cards: of its own node, or of all nodes while it is pending.",
+    ]
+    changes: Annotated[
+        tuple[SuggestedChange, ...],
+        "after each of which it would fit, the smallest first; only for pending and refused pods.",
+    ]
+    no_change: Annotated[str, "a sentence if no change was found; else empty."]
+    cards: Annotated[tuple[CardReport, ...], "that it holds, with all their holders."]
+    gaps: Annotated[tuple[Gap, ...], "what could not be read."]
+    node_problem: Annotated[
+        str, "why the node where it holds cards is unavailable; empty if it is not."
+    ] = ""
+    deleted: Annotated[
+        str, "when the pod was deleted; all else is its last known state. Empty while it exists."
+    ] = ""
 
 
 def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyword
@@ -70,29 +117,29 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
     ended = deleted or stage in _ENDED
     node_fits = [
-        refuse(each, by_claim=by_claim)
+        refused_by_kind(each, by_claim=by_claim)
         if refusal_by_kind(each, by_claim=by_claim)
-        else evaluate_nodes(pod, each, policy, each.snapshot_without({pod.id.uid}))
+        else fit_on_node(pod, each, policy, each.snapshot_without({pod.id.uid}))
         for each in nodes
         if not ended and (searching or each.snapshot.node.name == pod.node)
     ]
     node_fits.sort(key=fits_first)
     suitable = of_kind(nodes, by_claim=by_claim)
-    advice = find_advice(pod, suitable, names) if searching else NO_ADVICE
+    suggested = suggest_changes(pod, suitable, names) if searching else NO_SUGGESTIONS
     prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not ended and stage is not Stage.REFUSED
     problem = node.problem if node and holds else ""
     return PodExplanation(
         pod=report,
-        summary=prefix + _summary(report, node_fits, advice.changes, again, problem),
+        summary=prefix + _summary(report, node_fits, suggested.changes, again, problem),
         steps=tuple(_steps(facts, report, template)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
         warnings=facts.warnings,
         nodes=tuple(node_fits),
-        changes=advice.changes,
-        no_change=advice.nothing,
+        changes=suggested.changes,
+        no_change=suggested.nothing,
         cards=tuple(card for card in node.cards if card.uuid in held) if node and holds else (),
         gaps=tuple(gaps),
         node_problem=problem,
@@ -116,7 +163,7 @@ def _summary(
             text = f"was refused{on}: {report.why}"
             cause = f"{report.scheduler} does not see cards" if report.misplaced else ""
             often = f"{report.owner} was {again}" if again else ""
-            text += f". {joined(often, cause)}" if often or cause else ""
+            text += f". {join_parts(often, cause)}" if often or cause else ""
             if fitting:
                 text += f". A new pod would now fit on {name_some(fitting)}"
         case Stage.STARTING:
@@ -175,7 +222,7 @@ def _claimed(report: PodReport, template: TemplateFacts | None) -> ProgressStep:
 def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
     if not report.node:
         reason, message = scheduler_message(facts, report.events)
-        text = joined(report.scheduler, reason, f'"{message}"' if message else "")
+        text = join_parts(report.scheduler, reason, f'"{message}"' if message else "")
         if not message:
             text += " has not reported anything yet"
         elif _COUNTS.match(message):
@@ -201,7 +248,7 @@ def _allocated(report: PodReport) -> ProgressStep:
         text = "not reported by the agent"
         if report.claim and not wrong:
             why = why_stopped(report, report.events)
-            text = joined("by kube-scheduler; the agent has not prepared the claim", why)
+            text = join_parts("by kube-scheduler; the agent has not prepared the claim", why)
             wrong = bool(why)
         return ProgressStep("allocated", "", text, _WRONG if wrong else _MISSING)
     wrong = any(part.lost for each in report.containers for part in each.parts) or (

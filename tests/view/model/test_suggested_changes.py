@@ -11,7 +11,7 @@ from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
-from view.model.explanation import FitReport
+from view.model.manifest_fit import FitReport
 
 
 def fit(nodes: list[Json], held: list[Json], *limits: tuple[int, int], **pod: Any) -> FitReport:

@@ -7,7 +7,7 @@ come first, those that give up least before others; then those of nodes, cards a
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, NamedTuple
 
@@ -23,8 +23,7 @@ from placement.capacity import may_get_instances
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
-from view.model.explanation import SuggestedChange
-from view.model.nodes import NO_COUNTS
+from view.model.node_facts import NO_COUNTS
 from view.model.occupancy import CORDONED, Occupancy, PodHolding
 from view.model.words import clamp, name_cards, name_some
 
@@ -46,11 +45,31 @@ _WISHES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class SuggestedChange:
+    """One change after which a pod would fit."""
+
+    kind: Annotated[
+        str,
+        "``reduce-request``, ``remove-wish``, ``delete-pods``, ``repair-card``, "
+        "``uncordon-card`` or ``enable-node``.",
+    ]
+    text: Annotated[str, "what to do, in one line."]
+    by: Annotated[
+        str,
+        "``author`` if the manifest of the pod is changed, else ``admin``.",
+    ]
+    nodes: Annotated[tuple[str, ...], "on which the pod would then fit."]
+    manifest: Annotated[str, "fields of the manifest with their new values; empty if none."] = ""
+    needs: Annotated[str, "required permissions or access; empty if the manifest is changed."] = ""
+    besides: Annotated[str, "how many more changes of this kind exist."] = ""
+
+
 _Ranked = tuple[float, SuggestedChange]
 """The cost of a change, and the change."""
 
 
-class Advice(NamedTuple):
+class Suggestions(NamedTuple):
     """Changes after which a pod would fit that fits on no node now."""
 
     changes: Annotated[
@@ -59,14 +78,14 @@ class Advice(NamedTuple):
     nothing: Annotated[str, "a sentence if no change was found; else empty."] = ""
 
 
-NO_ADVICE = Advice()
+NO_SUGGESTIONS = Suggestions()
 
 
-def find_advice(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Advice:
+def suggest_changes(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Suggestions:
     """Find single changes for a pod that fits on no node."""
     shape = pod.pod_class
     if not nodes or pod.errors or any(each.refusal(shape) is None for each in nodes):
-        return NO_ADVICE
+        return NO_SUGGESTIONS
     if not shape.problem:
         search = _ChangeSearch(pod, nodes, names)
         ranked = sorted(
@@ -76,9 +95,9 @@ def find_advice(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Advic
         deletions = find_deletions(shape, search.usable)
         changes = (*author, *search.enable_nodes(), *search.repair_card(), *deletions)
         if changes:
-            return Advice(changes)
+            return Suggestions(changes)
     text = "No single change that gpu-turnstile can suggest would make it fit"
-    return Advice(nothing=f"{': '.join(filter(None, (text, _exceeds(pod, nodes))))}.")
+    return Suggestions(nothing=f"{': '.join(filter(None, (text, _exceeds(pod, nodes))))}.")
 
 
 def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:

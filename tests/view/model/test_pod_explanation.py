@@ -12,8 +12,8 @@ from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, scene, state_of
-from view.model.explanation import PodExplanation
-from view.model.manifest import InvalidManifest
+from view.model.manifest_fit import InvalidManifest
+from view.model.pod_explanation import PodExplanation
 
 
 def explain(name: str) -> PodExplanation:

@@ -1,9 +1,10 @@
 """Whether and where the pods of manifests would fit. Pure; nothing is created."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from contract.claims import find_claim_errors
 from contract.names import Names
@@ -14,30 +15,25 @@ from contract.spelling import (
     advise_wishes,
     find_misnamed,
 )
+from contract.workloads import WORKLOADS, template_of
 from placement.first_fit import as_claimed
 from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from view.model.changes import NO_ADVICE, Advice, find_advice
 from view.model.claims import FIRST_FIT, NO_CLAIMS, of_kind
-from view.model.explanation import FitReport, FitResult, NodeFit, Placed
+from view.model.node_fits import NodeFit, fit_on_node, fits_first, plan_on, refused_by_kind
 from view.model.occupancy import Occupancy
-from view.model.pods import PodFacts, read_pod_facts
-from view.model.reports import Gap
-from view.model.why import evaluate_nodes, fits_first, plan_on, refuse
+from view.model.pod_facts import PodFacts, read_pod_facts
+from view.model.reports import ContainerReport, Gap
+from view.model.suggested_changes import (
+    NO_SUGGESTIONS,
+    SuggestedChange,
+    Suggestions,
+    suggest_changes,
+)
 from view.model.words import clamp, summarize
 
-_TEMPLATES = {
-    "PodTemplate": ("template",),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-    **dict.fromkeys(
-        (
-            *("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController"),
-            "StatefulSet",
-        ),
-        ("spec", "template"),
-    ),
-}
+_TEMPLATES = {"Pod": (), **{kind: each.template for kind, each in WORKLOADS.items()}}
 _MOST_COUNTED = 10_000
 
 _DOCS = "docs/install.md#pods-of-other-systems"
@@ -45,6 +41,71 @@ _ACCEPT = f"or accept pods of that system: {_DOCS}"
 _DRY_RUN = f"or, where pods of that system are accepted ({_DOCS}): kubectl create --dry-run=server"
 _FIT_POD = f"{_DRY_RUN} -o yaml -f FILE | kubectl gpu fit -f -"
 _FIT_WORKLOAD = f"{_DRY_RUN} -f FILE warns of what they become"
+
+
+class FitResult(StrEnum):
+    """Whether the pods of a manifest fit."""
+
+    FITS = "fits"
+    """All its pods fit, together with those of the manifests before it."""
+    NOT = "does not fit"
+    INVALID = "would be denied"
+    """The webhook would deny its pods: the request itself is invalid."""
+    UNKNOWN = "unknown"
+    """Nodes cannot be read, too many pods fit to count them, or it depends on the webhook's
+    ``--claims``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """How many pods would be placed on one node."""
+
+    node: str
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """Whether and where the pods of a manifest would fit if they were created now."""
+
+    kind: Annotated[str, "of the object, such as ``Pod`` or ``Deployment``."]
+    namespace: Annotated[str, "its namespace; empty if it has none."]
+    name: Annotated[str, "its name."]
+    result: Annotated[FitResult, "whether all its pods fit."]
+    replicas: Annotated[
+        int,
+        "how many pods it requests; for a DaemonSet, the number of nodes that are not cordoned.",
+    ]
+    room: Annotated[int, "how many of them fit together."]
+    placed: Annotated[
+        tuple[Placed, ...],
+        "on which nodes, by name; empty if that depends on the webhook's ``--claims``.",
+    ]
+    short: Annotated[
+        str, "why the others are not placed, with the number of nodes; empty if all fit."
+    ]
+    containers: Annotated[tuple[ContainerReport, ...], "requests of one pod."]
+    errors: Annotated[tuple[str, ...], "errors in the request itself, as the webhook words them."]
+    nodes: Annotated[
+        tuple[NodeFit, ...],
+        "all nodes, those on which one such pod fits first; none if the request is invalid.",
+    ]
+    changes: Annotated[
+        tuple[SuggestedChange, ...], "after each of which one pod would fit, the smallest first."
+    ]
+    no_change: Annotated[str, "a sentence if no change was found; else empty."]
+    warnings: Annotated[
+        tuple[str, ...], "what nobody reads, and what to write instead, as the webhook words it."
+    ]
+    gaps: Annotated[tuple[Gap, ...], "what could not be read."]
+    claims: Annotated[
+        str, "what is different because nodes serve claims, in a sentence; empty if nothing is."
+    ] = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether all its pods fit."""
+        return self.result is FitResult.FITS
 
 
 class InvalidManifest(ValueError):
@@ -78,7 +139,7 @@ class _Trial(NamedTuple):
         node_fits: whether one fits on each node of that kind.
         after: the nodes of that kind with these pods.
         short: why the others are not placed.
-        advice: changes after which one would fit.
+        suggestions: changes after which one would fit.
     """
 
     by_claim: bool
@@ -88,7 +149,7 @@ class _Trial(NamedTuple):
     node_fits: Sequence[NodeFit]
     after: Sequence[Occupancy]
     short: str
-    advice: Advice
+    suggestions: Suggestions
 
     @property
     def room(self) -> int:
@@ -126,7 +187,7 @@ def fit_manifests(
         if not (alike and least.errors):
             others = {each.node for each in node_fits}
             node_fits += [
-                refuse(each, by_claim=trials[0].by_claim)
+                refused_by_kind(each, by_claim=trials[0].by_claim)
                 for each in nodes
                 if each.snapshot.node.name not in others
             ]
@@ -143,8 +204,8 @@ def fit_manifests(
                 containers=read.facts.report.containers,
                 errors=least.errors if alike else info.errors,
                 nodes=tuple(sorted(node_fits, key=fits_first)),
-                changes=least.advice.changes,
-                no_change=least.advice.nothing,
+                changes=least.suggestions.changes,
+                no_change=least.suggestions.nothing,
                 warnings=_warnings(manifest, read.kind, names),
                 gaps=gaps,
                 claims=_about_claims(trials, replicas),
@@ -178,7 +239,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
         found = find_claim_errors(read.pod, info.demand, info.wishes, names)
         errors, pod = errors or tuple(clamp(str(each)) for each in found), as_claimed(info)
     suitable = of_kind(nodes, by_claim=by_claim)
-    node_fits = [] if errors else [evaluate_nodes(pod, each, policy) for each in suitable]
+    node_fits = [] if errors else [fit_on_node(pod, each, policy) for each in suitable]
     fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
     most_each = 1 if read.kind == "DaemonSet" else replicas
     placed, after = _place(pod, suitable, fitting, replicas, most_each, policy)
@@ -191,7 +252,7 @@ def _try(  # noqa: PLR0913 -- all it depends on
         node_fits,
         after,
         _short(pod, after, nodes) if room < replicas and not errors else "",
-        NO_ADVICE if errors else find_advice(pod, suitable, names),
+        NO_SUGGESTIONS if errors else suggest_changes(pod, suitable, names),
     )
 
 
@@ -225,16 +286,11 @@ def _result(replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
 
 def _read(manifest: Mapping[str, Any], names: Names) -> _Manifest:
     kind = manifest.get("kind")
-    if kind == "Pod":
-        pod: Any = manifest
-    elif isinstance(kind, str) and kind in _TEMPLATES:
-        pod = manifest
-        for field in _TEMPLATES[kind]:
-            pod = pod.get(field) if isinstance(pod, Mapping) else None
-    else:
-        known = ", ".join(sorted(["Pod", *_TEMPLATES]))
+    if not isinstance(kind, str) or kind not in _TEMPLATES:
+        known = ", ".join(sorted(_TEMPLATES))
         raise InvalidManifest(f"kind: Unsupported value: {kind!r}: supported values: {known}")
-    if not isinstance(pod, Mapping) or not isinstance(pod.get("spec"), Mapping):
+    pod = template_of(manifest, _TEMPLATES[kind])
+    if not isinstance(pod.get("spec"), Mapping):
         raise InvalidManifest(f"{kind}: it has no pod spec")
     counted = _mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
     annotations = {
@@ -274,10 +330,8 @@ def _errors(found: Sequence[str], misnamed: Sequence[MisnamedRequest]) -> tuple[
 
 def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str, ...]:
     """Return what to write instead of names and places that nobody reads."""
-    steps = _TEMPLATES.get(kind, ())
-    pod: Any = manifest
-    for step in steps:
-        pod = pod[step]
+    steps = _TEMPLATES[kind]
+    pod = template_of(manifest, steps)
     others = (each for each in find_misnamed(pod, names) if not each.error)
     found = (
         *advise_names(others),

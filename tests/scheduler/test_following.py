@@ -125,7 +125,7 @@ def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     )
     nodes = [make_node("n1", 2), bare_node("n2")]
     client = FakeApi({"/api/v1/pods": [first, bad, last], "/api/v1/nodes": nodes}, page=1)
-    api = cast(SchedulerApi, SimpleNamespace(client=client, pods=client))
+    api = cast(SchedulerApi, SimpleNamespace(client=client, pod_client=client))
     watches = Watches(state, api, jitter=lambda: 0.0)
     watches.start()
     eventually(lambda: watches.in_step, "everything is listed")

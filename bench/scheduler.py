@@ -173,7 +173,7 @@ def handler_of(state: State) -> ExtenderHandler:
     """Return the extender's handler, without HTTP and without an API server."""
     metrics = Metrics()
     return ExtenderHandler(
-        decisions=Decisions(state, NAMES),
+        decisions=Decisions(state),
         binder=Binder(state, _NoRequests(), on_result=metrics.bound),
         names=NAMES,
         metrics=metrics,

@@ -5,5 +5,6 @@ to filter and score nodes, and to bind the pod. The Binding has annotations with
 They are a hint: the agent on the node follows them if they fit, and decides.
 
 Decisions are pure (``score``, ``state``, ``decisions``, ``victims``). ``cluster`` calls the API
-server; ``app`` and ``server`` serve kube-scheduler.
+server; ``app`` and ``server`` serve kube-scheduler. ``preemption`` calls its parts in turn:
+``preemptors``, ``victims``, ``evictor`` and ``writer``.
 """

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from contract.names import Names
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import parse_node, parse_template
@@ -68,16 +67,14 @@ class _Table:
 class Decisions:
     """Decides about nodes for pods."""
 
-    def __init__(self, state: State, names: Names, node_policy: Policy = Policy.BINPACK) -> None:
+    def __init__(self, state: State, node_policy: Policy = Policy.BINPACK) -> None:
         """Start without decisions.
 
         Args:
             state: the cluster.
-            names: the contract's names, for requests with whole nodes.
             node_policy: which node a pod prefers if its author has no wish.
         """
         self._state = state
-        self._names = names
         self._node_policy = node_policy
         self._tables: OrderedDict[PodClass, _Table] = OrderedDict()
 
@@ -172,7 +169,7 @@ class Decisions:
 
     def _decide_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
         """Decide about a node object; known pods count if it has the cards that are known."""
-        node = parse_template(obj, self._names) or parse_node(obj, self._names)
+        node = parse_template(obj, self._state.names) or parse_node(obj, self._state.names)
         allocations = self._state.allocations(node.name)
         if allocations is None or node.cards != allocations.node.cards:
             return self.decide_node(pod.pod_class, NodeSnapshot(node, node.sizes))

@@ -81,7 +81,7 @@ class Extender:
             on_victim=self.metrics.evicted,
         )
         self.handler = ExtenderHandler(
-            decisions=Decisions(self.state, settings.names, settings.node_policy),
+            decisions=Decisions(self.state, settings.node_policy),
             binder=self._binder,
             names=settings.names,
             metrics=self.metrics,

@@ -165,17 +165,13 @@ class Preemption:
 
     def _nominate(self, preemptor: Preemptor) -> str:
         """Choose victims and write the nomination; return a result, empty if nothing is due."""
-        uid = preemptor.pod.id.uid
+        uid, nominations = preemptor.pod.id.uid, self.state.nominations
+        if uid in self._evictor.unused:
+            return ""
         for _ in range(MOST_TRIES):
             with self.state.lock:
                 pod, version = self.state.find(uid), self.state.version
-                if (
-                    pod is None
-                    or uid in self.state.nominations.by_pod
-                    or self.state.assumed_on(uid)
-                ):
-                    return ""
-                if uid in self._evictor.unused:
+                if pod is None or uid in nominations.by_pod or self.state.assumed_on(uid):
                     return ""
             found = self._search.choose(
                 pod, preemptor, lambda: read_budgets(self.api.list_budgets()), now=self.clock()
@@ -194,22 +190,21 @@ class Preemption:
             return self._write(pod, nomination)
         return ""
 
-    # --- nominations ------------------------------------------------------------------------
-
     def _write(self, pod: PodInfo, nomination: Nomination) -> str:
         """Write a nomination into the status of its pod, and evict the first victims."""
-        uid = pod.id.uid
         if not self._writer.nominate(pod.id, nomination):
             return ""
         with self.state.lock:
-            if self.state.find(uid) is not None:
-                self.state.nominations.add(uid, nomination)
+            if self.state.find(pod.id.uid) is not None:
+                self.state.nominations.add(pod.id.uid, nomination)
             allocations = self.state.allocations(nomination.node)
             pods = allocations.pods if allocations is not None else {}
             victims = [pods[each].id for each in nomination.victims if each in pods]
         self._writer.report(pod.id, nomination.node, victims)
-        self._follow(uid, nomination)
+        self._follow(pod.id.uid, nomination)
         return "nominated"
+
+    # --- nominations ------------------------------------------------------------------------
 
     def _follow(self, uid: str, nomination: Nomination) -> None:
         """Evict the victims that are still needed, or withdraw a nomination that is over.
@@ -236,4 +231,4 @@ class Preemption:
             nominated = {*self.state.nominations.by_pod}
         for _ in bound:
             self.on_result("bound")
-        self._writer.remove({**{each.uid: each for each in withdrawn}, **bound}, nominated)
+        self._writer.remove([*withdrawn, *bound.values()], nominated)

@@ -17,6 +17,7 @@ from placement.cluster.preemption import (
     VictimSet,
     cost_of,
     find_victims,
+    held_after,
     within_budgets,
 )
 from placement.errors import NoPlacement
@@ -61,7 +62,7 @@ class NodeRoom(NamedTuple):
 
     def fits(self, pod: PodInfo, without: Sequence[EvictablePod] = ()) -> bool:
         """Return whether cards have room for a pod once *without* have ended too."""
-        return fits_surely(pod.pod_class, self.node, self.after(without).free)
+        return fits_surely(pod.pod_class, self.node, held_after(self.held, without).free)
 
     def frees_as_much(self, theirs: Iterable[str], ours: Iterable[str] = ()) -> bool:
         """Return whether kube-scheduler's victims may stay, as far as the node's totals go.
@@ -81,13 +82,6 @@ class NodeRoom(NamedTuple):
         return add_requests(
             self.standings[each].requests for each in uids if each in self.standings
         )
-
-    def after(self, victims: Sequence[EvictablePod]) -> HeldAmounts:
-        """Return what is held once these pods have ended."""
-        held = self.held
-        for each in victims:
-            held = held.subtract(each.held)
-        return held
 
 
 @dataclass(eq=False)
@@ -237,7 +231,7 @@ class VictimSearch:
     ) -> Nomination | None:
         """Choose the cards that are kept; ``None`` if the search is given up."""
         try:
-            free = room.after(victims.victims).free
+            free = held_after(room.held, victims.victims).free
             plan = plan_pod(pod, room.node, free, self.state.policy)
         except NoPlacement:
             plan = None

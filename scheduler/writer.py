@@ -1,7 +1,7 @@
 """What preemption writes to the API server: conditions of pods, evictions and their Events."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -47,8 +47,7 @@ class PreemptionWriter:
         """Write a nomination; return whether it was written, see :meth:`_patch`.
 
         Raises:
-            Rejected: the API server rejects it.
-            Gone, Unavailable: it may or may not have been written.
+            Rejected, Gone, Unavailable: as requests do; after the last it may have been written.
         """
         written = self._patch(pod, nomination.node, nomination.as_condition(self.now()))
         if written:
@@ -72,15 +71,15 @@ class PreemptionWriter:
         """Remove nothing any more: another replica leads."""
         self._to_remove.clear()
 
-    def remove(self, ended: Mapping[str, PodId], nominated: AbstractSet[str]) -> None:
-        """Remove the conditions that are to be removed.
+    def remove(self, ended: Iterable[PodId], nominated: AbstractSet[str]) -> None:
+        """Remove the conditions of pods that need theirs no more, and what is still to be removed.
 
         Args:
-            ended: further pods whose condition is to be removed, by UID.
+            ended: pods that are bound, or whose nomination was withdrawn.
             nominated: UIDs of pods that keep theirs: a write that was not answered has nominated
-                them, until they are bound or their nomination is withdrawn.
+                them.
         """
-        self._to_remove |= ended
+        self._to_remove |= {each.uid: each for each in ended}
         for uid in self._to_remove.keys() & nominated:
             del self._to_remove[uid]
         for uid, pod in [*self._to_remove.items()]:

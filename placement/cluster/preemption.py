@@ -107,6 +107,11 @@ def within_budgets(victims: Sequence[EvictablePod], allowed: Mapping[str, int]) 
     return all(count <= allowed.get(budget, 0) for budget, count in taken.items())
 
 
+def held_after(held: HeldAmounts, victims: Sequence[EvictablePod]) -> HeldAmounts:
+    """Return what is held once these have ended."""
+    return held.subtract(add_up(chain.from_iterable(each.held.items() for each in victims)))
+
+
 def find_victims(  # noqa: PLR0913 -- all inputs of a search, by keyword
     pod_class: PodClass,
     node: Node,
@@ -164,8 +169,7 @@ class _Search:
     def fits(self, victims: Sequence[EvictablePod]) -> bool:
         """Return whether the pod fits once these have ended."""
         self._checks_left -= 1
-        freed = add_up(chain.from_iterable(each.held.items() for each in victims))
-        return fits_surely(self._pod_class, self._node, self._held.subtract(freed).free)
+        return fits_surely(self._pod_class, self._node, held_after(self._held, victims).free)
 
     def run(
         self, candidates: Sequence[EvictablePod], below: PreemptionCost | None

@@ -356,7 +356,7 @@ class Choice:
         pod = admitted_pod(self.pod, self.wishes, largest)
         if pod is None:
             return OurResult(",".join(map(str, range(len(self.boxes)))))
-        decisions = Decisions(State(NAMES), NAMES)
+        decisions = Decisions(State(NAMES))
         scores, why = {}, []
         for number, box in enumerate(self.boxes):
             obj = box.object()

@@ -161,7 +161,7 @@ class Replica:
         self.leads = True
         self.results: list[str] = []
         self.state = State(NAMES, preempts=True, now=lambda: world.now)
-        self.decisions = Decisions(self.state, NAMES)
+        self.decisions = Decisions(self.state)
         self.preemption = Preemption(
             self.state,
             world,

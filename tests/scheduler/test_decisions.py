@@ -29,7 +29,7 @@ def state() -> State:
 
 @pytest.fixture
 def decisions(state: State) -> Decisions:
-    return Decisions(state, NAMES)
+    return Decisions(state)
 
 
 def fill(state: State, node: str, cores: int = 50, name: str = "old") -> None:
@@ -78,7 +78,7 @@ def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) 
     fill(state, "n1", 30)
     pod = a_pod("a", (30, 4))
     spread = a_pod("a", (30, 4), annotations={NAMES.gpu_node_policy: "spread"})
-    packing, spreading = Decisions(state, NAMES), Decisions(state, NAMES, Policy.SPREAD)
+    packing, spreading = Decisions(state), Decisions(state, Policy.SPREAD)
     assert packing.scores(pod, ["n1", "n2", "n3"]) == [8, 2, 0]
     assert packing.scores(spread, ["n1", "n2"]) == spreading.scores(pod, ["n1", "n2"]) == [4, 7]
 
@@ -156,7 +156,7 @@ def test_what_is_remembered_is_what_would_be_decided_anew(
     state = State(NAMES)
     for name in ("n1", "n2"):
         state.put_node(make_node(name, 2))
-    decisions = Decisions(state, NAMES)
+    decisions = Decisions(state)
     fitting: tuple[str, ...] = ()
     for number, (node, cores, limit) in enumerate(steps):
         if cores:
@@ -166,7 +166,7 @@ def test_what_is_remembered_is_what_would_be_decided_anew(
         else:
             state.drop_node(node)
         asked, pod = ["n1", "n2", "n3", "n2"], a_pod("new", limit)
-        anew = Decisions(state, NAMES)
+        anew = Decisions(state)
         assert decisions.scores(pod, fitting) == anew.scores(pod, list(fitting))
         found = decisions.filter(pod, asked)
         assert found == anew.filter(pod, asked)

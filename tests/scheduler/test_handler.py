@@ -34,7 +34,7 @@ class Stage:
         self.not_binding = ""
         self.ready = ""
         self.metrics = Metrics()
-        self.decisions = Decisions(self.state, NAMES)
+        self.decisions = Decisions(self.state)
         self.handler = ExtenderHandler(
             decisions=self.decisions,
             binder=Binder(

@@ -71,7 +71,7 @@ def test_a_pod_that_fits_beside_it_is_admitted() -> None:
     state = State(NAMES)
     state.put_node(make_node("n1", 1))
     state.put_pod(make_pod("a", (50, 8), node="n1", annotations=record(c0=([GONE], 50, 8))))
-    decisions = Decisions(state, NAMES, Policy.BINPACK)
+    decisions = Decisions(state, Policy.BINPACK)
     assert decisions.filter(a_pod("new", (60, 8)), ["n1"]).fitting == ("n1",)
 
 

@@ -32,7 +32,8 @@ from agent.allocator.search_input import (
 )
 from agent.allocator.slot_holdings import granted
 from agent.allocator.slots import DeviceTable, Slot
-from agent.allocator.snapshot import AllocationSnapshot, Offered
+from agent.allocator.snapshot import AllocationSnapshot
+from agent.allocator.snapshot_pod import Offered
 from agent.errors import GrantError, Refusal, ResolutionError
 from agent.holdings.annotation import AllocationPublisher
 from agent.holdings.core import Enforcement

@@ -4,7 +4,7 @@ Only guesses are corrected. An assignment that was no guess is right even if an 
 shows its slots: the entry of an ended pod may stay (K29) or come back (K33).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ from agent.allocator.interfaces import (
     ListedContainer,
     ListedPod,
 )
-from agent.allocator.snapshot import AllocationSnapshot, Offered
-from agent.allocator.snapshot_pod import SnapshotPod
+from agent.allocator.snapshot import AllocationSnapshot
+from agent.allocator.snapshot_pod import Offered, SnapshotPod
 from agent.holdings.holding import ContainerRef
 from contract.demand import ContainerKind
 from contract.resource import Resource, count_of
@@ -262,3 +262,16 @@ def _identify_by_api(
             return None  # another pod with its name, which requests other amounts
         found.append(replace(each, container=name))
     return replace(current, id=info.id, uid=uid, assignments=tuple(found))
+
+
+def is_of_another_pod(corrections: Sequence[Correction]) -> bool:
+    """Return whether a correction certainly names another pod than the guessed one.
+
+    A pod that only ``List`` shows has no known UID, and a pod that only the checkpoint shows has no
+    known name: two such may be the same pod.
+    """
+    pods = [(each.guessed.pod, each.proven.pod) for each in corrections]
+    return any(
+        right != guessed if guessed.uid else right.name and right.key != guessed.key
+        for guessed, right in pods
+    )

@@ -13,15 +13,17 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from agent.allocator import saved_state
+from agent.allocator.confirmation import find_confirmed
 from agent.allocator.corrections import (
     correct_by_checkpoint,
     correct_by_list,
     correct_by_offer,
     is_disproved,
+    is_of_another_pod,
     with_uid,
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
-from agent.allocator.identity import KnownPods, kubelet_uid
+from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import (
     Checkpoint,
     CheckpointOwner,
@@ -31,14 +33,9 @@ from agent.allocator.interfaces import (
     entry_hash,
 )
 from agent.allocator.resolver import LastCall, Resolution
-from agent.allocator.snapshot import (
-    AllocationSnapshot,
-    KubeletHistory,
-    Offered,
-    SnapshotContext,
-    build_snapshot,
-)
-from agent.allocator.snapshot_pod import StablePods, find_stable
+from agent.allocator.snapshot import AllocationSnapshot, KubeletHistory
+from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
+from agent.allocator.snapshot_pod import Offered, StablePods, find_stable
 from agent.errors import KubeletReplaced
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -191,7 +188,7 @@ class NodeState:
                 # (K1).
                 was, (now, wrong) = now, correct_by_list(now, snapshot)
                 corrections += wrong
-                self._plan = None if _is_of_another_pod(wrong) else self._plan
+                self._plan = None if is_of_another_pod(wrong) else self._plan
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.before_wrong_guess()
             self.current = now
@@ -213,24 +210,15 @@ class NodeState:
             shown: the kubelet's UIDs of the pods that the API showed before ``List``.
             uids_seen: returns the UIDs that pods with a name had, in the watch's order.
         """
-        found = set[str]()
-        for each in self.snapshot.listed_changing:
-            known = map(kubelet_uid, self.known.of_name(each.id.key))
-            if not {*known} - self._history.identified <= {each.uid}:
-                continue  # another pod with its name may be the target
-            is_new = self.last_call.is_new(each, self.snapshot)
-            is_shown = each.uid in shown and self.known.is_shown(each.uid)
-            named = uids_seen(each.id.key) if each.lacks else ()
-            is_only = {*named} - self._history.identified <= {"", each.id.uid}
-            if is_new and not each.shows_devices and is_shown and is_only and each.id.key in names:
-                found.add(each.uid)
-            if each.lacks and each.info is not None:
-                # Pods with one name are admitted in order (K1): no earlier one can be in List.
-                known_at = [
-                    at for at, uid in enumerate(named) if is_new and uid in self._history.identified
-                ]
-                if list(named[known_at[-1] + 1 if known_at else 0 :]) == [each.id.uid]:
-                    found.add(each.uid)
+        found = find_confirmed(
+            self.snapshot,
+            self.known,
+            self.last_call,
+            identified=self._history.identified,
+            names=names,
+            shown=shown,
+            uids_seen=uids_seen,
+        )
         if not found <= self._confirmed:
             self._confirmed |= found
             self.snapshot = self.snapshot.with_confirmed(self._confirmed)
@@ -277,7 +265,7 @@ class NodeState:
         self.current, found = correct_by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
-        if _is_of_another_pod(found):
+        if is_of_another_pod(found):
             self._plan = None
             self.last_call = self.last_call.before_wrong_guess()
         return found
@@ -496,16 +484,3 @@ class NodeState:
     def was_without_wishes(self, ids: frozenset[str]) -> bool:
         """Return whether *ids* were chosen without the wishes of the pod's author."""
         return ids in self._chosen_without_wishes
-
-
-def _is_of_another_pod(corrections: Sequence[Correction]) -> bool:
-    """Return whether a correction certainly names another pod than the guessed one.
-
-    A pod that only ``List`` shows has no known UID, and a pod that only the checkpoint shows has no
-    known name: two such may be the same pod.
-    """
-    pods = [(each.guessed.pod, each.proven.pod) for each in corrections]
-    return any(
-        right != guessed if guessed.uid else right.name and right.key != guessed.key
-        for guessed, right in pods
-    )

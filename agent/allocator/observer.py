@@ -21,7 +21,8 @@ from agent.allocator.interfaces import (
 )
 from agent.allocator.node_state import NodeState
 from agent.allocator.resolver import LastCall
-from agent.allocator.snapshot import AllocationSnapshot, Offered
+from agent.allocator.snapshot import AllocationSnapshot
+from agent.allocator.snapshot_pod import Offered
 from agent.errors import KubeletReplaced, Unavailable
 from agent.holdings.holding import ContainerRef
 from placement.pods import Key

@@ -9,8 +9,9 @@ its request (R4, :func:`next_container`).
 :func:`resolve` decides. The evidence is ``witness`` if only one container can be the target and its
 pod is :attr:`~agent.allocator.snapshot_pod.SnapshotPod.sure`. In addition, its pod must be new, and
 no new pod was ruled out, or it must be the pod of a last call that was right. Otherwise, and always
-without ``List``, the evidence is ``order``, and the target is the likeliest container. The rules
-are in docs/architecture.md, the facts in docs/kubelet-facts.md.
+without ``List``, the evidence is ``order``, and the target is the likeliest container.
+docs/which-container.md leads from a pod's first entry in ``List`` to the evidence, on one page. The
+rules are in docs/architecture.md, the facts in docs/kubelet-facts.md.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -41,8 +42,9 @@ class LastCall:
             pod was the target, or when a call was refused.
         fallback: the last call before this guess; it becomes valid again if *pod* was wrong.
         ruled_out: pods that were wrongly guessed since *fallback*.
-        wrongly_guessed: *signatures* of the latest of these guesses: its call was for another pod
-            that was listed then, and a pod that is listed only since then is newer (K1).
+        wrongly_guessed: *signatures* at the call of the latest of these guesses; ``None`` without
+            one. That call was for a pod that ``List`` showed then, so a pod that it shows only
+            since then was admitted later, and is likelier now (K1).
     """
 
     pod: PodId | None = None
@@ -279,7 +281,8 @@ class _Tiers:
         new: new pods; without ``List`` every pod, since only ``List`` shows new ones.
         last: the pod of the last call.
         unfinished: the other pods whose admission may not have ended.
-        old: all other pods, those of *unfinished* included, and new ones that were ruled out.
+        old: pods whose turn is over unless the agent has missed something: all that were listed
+            before the last call, and new ones that were guessed wrongly. Tried last.
         new_is_certain: whether a sole candidate of *new* is certain.
         last_is_certain: whether a sole candidate of *last* is certain.
     """

@@ -5,6 +5,7 @@ Pure. Values that are needed often are computed once, when the object is made.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -16,6 +17,9 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import RESOURCES, Resource, count_of
 from contract.reusable import reusable_ids
 from placement.pods import UNKNOWN_RANK, AdmissionRank, Key, PodId, PodInfo
+
+Offered: TypeAlias = Mapping[Resource, AbstractSet[str]]
+"""Slots that the kubelet offers to any container in a preferred call, by resource."""
 
 Signature: TypeAlias = str
 """Namespace, name and container names of a listed pod, as one text."""
@@ -38,8 +42,9 @@ class SnapshotPod:
         stale: slots that the checkpoint still has for it after its end: free now, or soon.
         ended: whether it was rejected, or has run and ended: it holds only the slots that ``List``
             still shows.
-        sure: whether the entry in ``List`` is certainly this pod's.
-        sole: whether it becomes sure once the API has confirmed it.
+        sure: whether the entry in ``List`` is certainly this pod's (docs/which-container.md).
+        sole: whether no other known pod with its name can have the entry. Then only a pod that the
+            agent has not seen yet could have it: if the API rules that out, this pod is sure.
         checkpointed: the slots of its checkpoint entries.
         outlived: whether it is one of :attr:`agent.allocator.snapshot.KubeletHistory.outlived`.
         namesakes: the other pods that its entry may be: each as if the entry was its own.
@@ -240,3 +245,12 @@ def all_slots(pods: Iterable[SnapshotPod]) -> Mapping[Resource, frozenset[str]]:
     return {
         one: NOTHING.union(*[slots.get(one, NOTHING) for slots in containers]) for one in RESOURCES
     }
+
+
+def intersects(held: Containers, slots: Offered) -> bool:
+    """Return whether a container holds any of these slots."""
+    return any(
+        not ids.isdisjoint(slots.get(resource, NOTHING))
+        for each in held.values()
+        for resource, ids in each.items()
+    )

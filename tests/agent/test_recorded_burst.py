@@ -13,7 +13,7 @@ from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import Checkpoint
 from agent.allocator.resolver import LastCall, resolve
 from agent.allocator.resolver import TargetRequest as ResolverRequest
-from agent.allocator.snapshot import SnapshotContext, build_snapshot
+from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import PodDemand

@@ -16,12 +16,8 @@ from agent.allocator.interfaces import (
     HeldSlots,
     ListedPod,
 )
-from agent.allocator.snapshot import (
-    AllocationSnapshot,
-    KubeletHistory,
-    SnapshotContext,
-    build_snapshot,
-)
+from agent.allocator.snapshot import AllocationSnapshot, KubeletHistory
+from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
 from agent.allocator.snapshot_pod import StablePods, find_stable
 from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence

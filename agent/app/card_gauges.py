@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from agent.cards.nvml_use import read_use
 from agent.holdings.holding import NodeHoldings
-from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.decision_log import named
 from agent.observability.metrics import Metrics, render_series
 from agent.observability.series import card_series, gpu_manager_series
@@ -14,6 +13,7 @@ from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
 from agent.usage.join import NodeMeasurement, Overuse
 from agent.usage.meter import Meter, Owners
+from common.apiserver.events import EventSubject, Notice
 from common.status import Page
 from contract.inventory import Inventory
 

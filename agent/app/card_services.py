@@ -17,10 +17,10 @@ from agent.enforcement.vcuda.backend import Entitled
 from agent.kubelet.device_list import check_size
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
-from agent.kubernetes_api.events import Notice
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.metrics import Metrics
 from agent.settings import AgentMode, Settings
+from common.apiserver.events import Notice
 from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardFault, CardHealth
 from agent.cards.inventory import Discovery, UnservedCard
-from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.metrics import Metrics
+from common.apiserver.events import EventSubject, Notice
 from contract.inventory import Card, Inventory
 
 log = logging.getLogger(__name__)

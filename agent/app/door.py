@@ -17,10 +17,10 @@ from agent.holdings.core import NodeCore
 from agent.holdings.holding import ContainerRef
 from agent.holdings.interfaces import AnnotationWriter, Enforcer
 from agent.kubernetes_api.client import Api, Json
-from agent.kubernetes_api.events import EventSubject, Notice
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.metrics import Metrics
 from agent.settings import Settings
+from common.apiserver.events import EventSubject, Notice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from agent.holdings.holding import NodeHoldings
-from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.decision_log import named
+from common.apiserver.events import EventSubject, Notice
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService, RefusalPace
 from agent.kubernetes_api.client import Json
-from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.decision_log import LoggedDecisions
+from common.apiserver.events import EventSubject, Notice
 from contract.resource import Resource
 
 CURRENT_POD_FILE = "current-pod.json"

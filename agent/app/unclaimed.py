@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from agent.kubernetes_api.events import EventSubject, Notice
+from common.apiserver.events import EventSubject, Notice
 from placement.pods import PodId, PodInfo
 
 log = logging.getLogger(__name__)

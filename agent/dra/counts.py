@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.errors import Unavailable
-from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Json
+from common.apiserver.errors import REQUEST_ERRORS
 from common.known_resources import registered_resources
 from contract.quantity import format_quantity
 
@@ -65,7 +65,7 @@ class NodeCounts:
             return ""
         try:
             self.api.patch_node_status(self.node, {"status": texts})
-        except (Rejected, Gone, Unavailable) as error:
+        except REQUEST_ERRORS as error:
             return f"the counts in the node's status cannot be written: {error}"
         log.info("counts written", extra={"counts": texts["allocatable"]})
         return ""

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from agent.errors import Unavailable
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import REQUEST_ERRORS, Rejected
 
 _REMEMBERED_SECONDS = 600.0
 # An Event is dropped after some refusals, and no other may follow for hours: by then the missing
@@ -83,7 +83,7 @@ class RequestFailures:
         kind = RequestKind(verb, resource)
         try:
             yield
-        except (Unavailable, Rejected, Gone) as error:
+        except REQUEST_ERRORS as error:
             self._record(kind, _reason(error))
             raise
         self._record(kind, None)

@@ -9,9 +9,7 @@ from http import HTTPStatus
 
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
-from common.apiserver.events import EventSubject, Notice, create, describe
-
-__all__ = ["EventQueue", "EventSubject", "Notice"]
+from common.apiserver.events import Notice, create, describe
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from agent.errors import Unavailable
-from agent.kubernetes_api.client import Api, Gone, Json, Rejected
+from agent.kubernetes_api.client import Api, Json
+from common.apiserver.errors import REQUEST_ERRORS
 from common.backoff import spread
 from contract.cordon import read_cordon
 from contract.names import Names
@@ -62,7 +62,7 @@ class NodeReader:
         """Read once; if that fails, the last known values stay."""
         try:
             obj = self._api.get_node(self._node)
-        except (Rejected, Gone, Unavailable) as error:
+        except REQUEST_ERRORS as error:
             if self._readable:
                 more = {"node": self._node, "reason": str(error)}
                 log.warning("cordoned cards cannot be read", extra=more)

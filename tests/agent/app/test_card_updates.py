@@ -18,8 +18,8 @@ from agent.cards.health import (
     xid_fault,
 )
 from agent.cards.inventory import Discovery, UnservedCard
-from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.metrics import Metrics
+from common.apiserver.events import EventSubject, Notice
 from contract.inventory import Inventory
 from tests.agent.builders import card, device_table
 

@@ -17,8 +17,8 @@ from agent.errors import Unavailable
 from agent.kubernetes_api import events as module
 from agent.kubernetes_api import write_queue
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
-from agent.kubernetes_api.events import EventQueue, EventSubject, Notice
-from common.apiserver.events import describe
+from agent.kubernetes_api.events import EventQueue
+from common.apiserver.events import EventSubject, Notice, describe
 from simulator.client import ApiClient
 from tests.agent.builders import patient
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually

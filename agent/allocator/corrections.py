@@ -85,7 +85,7 @@ def correct_by_list(
                 if not has:
                     result = result.without(each)
                 elif pod.sure:  # List has no UIDs: the entry may be another pod's with this name
-                    result = result.proven(each)
+                    result = result.proven(each.container, each.resource)
             elif has and each.is_guess and pod.info is None and current.is_pod(pod.id, pod.uid):
                 result = result.moved(each, one.name)
         for pod, one in _walk_listed(snapshot.pods) if each.is_guess else ():

@@ -8,7 +8,7 @@ is the only allocation state of our own. It outlives the agent in the file of
 
 from dataclasses import dataclass, field, replace
 
-from agent.allocator.interfaces import Containers, ListedPod
+from agent.allocator.interfaces import Checkpoint, Containers, ListedPod
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.pods import PodId
@@ -113,10 +113,40 @@ class CurrentPod:
         kept = (each for each in self.assignments if not each.is_guess)
         return replace(self, assignments=tuple(kept))
 
-    def proven(self, right: Assignment) -> "CurrentPod":
+    def proven(self, container: str, resource: Resource) -> "CurrentPod":
         """Return the pod with an assignment proven by the kubelet: a guess was right."""
-        if right.evidence is not Evidence.ORDER:
-            return self
-        shown = replace(right, evidence=Evidence.RECORD)
-        found = (shown if each.is_for_same(right) else each for each in self.assignments)
+        found = (
+            replace(each, evidence=Evidence.RECORD)
+            if (each.container, each.resource, each.evidence)
+            == (container, resource, Evidence.ORDER)
+            else each
+            for each in self.assignments
+        )
         return replace(self, assignments=tuple(found))
+
+    def find_called(
+        self,
+        resource: Resource,
+        ids: frozenset[str],
+        checkpoint: Checkpoint | None,
+        *,
+        may_repeat: bool,
+    ) -> Assignment | None:
+        """Return the last assignment, if an ``Allocate`` of *ids* carries it out or repeats it.
+
+        A call is repeated only if an agent was killed before its response arrived. A call that
+        reuses an init container's slots looks the same (K7), but then the checkpoint has that
+        container.
+
+        Args:
+            resource: the requested resource.
+            ids: the device IDs of the call.
+            checkpoint: the checkpoint; ``None`` if it cannot be read.
+            may_repeat: whether it may be the first call of an agent.
+        """
+        last = self.assignments[-1] if self.assignments else None
+        if last is None or (last.resource, last.ids) != (resource, ids):
+            return None
+        had = checkpoint.pods.get(self.uid, {}) if checkpoint is not None else {}
+        is_known = bool(had.get(last.container, {}).get(resource))
+        return last if not last.allocated or (may_repeat and not is_known) else None

@@ -43,7 +43,6 @@ from placement.pods import Key, PodId, PodInfo
 from placement.search import Plan
 
 _MOST_WITHOUT_WISHES = 64
-_NOTHING_OFFERED: Offered = {}
 
 
 class _Sources(NamedTuple):
@@ -92,7 +91,7 @@ class NodeState:
         self._built_of: _Sources | None = None
         self._stable = StablePods()
         self._earlier: CurrentPod | None = None
-        self._offered = _NOTHING_OFFERED
+        self._offered: Offered = {}
         self._ever_checkpointed: set[int] = set()  # as Checkpoint.entries
         self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
         self._history = KubeletHistory()
@@ -100,7 +99,7 @@ class NodeState:
             self._confirmed = frozenset({self.current.uid})
         self._synced = False
         self._plan: tuple[PodId, Plan] | None = None
-        self._chosen_without_wishes: dict[frozenset[str], None] = {}
+        self._chosen_without_wishes: list[frozenset[str]] = []  # the newest is the last
         self._unproven: frozenset[str] = frozenset()  # UIDs of pods that started without proof
         self._lock = threading.Lock()
 
@@ -177,7 +176,7 @@ class NodeState:
                 pods=self.known,
             )
         self.checkpoint, self.listed = checkpoint, listed
-        self._offered = offered or _NOTHING_OFFERED
+        self._offered = offered or {}
         corrections = self._correct(before, checkpoint) if checkpoint is not None else []
         self.update_snapshot()
         if caught_up and self.current is not None:
@@ -343,26 +342,9 @@ class NodeState:
         of the target's init containers may be offered to the target.
         """
         before, self.last_call = self.last_call, last_call
-        targets = {before.pod, last_call.pod} if before.pod != last_call.pod else set()
-        finished = before.finished ^ last_call.finished
-        if any(
-            (each.kubelet_id in finished and (each.held or each.stale))
-            or (each.kubelet_id in targets and not (each.listed and self.known.is_shown(each.uid)))
-            or any(one.kubelet_id in targets for one in each.namesakes)
-            for each in self.snapshot.changing
-        ):
+        if last_call.changes(self.snapshot, before, self.known):
             self.update_snapshot()
         return self.snapshot
-
-    def has_ended_holder(self) -> bool:
-        """Return whether a pod holds slots although it has ended, or was deleted, in the API."""
-        return any(
-            each.held
-            and not each.ended
-            and (info := self.known.by_uid(each.uid)) is not None
-            and self.known.has_ended(info)
-            for each in self.snapshot.pods
-        )
 
     def has_ended(self, owner: CheckpointOwner, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether the pod of a checkpoint entry has ended; the entry may stay (K29)."""
@@ -374,13 +356,10 @@ class NodeState:
 
     def is_guessed(self, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether the pod that seems to hold these slots is a guess."""
-        return any(
-            each.is_guess and (each.resource, each.ids) == (resource, ids)
-            for pod in self._served
-            for each in pod.assignments
-        ) or any(
-            not each.sure and each.shows_exactly(resource, ids)
-            for each in self.snapshot.listed_changing
+        ours = (each for pod in self._served for each in pod.assignments if each.is_guess)
+        unsure = (each for each in self.snapshot.listed_changing if not each.sure)
+        return any((each.resource, each.ids) == (resource, ids) for each in ours) or any(
+            each.shows_exactly(resource, ids) for each in unsure
         )
 
     # --- assignments --------------------------------------------------------------------
@@ -426,30 +405,16 @@ class NodeState:
     def find_assignment(
         self, resource: Resource, ids: frozenset[str], checkpoint: Checkpoint | None
     ) -> Assignment | None:
-        """Return the last assignment, if an ``Allocate`` of *ids* carries it out or repeats it.
-
-        A call is repeated only if an agent was killed before its response arrived. A call that
-        reuses an init container's slots looks the same (K7), but then the checkpoint has that
-        container.
-        """
-        current = self.current
-        if current is None or not current.assignments:
+        """Return the last assignment, if an ``Allocate`` of *ids* carries it out or repeats it."""
+        if self.current is None:
             return None
-        last = current.assignments[-1]
-        if (last.resource, last.ids) != (resource, ids):
-            return None
-        if last.allocated:
-            had = checkpoint.pods.get(current.uid, {}) if checkpoint is not None else {}
-            if self.assigned_so_far or had.get(last.container, {}).get(resource):
-                return None
-        return last
+        may_repeat = not self.assigned_so_far
+        return self.current.find_called(resource, ids, checkpoint, may_repeat=may_repeat)
 
     def prove(self, uid: str, container: str, resource: Resource) -> None:
         """Note that the checkpoint has this container with exactly the slots assigned to it."""
         if self.current is not None and self.current.uid == uid:
-            for each in self.current.assignments:
-                if (each.container, each.resource) == (container, resource):
-                    self.current = self.current.proven(each)
+            self.current = self.current.proven(container, resource)
 
     def note_unproven(self, pod: PodId) -> None:
         """Store that a container of a pod starts, though the checkpoint may lack it (K33)."""
@@ -475,11 +440,10 @@ class NodeState:
 
     def note_wishes(self, ids: frozenset[str], *, known: bool) -> None:
         """Store whether the wishes of the pod's author were known when *ids* were chosen."""
-        self._chosen_without_wishes.pop(ids, None)
+        noted = [each for each in self._chosen_without_wishes if each != ids]
         if not known:
-            self._chosen_without_wishes[ids] = None
-            while len(self._chosen_without_wishes) > _MOST_WITHOUT_WISHES:
-                del self._chosen_without_wishes[next(iter(self._chosen_without_wishes))]
+            noted.append(ids)
+        self._chosen_without_wishes = noted[-_MOST_WITHOUT_WISHES:]
 
     def was_without_wishes(self, ids: frozenset[str]) -> bool:
         """Return whether *ids* were chosen without the wishes of the pod's author."""

@@ -89,7 +89,7 @@ class KubeletObserver:
             return (
                 state.assigned_so_far != self._assignments_before
                 or checkpoint is not state.checkpoint
-                or state.has_ended_holder()
+                or state.snapshot.has_ended_holder(state.known)
             )
 
     def observe(self) -> None:

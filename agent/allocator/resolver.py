@@ -17,6 +17,7 @@ rules are in docs/architecture.md, the facts in docs/kubelet-facts.md.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.slots import are_whole_cards, count_cards
 from agent.allocator.snapshot import AllocationSnapshot
@@ -158,6 +159,20 @@ class LastCall:
         # The API shows one pod of a name at a time: the others were there before it.
         known.sort(key=lambda each: (snapshot.is_shown(each), each.sure, each.rank), reverse=True)
         return pod.info is None or pod in known[:grown]
+
+    def changes(self, snapshot: AllocationSnapshot, before: "LastCall", known: KnownPods) -> bool:
+        """Return whether a snapshot differs if built with this state, instead of the one *before*.
+
+        *known* are the pods in the API now.
+        """
+        finished = before.finished ^ self.finished
+        targets = {before.pod, self.pod} if before.pod != self.pod else set()
+        return any(
+            (each.kubelet_id in finished and (each.held or each.stale))
+            or (each.kubelet_id in targets and not (each.listed and known.is_shown(each.uid)))
+            or any(one.kubelet_id in targets for one in each.namesakes)
+            for each in snapshot.changing
+        )
 
     def is_newer_than_guess(self, pod: SnapshotPod, snapshot: AllocationSnapshot) -> bool:
         """Return whether a pod is listed only since the latest wrong guess, if there was one."""

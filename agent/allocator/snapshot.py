@@ -162,6 +162,19 @@ class AllocationSnapshot:
                     counted |= one.get(other, NOTHING)
         return frozenset(counted - self.held[other])
 
+    def has_ended_holder(self, known: KnownPods) -> bool:
+        """Return whether a pod holds slots although it has ended, or was deleted, in the API.
+
+        *known* are the pods in the API now.
+        """
+        return any(
+            each.held
+            and not each.ended
+            and (info := known.by_uid(each.uid)) is not None
+            and known.has_ended(info)
+            for each in self.pods
+        )
+
     def with_confirmed(self, uids: AbstractSet[str]) -> "AllocationSnapshot":
         """Return the snapshot after the API has confirmed pods, by the kubelet's UIDs."""
         if not any(each.uid in uids and each.sure != each.sole for each in self.changing):

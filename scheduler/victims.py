@@ -90,8 +90,8 @@ class VictimSearch:
 
     Attributes:
         state: the cluster.
-        refused: pods that the Eviction API has refused to evict just now, by UID; the value is the
-            caller's.
+        refused: pods that the Eviction API has refused to evict just now, by UID; until when they
+            are no victims, in seconds of the evictor's clock.
     """
 
     state: State
@@ -110,7 +110,8 @@ class VictimSearch:
         Args:
             pod: the pod as the watch shows it.
             preemptor: the pod as kube-scheduler asked about it.
-            budgets: reads the budgets; called only if there are victims but for them.
+            budgets: reads the budgets; called only if there are victims as long as none protects
+                them.
             now: monotonic seconds.
 
         Returns:
@@ -150,7 +151,7 @@ class VictimSearch:
                 yield room
 
     def fits_now(self, pod: PodInfo, names: Iterable[str]) -> bool:
-        """Return whether a pod fits on one of these nodes as they are, although others end soon."""
+        """Return whether a pod fits on one of these nodes now, before any further pod has ended."""
         for name in names:
             with self.state.lock:
                 allocations = self.state.allocations(name)
@@ -186,7 +187,7 @@ class VictimSearch:
         return NodeRoom(allocations.node, held, candidates, standings, leaving, settled)
 
     def _all_ended(self, uids: Iterable[str]) -> float:
-        """Return when these pods have ended if those that stay are evicted now, Unix seconds."""
+        """Return when these have all ended, Unix seconds, if those that stay are evicted now."""
         now, standings = self.state.now(), map(self.state.nominations.standing, uids)
         return max((each.ends_by(now) for each in standings if each is not None), default=now)
 

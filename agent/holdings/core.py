@@ -43,7 +43,7 @@ class Enforcement:
         with self._preparing:
             yield [
                 ContainerEdits()
-                if each.is_whole and not each.cores_per_card  # memory without a limit
+                if not (each.cores_per_card or each.memory_limits)  # memory of whole cards
                 else self._enforcer.prepare_allocation(each)
                 for each in holdings
             ]

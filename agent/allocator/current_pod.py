@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from agent.allocator.interfaces import Checkpoint, Containers, ListedPod
 from contract.allocation import Evidence
 from contract.resource import Resource
-from placement.pods import PodId
+from placement.pods import PodId, PodInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,14 @@ class CurrentPod:
     def is_pod(self, pod: PodId, uid: str) -> bool:
         """Return whether this is the pod with this ID, or with this UID in the kubelet."""
         return self.uid == uid if self.uid or uid else self.id == pod
+
+    def is_certain(self, info: PodInfo | None) -> bool:
+        """Return whether no checkpoint can correct it.
+
+        *info* is the pod with its UID in the API.
+        """
+        is_known = info is not None and info.id == self.id
+        return is_known and not any(each.is_guess for each in self.assignments)
 
     def is_shown_by(self, entry: ListedPod) -> bool:
         """Return whether an entry of ``List`` has its name and the slots of an assignment."""

@@ -128,21 +128,24 @@ def check_parts(demand: Demand | None, grant: Grant) -> None:
         GrantError: cores that must be whole cards are not, or a share is not divided evenly over
             the requested number of cards.
     """
+    is_core = grant.resource is Resource.CORE
     if demand is None:
-        right = grant.is_even or grant.resource is not Resource.CORE
+        if grant.is_even or not is_core:
+            return
         rule = f"{grant.slots} cores must be whole cards or the same part of each, but they are not"
     elif not demand.is_share:
-        right = grant.is_whole or grant.resource is not Resource.CORE
+        if grant.is_whole or not is_core:
+            return
         rule = f"{grant.slots} cores must be whole cards, but they are not"
     else:
         part = count_of(demand, grant.resource) // demand.split
-        right = [each.slots for each in grant.by_card] == [part] * demand.split
+        if [each.slots for each in grant.by_card] == [part] * demand.split:
+            return
         share = f"a share of {grant.resource.format_count(grant.slots)}"
         rule = f"{share} must be {part} on each of {demand.split} cards, but is not"
         if demand.split == 1:
             rule = f"{share} is split over cards"
-    if not right:
-        raise GrantError(f"{rule}: {grant.by_card_text}")
+    raise GrantError(f"{rule}: {grant.by_card_text}")
 
 
 def check_free(resource: Resource, held_by_others: Collection[str]) -> None:

@@ -42,8 +42,6 @@ from contract.resource import Resource
 from placement.pods import Key, PodId, PodInfo
 from placement.search import Plan
 
-_MOST_WITHOUT_WISHES = 64
-
 
 class _Sources(NamedTuple):
     """The sources of a snapshot; equal sources make equal snapshots.
@@ -242,24 +240,25 @@ class NodeState:
 
     def drop_unconfirmed_guesses(self) -> None:
         """Drop guesses that neither checkpoint nor ``List`` shows."""
-        if self.current is not None:
-            self.current = self.current.without_guesses()
-        if self._earlier is not None:
-            self._earlier = self._earlier.without_guesses()
+        self.current = self.current and self.current.without_guesses()
+        self._earlier = self._earlier and self._earlier.without_guesses()
 
     def _correct(self, before: Checkpoint, now: Checkpoint) -> list[Correction]:
-        if self.current is None:
+        if all(each.is_certain(self.known.by_uid(each.uid)) for each in self._served):
+            return []
+        current, earlier = self.current, self._earlier
+        if current is None:
             return []
         entries, identified = self.listed or (), self._history.identified
         current = with_uid(
-            self.current, before, now, entries=entries, pods=self.known, identified=identified
+            current, before, now, entries=entries, pods=self.known, identified=identified
         )
-        if self._earlier is not None:
+        if earlier is not None:
             # The checkpoint may have been late for it (K33). Another pod with its name may be
             # listed by now.
-            entries = [each for each in entries if self._earlier.is_shown_by(each)]
+            entries = [each for each in entries if earlier.is_shown_by(each)]
             self._earlier = with_uid(
-                self._earlier, before, now, entries=entries, pods=self.known, identified=identified
+                earlier, before, now, entries=entries, pods=self.known, identified=identified
             )
         self.current, found = correct_by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
@@ -443,7 +442,7 @@ class NodeState:
         noted = [each for each in self._chosen_without_wishes if each != ids]
         if not known:
             noted.append(ids)
-        self._chosen_without_wishes = noted[-_MOST_WITHOUT_WISHES:]
+        self._chosen_without_wishes = noted[-64:]
 
     def was_without_wishes(self, ids: frozenset[str]) -> bool:
         """Return whether *ids* were chosen without the wishes of the pod's author."""

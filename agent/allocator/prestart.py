@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.allocator.grants import (
     check_parts,
@@ -28,6 +28,7 @@ from agent.holdings.holding import UNKNOWN, ContainerRef
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
+from contract.wishes import NO_WISHES
 from placement.capacity import is_for_shares, may_get_instances
 from placement.pods import PodId, PodInfo
 from placement.topology import Links
@@ -50,12 +51,14 @@ class _Proof:
         ref: the container; its pod has no name if only the checkpoint has it.
         info: its pod in the API.
         held: the slots of its pod's containers.
+        is_news: whether the agent had guessed, or not known, what the checkpoint proves.
     """
 
     uid: str
     ref: ContainerRef
     info: PodInfo | None
     held: Containers
+    is_news: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +149,9 @@ class PreStartCall:
         if not found:
             return None
         unknown, ended, first = found[0]
-        return None if unknown and holders and (ended or not guessed) else first
+        if unknown and holders and (ended or not guessed):
+            return None
+        return replace(first, is_news=unknown or guessed or bool(corrections))
 
     def _check(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> None:
         """Compare a container's slots with its request.
@@ -172,7 +177,8 @@ class PreStartCall:
         check_together(grants)
         with self.state as state:
             state.prove(proof.uid, name, resource)
-            self.publisher.publish(info)
+            if proof.is_news or without_wishes:  # else Allocate has published it
+                self.publisher.publish(info)
         if info is not None and by_annotations:
             self._check_wishes(resource, ids, info, name)
 
@@ -223,11 +229,13 @@ class PreStartCall:
         Raises:
             GrantError: they contradict; the message names the cards and the annotations.
         """
+        inventory = self.table.inventory
+        if info.wishes == NO_WISHES and not self.table.has_instances:
+            return
         ruled_out = []
         container = info.demand.of(name)
         shares = container is None or may_get_instances(container.demand)
         cards, link = translate(resource, self.table.read(resource, ids)).cards, info.wishes.link
-        inventory = self.table.inventory
         if not Links(inventory).fulfils(inventory.positions(cards), link):
             ruled_out.append(f"{', '.join(cards)} by gpu-link ({link})")
         for card in cards:
@@ -257,8 +265,9 @@ class PreStartCall:
                 holders = state.snapshot.find(Resource.CORE, ids)
                 pod = holders[0].pod if holders else UNKNOWN.pod
                 info, held = state.known.find(pod), state.snapshot.containers(pod)
-        unknown = holding_of(UNKNOWN, {Resource.CORE: ids}, self.table, None)
-        self.enforcement.start(starting(pod, info, held, ids, self.table) or [unknown])
+        found = starting(pod, info, held, ids, self.table)
+        unknown = () if found else (holding_of(UNKNOWN, {Resource.CORE: ids}, self.table, None),)
+        self.enforcement.start(found or unknown)
 
 
 def _lacking(container: ContainerDemand, slots: HeldSlots) -> list[Resource]:

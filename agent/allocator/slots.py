@@ -166,6 +166,11 @@ class DeviceTable:
         """The index of each card, by UUID."""
         return {card.uuid: card.index for card in self.inventory.cards}
 
+    @cached_property
+    def has_instances(self) -> bool:
+        """Whether a card is a MIG instance."""
+        return any(each.is_instance for each in self.inventory.cards)
+
     def in_order(self, uuids: Iterable[str]) -> tuple[str, ...]:
         """Return card UUIDs without repeats, by card index: the order in containers."""
         return tuple(sorted(set(uuids), key=lambda uuid: self.order[uuid]))

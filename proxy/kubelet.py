@@ -16,11 +16,11 @@ from pathlib import Path
 
 from common.known_resources import known_resources
 from common.kubelet_api import deviceplugin_pb2 as api
-from proxy.calls import ProxiedCalls
 from proxy.errors import RpcFailed
 from proxy.folder import Identity, has_no_listener
 from proxy.plugin import SERVICE
-from proxy.resource import ProxiedResource, Spawn
+from proxy.resource import ProxiedResource
+from proxy.waiting import Spawn
 from proxy.wire import GrpcPeer, GrpcServer
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,6 @@ class KubeletEndpoint:
 
     Attributes:
         resource: the resource.
-        calls: the kubelet's calls for it.
         registered: whether it is registered with the current kubelet.
         refusal: why the last registration failed; empty if it succeeded.
     """
@@ -56,7 +55,6 @@ class KubeletEndpoint:
             spawn: starts a task and keeps a reference to it.
         """
         self.resource = resource
-        self.calls = ProxiedCalls(resource)
         self.registered = False
         self.refusal = ""
         self._folder = folder
@@ -112,11 +110,11 @@ class KubeletEndpoint:
 
     @property
     def _due(self) -> bool:
-        roster = self.resource.roster
-        if roster.devices is None:
+        if self.resource.roster.last is None:
             return False
         served = self._server is not None and self._server.socket.exists()
-        return not (self.registered and served and self._registered_options == roster.options)
+        known = self._registered_options == self.resource.options
+        return not (self.registered and served and known)
 
     async def _stay_registered(self) -> None:
         """Stay registered with the current kubelet."""
@@ -149,7 +147,7 @@ class KubeletEndpoint:
             RpcFailed: the kubelet rejects it, or has ended.
             OSError: no socket can be created, or the kubelet does not request the devices.
         """
-        resource, options = self.resource, self.resource.roster.options
+        resource, options = self.resource, self.resource.options
         server = await self._serve()
         streams = resource.streams
         request = api.RegisterRequest(
@@ -178,7 +176,7 @@ class KubeletEndpoint:
         server = GrpcServer(
             socket,
             SERVICE,
-            calls={name: functools.partial(self.calls.call, name) for name in _CALLS},
+            calls={name: functools.partial(self.resource.call, name) for name in _CALLS},
             streams={"ListAndWatch": self.resource.list_and_watch},
         )
         await server.start()

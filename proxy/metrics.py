@@ -1,7 +1,7 @@
 """The proxy's metrics. Only this module imports ``prometheus_client``."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from common.status import Page
 from proxy.drivers import ProxiedDriver
 from proxy.kubelet import KubeletEndpoint
+from proxy.waiting import ProxiedService
 
 _PREFIX = "gpu_turnstile_proxy_"
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -106,38 +107,29 @@ class ProxyMetrics(Collector):
         )
 
     def _read(self) -> dict[str, _Figures]:
-        """Read the figures of each resource, and of each driver by its name."""
-        of_drivers: dict[str, list[ProxiedDriver]] = {}
+        """Read the figures of each resource, and of each driver by its name.
+
+        A driver has two registrations while its services change; they are added up.
+        """
+        found: dict[str, list[tuple[ProxiedService[Any], bool]]] = {}
+        for endpoint in tuple(self._endpoints.values()):
+            found[endpoint.resource.name] = [(endpoint.resource, endpoint.registered)]
         for driver in tuple(self._drivers.values()):
-            of_drivers.setdefault(driver.name, []).append(driver)
-        return {name: _of_endpoint(each) for name, each in dict(self._endpoints).items()} | {
-            name: _of_driver(each) for name, each in of_drivers.items()
-        }
+            found.setdefault(driver.name, []).append((driver, driver.registered))
+        return {name: _figures(each) for name, each in found.items()}
 
 
-def _of_endpoint(endpoint: KubeletEndpoint) -> _Figures:
-    calls, roster = endpoint.calls, endpoint.resource.roster
+def _figures(services: Sequence[tuple[ProxiedService[Any], bool]]) -> _Figures:
+    """Add up the figures of services, each with whether it is registered."""
+    each = [service for service, _ in services]
     return _Figures(
-        connected=len(roster.plugins),
-        waiting=calls.waits.waiting,
-        longest_wait=calls.waits.longest(),
-        registered=endpoint.registered,
-        given_up=roster.given_up,
-        repeated=calls.repeated,
-        unanswered=calls.unanswered,
-    )
-
-
-def _of_driver(drivers: Collection[ProxiedDriver]) -> _Figures:
-    """Add up the registrations of one driver: it has two while its services change."""
-    return _Figures(
-        connected=sum(each.connected for each in drivers),
-        waiting=sum(each.waits.waiting for each in drivers),
-        longest_wait=max(each.waits.longest() for each in drivers),
-        registered=any(each.registered for each in drivers),
-        given_up=all(each.given_up for each in drivers),
-        repeated=sum(each.repeated for each in drivers),
-        unanswered=sum(each.unanswered for each in drivers),
+        connected=sum(len(one.roster.instances) for one in each),
+        waiting=sum(one.waits.waiting for one in each),
+        longest_wait=max(one.waits.longest() for one in each),
+        registered=any(registered for _, registered in services),
+        given_up=all(one.roster.given_up for one in each),
+        repeated=sum(one.repeated for one in each),
+        unanswered=sum(one.unanswered for one in each),
     )
 
 

@@ -13,7 +13,7 @@ from common.kubelet_api import CHECKPOINT_FILE
 from proxy.drivers import Drivers
 from proxy.folder import FolderWatch, identity
 from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
-from proxy.registration import MOST_RESOURCES, Registration
+from proxy.registration import MOST_RESOURCES, RegistrationService
 from proxy.resource import ProxiedResource
 
 log = logging.getLogger(__name__)
@@ -73,12 +73,14 @@ class Proxy:
         self._listening = asyncio.Event()
         self._mode = mode
         self._problem = _STARTING if mode == PLUGIN else ""
-        self.registration = Registration(
+        self.registration = RegistrationService(
             plugin_dir, endpoint_for=self._endpoint_for, forget=self._forget, spawn=self._spawn
         )
 
         self._registry = kubelet_dir.parent / REGISTRY
-        self.drivers = Drivers(plugin_dir.absolute(), self._registry, patience=patience)
+        self.drivers = Drivers(
+            plugin_dir.absolute(), self._registry, patience=patience, spawn=self._spawn
+        )
 
     async def run(self, *, on_beat: Callable[[], None] = lambda: None) -> None:
         """Serve until :meth:`stop`.
@@ -202,19 +204,19 @@ class Proxy:
         served = [each for each in self.endpoints.values() if each.registered]
         if served:
             for each in served:
-                each.calls.hold()
-            await _wait(lambda: any(each.calls.held for each in served), _CALL_SECONDS)
+                each.resource.hold()
+            await _wait(lambda: any(each.resource.held for each in served), _CALL_SECONDS)
             await self.registration.stop()
             await self._lists_arrive()
             for each in served:
                 each.end_stream()
             await self._lists_arrive()
             for each in served:
-                each.calls.release()
+                each.resource.release()
         await _wait(
             lambda: (
                 not self.drivers.under_way
-                and not any(each.calls.under_way for each in self.endpoints.values())
+                and not any(each.resource.under_way for each in self.endpoints.values())
             ),
             _END_SECONDS,
         )

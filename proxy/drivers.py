@@ -127,12 +127,6 @@ class ProxiedDriver(ProxiedService[DriverInstance]):
         self._servers: list[GrpcServer] = []
 
     @property
-    def registered(self) -> bool:
-        """Whether the kubelet has registered the driver."""
-        status = api.RegistrationStatus.FromString(self.status or b"")
-        return bool(status.plugin_registered)
-
-    @property
     def awaits_kubelet(self) -> bool:
         """Whether there is an instance, but no response of the kubelet to the registration."""
         return self.roster.serving is not None and self.status is None
@@ -162,7 +156,7 @@ class ProxiedDriver(ProxiedService[DriverInstance]):
 
     async def stop(self) -> None:
         """Stop serving the kubelet, the registration first."""
-        self.status = None
+        self.status, self.registered = None, False
         while self._servers:
             await self._servers.pop().stop()
 
@@ -205,6 +199,7 @@ class ProxiedDriver(ProxiedService[DriverInstance]):
     async def _take_status(self, status: bytes, _metadata: Mapping[str, str]) -> bytes:
         """Report the kubelet's response to the newest instance; it counts as registered then."""
         self.status = status
+        self.registered = api.RegistrationStatus.FromString(status).plugin_registered
         if (instance := self.roster.serving) is not None:
             await instance.notify(status)
         return api.RegistrationStatusResponse().SerializeToString()
@@ -239,9 +234,15 @@ class Drivers:
         """Prepare; the arguments are those of :class:`ProxiedDriver`."""
         self.found: dict[tuple[str, ...], ProxiedDriver] = {}
         self._folder = folder
-        self._registry = registry
-        self._patience = patience
         self._spawn = spawn
+        self._make = functools.partial(
+            ProxiedDriver,
+            folder=folder,
+            registry=registry,
+            patience=patience,
+            spawn=spawn,
+            on_change=self.check,
+        )
         self._numbers = itertools.count(1)
         self._known: set[Identity] = set()
         self._changed = asyncio.Event()
@@ -328,13 +329,6 @@ class Drivers:
             raise RpcFailed(Code.UNAVAILABLE, f"no process listens at {endpoint.name}")
         key = (info.name, *info.supported_versions)
         if key not in self.found:
-            self.found[key] = ProxiedDriver(
-                info,
-                folder=self._folder,
-                registry=self._registry,
-                patience=self._patience,
-                spawn=self._spawn,
-                on_change=self.check,
-            )
+            self.found[key] = self._make(info)
         instance = DriverInstance(registration, endpoint, next(self._numbers))
         self._spawn(self.found[key].follow(instance))

@@ -1,7 +1,7 @@
 """The proxy's metrics. Only this module imports ``prometheus_client``."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,20 +12,10 @@ from proxy.drivers import ProxiedDriver
 from proxy.kubelet import KubeletEndpoint
 from proxy.waiting import ProxiedService
 
+_Add = Callable[[Iterable[float]], float]
+F = TypeVar("F", GaugeMetricFamily, CounterMetricFamily)
 _PREFIX = "gpu_turnstile_proxy_"
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class _Figures(NamedTuple):
-    """What is exported of one resource, or of one driver."""
-
-    connected: int
-    waiting: int
-    longest_wait: float
-    registered: bool
-    given_up: bool
-    repeated: int
-    unanswered: int
 
 
 class ProxyMetrics(Collector):
@@ -49,46 +39,56 @@ class ProxyMetrics(Collector):
         self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
-        """Read all metrics."""
-        found = self._read()
+        """Read all metrics, added up by name: a driver has two while its services change."""
+        services: dict[str, list[ProxiedService[Any]]] = {}
+        for endpoint in tuple(self._endpoints.values()):
+            services.setdefault(endpoint.resource.name, []).append(endpoint.resource)
+        for driver in tuple(self._drivers.values()):
+            services.setdefault(driver.name, []).append(driver)
 
-        def gauge(name: str, text: str, value: Callable[[_Figures], float]) -> Metric:
+        def filled(family: F, value: Callable[[ProxiedService[Any]], float], add: _Add) -> F:
+            for name, found in services.items():
+                family.add_metric([name], add(map(value, found)))
+            return family
+
+        def gauge(
+            name: str, text: str, value: Callable[[ProxiedService[Any]], float], add: _Add = sum
+        ) -> Metric:
             family = GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=["resource"])
-            for resource, figures in found.items():
-                family.add_metric([resource], value(figures))
-            return family
+            return filled(family, value, add)
 
-        def counter(name: str, text: str, value: Callable[[_Figures], int]) -> Metric:
+        def counter(name: str, text: str, value: Callable[[ProxiedService[Any]], int]) -> Metric:
             family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=["resource"])
-            for resource, figures in found.items():
-                family.add_metric([resource], value(figures))
-            return family
+            return filled(family, value, sum)
 
         yield gauge(
             "connected_plugins",
             "Connected plugins, or instances of a driver; the newest that responds gets the calls.",
-            lambda each: each.connected,
+            lambda each: len(each.roster.instances),
         )
         yield gauge(
             "waiting_calls",
             "Calls of the kubelet that wait for a plugin.",
-            lambda each: each.waiting,
+            lambda each: each.waits.waiting,
         )
         yield gauge(
             "longest_wait_seconds",
             "Longest wait of a call for a plugin, now or in the last minute.",
-            lambda each: each.longest_wait,
+            lambda each: each.waits.longest(),
+            max,
         )
         yield gauge(
             "kubelet_registered",
             "Whether the resource is registered with the current kubelet.",
             lambda each: each.registered,
+            max,
         )
         yield gauge(
             "given_up",
             "Whether the kubelet was told that no plugin serves: all devices are unhealthy, or the "
             "driver is not registered any more.",
-            lambda each: each.given_up,
+            lambda each: each.roster.given_up,
+            min,
         )
         yield counter(
             "asked_again_calls",
@@ -105,32 +105,6 @@ class ProxyMetrics(Collector):
             "Registrations of plugins that were refused.",
             value=self._refused(),
         )
-
-    def _read(self) -> dict[str, _Figures]:
-        """Read the figures of each resource, and of each driver by its name.
-
-        A driver has two registrations while its services change; they are added up.
-        """
-        found: dict[str, list[tuple[ProxiedService[Any], bool]]] = {}
-        for endpoint in tuple(self._endpoints.values()):
-            found[endpoint.resource.name] = [(endpoint.resource, endpoint.registered)]
-        for driver in tuple(self._drivers.values()):
-            found.setdefault(driver.name, []).append((driver, driver.registered))
-        return {name: _figures(each) for name, each in found.items()}
-
-
-def _figures(services: Sequence[tuple[ProxiedService[Any], bool]]) -> _Figures:
-    """Add up the figures of services, each with whether it is registered."""
-    each = [service for service, _ in services]
-    return _Figures(
-        connected=sum(len(one.roster.instances) for one in each),
-        waiting=sum(one.waits.waiting for one in each),
-        longest_wait=max(one.waits.longest() for one in each),
-        registered=any(registered for _, registered in services),
-        given_up=all(one.roster.given_up for one in each),
-        repeated=sum(one.repeated for one in each),
-        unanswered=sum(one.unanswered for one in each),
-    )
 
 
 def metrics(collector: ProxyMetrics) -> Page:

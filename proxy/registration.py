@@ -97,12 +97,16 @@ class RegistrationService:
         found = identity(path)
         return found is None or (found != self._own_socket and has_no_listener(path))
 
-    async def stop(self) -> None:
-        """Stop listening, and remove ``kubelet.sock``: so plugins know at once."""
+    def leave(self) -> None:
+        """Remove ``kubelet.sock``: so plugins know at once."""
         self._stopped = True
         path = self._folder / KUBELET_SOCKET
         if self._own_socket is not None and identity(path) == self._own_socket:
             path.unlink(missing_ok=True)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        self.leave()
         if self._server is not None:
             await self._server.stop()
 
@@ -179,7 +183,7 @@ class RegistrationService:
         if connected.is_set():
             kubelet_side.refusal = ""  # drop the refusal of an earlier plugin
             await resource.until(
-                lambda: kubelet_side.registered or bool(kubelet_side.refusal), _KUBELET_SECONDS
+                lambda: resource.registered or bool(kubelet_side.refusal), _KUBELET_SECONDS
             )
         if kubelet_side.refusal:
             raise RpcFailed(

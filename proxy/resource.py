@@ -5,15 +5,11 @@ The kubelet admits one pod at a time and waits for a response without limit (Pre
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 
-from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
 from proxy.errors import Code, RpcFailed
 from proxy.plugin import PluginInstance, unhealthy
 from proxy.waiting import LogTexts, ProxiedService, Spawn
-
-log = logging.getLogger(__name__)
 
 MOST_PLUGINS = 16
 """Most registrations of one resource that are followed at a time."""
@@ -58,7 +54,6 @@ class ProxiedResource(ProxiedService[PluginInstance]):
         self._ending = False
         self._open = asyncio.Event()
         self._open.set()
-        self._revealing: asyncio.TimerHandle | None = None
         self._following: dict[PluginInstance, asyncio.Task[None]] = {}
 
     @property
@@ -166,24 +161,10 @@ class ProxiedResource(ProxiedService[PluginInstance]):
 
     # --- the kubelet's stream ----------------------------------------------------------
 
-    def hide(self) -> None:
-        """Report every device as Unhealthy until :meth:`reveal`."""
-        self.reveal()
-        self.hidden = True
-        loop = asyncio.get_running_loop()
-        self._revealing = loop.call_later(HIDDEN_SECONDS, self._reveal_late)
-
-    def reveal(self) -> None:
-        """Report devices as the plugin does."""
-        if self._revealing is not None:
-            self._revealing.cancel()
-            self._revealing = None
-        self.hidden = False
+    def set_hidden(self, *, hidden: bool) -> None:
+        """Report every device as Unhealthy, or devices as the plugin does."""
+        self.hidden = hidden
         self.notify()
-
-    def _reveal_late(self) -> None:
-        log.warning(SHOWN_LATE, extra={"resource": self.name, "seconds": HIDDEN_SECONDS})
-        self.reveal()
 
     def _devices(self) -> bytes | None:
         """Return the list for the kubelet: that of the plugin that serves, or served last."""

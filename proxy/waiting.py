@@ -138,6 +138,7 @@ class ProxiedService(ABC, Generic[I]):
         longest_call: seconds that a call waits for an instance and its response; ``patience``,
             unless a driver sets it.
         roster: the instances.
+        registered: whether it is registered with the current kubelet.
         waits: the calls that wait for an instance.
         under_way: number of calls in progress.
         repeated: number of calls that were sent again.
@@ -165,6 +166,7 @@ class ProxiedService(ABC, Generic[I]):
         self.name = name
         self.patience = patience
         self.roster: Roster[I] = Roster()
+        self.registered = False
         self.waits = CallWaits()
         self.under_way = self.repeated = self.unanswered = 0
         self.longest_call = patience

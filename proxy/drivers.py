@@ -126,11 +126,6 @@ class ProxiedDriver(ProxiedService[DriverInstance]):
         self._registry = registry
         self._servers: list[GrpcServer] = []
 
-    @property
-    def awaits_kubelet(self) -> bool:
-        """Whether there is an instance, but no response of the kubelet to the registration."""
-        return self.roster.serving is not None and self.status is None
-
     async def follow(self, instance: DriverInstance) -> None:
         """Send the calls to a new instance until it ends."""
         self.roster.join(instance, instance.number)
@@ -282,7 +277,7 @@ class Drivers:
         if not self._has_looked:
             return "drivers are not found yet"
         for each in tuple(self.found.values()):
-            if each.awaits_kubelet:
+            if each.roster.serving is not None and each.status is None:
                 reason = each.problem or "no kubelet is running"
                 return f"driver {each.name} is not registered with the kubelet: {reason}"
         return ""

@@ -1,7 +1,7 @@
 """The proxy's metrics. Only this module imports ``prometheus_client``."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -12,10 +12,46 @@ from proxy.drivers import ProxiedDriver
 from proxy.kubelet import KubeletEndpoint
 from proxy.waiting import ProxiedService
 
-_Add = Callable[[Iterable[float]], float]
-F = TypeVar("F", GaugeMetricFamily, CounterMetricFamily)
 _PREFIX = "gpu_turnstile_proxy_"
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_Kind = type[GaugeMetricFamily | CounterMetricFamily]
+_Add = Callable[[Iterable[float]], float]
+_Value = Callable[[ProxiedService[Any]], float]
+_METRICS: tuple[tuple[_Kind, str, _Add, _Value, str], ...] = (
+    (
+        GaugeMetricFamily, "connected_plugins", sum, lambda each: len(each.roster.instances),
+        "Connected plugins, or instances of a driver; the newest that responds gets the calls.",
+    ),
+    (
+        GaugeMetricFamily, "waiting_calls", sum, lambda each: each.waits.waiting,
+        "Calls of the kubelet that wait for a plugin.",
+    ),
+    (
+        GaugeMetricFamily, "longest_wait_seconds", max, lambda each: each.waits.longest(),
+        "Longest wait of a call for a plugin, now or in the last minute.",
+    ),
+    (
+        GaugeMetricFamily, "kubelet_registered", max, lambda each: each.registered,
+        "Whether the resource is registered with the current kubelet.",
+    ),
+    (
+        GaugeMetricFamily, "given_up", min, lambda each: each.roster.given_up,
+        (
+            "Whether the kubelet was told that no plugin serves: all devices are unhealthy, or the "
+            "driver is not registered any more."
+        ),
+    ),
+    (
+        CounterMetricFamily, "asked_again_calls", sum, lambda each: each.repeated,
+        "Calls that were sent again because their plugin had ended.",
+    ),
+    (
+        CounterMetricFamily, "unanswered_calls", sum, lambda each: each.unanswered,
+        "Calls that ended without a response of a plugin.",
+    ),
+)  # fmt: skip
+"""Kind, name, how the values of one name's services are added up, value of one, description."""
 
 
 class ProxyMetrics(Collector):
@@ -46,60 +82,11 @@ class ProxyMetrics(Collector):
         for driver in tuple(self._drivers.values()):
             services.setdefault(driver.name, []).append(driver)
 
-        def filled(family: F, value: Callable[[ProxiedService[Any]], float], add: _Add) -> F:
-            for name, found in services.items():
-                family.add_metric([name], add(map(value, found)))
-            return family
-
-        def gauge(
-            name: str, text: str, value: Callable[[ProxiedService[Any]], float], add: _Add = sum
-        ) -> Metric:
-            family = GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=["resource"])
-            return filled(family, value, add)
-
-        def counter(name: str, text: str, value: Callable[[ProxiedService[Any]], int]) -> Metric:
-            family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=["resource"])
-            return filled(family, value, sum)
-
-        yield gauge(
-            "connected_plugins",
-            "Connected plugins, or instances of a driver; the newest that responds gets the calls.",
-            lambda each: len(each.roster.instances),
-        )
-        yield gauge(
-            "waiting_calls",
-            "Calls of the kubelet that wait for a plugin.",
-            lambda each: each.waits.waiting,
-        )
-        yield gauge(
-            "longest_wait_seconds",
-            "Longest wait of a call for a plugin, now or in the last minute.",
-            lambda each: each.waits.longest(),
-            max,
-        )
-        yield gauge(
-            "kubelet_registered",
-            "Whether the resource is registered with the current kubelet.",
-            lambda each: each.registered,
-            max,
-        )
-        yield gauge(
-            "given_up",
-            "Whether the kubelet was told that no plugin serves: all devices are unhealthy, or the "
-            "driver is not registered any more.",
-            lambda each: each.roster.given_up,
-            min,
-        )
-        yield counter(
-            "asked_again_calls",
-            "Calls that were sent again because their plugin had ended.",
-            lambda each: each.repeated,
-        )
-        yield counter(
-            "unanswered_calls",
-            "Calls that ended without a response of a plugin.",
-            lambda each: each.unanswered,
-        )
+        for kind, name, add, value, text in _METRICS:
+            family = kind(f"{_PREFIX}{name}", text, labels=["resource"])
+            for resource, found in services.items():
+                family.add_metric([resource], add(map(value, found)))
+            yield family
         yield CounterMetricFamily(
             f"{_PREFIX}refused_registrations",
             "Registrations of plugins that were refused.",

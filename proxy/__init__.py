@@ -8,10 +8,12 @@ one: docs/decisions/0001-device-plugin-proxy.md.
 
 ::
 
-    kubelet  <->  kubelet.py   calls.py     resource.py   roster.py   plugin.py  <->  plugins
-                  registers    passes on    follows       decides     dials
+    kubelet  <->  kubelet.py   resource.py   waiting.py   roster.py   plugin.py  <->  plugins
+                  registers    lists         calls        decides     dials
+    kubelet  <->  drivers.py                 waiting.py   roster.py   drivers.py <->  drivers
 
 Only code that any device plugin or driver needs belongs here. From this project it imports the
-generated stubs, the resources that the kubelet knows, the log format and the server of probes, all
-in ``common``. I/O: unix sockets and their folders, HTTP for probes and metrics.
+generated stubs, the resources that the kubelet knows, the steps of a handover, the log format and
+the server of probes, all in ``common``. I/O: unix sockets and their folders, HTTP for probes and
+metrics.
 """

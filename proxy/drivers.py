@@ -16,11 +16,11 @@ the calls in progress; if the next proxy is registered already, no call comes me
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -29,7 +29,7 @@ from common.kubelet_api import pluginregistration_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
 from proxy.folder import Identity, has_no_listener, identity
 from proxy.registration import check_endpoint
-from proxy.waits import CallWaits
+from proxy.waiting import Instance, LogTexts, ProxiedService, Spawn
 from proxy.wire import GrpcPeer, GrpcServer
 
 log = logging.getLogger(__name__)
@@ -46,128 +46,119 @@ _ANSWER_SECONDS = 40.0
 """The kubelet gives up after 45 s."""
 _POLL_SECONDS = 0.02
 _STARTUP_SECONDS = 10.0
-_UNANSWERED = frozenset({Code.UNAVAILABLE, Code.CANCELLED})
-"""Status of a call whose instance has ended; one that is ending may return others as well."""
-_AMBIGUOUS = frozenset({Code.UNKNOWN, Code.INTERNAL})
 
 
-@dataclass(eq=False)
-class _Instance:
-    """One instance of a driver: its registration socket, and the socket that it serves."""
+class DriverInstance(Instance):
+    """A driver that was found by its registration socket, until no process serves it any more."""
 
-    registration: Path
-    endpoint: Path
-    peer: GrpcPeer = field(init=False)
+    def __init__(self, registration: Path, endpoint: Path, number: int) -> None:
+        """Prepare; nothing is dialled."""
+        super().__init__(endpoint, _CLAIMS, number)
+        self._registration = registration
+        self._socket = endpoint
 
-    def __post_init__(self) -> None:
-        self.peer = GrpcPeer(self.endpoint)
+    async def wait_for_end(self) -> None:
+        """Return when no process listens at its socket any more."""
+        while not has_no_listener(self._socket):
+            await self.peer.disconnected()
 
-    @property
-    def has_ended(self) -> bool:
-        return not self.endpoint.exists() or has_no_listener(self.endpoint)
+    async def test(self) -> None:
+        """Get its info; as :meth:`Instance.test`."""
+        await _call_registration(self._registration, "GetInfo", b"")
+
+    async def notify(self, status: bytes) -> None:
+        """Report the kubelet's response to the registration."""
+        with contextlib.suppress(RpcFailed, TimeoutError):
+            async with asyncio.timeout(_INFO_SECONDS):
+                await _call_registration(self._registration, "NotifyRegistrationStatus", status)
 
 
-class ProxiedDriver:
+async def _call_registration(registration: Path, method: str, request: bytes) -> bytes:
+    async with GrpcPeer(registration) as peer:
+        return await peer.call(f"/{_REGISTRATION}/{method}", request)
+
+
+class ProxiedDriver(ProxiedService[DriverInstance]):
     """One driver: its instances, and its registration with the kubelet.
 
     Attributes:
-        name: the driver's name.
-        repeated: number of calls that were sent again.
-        under_way: number of calls in progress.
-        unanswered: number of calls that ended without an instance's response.
-        waits: the calls that wait for an instance.
-        given_up: whether the kubelet has lost the driver, because there is no instance.
         status: the kubelet's ``RegistrationStatus``; ``None`` before the first.
         problem: why there is no registration with the kubelet; empty if there is one.
     """
 
-    def __init__(
-        self, info: api.PluginInfo, *, folder: Path, registry: Path, patience: float
+    texts = LogTexts(
+        field="driver",
+        connected="driver connected",
+        disconnected="driver disconnected",
+        silent="driver silent",
+        responding="driver responds again",
+        waiting="calls wait for a driver",
+        repeated="driver called again",
+        given_up="driver given up",
+    )
+
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+        self,
+        info: api.PluginInfo,
+        *,
+        folder: Path,
+        registry: Path,
+        patience: float,
+        spawn: Spawn,
+        on_change: Callable[[], None],
     ) -> None:
-        """Prepare; nothing is served before an instance is added.
+        """Prepare; nothing is served before an instance is followed.
 
         Args:
             info: what an instance says of itself.
             folder: where plugins register, and where the proxy serves the kubelet.
             registry: the kubelet's folder of registration sockets.
             patience: seconds without an instance after which the kubelet may know.
+            spawn: starts a task and keeps a reference to it.
+            on_change: called when :meth:`check` is due.
         """
-        self.name = info.name
-        self.repeated = 0
-        self.under_way = 0
-        self.unanswered = 0
-        self.waits = CallWaits()
-        self.given_up = False
+        super().__init__(info.name, patience=patience, spawn=spawn, on_change=on_change)
+        self.longest_call = _ANSWER_SECONDS
         self.status: bytes | None = None
         self.problem = ""
         self._info = info
         self._folder = folder
         self._registry = registry
-        self._patience = patience
-        self._instances: list[_Instance] = []  # the newest is the last
-        self._served_at = time.monotonic()
         self._servers: list[GrpcServer] = []
 
-    @property
-    def _serving(self) -> _Instance | None:
-        """The newest instance that has not ended."""
-        return next((each for each in reversed(self._instances) if not each.has_ended), None)
-
-    @property
-    def connected(self) -> int:
-        """The number of instances."""
-        return len(self._instances)
-
-    @property
-    def registered(self) -> bool:
-        """Whether the kubelet has registered the driver."""
-        status = api.RegistrationStatus.FromString(self.status or b"")
-        return bool(status.plugin_registered)
-
-    @property
-    def awaits_kubelet(self) -> bool:
-        """Whether there is an instance, but no response of the kubelet to the registration."""
-        return bool(self._instances) and self.status is None
-
-    async def add(self, registration: Path, endpoint: Path) -> None:
-        """Send the calls to a new instance from now on."""
-        self._instances.append(_Instance(registration, endpoint))
-        log.info("driver connected", extra={"driver": self.name, "endpoint": endpoint.name})
+    async def follow(self, instance: DriverInstance) -> None:
+        """Send the calls to a new instance until it ends."""
+        self.roster.join(instance, instance.number)
+        self.log(self.texts.connected, instance)
+        self.update()
         if self.status is not None:
-            await self._notify(self.status)
+            self._spawn(instance.notify(self.status))
+        await instance.wait_for_end()
+        instance.ended.set()
+        self.roster.leave(instance)
+        self.update()
+        self.log(self.texts.disconnected, instance)
+        await instance.close()  # its calls in progress are sent again
 
     async def check(self) -> None:
-        """Serve the kubelet while there is an instance, and for ``patience`` after it."""
-        for each in [each for each in self._instances if each.has_ended]:
-            self._instances.remove(each)
-            await each.peer.close()
-            log.info(
-                "driver disconnected", extra={"driver": self.name, "endpoint": each.endpoint.name}
-            )
-        now = time.monotonic()
-        if self._instances:
-            self._served_at = now
-            self.given_up = False
-            if not (self._servers and all(each.socket.exists() for each in self._servers)):
-                await self._serve()
-        elif self._servers and now - self._served_at > self._patience:
-            log.error(
-                "driver given up",
-                extra={"driver": self.name, "patience_seconds": self._patience},
-            )
-            self.given_up = True
+        """Serve the kubelet while an instance serves, and for ``patience`` after it."""
+        if self.roster.given_up:
             await self.stop()
+        elif self.roster.serving is not None and not (
+            self._servers and all(each.socket.exists() for each in self._servers)
+        ):
+            await self._serve()
 
     async def stop(self) -> None:
         """Stop serving the kubelet, the registration first."""
-        self.status = None
+        self.status, self.registered = None, False
         while self._servers:
             await self._servers.pop().stop()
 
     async def _serve(self) -> None:
         await self.stop()
         name = f"{_PREFIX}{os.urandom(4).hex()}"
-        calls = {each: functools.partial(self._forward, each) for each in _CALLS}
+        calls = {each: functools.partial(self._call_instance, each) for each in _CALLS}
         claims = GrpcServer(self._folder / f"{name}.sock", _CLAIMS, calls=calls)
         claims.add(_HEALTH, streams={_WATCH: self._health})
         registration = GrpcServer(
@@ -201,73 +192,30 @@ class ProxiedDriver:
         return info.SerializeToString()
 
     async def _take_status(self, status: bytes, _metadata: Mapping[str, str]) -> bytes:
-        self.status = status
-        await self._notify(status)
-        return api.RegistrationStatusResponse().SerializeToString()
-
-    async def _notify(self, status: bytes) -> None:
         """Report the kubelet's response to the newest instance; it counts as registered then."""
-        if (instance := self._serving) is not None:
-            method = f"/{_REGISTRATION}/NotifyRegistrationStatus"
-            with contextlib.suppress(RpcFailed, TimeoutError):
-                async with GrpcPeer(instance.registration) as peer, asyncio.timeout(_INFO_SECONDS):
-                    await peer.call(method, status)
+        self.status = status
+        self.registered = api.RegistrationStatus.FromString(status).plugin_registered
+        if (instance := self.roster.serving) is not None:
+            await instance.notify(status)
+        return api.RegistrationStatusResponse().SerializeToString()
 
     async def _health(self) -> AsyncIterator[bytes]:
         """Forward one instance's health until it ends: the kubelet asks again after 5 s."""
-        if (instance := self._serving) is not None:
+        if (instance := self.roster.serving) is not None:
             with contextlib.suppress(RpcFailed):
                 async for each in instance.peer.stream(f"/{_HEALTH}/{_WATCH}"):
                     yield each
 
-    async def _forward(self, method: str, request: bytes, _metadata: Mapping[str, str]) -> bytes:
-        self.under_way += 1
-        try:
-            return await self._call(method, request)
-        except asyncio.CancelledError:  # by the kubelet's end, or the proxy's
-            self.unanswered += 1
-            raise
-        finally:
-            self.under_way -= 1
+    async def _call_instance(
+        self, method: str, request: bytes, _metadata: Mapping[str, str]
+    ) -> bytes:
+        with self.counting_call():
+            return await self.forward(method, request)
 
-    async def _call(self, method: str, request: bytes) -> bytes:
-        """Make a call, again if its instance has ended.
-
-        Raises:
-            RpcFailed: the instance's own error, or none has responded in time.
-        """
-        began = time.monotonic()
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                while True:
-                    if (instance := self._serving) is None:
-                        instance = await self._wait_for_instance()
-                    try:
-                        return await instance.peer.call(f"/{_CLAIMS}/{method}", request)
-                    except RpcFailed as failure:
-                        await asyncio.sleep(_POLL_SECONDS)
-                        if failure.code not in _UNANSWERED and not (
-                            failure.code in _AMBIGUOUS and instance.has_ended
-                        ):
-                            raise
-                        self.repeated += 1
-                        log.info(
-                            "driver called again",
-                            extra={"driver": self.name, "call": method, "reason": str(failure)},
-                        )
-        except TimeoutError as error:
-            self.unanswered += 1
-            waited = time.monotonic() - began
-            raise RpcFailed(
-                Code.UNAVAILABLE, f"driver {self.name} has not responded within {waited:.0f} s"
-            ) from error
-
-    async def _wait_for_instance(self) -> _Instance:
-        with self.waits.wait():
-            # Sockets of instances are found by looking, so there is no event to wait for.
-            while (instance := self._serving) is None:  # noqa: ASYNC110
-                await asyncio.sleep(_POLL_SECONDS)
-        return instance
+    def overdue(self, method: str, waited: float) -> str:
+        """Return the error of a call without a response, as :meth:`ProxiedService.overdue`."""
+        del method
+        return f"driver {self.name} has not responded within {waited:.0f} s"
 
 
 class Drivers:
@@ -277,12 +225,20 @@ class Drivers:
         found: the drivers, by their names and services.
     """
 
-    def __init__(self, folder: Path, registry: Path, *, patience: float) -> None:
+    def __init__(self, folder: Path, registry: Path, *, patience: float, spawn: Spawn) -> None:
         """Prepare; the arguments are those of :class:`ProxiedDriver`."""
         self.found: dict[tuple[str, ...], ProxiedDriver] = {}
         self._folder = folder
-        self._registry = registry
-        self._patience = patience
+        self._spawn = spawn
+        self._make = functools.partial(
+            ProxiedDriver,
+            folder=folder,
+            registry=registry,
+            patience=patience,
+            spawn=spawn,
+            on_change=self.check,
+        )
+        self._numbers = itertools.count(1)
         self._known: set[Identity] = set()
         self._changed = asyncio.Event()
         self._has_looked = False
@@ -321,7 +277,7 @@ class Drivers:
         if not self._has_looked:
             return "drivers are not found yet"
         for each in tuple(self.found.values()):
-            if each.awaits_kubelet:
+            if each.roster.serving is not None and each.status is None:
                 reason = each.problem or "no kubelet is running"
                 return f"driver {each.name} is not registered with the kubelet: {reason}"
         return ""
@@ -353,8 +309,9 @@ class Drivers:
         """
         check_endpoint(self._folder, registration.name)
         try:
-            async with GrpcPeer(registration) as peer, asyncio.timeout(_INFO_SECONDS):
-                info = api.PluginInfo.FromString(await peer.call(f"/{_REGISTRATION}/GetInfo", b""))
+            async with asyncio.timeout(_INFO_SECONDS):
+                response = await _call_registration(registration, "GetInfo", b"")
+            info = api.PluginInfo.FromString(response)
         except TimeoutError as error:
             raise RpcFailed(Code.UNAVAILABLE, f"no response in {_INFO_SECONDS:g} s") from error
         except DecodeError as error:
@@ -363,9 +320,10 @@ class Drivers:
             raise BadRegistration(f"type: Unsupported value: {info.type[:64]!r}: must be {_TYPE}")
         endpoint = self._folder / Path(info.endpoint).name
         check_endpoint(self._folder, endpoint.name)
+        if has_no_listener(endpoint):
+            raise RpcFailed(Code.UNAVAILABLE, f"no process listens at {endpoint.name}")
         key = (info.name, *info.supported_versions)
         if key not in self.found:
-            self.found[key] = ProxiedDriver(
-                info, folder=self._folder, registry=self._registry, patience=self._patience
-            )
-        await self.found[key].add(registration, endpoint)
+            self.found[key] = self._make(info)
+        instance = DriverInstance(registration, endpoint, next(self._numbers))
+        self._spawn(self.found[key].follow(instance))

@@ -37,12 +37,12 @@ def identity(path: Path) -> Identity | None:
 
 
 def has_no_listener(path: Path) -> bool:
-    """Return whether no process listens on a socket any more."""
+    """Return whether no process listens on a socket any more, or there is none."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(0)  # a full queue, where connecting would wait, means a listener
         try:
             probe.connect(str(path))
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, FileNotFoundError):
             return True
         except OSError:
             return False

@@ -14,13 +14,13 @@ import os
 import time
 from pathlib import Path
 
-from common.known_resources import known_resources
+from common.known_resources import known_resources, wait_known
 from common.kubelet_api import deviceplugin_pb2 as api
-from proxy.calls import ProxiedCalls
 from proxy.errors import RpcFailed
 from proxy.folder import Identity, has_no_listener
 from proxy.plugin import SERVICE
-from proxy.resource import ProxiedResource, Spawn
+from proxy.resource import ProxiedResource
+from proxy.waiting import Spawn
 from proxy.wire import GrpcPeer, GrpcServer
 
 log = logging.getLogger(__name__)
@@ -42,8 +42,6 @@ class KubeletEndpoint:
 
     Attributes:
         resource: the resource.
-        calls: the kubelet's calls for it.
-        registered: whether it is registered with the current kubelet.
         refusal: why the last registration failed; empty if it succeeded.
     """
 
@@ -56,8 +54,6 @@ class KubeletEndpoint:
             spawn: starts a task and keeps a reference to it.
         """
         self.resource = resource
-        self.calls = ProxiedCalls(resource)
-        self.registered = False
         self.refusal = ""
         self._folder = folder
         self._spawn = spawn
@@ -65,6 +61,7 @@ class KubeletEndpoint:
         self._retired: list[GrpcServer] = []
         self._registered_options: bytes | None = None
         self._others: frozenset[str] = frozenset()
+        self._hiding: asyncio.Task[None] | None = None
         self._kubelet: Identity | None = None
         self._registering: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -73,7 +70,20 @@ class KubeletEndpoint:
         """Set the plugin's other resources: the kubelet must know them before it gives out this."""
         if others != self._others:
             self._others = others
-            self.resource.hide()
+            self._hide()
+
+    def _hide(self) -> None:
+        """Hide the devices until the kubelet knows the plugin's other resources."""
+        if self._hiding is not None:
+            self._hiding.cancel()
+        hidden = not self._others <= known_resources(self._folder)
+        self.resource.set_hidden(hidden=hidden)
+        self._hiding = self._spawn(self._show_when_known()) if hidden else None
+
+    async def _show_when_known(self) -> None:
+        for each in wait_known(self._others, self._folder, resource=self.resource.name):
+            await self.resource.until(*each)
+        self.resource.set_hidden(hidden=False)
 
     def check(self, kubelet: Identity | None) -> None:
         """Check after a change: is the kubelet a new instance, has it dropped us or our socket?
@@ -82,29 +92,27 @@ class KubeletEndpoint:
             kubelet: the identity of its socket; ``None`` if it has none.
         """
         if kubelet != self._kubelet:
-            self._kubelet, self.registered, self.refusal = kubelet, False, ""
-            self.resource.hide()
+            self._kubelet, self.resource.registered, self.refusal = kubelet, False, ""
+            self._hide()
             if self._registering is not None:  # a registration with the earlier kubelet is useless
                 self._registering.cancel()
                 self._registering = None
             if kubelet is not None:
                 self._registering = self._spawn(self._stay_registered())
-        if self.resource.hidden and self._others <= known_resources(self._folder):
-            self.resource.reveal()
+        if self.resource.hidden:
+            self.resource.notify()
         if not self.resource.streaming:
-            self.registered = False
+            self.resource.registered = False
         self._wake.set()
 
-    def end_stream(self) -> None:
-        """End the kubelet's stream for good; calls are still served."""
+    def stop_registering(self) -> None:
+        """Do not register again if the kubelet's stream ends; calls are still served."""
         if self._registering is not None:
             self._registering.cancel()
-        self.resource.end_streams()
 
     async def stop(self) -> None:
         """End all streams."""
-        if self._registering is not None:
-            self._registering.cancel()
+        self.stop_registering()
         for each in (*self._retired, *((self._server,) if self._server else ())):
             await each.stop()
 
@@ -112,11 +120,11 @@ class KubeletEndpoint:
 
     @property
     def _due(self) -> bool:
-        roster = self.resource.roster
-        if roster.devices is None:
+        if self.resource.roster.last is None:
             return False
         served = self._server is not None and self._server.socket.exists()
-        return not (self.registered and served and self._registered_options == roster.options)
+        known = self._registered_options == self.resource.options
+        return not (self.resource.registered and served and known)
 
     async def _stay_registered(self) -> None:
         """Stay registered with the current kubelet."""
@@ -149,7 +157,7 @@ class KubeletEndpoint:
             RpcFailed: the kubelet rejects it, or has ended.
             OSError: no socket can be created, or the kubelet does not request the devices.
         """
-        resource, options = self.resource, self.resource.roster.options
+        resource, options = self.resource, self.resource.options
         server = await self._serve()
         streams = resource.streams
         request = api.RegisterRequest(
@@ -168,7 +176,11 @@ class KubeletEndpoint:
                 raise OSError(f"no response from the kubelet in {_REGISTER_SECONDS:g} s") from error
         if not await resource.until(lambda: resource.streams > streams, _STREAM_SECONDS):
             raise OSError("the kubelet has not requested the devices")
-        self.registered, self._registered_options, self.refusal = resource.streaming, options, ""
+        resource.registered, self._registered_options, self.refusal = (
+            resource.streaming,
+            options,
+            "",
+        )
         resource.notify()
 
     async def _serve(self) -> GrpcServer:
@@ -178,7 +190,7 @@ class KubeletEndpoint:
         server = GrpcServer(
             socket,
             SERVICE,
-            calls={name: functools.partial(self.calls.call, name) for name in _CALLS},
+            calls={name: functools.partial(self.resource.call, name) for name in _CALLS},
             streams={"ListAndWatch": self.resource.list_and_watch},
         )
         await server.start()

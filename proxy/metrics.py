@@ -1,7 +1,7 @@
 """The proxy's metrics. Only this module imports ``prometheus_client``."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -10,21 +10,48 @@ from prometheus_client.registry import Collector
 from common.status import Page
 from proxy.drivers import ProxiedDriver
 from proxy.kubelet import KubeletEndpoint
+from proxy.waiting import ProxiedService
 
 _PREFIX = "gpu_turnstile_proxy_"
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-
-class _Figures(NamedTuple):
-    """What is exported of one resource, or of one driver."""
-
-    connected: int
-    waiting: int
-    longest_wait: float
-    registered: bool
-    given_up: bool
-    repeated: int
-    unanswered: int
+_Kind = type[GaugeMetricFamily | CounterMetricFamily]
+_Add = Callable[[Iterable[float]], float]
+_Value = Callable[[ProxiedService[Any]], float]
+_METRICS: tuple[tuple[_Kind, str, _Add, _Value, str], ...] = (
+    (
+        GaugeMetricFamily, "connected_plugins", sum, lambda each: len(each.roster.instances),
+        "Connected plugins, or instances of a driver; the newest that responds gets the calls.",
+    ),
+    (
+        GaugeMetricFamily, "waiting_calls", sum, lambda each: each.waits.waiting,
+        "Calls of the kubelet that wait for a plugin.",
+    ),
+    (
+        GaugeMetricFamily, "longest_wait_seconds", max, lambda each: each.waits.longest(),
+        "Longest wait of a call for a plugin, now or in the last minute.",
+    ),
+    (
+        GaugeMetricFamily, "kubelet_registered", max, lambda each: each.registered,
+        "Whether the resource is registered with the current kubelet.",
+    ),
+    (
+        GaugeMetricFamily, "given_up", min, lambda each: each.roster.given_up,
+        (
+            "Whether the kubelet was told that no plugin serves: all devices are unhealthy, or the "
+            "driver is not registered any more."
+        ),
+    ),
+    (
+        CounterMetricFamily, "asked_again_calls", sum, lambda each: each.repeated,
+        "Calls that were sent again because their plugin had ended.",
+    ),
+    (
+        CounterMetricFamily, "unanswered_calls", sum, lambda each: each.unanswered,
+        "Calls that ended without a response of a plugin.",
+    ),
+)  # fmt: skip
+"""Kind, name, how the values of one name's services are added up, value of one, description."""
 
 
 class ProxyMetrics(Collector):
@@ -48,97 +75,23 @@ class ProxyMetrics(Collector):
         self._refused = refused
 
     def collect(self) -> Iterator[Metric]:
-        """Read all metrics."""
-        found = self._read()
+        """Read all metrics, added up by name: a driver has two while its services change."""
+        services: dict[str, list[ProxiedService[Any]]] = {}
+        for endpoint in tuple(self._endpoints.values()):
+            services.setdefault(endpoint.resource.name, []).append(endpoint.resource)
+        for driver in tuple(self._drivers.values()):
+            services.setdefault(driver.name, []).append(driver)
 
-        def gauge(name: str, text: str, value: Callable[[_Figures], float]) -> Metric:
-            family = GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=["resource"])
-            for resource, figures in found.items():
-                family.add_metric([resource], value(figures))
-            return family
-
-        def counter(name: str, text: str, value: Callable[[_Figures], int]) -> Metric:
-            family = CounterMetricFamily(f"{_PREFIX}{name}", text, labels=["resource"])
-            for resource, figures in found.items():
-                family.add_metric([resource], value(figures))
-            return family
-
-        yield gauge(
-            "connected_plugins",
-            "Connected plugins, or instances of a driver; the newest that responds gets the calls.",
-            lambda each: each.connected,
-        )
-        yield gauge(
-            "waiting_calls",
-            "Calls of the kubelet that wait for a plugin.",
-            lambda each: each.waiting,
-        )
-        yield gauge(
-            "longest_wait_seconds",
-            "Longest wait of a call for a plugin, now or in the last minute.",
-            lambda each: each.longest_wait,
-        )
-        yield gauge(
-            "kubelet_registered",
-            "Whether the resource is registered with the current kubelet.",
-            lambda each: each.registered,
-        )
-        yield gauge(
-            "given_up",
-            "Whether the kubelet was told that no plugin serves: all devices are unhealthy, or the "
-            "driver is not registered any more.",
-            lambda each: each.given_up,
-        )
-        yield counter(
-            "asked_again_calls",
-            "Calls that were sent again because their plugin had ended.",
-            lambda each: each.repeated,
-        )
-        yield counter(
-            "unanswered_calls",
-            "Calls that ended without a response of a plugin.",
-            lambda each: each.unanswered,
-        )
+        for kind, name, add, value, text in _METRICS:
+            family = kind(f"{_PREFIX}{name}", text, labels=["resource"])
+            for resource, found in services.items():
+                family.add_metric([resource], add(map(value, found)))
+            yield family
         yield CounterMetricFamily(
             f"{_PREFIX}refused_registrations",
             "Registrations of plugins that were refused.",
             value=self._refused(),
         )
-
-    def _read(self) -> dict[str, _Figures]:
-        """Read the figures of each resource, and of each driver by its name."""
-        of_drivers: dict[str, list[ProxiedDriver]] = {}
-        for driver in tuple(self._drivers.values()):
-            of_drivers.setdefault(driver.name, []).append(driver)
-        return {name: _of_endpoint(each) for name, each in dict(self._endpoints).items()} | {
-            name: _of_driver(each) for name, each in of_drivers.items()
-        }
-
-
-def _of_endpoint(endpoint: KubeletEndpoint) -> _Figures:
-    calls, roster = endpoint.calls, endpoint.resource.roster
-    return _Figures(
-        connected=len(roster.plugins),
-        waiting=calls.waits.waiting,
-        longest_wait=calls.waits.longest(),
-        registered=endpoint.registered,
-        given_up=roster.given_up,
-        repeated=calls.repeated,
-        unanswered=calls.unanswered,
-    )
-
-
-def _of_driver(drivers: Collection[ProxiedDriver]) -> _Figures:
-    """Add up the registrations of one driver: it has two while its services change."""
-    return _Figures(
-        connected=sum(each.connected for each in drivers),
-        waiting=sum(each.waits.waiting for each in drivers),
-        longest_wait=max(each.waits.longest() for each in drivers),
-        registered=any(each.registered for each in drivers),
-        given_up=all(each.given_up for each in drivers),
-        repeated=sum(each.repeated for each in drivers),
-        unanswered=sum(each.unanswered for each in drivers),
-    )
 
 
 def metrics(collector: ProxyMetrics) -> Page:

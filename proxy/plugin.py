@@ -1,4 +1,4 @@
-"""One registration of a plugin: its connection, its calls, and its lists of devices."""
+"""One instance of a device plugin: its connection, its calls, and its lists of devices."""
 
 import asyncio
 import contextlib
@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
-from proxy.wire import GrpcPeer
+from proxy.waiting import Instance
 
 SERVICE = "v1beta1.DevicePlugin"
 
@@ -19,23 +19,21 @@ _LIST_SECONDS = 10.0
 _RETRY_SECONDS = 0.02
 
 
-class Plugin:
-    """One registration of a plugin.
+class PluginInstance(Instance):
+    """A device plugin that has registered, from its registration until its stream of lists ends.
+
+    A plugin that registers again is another instance.
 
     Attributes:
-        endpoint: file name of its socket.
-        number: number of the registration; a higher one is newer.
         options: its ``DevicePluginOptions``, set by :meth:`connect`.
-        ended: set when its stream of lists has ended, by the task that follows it.
+        devices: its newest ``ListAndWatchResponse``, set by the task that follows it.
     """
 
     def __init__(self, folder: Path, endpoint: str, number: int) -> None:
         """Prepare; nothing is dialled."""
-        self.endpoint = endpoint
-        self.number = number
+        super().__init__(folder / endpoint, SERVICE, number)
         self.options = b""
-        self.ended = asyncio.Event()
-        self._peer = GrpcPeer(folder / endpoint)
+        self.devices = b""
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -77,7 +75,7 @@ class Plugin:
             RpcFailed: the stream ended with an error, or without any list.
             BadRegistration: a list cannot be read.
         """
-        stream = self._peer.stream(f"/{SERVICE}/ListAndWatch")
+        stream = self.peer.stream(f"/{SERVICE}/ListAndWatch")
         async with contextlib.aclosing(stream):
             yield _checked(await self._first(stream), self.endpoint)
             async for each in stream:
@@ -94,29 +92,24 @@ class Plugin:
         raise RpcFailed(Code.UNAVAILABLE, f"the plugin at {self.endpoint} {reason}")
 
     async def call(self, method: str, request: bytes) -> bytes:
-        """Make one call, without a timeout.
-
-        Raises:
-            RpcFailed: it ended with an error.
-        """
+        """Make one call, without a timeout; as :meth:`Instance.call`."""
         self._calls += 1
         self._idle.clear()
         try:
-            return await self._peer.call(f"/{SERVICE}/{method}", request)
+            return await super().call(method, request)
         finally:
             self._calls -= 1
             if not self._calls:
                 self._idle.set()
 
-    @property
-    def connected(self) -> bool:
-        """Whether the connection is up."""
-        return self._peer.connected
+    async def test(self) -> None:
+        """Get the options; as :meth:`Instance.test`."""
+        await self.call("GetDevicePluginOptions", b"")
 
     async def close(self) -> None:
         """Disconnect after its calls have ended: a plugin that shuts down cleanly finishes them."""
         await self._idle.wait()
-        await self._peer.close()
+        await super().close()
 
 
 def _checked(devices: bytes, endpoint: str) -> bytes:
@@ -125,3 +118,15 @@ def _checked(devices: bytes, endpoint: str) -> bytes:
     except DecodeError as error:
         raise BadRegistration(f"{endpoint}: its list of devices cannot be read") from error
     return devices
+
+
+def unhealthy(devices: bytes) -> bytes:
+    """Return the same list of devices, each of them Unhealthy.
+
+    Args:
+        devices: a ``ListAndWatchResponse`` that can be decoded.
+    """
+    response = api.ListAndWatchResponse.FromString(devices)
+    for each in response.devices:
+        each.health = "Unhealthy"
+    return response.SerializeToString()

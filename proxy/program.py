@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import SettingsError
+from common.handover import POLL_SECONDS, hand_over
 from common.kubelet_api import CHECKPOINT_FILE
 from proxy.drivers import Drivers
 from proxy.folder import FolderWatch, identity
 from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
-from proxy.registration import MOST_RESOURCES, Registration
+from proxy.registration import MOST_RESOURCES, RegistrationService
 from proxy.resource import ProxiedResource
 
 log = logging.getLogger(__name__)
@@ -25,11 +26,6 @@ BEAT_SECONDS = 10.0
 HUNG_SECONDS = 60.0
 """If the event loop has not run for this long, it counts as hung."""
 _END_SECONDS = 3.0
-_CALL_SECONDS = 1.0
-_LIST_SECONDS = 2.0
-_NEXT_LIST_SECONDS = 0.3
-"""The lists of several resources come one soon after the other."""
-_POLL_SECONDS = 0.002
 _STARTING = "not listening yet"
 _AGAIN_SECONDS = 1.0
 
@@ -73,12 +69,14 @@ class Proxy:
         self._listening = asyncio.Event()
         self._mode = mode
         self._problem = _STARTING if mode == PLUGIN else ""
-        self.registration = Registration(
+        self.registration = RegistrationService(
             plugin_dir, endpoint_for=self._endpoint_for, forget=self._forget, spawn=self._spawn
         )
 
         self._registry = kubelet_dir.parent / REGISTRY
-        self.drivers = Drivers(plugin_dir.absolute(), self._registry, patience=patience)
+        self.drivers = Drivers(
+            plugin_dir.absolute(), self._registry, patience=patience, spawn=self._spawn
+        )
 
     async def run(self, *, on_beat: Callable[[], None] = lambda: None) -> None:
         """Serve until :meth:`stop`.
@@ -114,7 +112,7 @@ class Proxy:
         if self._problem:
             return self._problem
         for name, endpoint in tuple(self.endpoints.items()):
-            if endpoint.resource.roster.serving is not None and not endpoint.registered:
+            if endpoint.resource.roster.serving is not None and not endpoint.resource.registered:
                 reason = endpoint.refusal or "no kubelet is running"
                 return f"{name} is not registered with the kubelet: {reason}"
         return self.drivers.problem() if self._mode == DRA else ""
@@ -179,13 +177,6 @@ class Proxy:
                 self._problem = ""
                 await self._listening.wait()
 
-    async def _lists_arrive(self) -> None:
-        """Wait until the kubelet has handled new lists: it writes its checkpoint after each."""
-        path = self._kubelet_dir / CHECKPOINT_FILE
-        before = identity(path)
-        await _wait(lambda: identity(path) != before, _LIST_SECONDS)
-        await asyncio.sleep(_NEXT_LIST_SECONDS)
-
     async def _beat(self, on_beat: Callable[[], None]) -> None:
         while True:
             self._beat_at = time.monotonic()
@@ -193,28 +184,26 @@ class Proxy:
             await asyncio.sleep(BEAT_SECONDS)
 
     async def _end(self) -> None:
-        """End without a failed pod, if the plugins can serve the kubelet themselves meanwhile.
+        """End without a failed pod, if the plugins can serve the kubelet themselves meanwhile."""
+        served = [each for each in self.endpoints.values() if each.resource.registered]
 
-        The end of our streams makes the kubelet drop the newest registration, and cancel its calls
-        (K18). So the plugins register with the kubelet before that, and again after it. The kubelet
-        admits no pod during this time, because it waits for a call that is held here.
-        """
-        served = [each for each in self.endpoints.values() if each.registered]
+        def leave() -> None:
+            self.registration.leave()
+            for each in served:
+                each.stop_registering()
+
         if served:
-            for each in served:
-                each.calls.hold()
-            await _wait(lambda: any(each.calls.held for each in served), _CALL_SECONDS)
-            await self.registration.stop()
-            await self._lists_arrive()
-            for each in served:
-                each.end_stream()
-            await self._lists_arrive()
-            for each in served:
-                each.calls.release()
+            checkpoint = self._kubelet_dir / CHECKPOINT_FILE
+            for step in hand_over(
+                [each.resource for each in served],
+                let_register=leave,
+                checkpoint=lambda: identity(checkpoint),
+            ):
+                await _wait(*step)
         await _wait(
             lambda: (
                 not self.drivers.under_way
-                and not any(each.calls.under_way for each in self.endpoints.values())
+                and not any(each.resource.under_way for each in self.endpoints.values())
             ),
             _END_SECONDS,
         )
@@ -232,4 +221,4 @@ async def _wait(condition: Callable[[], bool], within: float) -> None:
     """Wait for a condition; only at the end of the process, so no event is needed."""
     until = time.monotonic() + within
     while not condition() and time.monotonic() < until:  # noqa: ASYNC110
-        await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)

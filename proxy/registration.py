@@ -1,4 +1,4 @@
-"""The plugins' side: a registration service like the kubelet's.
+"""The registration service for device plugins, which they use as they would the kubelet's.
 
 The response to a registration comes after the plugin has been dialled, as from a kubelet. If the
 kubelet rejects the resource, the plugin gets the kubelet's error.
@@ -19,8 +19,8 @@ from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
 from proxy.folder import Identity, has_no_listener, identity
 from proxy.kubelet import KUBELET_SOCKET, VERSION, KubeletEndpoint
-from proxy.plugin import CONNECT_SECONDS, Plugin
-from proxy.resource import Spawn
+from proxy.plugin import CONNECT_SECONDS, PluginInstance
+from proxy.waiting import Spawn
 from proxy.wire import GrpcServer
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ _KUBELET_SECONDS = 1.0
 """Seconds that the response waits for the first list, and then for the kubelet's response."""
 
 
-class Registration:
-    """Listens for registrations, and follows the registered plugins.
+class RegistrationService:
+    """Serves ``kubelet.sock`` in the plugins' folder: each registration there makes an instance.
 
     Attributes:
         refused: number of refused registrations.
@@ -97,12 +97,16 @@ class Registration:
         found = identity(path)
         return found is None or (found != self._own_socket and has_no_listener(path))
 
-    async def stop(self) -> None:
-        """Stop listening, and remove ``kubelet.sock``: so plugins know at once."""
+    def leave(self) -> None:
+        """Remove ``kubelet.sock``: so plugins know at once."""
         self._stopped = True
         path = self._folder / KUBELET_SOCKET
         if self._own_socket is not None and identity(path) == self._own_socket:
             path.unlink(missing_ok=True)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        self.leave()
         if self._server is not None:
             await self._server.stop()
 
@@ -122,9 +126,8 @@ class Registration:
             resources = frozenset(filter(None, metadata.get(RESOURCES_KEY, "").split(",")))
             kubelet_side.belongs_with(resources - {name})
             try:
-                await self._follow(
-                    kubelet_side, Plugin(self._folder, endpoint, next(self._numbers))
-                )
+                plugin = PluginInstance(self._folder, endpoint, next(self._numbers))
+                await self._follow(kubelet_side, plugin)
             except RpcFailed:
                 self._forget(name)
                 raise
@@ -156,7 +159,7 @@ class Registration:
         check_endpoint(self._folder, parsed.endpoint)
         return parsed.endpoint, parsed.resource_name
 
-    async def _follow(self, kubelet_side: KubeletEndpoint, plugin: Plugin) -> None:
+    async def _follow(self, kubelet_side: KubeletEndpoint, plugin: PluginInstance) -> None:
         """Follow a plugin; return when it serves and is registered with the kubelet, if it is up.
 
         Raises:
@@ -180,7 +183,7 @@ class Registration:
         if connected.is_set():
             kubelet_side.refusal = ""  # drop the refusal of an earlier plugin
             await resource.until(
-                lambda: kubelet_side.registered or bool(kubelet_side.refusal), _KUBELET_SECONDS
+                lambda: resource.registered or bool(kubelet_side.refusal), _KUBELET_SECONDS
             )
         if kubelet_side.refusal:
             raise RpcFailed(

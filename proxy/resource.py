@@ -1,69 +1,41 @@
-"""One resource: follows its plugins, and streams their list of devices to the kubelet."""
+"""One resource of a device plugin: follows its plugins, and streams their devices to the kubelet.
+
+The kubelet admits one pod at a time and waits for a response without limit (PreStartContainer:
+30 s), so a call has ``patience`` for an instance and its response together.
+"""
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
 
-from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
 from proxy.errors import Code, RpcFailed
-from proxy.roster import Roster, unhealthy
-
-log = logging.getLogger(__name__)
+from proxy.plugin import PluginInstance, unhealthy
+from proxy.waiting import LogTexts, ProxiedService, Spawn
 
 MOST_PLUGINS = 16
 """Most registrations of one resource that are followed at a time."""
 
-_TEST_CALL_SECONDS = 1.0
-_AGAIN_SECONDS = 0.5
 
-Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Starts a task and keeps a reference to it, which asyncio does not."""
-
-
-class ConnectedPlugin(Protocol):
-    """The part of :class:`proxy.plugin.Plugin` that is used here."""
-
-    endpoint: str
-    number: int
-    options: bytes
-    ended: asyncio.Event
-
-    @property
-    def connected(self) -> bool:
-        """Whether the connection is up."""
-        ...
-
-    async def connect(self) -> None:
-        """Dial it, and get its options."""
-        ...
-
-    def lists(self) -> AsyncIterator[bytes]:
-        """Receive its lists of devices."""
-        ...
-
-    async def call(self, method: str, request: bytes) -> bytes:
-        """Make one call."""
-        ...
-
-    async def close(self) -> None:
-        """Disconnect after its calls have ended."""
-        ...
-
-
-class ProxiedResource:
+class ProxiedResource(ProxiedService[PluginInstance]):
     """One resource name and its plugins.
 
     Attributes:
-        name: name of the resource, as in a pod's limits.
-        patience: seconds that a call waits for a plugin and its response.
-        roster: its plugins.
+        held: number of calls that wait for :meth:`release` while the kubelet admits a pod.
         streams: number of streams that the kubelet has opened.
         streaming: whether the newest stream is open.
         hidden: whether the kubelet gets every device as Unhealthy, because it may not know the
             plugin's other resources yet: it would give a container this one alone (K11).
     """
+
+    texts = LogTexts(
+        field="resource",
+        connected="plugin connected",
+        disconnected="plugin disconnected",
+        silent="plugin silent",
+        responding="plugin responds again",
+        waiting="calls wait for a plugin",
+        repeated="call sent again",
+        given_up="devices given up",
+    )
 
     def __init__(
         self,
@@ -73,37 +45,30 @@ class ProxiedResource:
         spawn: Spawn,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start without a plugin.
-
-        Args:
-            name: name of the resource, as in a pod's limits.
-            patience: seconds that a call waits for a plugin and its response.
-            spawn: starts a task and keeps a reference to it.
-            on_change: called when the plugins have changed, or the kubelet's stream.
-        """
-        self.name = name
-        self.roster: Roster[ConnectedPlugin] = Roster()
+        """Start without a plugin; the arguments are those of :class:`ProxiedService`."""
+        super().__init__(name, patience=patience, spawn=spawn, on_change=on_change)
+        self.held = 0
         self.streams = 0
         self.streaming = False
         self.hidden = False
         self._ending = False
-        self.patience = patience
-        self._spawn = spawn
-        self._on_change = on_change
-        self._changed = asyncio.Event()
-        self._giving_up: asyncio.TimerHandle | None = None
-        self._revealing: asyncio.TimerHandle | None = None
-        self._listening: set[ConnectedPlugin] = set()
-        self._following: dict[ConnectedPlugin, asyncio.Task[Any]] = {}
+        self._open = asyncio.Event()
+        self._open.set()
+        self._following: dict[PluginInstance, asyncio.Task[None]] = {}
 
     @property
     def unused(self) -> bool:
         """Whether no plugin has ever served it, and none is being connected."""
-        return self.roster.devices is None and not self._following
+        return self.roster.last is None and not self._following
+
+    @property
+    def options(self) -> bytes:
+        """The ``DevicePluginOptions`` of the plugin that serves, or served last."""
+        return b"" if self.roster.last is None else self.roster.last.options
 
     # --- plugins -------------------------------------------------------------------------
 
-    async def follow(self, plugin: ConnectedPlugin, connected: asyncio.Event) -> None:
+    async def follow(self, plugin: PluginInstance, connected: asyncio.Event) -> None:
         """Follow a plugin until its stream ends, or a newer registration replaces it.
 
         Args:
@@ -125,12 +90,13 @@ class ProxiedResource:
             self._following[plugin] = task
             await plugin.connect()
             async for devices in plugin.lists():
-                self.roster.set_devices(plugin, plugin.number, plugin.options, devices)
+                plugin.devices = devices
                 if not connected.is_set():
+                    self.roster.join(plugin, plugin.number)
                     connected.set()
                     self._replace(plugin)
-                    self.log("plugin connected", plugin)
-                self._update()
+                    self.log(self.texts.connected, plugin)
+                self.update()
             reason = "its stream ended"
         except RpcFailed as failure:
             reason = str(failure) if connected.is_set() else ""
@@ -141,114 +107,71 @@ class ProxiedResource:
             if reason:  # otherwise it has registered again, and still runs
                 plugin.ended.set()
             self.roster.leave(plugin)
-            self._update()
+            self.update()
             self._spawn(plugin.close())
             if reason:
-                self.log("plugin disconnected", plugin, reason=reason)
+                self.log(self.texts.disconnected, plugin, reason=reason)
 
-    def _replace(self, plugin: ConnectedPlugin) -> None:
+    def _replace(self, plugin: PluginInstance) -> None:
         """End earlier registrations of the same socket: their server no longer listens there."""
         for each, task in tuple(self._following.items()):
             if each.endpoint == plugin.endpoint and each.number < plugin.number:
                 self.roster.leave(each)
                 task.cancel()
-                self.log("plugin disconnected", each, reason="registered again")
+                self.log(self.texts.disconnected, each, reason="registered again")
 
-    def _update(self) -> None:
-        """Wake all waiting tasks; start the timer of patience if no plugin serves."""
-        if self.roster.serving is not None:
-            if self._giving_up is not None:
-                self._giving_up.cancel()
-                self._giving_up = None
-        else:
-            if self._giving_up is None and not self.roster.given_up:
-                loop = asyncio.get_running_loop()
-                self._giving_up = loop.call_later(self.patience, self._give_up)
-            self._listen(*self.roster.silent)
-        self.notify()
-        self._on_change()
+    # --- the kubelet's calls -----------------------------------------------------------
 
-    def _give_up(self) -> None:
-        self._giving_up = None
-        self.roster.give_up()
+    async def call(self, method: str, request: bytes, _metadata: Mapping[str, str]) -> bytes:
+        """Forward a call to the plugin that serves.
+
+        Raises:
+            RpcFailed: the plugin's own error, or no plugin has responded in time.
+        """
+        if method == "GetDevicePluginOptions":
+            # The kubelet calls this inside a registration, which must not wait for a plugin.
+            return self.options
+        in_admission = method != "PreStartContainer"
+        with self.counting_call():
+            self.held += in_admission
+            try:
+                await self._open.wait()
+            finally:
+                self.held -= in_admission
+            return await self.forward(method, request)
+
+    def overdue(self, method: str, waited: float) -> str:
+        """Return the error of a call without a response, as :meth:`ProxiedService.overdue`."""
+        del waited
+        text = f"the device plugin of {self.name} "
+        if method:
+            return text + f"has not responded to {method} within {self.patience:g} s"
         if self.roster.given_up:
-            self._log_given_up()
-            self._update()
+            return text + f"has been unavailable for more than {self.patience:g} s"
+        # for less, but the call was sent to an earlier plugin before
+        return text + f"is unavailable, and the call has taken {self.patience:g} s"
 
-    def _log_given_up(self) -> None:
-        log.error(
-            "devices given up",
-            extra={"resource": self.name, "patience_seconds": self.patience},
-        )
+    def hold(self) -> None:
+        """Let new calls wait: the kubelet admits no other pod meanwhile."""
+        self._open.clear()
 
-    # --- plugins that do not respond -----------------------------------------------------
-
-    async def check_silent(self, plugin: ConnectedPlugin) -> None:
-        """Stop using a plugin that left a call unanswered, unless it responds to a new one."""
-        if plugin not in self.roster or await self._responds(plugin, _TEST_CALL_SECONDS):
-            return
-        if not self.roster.mark_silent(plugin):
-            return
-        self.log("plugin silent", plugin, patience_seconds=self.patience)
-        if self.roster.given_up:
-            self._log_given_up()
-        self._update()
-        self._listen(plugin)
-
-    def _listen(self, *plugins: ConnectedPlugin) -> None:
-        for each in plugins:
-            if each not in self._listening:
-                self._listening.add(each)
-                self._spawn(self._listen_for(each))
-
-    def _would_serve(self, plugin: ConnectedPlugin) -> bool:
-        serving = self.roster.serving
-        return plugin in self.roster and (serving is None or serving.number < plugin.number)
-
-    async def _listen_for(self, plugin: ConnectedPlugin) -> None:
-        """Use a silent plugin again when it responds, unless a newer one serves."""
-        try:
-            while self._would_serve(plugin):
-                if await self._responds(plugin, self.patience) and self._would_serve(plugin):
-                    self.roster.mark_responding(plugin)
-                    self.log("plugin responds again", plugin)
-                    self._update()
-                    return
-                await asyncio.sleep(_AGAIN_SECONDS)
-        finally:
-            self._listening.discard(plugin)
-
-    async def _responds(self, plugin: ConnectedPlugin, within: float) -> bool:
-        """Return whether a plugin responds, also with an error."""
-        try:
-            async with asyncio.timeout(within):
-                await plugin.call("GetDevicePluginOptions", b"")
-        except TimeoutError:
-            return False
-        except RpcFailed as failure:
-            return failure.code not in {Code.UNAVAILABLE, Code.CANCELLED}
-        return True
+    def release(self) -> None:
+        """Forward the held calls."""
+        self._open.set()
 
     # --- the kubelet's stream ----------------------------------------------------------
 
-    def hide(self) -> None:
-        """Report every device as Unhealthy until :meth:`reveal`."""
-        self.reveal()
-        self.hidden = True
-        loop = asyncio.get_running_loop()
-        self._revealing = loop.call_later(HIDDEN_SECONDS, self._reveal_late)
-
-    def reveal(self) -> None:
-        """Report devices as the plugin does."""
-        if self._revealing is not None:
-            self._revealing.cancel()
-            self._revealing = None
-        self.hidden = False
+    def set_hidden(self, *, hidden: bool) -> None:
+        """Report every device as Unhealthy, or devices as the plugin does."""
+        self.hidden = hidden
         self.notify()
 
-    def _reveal_late(self) -> None:
-        log.warning(SHOWN_LATE, extra={"resource": self.name, "seconds": HIDDEN_SECONDS})
-        self.reveal()
+    def _devices(self) -> bytes | None:
+        """Return the list for the kubelet: that of the plugin that serves, or served last."""
+        if self.roster.last is None:
+            return None
+        devices = self.roster.last.devices
+        return unhealthy(devices) if self.hidden or self.roster.given_up else devices
 
     async def list_and_watch(self) -> AsyncIterator[bytes]:
         """Send the list of devices whenever it changes, until the kubelet disconnects.
@@ -260,13 +183,11 @@ class ProxiedResource:
         number = self.streams
         sent: bytes | None = None
         self.streaming = True
-        self._update()
+        self.update()
         try:
             while not self._ending:
                 changed = self._changed
-                devices = self.roster.devices
-                if devices is not None and self.hidden:
-                    devices = unhealthy(devices)
+                devices = self._devices()
                 if devices is not None and devices != sent:
                     sent = devices
                     yield devices
@@ -275,26 +196,9 @@ class ProxiedResource:
         finally:
             if number == self.streams:
                 self.streaming = False
-                self._update()
+                self.update()
 
     def end_streams(self) -> None:
         """End the kubelet's streams."""
         self._ending = True
         self.notify()
-
-    def notify(self) -> None:
-        """Wake all tasks that wait for a condition."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
-    async def until(self, condition: Callable[[], bool], within: float) -> bool:
-        """Wait until a condition holds, checked after every change; return whether it does."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                while not condition():
-                    await self._changed.wait()
-        return condition()
-
-    def log(self, message: str, plugin: ConnectedPlugin, **fields: object) -> None:
-        """Log a line about a plugin."""
-        log.info(message, extra={"resource": self.name, "endpoint": plugin.endpoint, **fields})

@@ -1,132 +1,92 @@
-"""The plugins of one resource: which one serves, and which list the kubelet gets. Pure; no I/O.
+"""The instances of one plugin or driver: which of them serves. Pure; no I/O.
 
-The newest registration serves. Older plugins, and plugins that leave a call unanswered, are silent:
-one of them serves again only after it has responded, as it may hang, and if no other plugin serves.
-While no plugin serves, the kubelet keeps the last list until patience is over, and then gets the
-same list with every device Unhealthy.
+The newest registration serves. Older instances, and instances that leave a call unanswered, are
+silent: one of them serves again only after it has responded, as it may hang, and if no other one
+serves. If none serves until patience is over, the instances are given up.
 """
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from common.kubelet_api import deviceplugin_pb2 as api
-
-P = TypeVar("P")
+I = TypeVar("I")  # noqa: E741 -- an instance
 
 
-@dataclass(slots=True)
-class _Member(Generic[P]):
-    plugin: P
-    number: int
-    options: bytes
-    devices: bytes
-    silent: bool = False
-
-
-class Roster(Generic[P]):
-    """The plugins of one resource that are connected, by the order of their registrations.
+class Roster(Generic[I]):
+    """The instances that are connected, by the order of their registrations.
 
     Attributes:
-        devices: the ``ListAndWatchResponse`` for the kubelet; ``None`` before the first list.
-        options: the ``DevicePluginOptions`` of the plugin that serves, or served last.
-        given_up: whether no plugin serves, and patience is over.
+        last: the instance that serves, or served last; ``None`` before the first.
+        given_up: whether no instance serves, and patience is over.
     """
 
     def __init__(self) -> None:
-        """Start without a plugin."""
-        self._members: dict[P, _Member[P]] = {}
-        self.devices: bytes | None = None
-        self.options = b""
+        """Start without an instance."""
+        self._numbers: dict[I, int] = {}
+        self._silent: set[I] = set()
+        self.last: I | None = None
         self.given_up = False
 
-    def __contains__(self, plugin: P) -> bool:
-        """Return whether a plugin is connected."""
-        return plugin in self._members
+    def __contains__(self, instance: I) -> bool:
+        """Return whether an instance is connected."""
+        return instance in self._numbers
 
     @property
-    def plugins(self) -> tuple[P, ...]:
-        """The plugins that are connected, oldest registration first."""
-        return tuple(
-            each.plugin for each in sorted(self._members.values(), key=lambda each: each.number)
-        )
+    def instances(self) -> tuple[I, ...]:
+        """The instances that are connected, oldest registration first."""
+        return tuple(sorted(self._numbers, key=self._numbers.__getitem__))
 
     @property
-    def silent(self) -> tuple[P, ...]:
-        """The silent plugins, which must respond before they serve again, newest first."""
-        silent = [each for each in self._members.values() if each.silent]
-        return tuple(each.plugin for each in sorted(silent, key=lambda each: -each.number))
+    def silent(self) -> tuple[I, ...]:
+        """The silent instances, which must respond before they serve again, newest first."""
+        return tuple(each for each in reversed(self.instances) if each in self._silent)
 
     @property
-    def serving(self) -> P | None:
-        """The newest plugin that is not silent, which gets the calls; ``None`` without one."""
-        responding = [each for each in self._members.values() if not each.silent]
-        return max(responding, key=lambda each: each.number).plugin if responding else None
+    def serving(self) -> I | None:
+        """The newest instance that is not silent, which gets the calls; ``None`` without one."""
+        return next((each for each in reversed(self.instances) if each not in self._silent), None)
 
-    def set_devices(self, plugin: P, number: int, options: bytes, devices: bytes) -> None:
-        """Set a plugin's list of devices; its first list makes it connected.
+    def join(self, instance: I, number: int) -> None:
+        """Add an instance.
 
         Args:
-            plugin: the plugin.
+            instance: the instance.
             number: number of its registration; a higher one is newer.
-            options: its ``DevicePluginOptions``.
-            devices: a ``ListAndWatchResponse`` that can be decoded.
         """
-        member = self._members.get(plugin)
-        if member is None:
-            newest = all(each.number < number for each in self._members.values())
-            for each in self._members.values():
-                each.silent = each.silent or newest
-            member = _Member(plugin, number, options, devices, silent=not newest)
-            self._members[plugin] = member
-        member.devices = devices
+        if all(each < number for each in self._numbers.values()):
+            self._silent.update(self._numbers)
+        else:
+            self._silent.add(instance)
+        self._numbers[instance] = number
         self._update()
 
-    def leave(self, plugin: P) -> None:
-        """Remove a plugin whose stream has ended."""
-        if self._members.pop(plugin, None) is not None:
-            self._update()
+    def leave(self, instance: I) -> None:
+        """Remove an instance that has ended."""
+        self._numbers.pop(instance, None)
+        self._silent.discard(instance)
+        self._update()
 
-    def mark_silent(self, plugin: P) -> bool:
-        """Stop using a plugin that left a call unanswered; return whether it was in use.
-
-        If no other plugin serves, give up at once: the call has already waited for all of patience.
-        """
-        member = self._members.get(plugin)
-        if member is None or member.silent:
+    def mark_silent(self, instance: I) -> bool:
+        """Stop using an instance that left a call unanswered; return whether it was in use."""
+        if instance not in self or instance in self._silent:
             return False
-        member.silent = True
+        self._silent.add(instance)
         self._update()
-        self.give_up()
         return True
 
-    def mark_responding(self, plugin: P) -> None:
-        """Use a plugin again that has responded; older ones become silent."""
-        member = self._members.get(plugin)
-        if member is not None:
-            member.silent = False
-            for each in self._members.values():
-                each.silent = each.silent or each.number < member.number
+    def mark_responding(self, instance: I) -> None:
+        """Use an instance again that has responded; older ones become silent."""
+        if instance in self:
+            number = self._numbers[instance]
+            self._silent.discard(instance)
+            self._silent.update(each for each, other in self._numbers.items() if other < number)
             self._update()
 
-    def give_up(self) -> None:
-        """Mark all devices unhealthy for the kubelet, unless a plugin serves."""
-        if self.serving is None and self.devices is not None and not self.given_up:
-            self.devices = unhealthy(self.devices)
-            self.given_up = True
+    def give_up(self) -> bool:
+        """Give up the instances unless one serves; return whether that is new."""
+        if self.serving is not None or self.last is None or self.given_up:
+            return False
+        self.given_up = True
+        return True
 
     def _update(self) -> None:
-        if (plugin := self.serving) is not None:
-            member = self._members[plugin]
-            self.devices, self.options, self.given_up = member.devices, member.options, False
-
-
-def unhealthy(devices: bytes) -> bytes:
-    """Return the same list of devices, each of them Unhealthy.
-
-    Args:
-        devices: a ``ListAndWatchResponse`` that can be decoded.
-    """
-    response = api.ListAndWatchResponse.FromString(devices)
-    for each in response.devices:
-        each.health = "Unhealthy"
-    return response.SerializeToString()
+        if (serving := self.serving) is not None:
+            self.last, self.given_up = serving, False

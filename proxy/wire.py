@@ -160,6 +160,18 @@ class GrpcPeer:
         """Whether there is a connection."""
         return bool(self._channel.get_state() is grpc.ChannelConnectivity.READY)
 
+    async def disconnected(self) -> None:
+        """Connect, and return when the connection is lost, or the server refuses it."""
+        state = self._channel.get_state(try_to_connect=True)
+        was_connected = False
+        while True:
+            was_connected = was_connected or state is grpc.ChannelConnectivity.READY
+            await self._channel.wait_for_state_change(state)
+            state = self._channel.get_state(try_to_connect=True)
+            refused = state is grpc.ChannelConnectivity.TRANSIENT_FAILURE
+            if refused or (was_connected and state is not grpc.ChannelConnectivity.READY):
+                return
+
     async def close(self) -> None:
         """Disconnect; calls in progress are cancelled."""
         await self._channel.close(None)

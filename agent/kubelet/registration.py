@@ -6,10 +6,8 @@ registration breaks, the kubelet drops the plugin that is registered under that 
 that moment (K18). The agent detects this by the end of its own stream, and registers again at once.
 
 When the proxy ends, the agent stands in for it: it registers the same sockets with the kubelet
-itself, until it finds the next proxy. The kubelet replaces a plugin by a newer one without a gap
-(K26), so only the end of the proxy itself is noticed, for some hundredths of a second.
-When the agent hands back to the next proxy, the end of its own streams makes the kubelet drop the
-proxy, which registers again (K18). It holds a call meanwhile, so that the kubelet admits no pod.
+itself, until it finds the next proxy, and hands back (``common/handover.py``). A killed proxy hands
+nothing over, so its end is noticed for some hundredths of a second.
 
 Where the agent registers with the kubelet itself, it hides its resources until the kubelet knows
 all of them, as the proxy does (``common/known_resources.py``).
@@ -29,7 +27,8 @@ from agent.kubelet.kubelet_instance import DirectoryWatch, identity
 from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
 from common.grpc_services import make_stub
-from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE, known_resources
+from common.handover import POLL_SECONDS, hand_over
+from common.known_resources import known_resources, wait_known
 from common.kubelet_api import CHECKPOINT_FILE, RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 
@@ -41,12 +40,6 @@ _CHECK_SECONDS = 0.05
 _BACKOFF_SECONDS = 0.005, 1.0
 # A kubelet that has registered a plugin calls its ListAndWatch at once.
 _STREAM_SECONDS = 2.0
-# Handing back to a proxy: the longest waits for a call to hold and for a list, the time between the
-# lists of two resources, and the pause between two looks.
-_CALL_SECONDS = 1.0
-_LIST_SECONDS = 2.0
-_NEXT_LIST_SECONDS = 0.3
-_POLL_SECONDS = 0.002
 # The kubelet joins its directory and the endpoint of a registration, and resolves the dots.
 _TO_ROOT = "../" * 16
 
@@ -270,12 +263,12 @@ class Registrar:
 
         Until it has the new lists, it refuses pods, so nobody is told earlier that all is ready.
         """
-        self._wait(
-            lambda: self._all_known() or not all(each.streaming for each in services),
-            HIDDEN_SECONDS,
-        )
-        if all(each.streaming for each in services) and not self._all_known():
-            log.warning(SHOWN_LATE, extra={"seconds": HIDDEN_SECONDS})
+        for step in wait_known(
+            self._services.keys(),
+            self._checkpoint.parent,
+            is_over=lambda: not all(each.streaming for each in services),
+        ):
+            self._wait(*step)
         self._set_hidden(hidden=False)
         deadline = time.monotonic() + _STREAM_SECONDS
         for each in services:
@@ -292,35 +285,17 @@ class Registrar:
         Raises:
             OSError, grpc.RpcError: as :meth:`_register_all`.
         """
-        services = [each.service for each in self._served.values()]
-        for each in services:
-            each.hold()
-        try:
-            self._wait(lambda: any(each.held for each in services), _CALL_SECONDS)
-            before = identity(self._checkpoint)
-            self._register_all(target, kubelet)
-            self._wait_for_lists(before)
-            before = identity(self._checkpoint)
-            for each in services:
-                each.end_older()
-            self._wait_for_lists(before)
-        finally:
-            for each in services:
-                each.release()
-
-    def _wait_for_lists(self, before: tuple[int, int, int] | None) -> None:
-        """Wait until the kubelet has handled the proxy's lists: it writes its checkpoint (K28).
-
-        If it still handled one when it drops the proxy, it would drop the proxy's next
-        registration, too.
-        """
-        self._wait(lambda: identity(self._checkpoint) != before, _LIST_SECONDS)
-        self._stopping.wait(_NEXT_LIST_SECONDS)
+        for step in hand_over(
+            [each.service for each in self._served.values()],
+            let_register=lambda: self._register_all(target, kubelet),
+            checkpoint=lambda: identity(self._checkpoint),
+        ):
+            self._wait(*step)
 
     def _wait(self, condition: Callable[[], bool], within: float) -> None:
         until = time.monotonic() + within
         while not condition() and time.monotonic() < until:
-            if self._stopping.wait(_POLL_SECONDS):
+            if self._stopping.wait(POLL_SECONDS):
                 return
 
     def _register(self, target: Path, kubelet: _Kubelet) -> None:

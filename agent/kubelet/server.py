@@ -120,8 +120,8 @@ class DevicePluginService:
         with self._changed:
             return self._changed.wait_for(lambda: self._listed == self._unhealthy(), seconds)
 
-    def end_older(self) -> None:
-        """End all streams but the newest."""
+    def end_streams(self) -> None:
+        """End the kubelet's streams: all but the newest, which is that of the next proxy."""
         self._oldest = self.streams
         self._health_feed.wake()
 

@@ -16,7 +16,6 @@ from common.grpc_services import add_service, make_stub
 from common.kubelet_api import dra_pb2 as api
 from common.kubelet_api import drahealth_pb2 as health_api
 from common.kubelet_api import pluginregistration_pb2 as registration
-from proxy import drivers as proxy_drivers
 from proxy.metrics import ProxyMetrics, metrics
 from proxy.program import DRA
 from tests.proxy.site import WITHIN, Site, wait
@@ -32,10 +31,11 @@ class Driver:
         self._socket = folder / f"{name}.sock"
         self._servers: list[grpc.Server] = []
         self.registered = False
-        self.calls = 0
+        self.calls = self.infos = 0
         self.prepared: list[str] = []
         self.asked, self.answers = threading.Event(), threading.Event()
-        self.answers.set()
+        self.runs = threading.Event()
+        self.go_on()
         self._listen(
             self._socket,
             (api.DESCRIPTOR, "DRAPlugin"),
@@ -60,7 +60,18 @@ class Driver:
         for each in self._servers:
             each.stop(10)
 
+    def hang(self) -> None:
+        """Answer nothing until :meth:`go_on`, as a process does that is stopped."""
+        self.runs.clear()
+        self.answers.clear()
+
+    def go_on(self) -> None:
+        self.runs.set()
+        self.answers.set()
+
     def GetInfo(self, request: Any, context: Any) -> registration.PluginInfo:
+        self.infos += 1
+        assert self.runs.wait(WITHIN)
         return registration.PluginInfo(
             type=self._kind,
             name=DRIVER,
@@ -108,7 +119,9 @@ class DriverSite(Site):
         (socket,) = {*self.sockets} - {*known}
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             stub = make_stub(channel, registration.DESCRIPTOR, "Registration")
-            info: registration.PluginInfo = stub.GetInfo(registration.InfoRequest(), timeout=5)
+            info: registration.PluginInfo = stub.GetInfo(
+                registration.InfoRequest(), timeout=WITHIN, wait_for_ready=True
+            )
             stub.NotifyRegistrationStatus(
                 registration.RegistrationStatus(plugin_registered=True), timeout=5
             )
@@ -236,9 +249,7 @@ def test_a_driver_that_is_away_for_patience_is_not_registered_any_more(folder: P
         second.end()
 
 
-def test_metrics_show_calls_that_wait_and_that_are_lost(
-    site: DriverSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_metrics_show_calls_that_wait_and_that_are_lost(site: DriverSite) -> None:
     first = Driver(site.plugin_dir, "first")
     with site.calls() as prepare, ThreadPoolExecutor(1) as pool:
         assert figures(site) == {
@@ -259,10 +270,77 @@ def test_metrics_show_calls_that_wait_and_that_are_lost(
         assert (found["waiting_calls"], found["unanswered_calls_total"]) == (0, 0)
         assert found["longest_wait_seconds"] > 0
         second.end()
-        monkeypatch.setattr(proxy_drivers, "_ANSWER_SECONDS", 0.2)
+        (driver,) = site.proxy.drivers.found.values()
+        driver.longest_call = 0.2
         with pytest.raises(grpc.RpcError, match="has not responded within 0 s"):
             prepare("a")
         assert figures(site)["unanswered_calls_total"] == 1
+
+
+@pytest.fixture
+def impatient(folder: Path) -> Iterator[DriverSite]:
+    (folder / "plugins_registry").mkdir()
+    with DriverSite(folder, patience=1.0) as running:
+        yield running
+
+
+def test_a_driver_that_hangs_gets_no_calls_until_it_responds(impatient: DriverSite) -> None:
+    older = Driver(impatient.plugin_dir, "older")
+    with impatient.calls() as prepare:
+        newer = Driver(impatient.plugin_dir, "newer")
+        wait("the newer is told", lambda: newer.registered)
+        newer.hang()
+        assert prepare("a") == "older"
+        assert figures(impatient)["asked_again_calls_total"] == 1
+        called = newer.calls
+        assert prepare("b") == "older"
+        assert newer.calls == called
+        newer.go_on()
+        wait("the newer is called", lambda: prepare("c") == "newer")
+        assert figures(impatient)["unanswered_calls_total"] == 0
+    for each in (older, newer):
+        each.end()
+
+
+def test_a_call_to_a_driver_that_hangs_waits_until_it_responds(impatient: DriverSite) -> None:
+    driver = Driver(impatient.plugin_dir, "driver")
+    with impatient.calls() as prepare, ThreadPoolExecutor(1) as pool:
+        driver.hang()
+        call = pool.submit(prepare, "a")
+        wait("the call waits", lambda: figures(impatient)["waiting_calls"] == 1)
+        driver.go_on()
+        assert call.result() == "driver"
+        assert figures(impatient)["asked_again_calls_total"] == 1
+    driver.end()
+
+
+def test_a_driver_that_hangs_for_longer_is_not_registered_until_it_responds(
+    impatient: DriverSite,
+) -> None:
+    driver = Driver(impatient.plugin_dir, "driver")
+    with impatient.calls() as prepare, ThreadPoolExecutor(1) as pool:
+        driver.hang()
+        call = pool.submit(prepare, "a")
+        wait("the kubelet may know", lambda: not impatient.sockets)
+        assert call.exception() is not None
+        assert figures(impatient)["given_up"] == 1
+        driver.go_on()
+    with impatient.calls() as prepare:
+        assert prepare("a") == "driver"
+        assert figures(impatient)["given_up"] == 0
+    driver.end()
+
+
+def test_a_slow_driver_that_responds_to_a_test_call_keeps_its_call(impatient: DriverSite) -> None:
+    driver = Driver(impatient.plugin_dir, "driver")
+    with impatient.calls() as prepare, ThreadPoolExecutor(1) as pool:
+        driver.answers.clear()
+        call = pool.submit(prepare, "a")
+        wait("it is tested", lambda: driver.infos > 2)
+        driver.answers.set()
+        assert call.result() == "driver"
+        assert driver.calls == 1
+    driver.end()
 
 
 def test_only_drivers_are_registered(site: DriverSite) -> None:

@@ -118,7 +118,7 @@ def test_a_resource_that_the_kubelet_never_learns_hides_the_other_for_a_while_on
     running: Site, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
 
-    monkeypatch.setattr("proxy.resource.HIDDEN_SECONDS", 0.1)
+    monkeypatch.setattr("common.known_resources.HIDDEN_SECONDS", 0.1)
     running.kubelet.start()
     wait("the first is healthy", lambda: running.kubelet.capacity()[1].get(RESOURCE) == 4)
     assert "devices shown although the kubelet may not know the plugin's other resources" in {

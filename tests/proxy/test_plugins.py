@@ -8,8 +8,8 @@ import time
 import grpc
 import pytest
 
-from proxy import calls as proxy_calls
 from proxy import resource as proxy_resource
+from proxy import waiting as proxy_waiting
 from simulator.kubelet.errors import PluginCallFailed
 from tests.proxy.conftest import PATIENCE, MakePlugin
 from tests.proxy.site import RESOURCE, Site, wait
@@ -91,7 +91,7 @@ def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None
     threads = [threading.Thread(target=lambda: names.append(_by(running))) for _ in range(20)]
     for each in threads:
         each.start()
-    calls = running.proxy.endpoints[RESOURCE].calls
+    calls = running.proxy.endpoints[RESOURCE].resource
     wait("all wait", lambda: calls.waits.waiting == 20)
     plugin("b").register()
     for each in threads:
@@ -176,7 +176,7 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
     made.end_stream()
     wait(
         "its stream has ended",
-        lambda: not running.proxy.endpoints[RESOURCE].resource.roster.plugins,
+        lambda: not running.proxy.endpoints[RESOURCE].resource.roster.instances,
     )
     go_on.set()
     calling.join()
@@ -262,14 +262,14 @@ def test_the_kubelets_refusal_reaches_the_plugin(running: Site, plugin: MakePlug
 def test_no_more_calls_are_kept_than_a_bound(
     running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxy_calls, "MOST_CALLS", 2)
+    monkeypatch.setattr(proxy_waiting, "MOST_CALLS", 2)
     first = plugin("a").register()
     _is_known(running)
     first.end()
     threads = [threading.Thread(target=_by, args=(running,)) for _ in range(2)]
     for each in threads:
         each.start()
-    wait("both wait", lambda: running.proxy.endpoints[RESOURCE].calls.waits.waiting == 2)
+    wait("both wait", lambda: running.proxy.endpoints[RESOURCE].resource.waits.waiting == 2)
 
     with pytest.raises(
         PluginCallFailed, match=r"ResourceExhausted desc = 2 calls for example.com/widget"
@@ -314,7 +314,7 @@ def test_a_plugin_killed_in_every_call_does_not_block_the_kubelet_forever(
     finally:
         over.set()
         restarting.join()
-    assert running.proxy.endpoints[RESOURCE].calls.repeated > 1
+    assert running.proxy.endpoints[RESOURCE].resource.repeated > 1
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])

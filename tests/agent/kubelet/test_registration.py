@@ -301,7 +301,7 @@ def test_a_kubelet_whose_checkpoint_has_all_resources_gets_each_list_once(site: 
 def test_devices_are_shown_after_a_while_if_the_kubelet_never_knows_all(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent.kubelet.registration.HIDDEN_SECONDS", 0.1)
+    monkeypatch.setattr("common.known_resources.HIDDEN_SECONDS", 0.1)
     ended = threading.Event()
     site.at["devices"] = lambda name: name != NAMES.memory or ended.wait(DEADLINE_S)
     site.begin()

@@ -116,12 +116,9 @@ def need_of(demand: Demand) -> CardNeed:
     uneven = demand.cores % demand.split or demand.memory % demand.split
     whole = not demand.is_share
     if not demand.cards or uneven or (whole and demand.cores % CORES_PER_CARD):
-        rule = (
-            "they cannot be divided evenly"
-            if uneven
-            else "a share of one card is 1 to 99 cores, whole cards are a multiple of "
-            f"{CORES_PER_CARD}"
-        )
+        rule = "a share of one card is 1 to 99 cores, whole cards are a multiple of 100"
+        if uneven:
+            rule = "they cannot be divided evenly"
         # A pod created while no webhook could deny it.
         raise NoPlacement(f"{_format(demand)} fit no card: {rule}")
     # A card may get one block more than another: Demand.per_card gives it to the first.
@@ -218,10 +215,8 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
     largest = max((size.memory for size in cards.sizes), default=0)
     parts = [*[found] * bool(found), *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
-        parts.append(
-            f"no card has more than {format_count(largest, 'block')}, and whole cards have all "
-            "their memory"
-        )
+        blocks = format_count(largest, "block")
+        parts.append(f"no card has more than {blocks}, and whole cards have all their memory")
     return f"no card fits {_format(demand)}: {'; '.join(parts)}"
 
 

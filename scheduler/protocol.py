@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 
 from common.serving.errors import BadRequest, TooLarge
-from common.strict_json import NotJson, decode_strictly
+from common.strict_json import decode_strictly
 from contract.errors import quote
 from contract.fields import Fields
 from scheduler.decisions import FilterResult, Json
@@ -211,10 +211,7 @@ def encode_bound(error: str = "") -> bytes:
 def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> Fields:
     if len(body) > largest:
         raise TooLarge(f"body: must be at most {largest} bytes")
-    try:
-        document = decode_strictly(body)
-    except NotJson as error:
-        raise BadRequest(str(error)) from error
+    document = decode_strictly(body)
     if not isinstance(document, dict):
         raise _invalid("body", document, f"must be {kind}")
     for key in document:

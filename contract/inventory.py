@@ -6,17 +6,18 @@ JSON: ``{"memoryBlock": bytes, "cards": [{"uuid", "index", "model", "memory", "n
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from sys import intern
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from contract.cordon import REASON
 from contract.demand import CORES_PER_CARD
-from contract.errors import InvalidRecord, quote
-from contract.text import is_text, is_whole, read_json
+from contract.errors import InvalidRecord
+from contract.fields import Fields
+from contract.text import is_whole, read_json
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """A card's health, in the words of the device plugin API."""
@@ -27,9 +28,6 @@ MOST_CARDS = 128
 # A device ID has at most 63 characters (device plugin API): the UUID, "::" and a slot number of up
 # to 5 digits.
 _UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
-
-_LARGEST = 2**63 - 1
-"""No valid number is larger, and a huge one could not be converted to a float."""
 
 
 class Amounts(NamedTuple):
@@ -230,88 +228,53 @@ def decode_inventory(text: str) -> PublishedInventory:
     Raises:
         InvalidRecord: *text* is not what :func:`encode_inventory` writes.
     """
-    entry = _mapping(read_json(text, "gpu-cards"), ("memoryBlock", "cards", "links"), "gpu-cards")
-    listed = _items(entry, "cards")
+    entry = Fields("gpu-cards", read_json(text, "gpu-cards"), InvalidRecord, exactly=_NODE)
+    listed, block = _items(entry, "cards"), entry.whole("memoryBlock")
     if len(listed) > MOST_CARDS:
         raise InvalidRecord(f"gpu-cards.cards: must be at most {MOST_CARDS} cards")
-    block = _whole(entry, "memoryBlock", "gpu-cards")
-    cards = [_card(each, path) for path, each in listed]
+    cards = [_card(path, each) for path, each in listed]
     return PublishedInventory(
         block,
         tuple(card for card, _ in cards),
-        tuple(_link(each, path) for path, each in _items(entry, "links")),
+        tuple(_link(path, each) for path, each in _items(entry, "links")),
         tuple(free for _, free in cards),
     )
 
 
-def _card(value: object, path: str) -> tuple[Card, Amounts]:
+def _items(entry: Fields, field: str) -> list[tuple[str, object]]:
+    if entry.raw(field) is None:
+        raise entry.error(field, "must be a list")
+    return [(f"{entry.at(field)}[{at}]", each) for at, each in enumerate(entry.items(field))]
+
+
+_NODE = ("memoryBlock", "cards", "links")
+_CARD = (
+    *("uuid", "index", "model", "memory", "numa", "health", "reason"),
+    *("freeCores", "freeBlocks"),
+)
+
+
+def _card(path: str, value: object) -> tuple[Card, Amounts]:
     """Read a card and its free amounts."""
-    fields = (
-        "uuid",
-        "index",
-        "model",
-        "memory",
-        "numa",
-        "health",
-        "reason",
-        "freeCores",
-        "freeBlocks",
-    )
-    entry = _mapping(value, fields, path)
-    reason = _text(entry, "reason", path)
-    if entry["health"] != (UNHEALTHY if reason else HEALTHY):
-        raise InvalidRecord(
-            f"{path}.health: Invalid value: {quote(entry['health'])}: must be {UNHEALTHY} with a "
-            f"reason, or {HEALTHY} without one"
-        )
+    entry = Fields(path, value, InvalidRecord, exactly=_CARD)
+    reason = entry.some_text("reason")
+    if entry.raw("health") != (UNHEALTHY if reason else HEALTHY):
+        raise entry.error("health", f"must be {UNHEALTHY} with a reason, or {HEALTHY} without one")
     card = Card(
-        intern(_text(entry, "uuid", path)),
-        _whole(entry, "index", path),
-        intern(_text(entry, "model", path)),
-        _whole(entry, "memory", path),
-        None if entry["numa"] is None else _whole(entry, "numa", path),
+        intern(entry.some_text("uuid")),
+        entry.whole("index"),
+        intern(entry.some_text("model")),
+        entry.whole("memory"),
+        None if entry.raw("numa") is None else entry.whole("numa"),
         "" if reason == REASON else reason,
         reason == REASON,
     )
-    return card, Amounts(_whole(entry, "freeCores", path), _whole(entry, "freeBlocks", path))
+    return card, Amounts(entry.whole("freeCores"), entry.whole("freeBlocks"))
 
 
-def _link(value: object, path: str) -> Link:
-    entry = _mapping(value, ("cards", "kind"), path)
-    pair = entry["cards"]
+def _link(path: str, value: object) -> Link:
+    entry = Fields(path, value, InvalidRecord, exactly=("cards", "kind"))
+    pair = entry.raw("cards")
     if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_whole, pair)):
-        raise InvalidRecord(
-            f"{path}.cards: Invalid value: {quote(pair)}: must be the indices of two cards"
-        )
-    return Link((pair[0], pair[1]), _text(entry, "kind", path))
-
-
-def _mapping(value: object, fields: tuple[str, ...], path: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or set(value) != set(fields):
-        raise InvalidRecord(f"{path}: must have exactly the fields {', '.join(fields)}")
-    return value
-
-
-def _items(entry: Mapping[str, Any], field: str) -> list[tuple[str, object]]:
-    listed = entry[field]
-    if not isinstance(listed, list):
-        raise InvalidRecord(f"gpu-cards.{field}: Invalid value: {quote(listed)}: must be a list")
-    return [(f"gpu-cards.{field}[{index}]", each) for index, each in enumerate(listed)]
-
-
-def _text(entry: Mapping[str, Any], field: str, path: str) -> str:
-    value = entry[field]
-    if not is_text(value):
-        raise InvalidRecord(f"{path}.{field}: Invalid value: {quote(value)}: must be text")
-    return value
-
-
-def _whole(entry: Mapping[str, Any], field: str, path: str) -> int:
-    value = entry[field]
-    if not is_whole(value):
-        raise InvalidRecord(
-            f"{path}.{field}: Invalid value: {quote(value)}: must be a whole number, 0 or more"
-        )
-    if value > _LARGEST:
-        raise InvalidRecord(f"{path}.{field}: must be at most {_LARGEST}")
-    return value
+        raise entry.error("cards", "must be the indices of two cards")
+    return Link((pair[0], pair[1]), entry.some_text("kind"))

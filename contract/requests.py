@@ -209,8 +209,8 @@ def _read_resource(
                 FieldError(
                     f"{path}.requests[{name}]",
                     FieldFault.INVALID,
-                    f"must be equal to limits ({quote(limits[name])}), extended resources "
-                    "cannot be overcommitted: leave it out of requests",
+                    f"must be equal to limits ({quote(limits[name])}), "
+                    "extended resources cannot be overcommitted: leave it out of requests",
                     "requests-differ",
                     quote(requests[name]),
                 )
@@ -395,11 +395,11 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
     core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
     if demand.is_share and not demand.memory:
         several = demand.split > 1
-        detail = (
-            f"a share of {f'{demand.split} cards' if several else 'a card'} needs memory: request "
-            f"at least {format_count(demand.split, 'memory block')} beside {demand.cores} of "
-            f"{demand.split * CORES_PER_CARD} cores"
-        )
+        blocks = format_count(demand.split, "memory block")
+        beside = f"{blocks} beside {demand.cores} of {demand.split * CORES_PER_CARD} cores"
+        detail = f"a share of a card needs memory: request at least {beside}"
+        if several:
+            detail = f"a share of {demand.split} cards needs memory: request at least {beside}"
         if demand.cores <= MOST_CARDS and not several:
             cards = "1 whole card" if demand.cores == 1 else f"{demand.cores} whole cards"
             detail += f"; if you mean {cards}, write {demand.cores * CORES_PER_CARD} cores"
@@ -408,7 +408,7 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
         yield FieldError(
             core_path,
             FieldFault.REQUIRED,
-            f"memory ({demand.memory}) without cores: add 1 to 99 cores for a share of one "
-            f"card, or a multiple of {CORES_PER_CARD} for whole cards",
+            f"memory ({demand.memory}) without cores: add 1 to 99 cores for a share of one card, "
+            f"or a multiple of {CORES_PER_CARD} for whole cards",
             "memory-without-cores",
         )

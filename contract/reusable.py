@@ -278,8 +278,9 @@ class _Reuse:
 
 def _split_text(reusable: int) -> str:
     return (
-        f"the kubelet would reuse some of the {reusable} cores of init containers before it, from "
-        f"several cards: request {reusable} or more here, or at most {CORES_PER_CARD} in those"
+        f"the kubelet would reuse some of the {reusable} cores of init containers before it, "
+        f"from several cards: request {reusable} or more here, "
+        f"or at most {CORES_PER_CARD} in those"
     )
 
 
@@ -294,9 +295,10 @@ def _over_cards_text(*reuses: _Reuse) -> str:
     )
     cards = len({*chain.from_iterable(reuse.cards for reuse in reuses)})
     return (
-        f"the kubelet would first reuse {reusable} of init containers before it, from "
-        f"{format_count(cards, 'card')}: request at least {each} of each of so many cards or more "
-        "here, or so few in those that none remain for this container"
+        f"the kubelet would first reuse {reusable} of init containers before it, "
+        f"from {format_count(cards, 'card')}: "
+        f"request at least {each} of each of so many cards or more here, "
+        "or so few in those that none remain for this container"
     )
 
 
@@ -306,6 +308,7 @@ def _no_room_text(cores: int, memory: int, free: int) -> str:
     has = f"only {format_count(free, 'core')}" if free else "no core"
     fewer = f"at most {free} here, or " if free else ""
     return (
-        f"the kubelet would first reuse {reusable} of init containers before it, but their card "
-        f"has {has} free: request {fewer}so few in those that none remain for this container"
+        f"the kubelet would first reuse {reusable} of init containers before it, "
+        f"but their card has {has} free: "
+        f"request {fewer}so few in those that none remain for this container"
     )

@@ -25,6 +25,8 @@ def is_text(value: object) -> TypeGuard[str]:
     """Return whether a value is text that can be encoded: JSON may escape half a surrogate pair."""
     if not isinstance(value, str):
         return False
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -125,14 +125,13 @@ def read_wishes(
             rule = f"excludes everything that {key.replace('/nouse-', '/use-')} allows"
             errors.append(_field_error(path, key, annotations[key], rule, "wishes-contradict"))
     words = []
-    for key, allowed, rule_name in (
-        (names.gpu_policy, POLICIES, "not-a-policy"),
-        (names.gpu_node_policy, POLICIES, "not-a-policy"),
-        (names.gpu_link, LINKS, "not-a-link"),
+    for key, allowed, detail, rule_name in (
+        (names.gpu_policy, POLICIES, "must be binpack or spread", "not-a-policy"),
+        (names.gpu_node_policy, POLICIES, "must be binpack or spread", "not-a-policy"),
+        (names.gpu_link, LINKS, "must be nvlink or numa", "not-a-link"),
     ):
         word = annotations.get(key, "")
         if word not in ("", *allowed):
-            detail = "must be " + " or ".join(allowed)
             errors.append(_field_error(path, key, word, detail, rule_name))
             word = ""
         words.append(word)

@@ -118,12 +118,9 @@ def need_of(demand: Demand) -> CardNeed:
     uneven = demand.cores % demand.split or demand.memory % demand.split
     whole = not demand.is_share
     if not demand.cards or uneven or (whole and demand.cores % CORES_PER_CARD):
-        rule = (
-            "they cannot be divided evenly"
-            if uneven
-            else "a share of one card is 1 to 99 cores, whole cards are a multiple of "
-            f"{CORES_PER_CARD}"
-        )
+        rule = "a share of one card is 1 to 99 cores, whole cards are a multiple of 100"
+        if uneven:
+            rule = "they cannot be divided evenly"
         # A pod created while no webhook could deny it.
         raise NoPlacement(f"{_format(demand)} fit no card: {rule}")
     # A card may get one block more than another: Demand.per_card gives it to the first.

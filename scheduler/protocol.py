@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from typing import Any, NoReturn
 
 from common.serving.errors import BadRequest, TooLarge
-from common.strict_json import NotJson, decode_strictly
+from common.strict_json import decode_strictly
 from contract.errors import quote
+from contract.fields import Fields
 from scheduler.decisions import FilterResult, Json
 
 LARGEST_NAMES = 8 * 2**20
@@ -94,31 +94,23 @@ def decode_args(body: bytes) -> ExtenderArgs:
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _ARGS, "ExtenderArgs")
-    pod = document.get("Pod")
-    if not isinstance(pod, dict):
-        _refuse("Pod", pod, "must be a pod")
-    _check_object("Pod", pod, "spec")
-    listed, names = document.get("Nodes"), document.get("NodeNames")
+    pod = _pod(document)
+    listed, names = document.raw("Nodes"), document.raw("NodeNames")
     if (listed is None) == (names is None):
         given = "both" if names is not None else "neither"
         raise BadRequest(f"NodeNames, Nodes: must be exactly one of them, found {given}")
     if names is not None:
         if len(body) > LARGEST_NAMES:
             raise TooLarge(f"body: must be at most {LARGEST_NAMES} bytes with NodeNames")
-        return ExtenderArgs(pod, _names(names))
-    if not isinstance(listed, dict):
-        _refuse("Nodes", listed, "must be a list of nodes")
-    items = listed.get("items")
-    if items is not None and not isinstance(items, list):
-        _refuse("Nodes.items", items, "must be a list")
-    for number, each in enumerate(items or ()):
+        return ExtenderArgs(pod, _names(document))
+    items = document.child("Nodes", "must be a list of nodes").items("items")
+    for number, each in enumerate(items):
         path = f"Nodes.items[{number}]"
         if not isinstance(each, dict):
-            _refuse(path, each, "must be a node")
-        _check_object(path, each, "status")
-        _text(each["metadata"], "name", f"{path}.metadata.")
+            raise _invalid(path, each, "must be a node")
+        _name(_check_object(Fields(path, each, BadRequest), "status"), "name")
     rest = {key: value for key, value in listed.items() if key != "items"}
-    nodes = tuple(items or ())
+    nodes = tuple(items)
     return ExtenderArgs(pod, tuple(each["metadata"]["name"] for each in nodes), nodes, rest)
 
 
@@ -130,32 +122,25 @@ def decode_preemption(body: bytes) -> PreemptionArgs:
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _PREEMPTION, "ExtenderPreemptionArgs")
-    pod = document.get("Pod")
-    if not isinstance(pod, dict):
-        _refuse("Pod", pod, "must be a pod")
-    _check_object("Pod", pod, "spec")
-    field = "NodeNameToMetaVictims"
-    nodes = document.get(field)
-    if nodes is None:
-        field = "NodeNameToVictims"
-        nodes = document.get(field) or {}
-    if not isinstance(nodes, dict):
-        _refuse(field, nodes, "must be a mapping")
+    pod = _pod(document)
+    meta = document.raw("NodeNameToMetaVictims") is not None
+    field = "NodeNameToMetaVictims" if meta else "NodeNameToVictims"
+    nodes = document.mapping(field) or {}
     victims, violations = {}, {}
     for name, each in nodes.items():
         path = f"{field}[{name[:LONGEST_NAME]}]"
         pods = each.get("Pods") if isinstance(each, dict) else None
         if not isinstance(pods, list) or not all(isinstance(one, dict) for one in pods):
-            _refuse(path, each, "must have a list of pods")
+            raise _invalid(path, each, "must have a list of pods")
         count = each.get("NumPDBViolations") or 0
         if type(count) is not int:
-            _refuse(f"{path}.NumPDBViolations", count, "must be a number")
+            raise _invalid(f"{path}.NumPDBViolations", count, "must be a number")
         uids = []
         for number, one in enumerate(pods):
             metadata = one if "UID" in one else one.get("metadata")
             uid = metadata.get("UID", metadata.get("uid")) if isinstance(metadata, dict) else None
             if not isinstance(uid, str):
-                _refuse(f"{path}.Pods[{number}]", one, "must have a UID")
+                raise _invalid(f"{path}.Pods[{number}]", one, "must have a UID")
             uids.append(uid)
         victims[name], violations[name] = tuple(uids), count
     return PreemptionArgs(pod, victims, violations)
@@ -169,7 +154,7 @@ def decode_binding(body: bytes) -> BindingArgs:
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, 16 * 1024, _BINDING, "ExtenderBindingArgs")
-    return BindingArgs(*(_text(document, field) for field in _BINDING))
+    return BindingArgs(*(_name(document, field) for field in _BINDING))
 
 
 def encode_filtered(args: ExtenderArgs, filtered: FilterResult) -> bytes:
@@ -223,72 +208,61 @@ def encode_bound(error: str = "") -> bytes:
     return _encode({"Error": error})
 
 
-def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> dict[str, Any]:
+def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> Fields:
     if len(body) > largest:
         raise TooLarge(f"body: must be at most {largest} bytes")
-    try:
-        document = decode_strictly(body)
-    except NotJson as error:
-        raise BadRequest(str(error)) from error
+    document = decode_strictly(body)
     if not isinstance(document, dict):
-        raise BadRequest(f"body: Invalid value: {quote(document)}: must be {kind}")
+        raise _invalid("body", document, f"must be {kind}")
     for key in document:
         if key not in fields:
             raise BadRequest(
                 f"body: {quote(key)} is not a field of {kind}: must be {', '.join(fields)}"
             )
-    return document
+    return Fields("", document, BadRequest)
 
 
-def _names(names: object) -> tuple[str, ...]:
-    if not isinstance(names, list):
-        _refuse("NodeNames", names, "must be a list")
+def _names(document: Fields) -> tuple[str, ...]:
+    names = document.items("NodeNames")
     for number, each in enumerate(names):
         if type(each) is not str or not 0 < len(each) <= LONGEST_NAME or "," in each:
-            _refuse(f"NodeNames[{number}]", each, "must be the name of a node")
+            raise _invalid(f"NodeNames[{number}]", each, "must be the name of a node")
     return tuple(names)
 
 
-def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:
-    """Check the types of the fields that other code reads without checking."""
-    metadata = obj.get("metadata")
-    if not isinstance(metadata, dict):
-        _refuse(f"{path}.metadata", metadata, "must be a mapping")
+def _pod(document: Fields) -> Json:
+    pod = document.child("Pod", "must be a pod")
+    _check_object(pod, "spec")
+    return pod.values
+
+
+def _check_object(obj: Fields, part: str) -> Fields:
+    """Check the types of the fields that other code reads without checking; return the metadata."""
+    metadata = obj.child("metadata", obj.OBJECT)
     for field in ("name", "namespace", "uid", "creationTimestamp"):
-        value = metadata.get(field)
-        if value is not None and not isinstance(value, str):
-            _refuse(f"{path}.metadata.{field}", value, "must be text")
-    annotations = metadata.get("annotations")
-    if annotations is not None:
-        if not isinstance(annotations, dict):
-            _refuse(f"{path}.metadata.annotations", annotations, "must be a mapping")
-        for key, value in annotations.items():
-            if not isinstance(value, str):
-                _refuse(f"{path}.metadata.annotations[{key[:LONGEST_NAME]}]", value, "must be text")
-    value = obj.get(part)
-    if value is not None and not isinstance(value, dict):
-        _refuse(f"{path}.{part}", value, "must be a mapping")
-    status = obj.get("status")
-    if status is not None and not isinstance(status, dict):
-        _refuse(f"{path}.status", status, "must be a mapping")
-    for field in ("capacity", "allocatable"):
-        value = (status or {}).get(field)
-        if value is not None and not isinstance(value, dict):
-            _refuse(f"{path}.status.{field}", value, "must be a mapping")
-    node = (obj.get("spec") or {}).get("nodeName") if part == "spec" else None
-    if node is not None and not isinstance(node, str):
-        _refuse(f"{path}.spec.nodeName", node, "must be text")
+        metadata.text(field)
+    for key, value in (metadata.mapping("annotations") or {}).items():
+        if not isinstance(value, str):
+            path = f"{metadata.where}.annotations[{key[:LONGEST_NAME]}]"
+            raise _invalid(path, value, "must be text")
+    obj.mapping(part)
+    status = obj.child("status")
+    status.mapping("capacity")
+    status.mapping("allocatable")
+    if part == "spec":
+        obj.child("spec").text("nodeName")
+    return metadata
 
 
-def _text(mapping: Mapping[str, Any], field: str, path: str = "") -> str:
-    value = mapping.get(field)
+def _name(fields: Fields, name: str) -> str:
+    value = fields.raw(name)
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_NAME:
-        _refuse(path + field, value, f"must be text of 1 to {LONGEST_NAME} characters")
+        raise fields.error(name, f"must be text of 1 to {LONGEST_NAME} characters")
     return value
 
 
-def _refuse(path: str, value: object, rule: str) -> NoReturn:
-    raise BadRequest(f"{path}: Invalid value: {quote(value)}: {rule}")
+def _invalid(path: str, value: object, rule: str) -> BadRequest:
+    return BadRequest(f"{path}: Invalid value: {quote(value)}: {rule}")
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))

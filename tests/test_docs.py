@@ -409,6 +409,23 @@ def test_quoted_messages_exist_in_the_code() -> None:
     assert [each for each in sorted(pieces - _FILLED_IN) if each.strip() not in texts] == []
 
 
+def test_the_message_of_a_rule_is_found_by_its_words() -> None:
+    """Five words of it, or all if it has fewer, are in one line of a source file."""
+    text = whole(ROOT / "docs/reference.md")
+    rows = re.findall(r"\n\| `([a-z-]+)` \| `(?:Invalid|Required) value: (.*)` \|", text)
+    packages = (*PROGRAMS, "common", "contract", "placement")
+    source = "\n".join(whole(path) for each in packages for path in (ROOT / each).rglob("*.py"))
+    lost = []
+    for rule, message in rows:
+        pieces = re.split(r'\.\.\.|"[^"]*"|\b[NM]\b|[0-9]+|[a-z]+\.com/\S+', message)
+        words = max((piece.strip(" ,:;()").split() for piece in pieces), key=len)
+        runs = (words[at : at + 5] for at in range(max(len(words) - 4, 1)))
+        if not any(" ".join(run) in source for run in runs):
+            lost.append(rule)
+    assert len(rows) > 30
+    assert lost == []
+
+
 _FILLED_IN = {
     "cannot make the directory of a container's limits",
     "cannot make ",

@@ -4,12 +4,13 @@ The parsers raise ``SettingsError``; its message has the path of the field, the 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.errors import SettingsError
 from contract.errors import quote
+from contract.fields import Fields
 from contract.inventory import HEALTHY, Card, Inventory, Link, is_card_uuid
 from contract.quantity import parse_quantity
 
@@ -59,10 +60,10 @@ class Discovery:
 
 def parse_inventory(document: object) -> Inventory:
     """Parse the content of a cards file: ``{"cards": [...], "links": [...]}``."""
-    if not isinstance(document, Mapping):
-        raise SettingsError("the cards file must be a mapping with the keys cards and links")
-    _only(document, {"cards", "links"}, "")
-    listed = document.get("cards")
+    rule = "the cards file must be a mapping with the keys cards and links"
+    fields = Fields("", document, SettingsError, rule)
+    _only(fields, {"cards", "links"})
+    listed = fields.raw("cards")
     if not isinstance(listed, list) or not listed:
         raise SettingsError("cards: Required value: a list of at least one card")
     cards = sorted(
@@ -70,7 +71,7 @@ def parse_inventory(document: object) -> Inventory:
         key=lambda card: card.index,
     )
     check_distinct(cards)
-    return Inventory(tuple(cards), _parse_links(document.get("links"), cards))
+    return Inventory(tuple(cards), _parse_links(fields.raw("links"), cards))
 
 
 def without_memory(card: Card, size: int) -> Card:
@@ -133,12 +134,11 @@ def _device(minor: int) -> str:
     return f"/dev/nvidia{minor}"
 
 
-def _only(entry: Mapping[str, Any], known: set[str], path: str) -> None:
+def _only(entry: Fields, known: set[str]) -> None:
     for key in entry:
         if key not in known:
             raise SettingsError(
-                f"{path}{'.' if path else ''}{_plain(key)}: unknown field, known are "
-                + ", ".join(sorted(known))
+                f"{entry.at(_plain(key))}: unknown field, known are {', '.join(sorted(known))}"
             )
 
 
@@ -149,58 +149,47 @@ def _plain(key: object) -> str:
 
 def parse_card(entry: object, path: str) -> Card:
     """Parse one card of the list; *path* is its field path, for messages."""
-    if not isinstance(entry, Mapping):
-        raise SettingsError(f"{path}: must be a mapping")
-    _only(entry, _CARD_FIELDS, path)
-    uuid = entry.get("uuid")
+    fields = Fields(path, entry, SettingsError)
+    _only(fields, _CARD_FIELDS)
+    uuid = fields.raw("uuid")
     if not isinstance(uuid, str) or not is_card_uuid(uuid):
-        raise SettingsError(
-            f"{path}.uuid: Invalid value: {quote(uuid)}: must be a card UUID of at most 56 "
-            "letters, digits, '-', '.' and '_'"
-        )
-    index = _whole(entry, "index", path)
-    minor = _whole(entry, "minor", path) if "minor" in entry else index
-    memory = parse_quantity(entry.get("memory"))
+        rule = "must be a card UUID of at most 56 letters, digits, '-', '.' and '_'"
+        raise fields.error("uuid", rule)
+    index = _whole(fields, "index")
+    minor = _whole(fields, "minor") if "minor" in fields.values else index
+    memory = parse_quantity(fields.raw("memory"))
     if memory is None or memory.denominator != 1 or memory <= 0:
-        raise SettingsError(
-            f"{path}.memory: Invalid value: {quote(entry.get('memory'))}: "
-            "must be a number of bytes such as 24Gi"
-        )
-    health = _text(entry, "health", path, default=HEALTHY)
+        raise fields.error("memory", "must be a number of bytes such as 24Gi")
+    health = _text(fields, "health", HEALTHY)
     return Card(
         uuid=uuid,
         index=index,
         minor=minor,
-        model=_text(entry, "model", path, default="unknown"),
+        model=_text(fields, "model", "unknown"),
         memory=int(memory),
-        numa=_whole(entry, "numa", path) if entry.get("numa") is not None else None,
-        bus_id=_text(entry, "busId", path, default=""),
-        device=_text(entry, "device", path, default=_device(minor)),
-        capabilities=_texts(entry, "capabilities", path),
+        numa=_whole(fields, "numa") if fields.raw("numa") is not None else None,
+        bus_id=_text(fields, "busId", ""),
+        device=_text(fields, "device", _device(minor)),
+        capabilities=_texts(fields, "capabilities"),
         unhealthy="" if health == HEALTHY else health,
     )
 
 
-def _whole(entry: Mapping[str, Any], field: str, path: str) -> int:
-    value = entry.get(field)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
-        raise SettingsError(
-            f"{path}.{field}: Invalid value: {quote(value)}: must be a whole number, 0 or more"
-        )
+def _whole(fields: Fields, name: str) -> int:
+    value = fields.whole(name)
+    if value >= 2**31:
+        raise fields.error(name, "must be a whole number, 0 or more")
     return value
 
 
-def _text(entry: Mapping[str, Any], field: str, path: str, *, default: str) -> str:
-    value = entry.get(field, default)
-    if not isinstance(value, str):
-        raise SettingsError(f"{path}.{field}: Invalid value: {quote(value)}: must be text")
-    return value
+def _text(fields: Fields, name: str, default: str) -> str:
+    return fields.some_text(name) if name in fields.values else default
 
 
-def _texts(entry: Mapping[str, Any], field: str, path: str) -> tuple[str, ...]:
-    value = entry.get(field, [])
+def _texts(fields: Fields, name: str) -> tuple[str, ...]:
+    value = fields.values.get(name, [])
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise SettingsError(f"{path}.{field}: must be a list of texts")
+        raise SettingsError(f"{fields.at(name)}: must be a list of texts")
     return tuple(value)
 
 
@@ -217,10 +206,11 @@ def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
     links: dict[tuple[tuple[int, int], bool], Link] = {}
     for index, entry in enumerate(listed):
         path = f"links[{index}]"
-        if not isinstance(entry, Mapping):
-            raise SettingsError(f"{path}: must be a mapping with the keys cards and kind")
-        _only(entry, {"cards", "kind"}, path)
-        pair, kind = entry.get("cards"), entry.get("kind")
+        fields = Fields(
+            path, entry, SettingsError, "must be a mapping with the keys cards and kind"
+        )
+        _only(fields, {"cards", "kind"})
+        pair, kind = fields.raw("cards"), fields.raw("kind")
         if (
             not isinstance(pair, list)
             or len(pair) != 2
@@ -232,10 +222,7 @@ def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
         if pair[0] == pair[1]:
             raise SettingsError(f"{path}.cards: a card has no link to itself")
         if not isinstance(kind, str) or not _LINK.match(kind):
-            raise SettingsError(
-                f"{path}.kind: Invalid value: {quote(kind)}: must be NV<n>, PIX, PXB, PHB, "
-                "NODE or SYS"
-            )
+            raise fields.error("kind", "must be NV<n>, PIX, PXB, PHB, NODE or SYS")
         ends = (min(pair), max(pair))
         which = (ends, kind.startswith("NV"))  # two cards may have a PCIe path and NVLinks
         if which in links:

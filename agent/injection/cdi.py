@@ -14,7 +14,7 @@ from typing import Any
 
 from agent.errors import SettingsError
 from agent.holdings.edits import ContainerEdits
-from contract.errors import quote
+from contract.fields import Fields
 from contract.inventory import Card, Inventory
 
 OWN_KIND = "gpu-turnstile.io/gpu"
@@ -132,59 +132,48 @@ def parse_spec(document: object) -> Spec:
     Raises:
         SettingsError: it is invalid; the message has the path of the field, the value and the rule.
     """
-    if not isinstance(document, Mapping):
-        raise SettingsError("a CDI spec must be a mapping")
-    version, kind = document.get("cdiVersion"), document.get("kind")
+    fields = Fields("", document, SettingsError, "a CDI spec must be a mapping")
+    version, kind = fields.raw("cdiVersion"), fields.raw("kind")
     if not isinstance(version, str) or not _VERSION.match(version):
-        raise _invalid("cdiVersion", version, "must be a version such as 0.5.0")
+        raise fields.error("cdiVersion", "must be a version such as 0.5.0")
     if not isinstance(kind, str) or not _KIND.match(kind):
-        raise _invalid("kind", kind, "must be <vendor>/<class>")
-    listed = document.get("devices")
+        raise fields.error("kind", "must be <vendor>/<class>")
+    listed = fields.raw("devices")
     if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_DEVICES:
         raise SettingsError(f"devices: must be a list of 1 to {_MOST_DEVICES} devices")
     devices = dict(_device(entry, f"devices[{at}]") for at, entry in enumerate(listed))
     if len(devices) < len(listed):
         raise SettingsError("devices: Duplicate value: two devices have the same name")
-    return Spec(kind, devices, _nodes(document, ""))
+    return Spec(kind, devices, _nodes(fields))
 
 
 def _device(entry: object, path: str) -> tuple[str, frozenset[str]]:
-    if not isinstance(entry, Mapping):
-        raise SettingsError(f"{path}: must be a mapping")
-    name = entry.get("name")
+    fields = Fields(path, entry, SettingsError)
+    name = fields.raw("name")
     if not isinstance(name, str) or not _NAME.match(name):
-        raise _invalid(f"{path}.name", name, "must be letters, digits, '-', '_', '.' and ':'")
-    return name, _nodes(entry, f"{path}.")
+        raise fields.error("name", "must be letters, digits, '-', '_', '.' and ':'")
+    return name, _nodes(fields)
 
 
-def _nodes(entry: Mapping[str, Any], path: str) -> frozenset[str]:
+def _nodes(fields: Fields) -> frozenset[str]:
     """Return the device nodes of ``containerEdits``, by their path on the host."""
-    edits = entry.get("containerEdits")
-    if edits is None:
+    found = fields.raw("containerEdits")
+    if found is None:
         return frozenset()
-    if not isinstance(edits, Mapping):
-        raise SettingsError(f"{path}containerEdits: must be a mapping")
-    listed = edits.get("deviceNodes")
+    edits = Fields(fields.at("containerEdits"), found, SettingsError)
+    path, listed = edits.at("deviceNodes"), edits.raw("deviceNodes")
     if listed is None:
         return frozenset()
     if not isinstance(listed, list) or len(listed) > _MOST_NODES:
-        raise SettingsError(
-            f"{path}containerEdits.deviceNodes: must be a list of at most {_MOST_NODES} nodes"
-        )
-    found = set()
-    for at, node in enumerate(listed):
-        inside = node.get("path") if isinstance(node, Mapping) else None
-        host = (node.get("hostPath") or inside) if isinstance(node, Mapping) else None
+        raise SettingsError(f"{path}: must be a list of at most {_MOST_NODES} nodes")
+    paths = set()
+    for at, each in enumerate(listed):
+        inside = each.get("path") if isinstance(each, Mapping) else None
+        host = (each.get("hostPath") or inside) if isinstance(each, Mapping) else None
         if not isinstance(inside, str) or not isinstance(host, str):
-            raise SettingsError(
-                f"{path}containerEdits.deviceNodes[{at}]: must be a mapping with a path"
-            )
-        found.add(host)
-    return frozenset(found)
-
-
-def _invalid(path: str, value: object, rule: str) -> SettingsError:
-    return SettingsError(f"{path}: Invalid value: {quote(value)}: {rule}")
+            raise SettingsError(f"{path}[{at}]: must be a mapping with a path")
+        paths.add(host)
+    return frozenset(paths)
 
 
 def names_on_host(

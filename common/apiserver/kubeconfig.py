@@ -17,10 +17,9 @@ import binascii
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
@@ -46,6 +45,7 @@ from common.apiserver.exec_plugin import (
     ExecPlugin,
     ExecSettings,
 )
+from contract.fields import Fields
 
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
@@ -65,8 +65,16 @@ class KubeconfigContext:
     namespace: str
 
 
-class Fields:
-    """The fields of one object in a kubeconfig file; an error names the field."""
+class KubeconfigFields(Fields):
+    """The fields of one object in a kubeconfig file; an error names the field.
+
+    Attributes:
+        folder: the folder of its file, from which relative paths start.
+    """
+
+    __slots__ = ("folder",)
+
+    TEXT, OBJECT = "must be a string", "must be an object"
 
     def __init__(self, where: str, values: object, folder: Path) -> None:
         """Keep them.
@@ -74,51 +82,30 @@ class Fields:
         Args:
             where: what the object is, for errors.
             values: the object; ``None`` for an empty one.
-            folder: the folder of its file, from which relative paths start.
+            folder: the folder of its file.
 
         Raises:
             CredentialsError: it is not an object.
         """
         if values is not None and not isinstance(values, dict):
             raise CredentialsError(f"{where} is not an object")
-        self.where = where
+        super().__init__(where, values or {}, CredentialsError)
         self.folder = folder
-        self._values: Mapping[str, Any] = values or {}
-
-    def __contains__(self, name: str) -> bool:
-        return bool(self._values.get(name))
-
-    def text(self, name: str) -> str:
-        """Return a string; empty if it is not there."""
-        return self._typed(name, str, "a string") or ""
-
-    def flag(self, name: str) -> bool:
-        """Return a boolean; false if it is not there."""
-        return self._typed(name, bool, "true or false") or False
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""
-        found = self._typed(name, list, "a list") or []
+        found = self.items(name)
         if not all(isinstance(each, str) for each in found):
             raise self.error(name, "must be a list of strings")
         return tuple(found)
 
-    def children(self, name: str) -> list["Fields"]:
+    def children(self, name: str) -> list["KubeconfigFields"]:
         """Return a list of objects."""
-        found = self._typed(name, list, "a list") or []
-        return [Fields(f"{self.where}.{name}", each, self.folder) for each in found]
+        return [self.nested(self.at(name), each) for each in self.items(name)]
 
-    def child(self, name: str) -> "Fields":
-        """Return an object; an empty one if it is not there."""
-        found = self._typed(name, dict, "an object")
-        return Fields(f"{self.where}.{name}", found, self.folder)
-
-    def raw(self, name: str) -> object:
-        """Return a value of any type."""
-        return self._values.get(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+    def nested(self, where: str, values: object) -> "KubeconfigFields":
+        """Return the fields of an object inside this one."""
+        return KubeconfigFields(where, values, self.folder)
 
     def path(self, name: str) -> Path | None:
         """Return a path, which may be relative to the file; ``None`` if it is not there."""
@@ -145,14 +132,8 @@ class Fields:
             raise self.error(f"{name}-data", "must be base64") from error
 
     def error(self, name: str, rule: str) -> CredentialsError:
-        """Return the error for one field."""
+        """Return the error for one field, without its value: that may be a token."""
         return CredentialsError(f"{self.where}: {name} {rule}")
-
-    def _typed(self, name: str, kind: type, words: str) -> Any:
-        found = self._values.get(name)
-        if found is not None and not isinstance(found, kind):
-            raise self.error(name, f"must be {words}")
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +141,13 @@ class _Kubeconfig:
     """The merged files: by list and name the first one that a file has."""
 
     current: str
-    entries: Mapping[str, Mapping[str, Fields]]
+    entries: Mapping[str, Mapping[str, KubeconfigFields]]
 
 
 class UserCredentials:
     """Token or password, and client certificate, of a user in a kubeconfig."""
 
-    def __init__(self, user: Fields, clock: Callable[[], float]) -> None:
+    def __init__(self, user: KubeconfigFields, clock: Callable[[], float]) -> None:
         """Read them.
 
         Raises:
@@ -234,7 +215,7 @@ def load_context(
         user = (
             _entry(merged, chosen, "users")
             if "user" in chosen
-            else Fields(f'the user of context "{name}"', {}, Path())
+            else KubeconfigFields(f'the user of context "{name}"', {}, Path())
         )
         return KubeconfigContext(
             _access(cluster, user, impersonation, environment, clock), namespace
@@ -261,7 +242,7 @@ def _named(paths: Sequence[Path]) -> str:
 
 def _load(paths: Sequence[Path]) -> _Kubeconfig:
     current, found = "", False
-    entries: dict[str, dict[str, Fields]] = {each: {} for each in _LISTS}
+    entries: dict[str, dict[str, KubeconfigFields]] = {each: {} for each in _LISTS}
     for path in paths:
         try:
             loaded = yaml.safe_load(path.read_bytes())
@@ -273,15 +254,15 @@ def _load(paths: Sequence[Path]) -> _Kubeconfig:
         found = True
         if loaded is None:
             continue
-        top = Fields(path.name, loaded, path.absolute().parent)
+        top = KubeconfigFields(path.name, loaded, path.absolute().parent)
         current = current or top.text("current-context")
         for name, entry in _LISTS.items():
-            own: dict[str, Fields] = {}
+            own: dict[str, KubeconfigFields] = {}
             for each in top.children(name):
                 key = each.text("name")
                 if key in own:
                     raise top.error(name, f'has "{key}" twice')
-                own[key] = Fields(f'{entry} "{key}"', each.raw(entry), top.folder)
+                own[key] = KubeconfigFields(f'{entry} "{key}"', each.raw(entry), top.folder)
             entries[name] = own | entries[name]
     if not found:
         raise CredentialsError("no such file or directory")
@@ -296,7 +277,7 @@ def _yaml_problem(error: Exception) -> str:
     return f"line {mark.line + 1} is not YAML" if mark is not None else "it is not YAML"
 
 
-def _entry(merged: _Kubeconfig, context: Fields, name: str) -> Fields:
+def _entry(merged: _Kubeconfig, context: KubeconfigFields, name: str) -> KubeconfigFields:
     field = _LISTS[name]
     wanted = context.text(field)
     found = merged.entries[name].get(wanted)
@@ -306,8 +287,8 @@ def _entry(merged: _Kubeconfig, context: Fields, name: str) -> Fields:
 
 
 def _access(
-    cluster: Fields,
-    user: Fields,
+    cluster: KubeconfigFields,
+    user: KubeconfigFields,
     impersonation: Impersonation,
     environment: Mapping[str, str],
     clock: Callable[[], float],
@@ -359,7 +340,7 @@ def _access(
     )
 
 
-def _proxy(cluster: Fields) -> str:
+def _proxy(cluster: KubeconfigFields) -> str:
     proxy = cluster.text("proxy-url")
     if proxy and urlsplit(proxy).scheme not in _PROXY_SCHEMES:
         raise cluster.error("proxy-url", "must begin with http://, https:// or socks5://")
@@ -367,7 +348,11 @@ def _proxy(cluster: Fields) -> str:
 
 
 def _source(
-    cluster: Fields, user: Fields, authorities: bytes, server: str, clock: Callable[[], float]
+    cluster: KubeconfigFields,
+    user: KubeconfigFields,
+    authorities: bytes,
+    server: str,
+    clock: Callable[[], float],
 ) -> UserCredentials | ExecPlugin:
     if "exec" in user and "auth-provider" in user:
         raise user.error("exec", "must not be given together with auth-provider")
@@ -376,7 +361,7 @@ def _source(
     return ExecPlugin(plugin) if plugin is not None and own.current() == Credentials() else own
 
 
-def _authorization(user: Fields) -> str:
+def _authorization(user: KubeconfigFields) -> str:
     """Return the header of a token or password in the file itself; empty without them."""
     token, name, password = (user.text(each) for each in ("token", "username", "password"))
     if name or password:
@@ -392,7 +377,7 @@ def _authorization(user: Fields) -> str:
     return f"Bearer {token}" if token else ""
 
 
-def _oidc_token(provider: Fields) -> str:
+def _oidc_token(provider: KubeconfigFields) -> str:
     if provider.text("name") != "oidc":
         raise provider.error("name", "must be oidc: use exec instead of other providers")
     token = provider.child("config").text("id-token")
@@ -407,7 +392,9 @@ def _oidc_token(provider: Fields) -> str:
     return token
 
 
-def _exec_settings(cluster: Fields, user: Fields, authorities: bytes, server: str) -> ExecSettings:
+def _exec_settings(
+    cluster: KubeconfigFields, user: KubeconfigFields, authorities: bytes, server: str
+) -> ExecSettings:
     plugin = user.child("exec")
     command, version = plugin.text("command"), plugin.text("apiVersion")
     if not command:

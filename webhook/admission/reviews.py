@@ -4,12 +4,13 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from common.serving.errors import BadRequest
-from common.strict_json import NotJson, decode_strictly
+from common.strict_json import decode_strictly
 from common.text import cut
 from contract.errors import FieldError, FieldFault, quote
+from contract.fields import Fields
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.patches import encode_patch
 
@@ -84,38 +85,28 @@ def decode_review(body: bytes) -> Review:
     Raises:
         BadRequest: the body is not an AdmissionReview v1 with a request.
     """
-    try:
-        document = decode_strictly(body)
-    except NotJson as error:
-        raise BadRequest(str(error)) from error
+    document = decode_strictly(body)
     if not isinstance(document, dict):
         raise BadRequest(f"body: Invalid value: {quote(document)}: must be an {KIND}")
+    review = _ReviewFields("", document, BadRequest)
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if document.get(field) != expected:
-            _refuse(field, document.get(field), f"must be {expected}")
-    request = document.get("request")
-    if not isinstance(request, dict):
-        _refuse("request", request, "must be a mapping")
-    uid = _text(request, "uid", required=True)
+        if review.raw(field) != expected:
+            raise review.error(field, f"must be {expected}")
+    request = review.child("request", review.OBJECT)
+    uid = request.required_text("uid")
     if len(uid) > _LONGEST_UID:
-        _refuse("request.uid", uid, f"must be at most {_LONGEST_UID} characters")
-    operation = _text(request, "operation", required=True)
-    reviewed, replaced = request.get("object"), request.get("oldObject")
-    for field, value in (("object", reviewed), ("oldObject", replaced)):
-        if value is not None and not isinstance(value, dict):
-            _refuse(f"request.{field}", value, "must be a mapping")
+        raise request.error("uid", f"must be at most {_LONGEST_UID} characters")
+    operation = request.required_text("operation")
+    reviewed, replaced = request.mapping("object"), request.mapping("oldObject")
     if reviewed is None and operation in {"CREATE", "UPDATE"}:
-        _refuse("request.object", None, f"{operation} needs the object")
-    dry_run = request.get("dryRun")
-    if dry_run is not None and not isinstance(dry_run, bool):
-        _refuse("request.dryRun", dry_run, "must be true or false")
+        raise request.error("object", f"{operation} needs the object")
     return Review(
         uid=uid,
         target=_decode_target(request),
         operation=operation,
-        namespace=_text(request, "namespace"),
-        name=_text(request, "name"),
-        dry_run=bool(dry_run),
+        namespace=request.text("namespace"),
+        name=request.text("name"),
+        dry_run=request.flag("dryRun"),
         object=reviewed,
         old_object=replaced,
     )
@@ -187,40 +178,33 @@ _CAUSES = {FieldFault.INVALID: "FieldValueInvalid", FieldFault.REQUIRED: "FieldV
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-def _decode_target(request: Mapping[str, Any]) -> ReviewedResource:
-    resource, kind = (_mapping(request, field) for field in ("resource", "kind"))
-    if not resource and not kind:
-        _refuse("request.resource", None, "the resource or the kind of the reviewed object")
-    given, path = (resource, "request.resource") if resource else (kind, "request.kind")
+class _ReviewFields(Fields):
+    """The fields of a review."""
+
+    __slots__ = ()
+
+    def error(self, name: str, rule: str) -> Exception:
+        absent = self.raw(name) is None
+        return self.required(name, rule) if absent else super().error(name, rule)
+
+    def required(self, name: str, rule: str) -> Exception:
+        return BadRequest(f"{self.at(name)}: Required value: {rule}")
+
+    def required_text(self, name: str) -> str:
+        if found := self.text(name):
+            return found
+        raise self.required(name, self.TEXT)
+
+
+def _decode_target(request: _ReviewFields) -> ReviewedResource:
+    resource, kind = request.child("resource"), request.child("kind")
+    given = resource if resource.values else kind
+    if not given.values:
+        raise request.required("resource", "the resource or the kind of the reviewed object")
     return ReviewedResource(
-        group=_text(given, "group", path=path),
-        version=_text(given, "version", path=path),
-        resource=_text(resource, "resource", path="request.resource"),
-        kind=_text(kind, "kind", path="request.kind"),
-        subresource=_text(request, "subResource"),
+        group=given.text("group"),
+        version=given.text("version"),
+        resource=resource.text("resource"),
+        kind=kind.text("kind"),
+        subresource=request.text("subResource"),
     )
-
-
-def _mapping(request: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    value = request.get(field)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        _refuse(f"request.{field}", value, "must be a mapping")
-    return value
-
-
-def _text(
-    mapping: Mapping[str, Any], field: str, *, path: str = "request", required: bool = False
-) -> str:
-    value = mapping.get(field)
-    if value is None and not required:
-        return ""
-    if not isinstance(value, str) or (required and not value):
-        _refuse(f"{path}.{field}", None if value == "" else value, "must be text")
-    return value
-
-
-def _refuse(field: str, value: object, rule: str) -> NoReturn:
-    fault = "Required value" if value is None else f"Invalid value: {quote(value)}"
-    raise BadRequest(f"{field}: {fault}: {rule}")

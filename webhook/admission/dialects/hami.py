@@ -15,13 +15,11 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
-from contract.requests import walk_containers
 from contract.wishes import POLICIES
 from webhook.admission.annotations import annotations_of
-from webhook.admission.decision import short
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
-from webhook.admission.dialects.reading import CardRequest, Reading
+from webhook.admission.dialects.reading import CardRequest, Reading, find_variable
 
 _COUNT = "nvidia.com/gpu"
 _MEMORY = "nvidia.com/gpumem"
@@ -94,17 +92,9 @@ def _about_containers(pod: Mapping[str, Any], found: Iterable[CountedContainer])
     for each in found:
         if _PRIORITY in each.resources:
             yield f"container {each.name}: {_PRIORITY} is not kept: cards have no priorities"
-    for *_, container in walk_containers(pod.get("spec")):
-        if _is_unlimited(container.get("env")):
-            name = short(str(container.get("name")))
+    for name, value in find_variable(pod, _NO_LIMITS):
+        if value in _TRUE:
             yield f"container {name}: {_NO_LIMITS} is not kept: shares have limits"
-
-
-def _is_unlimited(env: object) -> bool:
-    return any(
-        isinstance(each, dict) and each.get("name") == _NO_LIMITS and each.get("value") in _TRUE
-        for each in (env if isinstance(env, list) else ())
-    )
 
 
 def _read_annotations(annotations: AnnotationReader, requests: Iterable[CardRequest]) -> None:

@@ -1,12 +1,14 @@
 """What a pod of another system requests, in our units: plain values."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
+from contract.requests import walk_containers
+from webhook.admission.decision import short
 
 MOST_MIB: Final = 2**20
 """More memory than any card has."""
@@ -81,3 +83,12 @@ class Reading:
     errors: tuple[FieldError, ...] = ()
     warnings: tuple[str, ...] = ()
     schedulers: tuple[str, ...] = ()
+
+
+def find_variable(pod: Mapping[str, Any], name: str) -> Iterator[tuple[str, object]]:
+    """Yield the container's name, shortened, and the value of each environment variable *name*."""
+    for *_, container in walk_containers(pod.get("spec")):
+        env = container.get("env")
+        for each in env if isinstance(env, list) else ():
+            if isinstance(each, dict) and each.get("name") == name:
+                yield short(str(container.get("name"))), each.get("value")

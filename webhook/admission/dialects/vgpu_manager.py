@@ -37,13 +37,11 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
-from contract.requests import walk_containers
 from contract.wishes import POLICIES
 from webhook.admission.annotations import annotations_of
-from webhook.admission.decision import short
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
-from webhook.admission.dialects.reading import CardRequest, Reading
+from webhook.admission.dialects.reading import CardRequest, Reading, find_variable
 
 _NUMBER, _CORES, _MEMORY = (f"nvidia.com/vgpu-{each}" for each in ("number", "cores", "memory"))
 _MOST_CARDS = 16  # MaxDeviceCount in util/shmem.go
@@ -143,9 +141,5 @@ def _read_uuids(annotations: AnnotationReader, key: str) -> None:
 
 
 def _about_oversold(pod: Mapping[str, Any]) -> Iterator[str]:
-    for *_, container in walk_containers(pod.get("spec")):
-        env = container.get("env")
-        for variable in env if isinstance(env, list) else ():
-            if isinstance(variable, dict) and variable.get("name") == _OVERSOLD:
-                name = short(str(container.get("name")))
-                yield f"container {name}: {_OVERSOLD} is not kept: memory is not oversubscribed"
+    for name, _ in find_variable(pod, _OVERSOLD):
+        yield f"container {name}: {_OVERSOLD} is not kept: memory is not oversubscribed"

@@ -1,0 +1,42 @@
+from typing import Any
+
+import pytest
+
+from contract.errors import InvalidRecord
+from contract.fields import Fields
+
+
+def _fields(**values: object) -> Fields:
+    return Fields("spec", values, InvalidRecord)
+
+
+def test_what_is_absent_or_null_is_empty() -> None:
+    fields = _fields(name=None)
+    assert (fields.text("name"), fields.flag("name"), fields.items("none")) == ("", False, [])
+    assert fields.mapping("name") is None
+    assert fields.child("name").values == {}
+
+
+def test_an_object_inside_has_the_path_of_both() -> None:
+    assert _fields(a={"b": {}}).child("a").child("b").at("c") == "spec.a.b.c"
+    assert Fields("", {}, InvalidRecord).at("c") == "c"
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "message"),
+    [
+        ("text", 1, "Invalid value: 1: must be text"),
+        ("some_text", None, "Invalid value: null: must be text"),
+        ("flag", "no", 'Invalid value: "no": must be true or false'),
+        ("whole", -1, "Invalid value: -1: must be a whole number, 0 or more"),
+        ("whole", 2**63, f"must be at most {2**63 - 1}"),
+        ("items", {}, "Invalid value: a mapping: must be a list"),
+        ("child", [], "Invalid value: a list: must be a mapping"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_its_path(
+    method: str, value: Any, message: str
+) -> None:
+    with pytest.raises(InvalidRecord) as caught:
+        getattr(_fields(x=value), method)("x")
+    assert str(caught.value) == f"spec.x: {message}"

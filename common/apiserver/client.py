@@ -153,7 +153,7 @@ class Client:
             Gone: the resource version is too old.
             Unavailable: the stream broke.
         """
-        response = self._request(
+        response = self.rest.request(
             "GET",
             path,
             query={
@@ -165,6 +165,7 @@ class Client:
             },
             timeout=(_CONNECT_SECONDS, SILENT_SECONDS),
         )
+        check_status(response)
         with self._lock:
             self._watching.add(response)
             if self._closed:
@@ -220,32 +221,13 @@ class Client:
         query: Mapping[str, str] | None = None,
     ) -> bytes:
         timeout = self._request_timeout or timeout
-        response = self._request(method, path, body, timeout=timeout, query=query)
+        response = self.rest.request(method, path, timeout=timeout, query=query, body=body)
+        check_status(response)
         try:
             content: bytes = response.data
         except BROKEN as error:
             raise Unavailable(f"API server: {describe(error, self.rest.host)}") from error
         return content
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        body: Json | None = None,
-        *,
-        timeout: Timeout,
-        query: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Make a request; raise an error for any status except 2xx."""
-        response = self.rest.request(method, path, timeout=timeout, query=query, body=body)
-        status: int = response.status
-        if 200 <= status < 300:
-            return response
-        try:
-            content = response.data
-        except BROKEN:
-            content = b""
-        raise refusal(status, str(response.reason), content)
 
 
 def pages(
@@ -289,21 +271,27 @@ def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:
     return decoded
 
 
-def refusal(status: int, reason: str, content: bytes) -> Gone | Rejected | Unavailable:
-    """Return the error for an HTTP status other than 2xx.
+def check_status(response: Any) -> None:
+    """Check the HTTP status of a response of :meth:`Rest.request`.
 
-    Args:
-        status: the HTTP status; 410 is ``Gone``, any other 4xx except 429 ``Rejected``.
-        reason: the reason phrase of the HTTP status.
-        content: the body; if it is a ``Status``, the error has its message.
+    Raises:
+        Gone: 410.
+        Rejected: another 4xx except 429.
+        Unavailable: any other status except 2xx.
     """
-    message = _message(reason, content)
+    status: int = response.status
+    if 200 <= status < 300:
+        return
+    try:
+        message = str(json.loads(response.data)["message"])  # of a Status
+    except (*BROKEN, TypeError, ValueError, KeyError):
+        message = str(response.reason)
     if status == 410:
-        return Gone(message)
+        raise Gone(message)
     if 400 <= status < 500 and status != 429:
-        return Rejected(status, message)
+        raise Rejected(status, message)
     kind = TooManyRequests if status == 429 else Unavailable
-    return kind(f"API server: {status} {message}")
+    raise kind(f"API server: {status} {message}")
 
 
 def object_path(resource: str, namespace: str, name: str = "", *, api: str = "/api/v1") -> str:
@@ -331,14 +319,6 @@ def _shut(response: Any) -> None:
     if sock is not None:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
-
-
-def _message(reason: str, content: bytes) -> str:
-    """Return the message of a ``Status``, or the reason phrase of the HTTP status."""
-    try:
-        return str(json.loads(content)["message"])
-    except (TypeError, ValueError, KeyError):
-        return reason
 
 
 def _event(line: bytes) -> tuple[str, Json]:

@@ -244,7 +244,7 @@ def _read(access: ServerAccess | Path | None) -> ServerAccess:
         # Imports PyYAML; no pod needs it for this.
         from common.apiserver.kubeconfig import load_context  # noqa: PLC0415
 
-        return load_context([access]).access
+        return load_context([access])[0]
     return access
 
 

@@ -9,12 +9,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from common.serving.errors import BadRequest, TooLarge
 from common.strict_json import NotJson, decode_strictly
 from contract.errors import quote
 from scheduler.decisions import FilterResult, Json
+
+T = TypeVar("T")
 
 LARGEST_NAMES = 8 * 2**20
 """Most bytes of a request; a pod has at most 3 MiB, and 5,000 node names are a quarter of 1 MiB."""
@@ -71,14 +73,7 @@ class PreemptionArgs:
 
 @dataclass(frozen=True, slots=True)
 class BindingArgs:
-    """A request to bind a pod.
-
-    Attributes:
-        name: name of the pod.
-        namespace: namespace of the pod.
-        uid: UID of the pod.
-        node: name of the node.
-    """
+    """A request to bind a pod to a node."""
 
     name: str
     namespace: str
@@ -94,10 +89,7 @@ def decode_args(body: bytes) -> ExtenderArgs:
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _ARGS, "ExtenderArgs")
-    pod = document.get("Pod")
-    if not isinstance(pod, dict):
-        _refuse("Pod", pod, "must be a pod")
-    _check_object("Pod", pod, "spec")
+    pod = _pod(document)
     listed, names = document.get("Nodes"), document.get("NodeNames")
     if (listed is None) == (names is None):
         given = "both" if names is not None else "neither"
@@ -108,17 +100,15 @@ def decode_args(body: bytes) -> ExtenderArgs:
         return ExtenderArgs(pod, _names(names))
     if not isinstance(listed, dict):
         _refuse("Nodes", listed, "must be a list of nodes")
-    items = listed.get("items")
-    if items is not None and not isinstance(items, list):
-        _refuse("Nodes.items", items, "must be a list")
-    for number, each in enumerate(items or ()):
+    items = _optional("Nodes.items", listed.get("items"), list) or []
+    for number, each in enumerate(items):
         path = f"Nodes.items[{number}]"
         if not isinstance(each, dict):
             _refuse(path, each, "must be a node")
         _check_object(path, each, "status")
         _text(each["metadata"], "name", f"{path}.metadata.")
     rest = {key: value for key, value in listed.items() if key != "items"}
-    nodes = tuple(items or ())
+    nodes = tuple(items)
     return ExtenderArgs(pod, tuple(each["metadata"]["name"] for each in nodes), nodes, rest)
 
 
@@ -130,10 +120,7 @@ def decode_preemption(body: bytes) -> PreemptionArgs:
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _PREEMPTION, "ExtenderPreemptionArgs")
-    pod = document.get("Pod")
-    if not isinstance(pod, dict):
-        _refuse("Pod", pod, "must be a pod")
-    _check_object("Pod", pod, "spec")
+    pod = _pod(document)
     field = "NodeNameToMetaVictims"
     nodes = document.get(field)
     if nodes is None:
@@ -199,14 +186,11 @@ def encode_filter_error(text: str) -> bytes:
 
 def encode_preemption(args: PreemptionArgs | None) -> bytes:
     """Encode the response to preempt: all victims as they were; ``None`` for no node at all."""
-    nodes = {
-        name: {
-            "Pods": [{"UID": uid} for uid in uids],
-            "NumPDBViolations": args.violations[name],
-        }
-        for name, uids in (args.victims.items() if args is not None else ())
-        if args is not None
-    }
+    nodes = {}
+    if args is not None:
+        for name, uids in args.victims.items():
+            pods = [{"UID": uid} for uid in uids]
+            nodes[name] = {"Pods": pods, "NumPDBViolations": args.violations[name]}
     return _encode({"NodeNameToMetaVictims": nodes})
 
 
@@ -240,6 +224,14 @@ def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> di
     return document
 
 
+def _pod(document: Mapping[str, Any]) -> Json:
+    pod = document.get("Pod")
+    if not isinstance(pod, dict):
+        _refuse("Pod", pod, "must be a pod")
+    _check_object("Pod", pod, "spec")
+    return pod
+
+
 def _names(names: object) -> tuple[str, ...]:
     if not isinstance(names, list):
         _refuse("NodeNames", names, "must be a list")
@@ -255,29 +247,30 @@ def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:
     if not isinstance(metadata, dict):
         _refuse(f"{path}.metadata", metadata, "must be a mapping")
     for field in ("name", "namespace", "uid", "creationTimestamp"):
-        value = metadata.get(field)
-        if value is not None and not isinstance(value, str):
-            _refuse(f"{path}.metadata.{field}", value, "must be text")
-    annotations = metadata.get("annotations")
-    if annotations is not None:
-        if not isinstance(annotations, dict):
-            _refuse(f"{path}.metadata.annotations", annotations, "must be a mapping")
-        for key, value in annotations.items():
-            if not isinstance(value, str):
-                _refuse(f"{path}.metadata.annotations[{key[:LONGEST_NAME]}]", value, "must be text")
-    value = obj.get(part)
-    if value is not None and not isinstance(value, dict):
-        _refuse(f"{path}.{part}", value, "must be a mapping")
-    status = obj.get("status")
-    if status is not None and not isinstance(status, dict):
-        _refuse(f"{path}.status", status, "must be a mapping")
+        _optional(f"{path}.metadata.{field}", metadata.get(field), str)
+    annotations = _optional(f"{path}.metadata.annotations", metadata.get("annotations"), dict)
+    for key, value in (annotations or {}).items():
+        if not isinstance(value, str):
+            _refuse(f"{path}.metadata.annotations[{key[:LONGEST_NAME]}]", value, "must be text")
+    found = _optional(f"{path}.{part}", obj.get(part), dict) or {}
+    status = _optional(f"{path}.status", obj.get("status"), dict) or {}
     for field in ("capacity", "allocatable"):
-        value = (status or {}).get(field)
-        if value is not None and not isinstance(value, dict):
-            _refuse(f"{path}.status.{field}", value, "must be a mapping")
-    node = (obj.get("spec") or {}).get("nodeName") if part == "spec" else None
-    if node is not None and not isinstance(node, str):
-        _refuse(f"{path}.spec.nodeName", node, "must be text")
+        _optional(f"{path}.status.{field}", status.get(field), dict)
+    if part == "spec":
+        _optional(f"{path}.spec.nodeName", found.get("nodeName"), str)
+
+
+_RULES: Mapping[type, str] = {
+    str: "must be text",
+    dict: "must be a mapping",
+    list: "must be a list",
+}
+
+
+def _optional(path: str, value: object, kind: type[T]) -> T | None:
+    if value is not None and not isinstance(value, kind):
+        _refuse(path, value, _RULES[kind])
+    return value
 
 
 def _text(mapping: Mapping[str, Any], field: str, path: str = "") -> str:

@@ -50,10 +50,7 @@ class Client:
     ) -> None:
         """Read the credentials, as :class:`Rest` does; no request is made yet.
 
-        Args:
-            access: see :class:`Rest`.
-            user_agent: see :class:`Rest`.
-            request_timeout: seconds for each request except watches, instead of its own timeout.
+        Each request except watches takes at most *request_timeout* seconds if that is given.
 
         Raises:
             CredentialsError: the credentials cannot be used.
@@ -74,13 +71,6 @@ class Client:
         query: Mapping[str, str] | None = None,
     ) -> Json:
         """Make one request, as :meth:`Rest.request` does, and return the object in the response.
-
-        Args:
-            method: the HTTP method, such as ``GET``.
-            path: absolute, quoted.
-            body: a JSON object; for ``PATCH`` a merge patch.
-            timeout: how long to wait.
-            query: parameters.
 
         Raises:
             Gone: 410.
@@ -113,10 +103,8 @@ class Client:
     ) -> tuple[list[Json], str, str]:
         """List a collection, or one page of it; the objects may lack ``managedFields``.
 
-        Args:
-            path: path of the collection.
-            query: selectors, ``limit`` and ``continue``.
-            within: seconds until the response; ``None`` for the usual timeout of a list.
+        The *query* has selectors, ``limit`` and ``continue``. The response must come *within* so
+        many seconds; by default that is the usual timeout of a list.
 
         Returns:
             The objects, the resource version to watch from, and the ``continue`` token of the next
@@ -141,10 +129,8 @@ class Client:
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
         """Stream the events of a collection until the server ends the watch, or is silent.
 
-        Args:
-            path: path of the collection.
-            query: selectors, and ``resourceVersion``; ``timeoutSeconds`` if the server should end
-                the watch earlier than usual.
+        The *query* has selectors and ``resourceVersion``, and ``timeoutSeconds`` if the server
+        should end the watch earlier than usual.
 
         Yields:
             Event type (``ADDED``, ``MODIFIED``, ``DELETED``, ``BOOKMARK``) and object.
@@ -235,12 +221,8 @@ def pages(
 ) -> Iterator[tuple[list[Json], str]]:
     """Yield the pages of a list: objects, and the resource version to watch from.
 
-    Args:
-        client: lists.
-        path: path of the collection.
-        query: selectors.
-        limit: most objects of a page, which is in memory as a whole; ``None`` for one page with
-            all objects, from the API server's cache.
+    A page, which is in memory as a whole, has at most *limit* objects; with ``None`` there is one
+    page with all objects, from the API server's cache.
 
     Raises:
         Gone: its pages took too long.

@@ -24,7 +24,7 @@ from certs.objects import (
 )
 from certs.reading import Certificate
 from certs.settings import Settings
-from common.apiserver.client import object_path, quoted, refusal
+from common.apiserver.client import check_status, object_path, quoted
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.apiserver.rest import BROKEN, Rest, describe
 from common.errors import Unavailable
@@ -115,8 +115,7 @@ class RotationApi:
         try:
             response = self._rest.request(method, path, timeout=_TIMEOUTS, body=body)
             content = response.data
-            if not 200 <= response.status < 300:
-                raise refusal(response.status, str(response.reason), content)
+            check_status(response)
         except Rejected as error:
             if (method, error.status) == ("GET", 404):
                 return None

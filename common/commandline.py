@@ -35,15 +35,8 @@ def run(
 ) -> int:
     """Run a command line; an error is one line on stderr and an exit status other than 0.
 
-    Args:
-        command: the command to run.
-        arguments: the arguments; ``None`` for those of the process.
-        program: its package, the first word of an error's line.
-        failures: errors whose text is meant for the user.
-        status: the exit status of such an error.
-
-    Returns:
-        The exit status.
+    The first word of the line is *program*, a package. The text of *failures* is meant for the
+    user, and their exit status is *status*.
     """
     try:
         result = command.main(arguments, prog_name=f"python -m {program}", standalone_mode=False)
@@ -111,9 +104,8 @@ def switch(name: str = "", words: tuple[str, str] = ("off", "on"), **how: Any) -
 def options_of(settings: type, prefix: str) -> Callable[[_Command], _Command]:
     """Make the options of a dataclass's fields; the arguments have the names of the fields.
 
-    Args:
-        settings: the dataclass; fields without :func:`setting` are ignored.
-        prefix: prefix of the environment variables, such as ``GPU_TURNSTILE``.
+    Fields without :func:`setting` are ignored. Environment variables begin with *prefix*, such as
+    ``GPU_TURNSTILE``.
     """
 
     def add(command: _Command) -> _Command:
@@ -175,13 +167,10 @@ def server_options(
 
 
 def flag(prefix: str, name: str, *names: str, **how: Any) -> Callable[[_Command], _Command]:
-    """Make an option of :mod:`click`, and its environment variable.
+    """Make the option ``--name`` of :mod:`click`, and its environment variable.
 
-    Args:
-        prefix: prefix of the variable, such as ``GPU_TURNSTILE_WEBHOOK``.
-        name: name of the flag, without ``--``.
-        names: for ``click.option``: the name of the argument, if it differs from the flag's.
-        how: arguments of ``click.option``.
+    The variable begins with *prefix*, such as ``GPU_TURNSTILE_WEBHOOK``; all others are arguments
+    of ``click.option``.
     """
     variable = f"{prefix}_{name.upper().replace('-', '_')}"
     return click.option(f"--{name}", *names, **_SHOWN | {"envvar": variable} | how)

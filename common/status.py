@@ -43,15 +43,11 @@ class StatusServer:
         connections: int = MOST_CONNECTIONS,
         deadline: float = DEADLINE_SECONDS,
     ) -> None:
-        """Bind and serve.
+        """Bind and serve; port 0 is a free one.
 
-        Args:
-            host: address to listen on.
-            port: port to listen on; 0 for a free one.
-            pages: the pages, by path.
-            slow: paths of pages that are made one at a time on another thread.
-            connections: most open connections; above, the oldest one is closed.
-            deadline: seconds after which a connection is closed, even if it is busy.
+        The *slow* paths are of pages that are made one at a time on another thread. Above so many
+        *connections* the oldest one is closed, and each is closed after *deadline* seconds, even if
+        it is busy.
 
         Raises:
             SettingsError: the port cannot be bound.

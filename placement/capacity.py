@@ -155,13 +155,8 @@ def shortfall(  # noqa: PLR0913 -- all conditions on a card, by keyword
 ) -> Shortfall | None:
     """Return why a card does not fit; ``None`` if it does.
 
-    Args:
-        need: what the container needs.
-        cards: the node's cards.
-        position: the card.
-        free: its free amounts.
-        fixed: positions of the cards that the container holds already.
-        must: positions of cards whose devices the kubelet makes the container reuse (K7).
+    Positions in *fixed* are of cards that the container holds already, those in *must* of cards
+    whose devices the kubelet makes it reuse (K7).
     """
     wanted, reason = need.per_card, ""
     if cards.withheld[position]:
@@ -192,15 +187,8 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
 ) -> str:
     """Return text for the pod's author why no card fits; cards with one reason are one group.
 
-    Such as ``no card fits 60 cores: 2 cards: at most 50 of 60 cores free; GPU-7: cordoned``.
-
-    Args:
-        need: what the container needs.
-        cards: the node's cards.
-        free: their free amounts.
-        fixed: as of :func:`shortfall`.
-        must: as of :func:`shortfall`.
-        link: the wish ``gpu-link``: if enough cards fit, their links do not fulfil it.
+    Such as ``no card fits 60 cores: 2 cards: at most 50 of 60 cores free; GPU-7: cordoned``. If
+    enough cards fit, their links do not fulfil the wish *link*; see :func:`shortfall` for the rest.
     """
     demand, bound = need.demand, {*fixed, *must}
     groups: dict[str, list[tuple[str, Shortfall]]] = {}

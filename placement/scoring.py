@@ -42,20 +42,13 @@ def rank_for_share(  # noqa: PLR0913 -- all criteria of the comparison
     policy: Policy | None,
     own: AbstractSet[int] = frozenset(),
 ) -> list[int]:
-    """Sort cards for a share, the best first.
+    """Sort cards that fit for a share, the best first.
 
     Cards are compared by the cores and the memory that would remain free, as fractions of the
     card's size. Binpack compares the larger fraction first: without free cores, free memory is
     useless. It takes a whole card only if no card that is already shared fits, and then the one
-    whose loss matters least for the connections of the others.
-
-    Args:
-        need: what the share needs.
-        fitting: positions of the cards that fit.
-        cards: the node's cards.
-        free: their free amounts.
-        policy: binpack or spread; ``None`` if any order will do: the least free first.
-        own: cards of other containers of the pod; among equal cards, spread prefers others.
+    whose loss matters least for the connections of the others. Among equal cards, spread prefers
+    others than the pod's *own*. Without a policy any order will do: the least free first.
     """
     if policy is None:
         return sorted(fitting, key=free.__getitem__)  # whole cards last

@@ -68,9 +68,7 @@ class ExtenderHandler:
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
         """Handle a request to filter or score nodes, or to look over victims. Thread-safe.
 
-        Args:
-            verb: ``filter``, ``prioritize`` or ``preempt``.
-            read_body: returns the body; raises :class:`BadRequest` if it is unreadable.
+        *read_body* raises :class:`BadRequest` if the body is unreadable.
         """
         started = time.perf_counter()
         try:
@@ -81,11 +79,7 @@ class ExtenderHandler:
         return self._respond(verb, started, body)
 
     async def bind(self, read_body: Callable[[], bytes]) -> HttpResponse:
-        """Handle a request to bind a pod.
-
-        Args:
-            read_body: as of :meth:`decide`.
-        """
+        """Handle a request to bind a pod; *read_body* is as of :meth:`decide`."""
         started = time.perf_counter()
         try:
             body = await self._bind(read_body())

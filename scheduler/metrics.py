@@ -1,6 +1,6 @@
 """The extender's Prometheus metrics."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 
 from common.serving.metrics import ServerMetrics
 
@@ -32,47 +32,24 @@ class Metrics(ServerMetrics):
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._errors = Counter(
-            f"{_PREFIX}errors",
-            "Requests with an error as response: invalid request, not ready, or internal.",
-            ["verb"],
-            registry=self.registry,
-        )
-        self._bindings = Counter(
-            f"{_PREFIX}bindings",
-            "Requests to bind a pod, by result.",
-            ["result"],
-            registry=self.registry,
-        )
-        self._nodes = Counter(
-            f"{_PREFIX}nodes",
-            "Nodes in filter requests, by decision.",
-            ["decision"],
-            registry=self.registry,
-        )
-        self._preemptions = Counter(
-            f"{_PREFIX}preemptions",
-            "Pods that fit on no card and may preempt, by what was found and what became of it.",
-            ["result"],
-            registry=self.registry,
-        )
-        self._victims = Counter(f"{_PREFIX}victims", "Evicted pods.", registry=self.registry)
+        text = "Requests with an error as response: invalid request, not ready, or internal."
+        self._errors = self.counter("errors", text, "verb")
+        bindings = self.counter("bindings", "Requests to bind a pod, by result.", "result")
+        nodes = self.counter("nodes", "Nodes in filter requests, by decision.", "decision")
+        text = "Pods that fit on no card and may preempt, by what was found and what became of it."
+        self._preemptions = self.counter("preemptions", text, "result")
+        self._victims = self.counter("victims", "Evicted pods.")
         for result in PREEMPTIONS:
             self._preemptions.labels(result)
         # Kept, because finding a child by its label costs more than counting.
         self._seconds_of = {verb: self._seconds.labels(verb) for verb in VERBS}
         for verb in VERBS:
             self._errors.labels(verb)
-        self._bound = {result: self._bindings.labels(result) for result in BINDINGS}
-        self._filtered = [self._nodes.labels(each) for each in ("fits", "full", "never")]
+        self._bound = {result: bindings.labels(result) for result in BINDINGS}
+        self._filtered = [nodes.labels(each) for each in ("fits", "full", "never")]
 
     def count_response(self, verb: str, seconds: float) -> None:
-        """Count a request without an error.
-
-        Args:
-            verb: one of :data:`VERBS`.
-            seconds: time that it took.
-        """
+        """Count a request without an error; *verb* is one of :data:`VERBS`."""
         self._seconds_of[verb].observe(seconds)
 
     def failed(self, verb: str) -> None:

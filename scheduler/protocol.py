@@ -71,14 +71,7 @@ class PreemptionArgs:
 
 @dataclass(frozen=True, slots=True)
 class BindingArgs:
-    """A request to bind a pod.
-
-    Attributes:
-        name: name of the pod.
-        namespace: namespace of the pod.
-        uid: UID of the pod.
-        node: name of the node.
-    """
+    """A request to bind a pod to a node."""
 
     name: str
     namespace: str
@@ -184,14 +177,11 @@ def encode_filter_error(text: str) -> bytes:
 
 def encode_preemption(args: PreemptionArgs | None) -> bytes:
     """Encode the response to preempt: all victims as they were; ``None`` for no node at all."""
-    nodes = {
-        name: {
-            "Pods": [{"UID": uid} for uid in uids],
-            "NumPDBViolations": args.violations[name],
-        }
-        for name, uids in (args.victims.items() if args is not None else ())
-        if args is not None
-    }
+    nodes = {}
+    if args is not None:
+        for name, uids in args.victims.items():
+            pods = [{"UID": uid} for uid in uids]
+            nodes[name] = {"Pods": pods, "NumPDBViolations": args.violations[name]}
     return _encode({"NodeNameToMetaVictims": nodes})
 
 

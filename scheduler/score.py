@@ -23,14 +23,7 @@ _LINKS: tuple[tuple[int, float], ...] = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 
 
 
 def score(pod_class: PodClass, snapshot: NodeSnapshot, fit: Fit, policy: Policy) -> int:
-    """Return the score of a node.
-
-    Args:
-        pod_class: the pod's.
-        snapshot: the node on which it fits.
-        fit: as :func:`placement.cluster.fit.check` returned it.
-        policy: which node a pod prefers.
-    """
+    """Return the score of a node where :func:`placement.cluster.fit.check` has found this *fit*."""
     packing = _fullness(pod_class, snapshot)
     if policy is Policy.SPREAD:
         packing = 1 - packing

@@ -51,11 +51,8 @@ class State:
     ) -> None:
         """Start with an empty cluster.
 
-        Args:
-            names: the contract's names.
-            policy: how a share's card is chosen; must be the agents'.
-            preempts: whether pods may be nominated; else no condition of a pod counts.
-            now: Unix seconds.
+        The *policy*, how a share's card is chosen, must be the agents'. Only if it *preempts* may
+        pods be nominated; else no condition of a pod counts. *now* returns Unix seconds.
         """
         self.names = names
         self.policy = policy
@@ -229,12 +226,7 @@ class State:
             return {*self._node_of, *self._unbound, *self._assumed}
 
     def forget_missing(self, known: AbstractSet[str], listed: AbstractSet[str]) -> None:
-        """Remove the pods that were known before a list and are not in it.
-
-        Args:
-            known: result of :meth:`known_pods` before the list was requested.
-            listed: the UIDs in the list.
-        """
+        """Remove the pods that were :meth:`known_pods` before a list and are not in it."""
         with self.lock:
             for uid in known - listed:
                 self.drop_pod(uid)

@@ -109,7 +109,7 @@ class TokenFile:
         self._lock = threading.Lock()
         self._token, self._read_at = _read_token(path), clock()
 
-    def read(self) -> str:
+    def current(self) -> Credentials:
         """Return the token, read again if it was read a minute ago.
 
         Raises:
@@ -118,21 +118,10 @@ class TokenFile:
         with self._lock:
             if self._clock() - self._read_at >= _TOKEN_SECONDS:
                 self._token, self._read_at = _read_token(self._path), self._clock()
-            return self._token
-
-
-class ServiceAccountToken:
-    """The token of the pod's service account."""
-
-    def __init__(self, token: TokenFile) -> None:
-        self._token = token
-
-    def current(self) -> Credentials:
-        """Return the token."""
-        return Credentials(f"Bearer {self._token.read()}")
+            return Credentials(f"Bearer {self._token}")
 
     def reject(self, credentials: Credentials) -> None:
-        """Do nothing: the kubelet renews the token."""
+        """Do nothing: only the other program can renew it."""
 
 
 def service_account(
@@ -157,7 +146,7 @@ def service_account(
     if not authorities.strip():
         raise unusable(where, f"{SERVICE_ACCOUNT / 'ca.crt'} is empty")
     proxy = proxy_of_environment(server, environment)
-    return ServerAccess(server, ServiceAccountToken(token), authorities, proxy=proxy)
+    return ServerAccess(server, token, authorities, proxy=proxy)
 
 
 def impersonation_headers(

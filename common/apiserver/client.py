@@ -50,10 +50,7 @@ class Client:
     ) -> None:
         """Read the credentials, as :class:`Rest` does; no request is made yet.
 
-        Args:
-            access: see :class:`Rest`.
-            user_agent: see :class:`Rest`.
-            request_timeout: seconds for each request except watches, instead of its own timeout.
+        Each request except watches takes at most *request_timeout* seconds if that is given.
 
         Raises:
             CredentialsError: the credentials cannot be used.
@@ -74,13 +71,6 @@ class Client:
         query: Mapping[str, str] | None = None,
     ) -> Json:
         """Make one request, as :meth:`Rest.request` does, and return the object in the response.
-
-        Args:
-            method: the HTTP method, such as ``GET``.
-            path: absolute, quoted.
-            body: a JSON object; for ``PATCH`` a merge patch.
-            timeout: how long to wait.
-            query: parameters.
 
         Raises:
             Gone: 410.
@@ -113,10 +103,8 @@ class Client:
     ) -> tuple[list[Json], str, str]:
         """List a collection, or one page of it; the objects may lack ``managedFields``.
 
-        Args:
-            path: path of the collection.
-            query: selectors, ``limit`` and ``continue``.
-            within: seconds until the response; ``None`` for the usual timeout of a list.
+        The *query* has selectors, ``limit`` and ``continue``. The response must come *within* so
+        many seconds; by default that is the usual timeout of a list.
 
         Returns:
             The objects, the resource version to watch from, and the ``continue`` token of the next
@@ -141,10 +129,8 @@ class Client:
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
         """Stream the events of a collection until the server ends the watch, or is silent.
 
-        Args:
-            path: path of the collection.
-            query: selectors, and ``resourceVersion``; ``timeoutSeconds`` if the server should end
-                the watch earlier than usual.
+        The *query* has selectors and ``resourceVersion``, and ``timeoutSeconds`` if the server
+        should end the watch earlier than usual.
 
         Yields:
             Event type (``ADDED``, ``MODIFIED``, ``DELETED``, ``BOOKMARK``) and object.
@@ -153,7 +139,7 @@ class Client:
             Gone: the resource version is too old.
             Unavailable: the stream broke.
         """
-        response = self._request(
+        response = self.rest.request(
             "GET",
             path,
             query={
@@ -165,6 +151,7 @@ class Client:
             },
             timeout=(_CONNECT_SECONDS, SILENT_SECONDS),
         )
+        check_status(response)
         with self._lock:
             self._watching.add(response)
             if self._closed:
@@ -220,32 +207,13 @@ class Client:
         query: Mapping[str, str] | None = None,
     ) -> bytes:
         timeout = self._request_timeout or timeout
-        response = self._request(method, path, body, timeout=timeout, query=query)
+        response = self.rest.request(method, path, timeout=timeout, query=query, body=body)
+        check_status(response)
         try:
             content: bytes = response.data
         except BROKEN as error:
             raise Unavailable(f"API server: {describe(error, self.rest.host)}") from error
         return content
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        body: Json | None = None,
-        *,
-        timeout: Timeout,
-        query: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Make a request; raise an error for any status except 2xx."""
-        response = self.rest.request(method, path, timeout=timeout, query=query, body=body)
-        status: int = response.status
-        if 200 <= status < 300:
-            return response
-        try:
-            content = response.data
-        except BROKEN:
-            content = b""
-        raise refusal(status, str(response.reason), content)
 
 
 def pages(
@@ -253,12 +221,8 @@ def pages(
 ) -> Iterator[tuple[list[Json], str]]:
     """Yield the pages of a list: objects, and the resource version to watch from.
 
-    Args:
-        client: lists.
-        path: path of the collection.
-        query: selectors.
-        limit: most objects of a page, which is in memory as a whole; ``None`` for one page with
-            all objects, from the API server's cache.
+    A page, which is in memory as a whole, has at most *limit* objects; with ``None`` there is one
+    page with all objects, from the API server's cache.
 
     Raises:
         Gone: its pages took too long.
@@ -289,21 +253,27 @@ def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:
     return decoded
 
 
-def refusal(status: int, reason: str, content: bytes) -> Gone | Rejected | Unavailable:
-    """Return the error for an HTTP status other than 2xx.
+def check_status(response: Any) -> None:
+    """Check the HTTP status of a response of :meth:`Rest.request`.
 
-    Args:
-        status: the HTTP status; 410 is ``Gone``, any other 4xx except 429 ``Rejected``.
-        reason: the reason phrase of the HTTP status.
-        content: the body; if it is a ``Status``, the error has its message.
+    Raises:
+        Gone: 410.
+        Rejected: another 4xx except 429.
+        Unavailable: any other status except 2xx.
     """
-    message = _message(reason, content)
+    status: int = response.status
+    if 200 <= status < 300:
+        return
+    try:
+        message = str(json.loads(response.data)["message"])  # of a Status
+    except (*BROKEN, TypeError, ValueError, KeyError):
+        message = str(response.reason)
     if status == 410:
-        return Gone(message)
+        raise Gone(message)
     if 400 <= status < 500 and status != 429:
-        return Rejected(status, message)
+        raise Rejected(status, message)
     kind = TooManyRequests if status == 429 else Unavailable
-    return kind(f"API server: {status} {message}")
+    raise kind(f"API server: {status} {message}")
 
 
 def object_path(resource: str, namespace: str, name: str = "", *, api: str = "/api/v1") -> str:
@@ -331,14 +301,6 @@ def _shut(response: Any) -> None:
     if sock is not None:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
-
-
-def _message(reason: str, content: bytes) -> str:
-    """Return the message of a ``Status``, or the reason phrase of the HTTP status."""
-    try:
-        return str(json.loads(content)["message"])
-    except (TypeError, ValueError, KeyError):
-        return reason
 
 
 def _event(line: bytes) -> tuple[str, Json]:

@@ -22,11 +22,7 @@ class Gone(Exception):
 
 
 class Rejected(Exception):
-    """The API server has rejected the request.
-
-    Attributes:
-        status: the HTTP status, 4xx.
-    """
+    """The API server has rejected the request with an HTTP *status*, 4xx."""
 
     def __init__(self, status: int, message: str) -> None:
         """Store status and message."""

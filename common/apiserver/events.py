@@ -58,15 +58,10 @@ def create(  # noqa: PLR0913 -- what an Event has, by keyword
 
 
 def describe(notice: Notice, *, node: str = "", count: int, at: float) -> Json:
-    """Make the event object, core/v1.
+    """Make the event object, core/v1, of a notice that was last reported *at* so many Unix seconds.
 
-    Its name is a hash of its content, so an equal notice is the same Event.
-
-    Args:
-        notice: its content.
-        node: whose agent reports it; empty for a program without a node.
-        count: how often it was reported.
-        at: when it was last reported, seconds since 1970.
+    Its name is a hash of its content, so an equal notice is the same Event. The *node* is the one
+    whose agent reports it; empty for a program without a node.
     """
     subject = notice.subject
     text = "\0".join((subject.kind, subject.uid, notice.reason, notice.message, node))

@@ -117,11 +117,8 @@ class Follower:
     ) -> None:
         """Prepare; no request is made before :meth:`run`.
 
-        Args:
-            collection: the collection to follow.
-            trouble: the log message if a list or watch fails.
-            clock: seconds, monotonic.
-            jitter: source of randomness for pauses.
+        The log message *trouble* is written if a list or watch fails; *clock* is monotonic, in
+        seconds.
         """
         self._collection = collection
         self._trouble = trouble
@@ -192,11 +189,7 @@ class Followers:
     """Several collections, each followed in a thread of its own."""
 
     def __init__(self, **followers: Follower) -> None:
-        """Prepare; no request is sent before :meth:`start`.
-
-        Args:
-            followers: by name; the thread's is ``watch-<name>``.
-        """
+        """Prepare; no request is sent before :meth:`start`. A thread's name is ``watch-<name>``."""
         self._followers = tuple(followers.values())
         self._stop = threading.Event()
         self._threads = [

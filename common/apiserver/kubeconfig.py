@@ -17,8 +17,8 @@ import binascii
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,19 +50,6 @@ from contract.fields import Fields
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 _EXTENSION = "client.authentication.k8s.io/exec"
-
-
-@dataclass(frozen=True, slots=True)
-class KubeconfigContext:
-    """A context of a kubeconfig, with all that it names.
-
-    Attributes:
-        access: how the API server is reached.
-        namespace: the namespace to use if none is given.
-    """
-
-    access: ServerAccess
-    namespace: str
 
 
 class KubeconfigFields(Fields):
@@ -147,35 +134,35 @@ class _Kubeconfig:
 class UserCredentials:
     """Token or password, and client certificate, of a user in a kubeconfig."""
 
-    def __init__(self, user: KubeconfigFields, clock: Callable[[], float]) -> None:
+    def __init__(self, user: KubeconfigFields) -> None:
         """Read them.
 
         Raises:
             CredentialsError: they contradict each other, or cannot be read.
         """
         self._user = user
-        self._fixed = _authorization(user)
+        self._fixed = Credentials(_authorization(user))
         self._file = None
         path = user.path("tokenFile")
         if path is not None:
             try:
-                self._file = TokenFile(path, clock)
+                self._file = TokenFile(path)
             except CredentialsError:
-                if not self._fixed:
+                if self._fixed == Credentials():
                     raise
         self.current()
 
     def current(self) -> Credentials:
         """Return them; files are read again."""
         # As in client-go, the file goes before the token beside it.
-        authorization = f"Bearer {self._file.read()}" if self._file is not None else self._fixed
+        found = self._file.current() if self._file is not None else self._fixed
         certificate = self._user.content("client-certificate")
         if not certificate:
-            return Credentials(authorization)
+            return found
         key = self._user.content("client-key")
         if not key:
             raise self._user.error("client-certificate", "needs client-key or client-key-data")
-        return Credentials(authorization, ClientCertificate(certificate, key))
+        return replace(found, certificate=ClientCertificate(certificate, key))
 
     def reject(self, credentials: Credentials) -> None:
         """Do nothing: only another program or the user can renew them."""
@@ -187,9 +174,8 @@ def load_context(
     *,
     impersonation: Impersonation = NOBODY,
     environment: Mapping[str, str] = os.environ,
-    clock: Callable[[], float] = time.monotonic,
-) -> KubeconfigContext:
-    """Read one context.
+) -> tuple[ServerAccess, str]:
+    """Read one context: how its API server is reached, and the namespace to use if none is given.
 
     Args:
         paths: the files, of which those that do not exist are passed over; the first that has an
@@ -197,7 +183,6 @@ def load_context(
         context: its name; ``None`` for the current one.
         impersonation: whom to impersonate instead.
         environment: the environment, for proxies.
-        clock: seconds, monotonic.
 
     Raises:
         CredentialsError: it cannot be used; the message has one line.
@@ -217,9 +202,7 @@ def load_context(
             if "user" in chosen
             else KubeconfigFields(f'the user of context "{name}"', {}, Path())
         )
-        return KubeconfigContext(
-            _access(cluster, user, impersonation, environment, clock), namespace
-        )
+        return _access(cluster, user, impersonation, environment), namespace
     except CredentialsError as error:
         raise unusable(_named(paths), error) from error
 
@@ -291,7 +274,6 @@ def _access(
     user: KubeconfigFields,
     impersonation: Impersonation,
     environment: Mapping[str, str],
-    clock: Callable[[], float],
 ) -> ServerAccess:
     server = cluster.text("server")
     if not server:
@@ -306,15 +288,13 @@ def _access(
         raise cluster.error("server", "must be a URL that begins with https:// or http://")
     if "@" in url.netloc:
         raise cluster.error("server", "must have no password: it belongs to the user")
-    authorities, insecure = (
-        cluster.content("certificate-authority"),
-        cluster.flag("insecure-skip-tls-verify"),
-    )
+    authorities = cluster.content("certificate-authority")
+    insecure = cluster.flag("insecure-skip-tls-verify")
     if authorities and insecure:
         raise cluster.error(
             "insecure-skip-tls-verify", "must not be given together with certificate-authority"
         )
-    source = _source(cluster, user, authorities, server, clock)
+    source = _source(cluster, user, authorities, server)
     has_credentials = isinstance(source, ExecPlugin) or source.current() != Credentials()
     if url.scheme == "https" and not has_credentials:
         raise CredentialsError(f"{user.where} has no credentials")
@@ -348,16 +328,12 @@ def _proxy(cluster: KubeconfigFields) -> str:
 
 
 def _source(
-    cluster: KubeconfigFields,
-    user: KubeconfigFields,
-    authorities: bytes,
-    server: str,
-    clock: Callable[[], float],
+    cluster: KubeconfigFields, user: KubeconfigFields, authorities: bytes, server: str
 ) -> UserCredentials | ExecPlugin:
     if "exec" in user and "auth-provider" in user:
         raise user.error("exec", "must not be given together with auth-provider")
     plugin = _exec_settings(cluster, user, authorities, server) if "exec" in user else None
-    own = UserCredentials(user, clock)
+    own = UserCredentials(user)
     return ExecPlugin(plugin) if plugin is not None and own.current() == Credentials() else own
 
 

@@ -68,11 +68,9 @@ class Rest:
     ) -> None:
         """Read the credentials; no request is made yet.
 
-        Args:
-            access: how the API server is reached; a kubeconfig file, for its current context; or
-                ``None`` for the service account of the pod.
-            user_agent: name of the program in audit logs.
-            wait: waits for an event, or so many seconds; returns whether the event has happened.
+        The *access* may be a kubeconfig file, for its current context, or ``None`` for the service
+        account of the pod. Audit logs show *user_agent*. *wait* waits for an event, or so many
+        seconds, and returns whether the event has happened.
 
         Raises:
             CredentialsError: the credentials cannot be used.
@@ -94,18 +92,13 @@ class Rest:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | list[Any] | None = None,
     ) -> Any:
-        """Make one request.
+        """Make one request to an absolute, quoted *path*.
 
         If the response is 429 or 5xx with ``Retry-After`` in seconds, the request is sent again
         after that time, up to ten times, as client-go does it with every method
         (``rest/with_retry.go``). With a *timeout* for all of it, there is no wait beyond it.
 
-        Args:
-            method: the HTTP method, such as ``GET``.
-            path: absolute, quoted.
-            timeout: how long to wait.
-            query: parameters; sorted by name in the URL.
-            body: a JSON object; for ``PATCH`` a merge patch, or a list as JSON patch.
+        The *body* is a JSON object; for ``PATCH`` a merge patch, or a list as JSON patch.
 
         Returns:
             The response of ``urllib3`` with any status; its body is not read yet.
@@ -202,9 +195,7 @@ class Rest:
 def describe(error: Exception, server: str) -> str:
     """Describe in one line why a server sent no usable response, without names of classes.
 
-    Args:
-        error: an error of ``urllib3``, or one that it raises.
-        server: URL of the server.
+    The *error* is one of ``urllib3``, or one that it raises; *server* is a URL.
     """
     where, cause = urlsplit(server).netloc, _cause(error)
     if isinstance(error, urllib3.exceptions.ProxyError):
@@ -244,7 +235,7 @@ def _read(access: ServerAccess | Path | None) -> ServerAccess:
         # Imports PyYAML; no pod needs it for this.
         from common.apiserver.kubeconfig import load_context  # noqa: PLC0415
 
-        return load_context([access]).access
+        return load_context([access])[0]
     return access
 
 

@@ -4,11 +4,7 @@ from http import HTTPStatus
 
 
 class BadRequest(Exception):
-    """The request breaks a rule.
-
-    Attributes:
-        status: the HTTP status of the response.
-    """
+    """The request breaks a rule; *status* is the HTTP status of the response."""
 
     status = HTTPStatus.BAD_REQUEST
 

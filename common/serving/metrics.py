@@ -21,12 +21,7 @@ class ServerMetrics:
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, prefix: str, *, tls: bool = True) -> None:
-        """Start at zero.
-
-        Args:
-            prefix: prefix of every metric's name.
-            tls: whether there is a certificate.
-        """
+        """Start at zero; *tls* is whether there is a certificate."""
         self._prefix = prefix
         self.registry = CollectorRegistry()
         self.connections = self.requests = 0
@@ -43,20 +38,12 @@ class ServerMetrics:
             lambda: self.requests,
         )
         self.export("connections", "Open connections.", lambda: self.connections)
-        self._ended = Counter(
-            f"{prefix}connections_ended",
-            "Connections that the server ended first, by reason.",
-            ["reason"],
-            registry=self.registry,
-        )
+        text = "Connections that the server ended first, by reason."
+        self._ended = self.counter("connections_ended", text, "reason")
         if not tls:
             return
-        self._reloads = Counter(
-            f"{prefix}certificate_reloads",
-            "Changes of the certificate's files, by result.",
-            ["result"],
-            registry=self.registry,
-        )
+        text = "Changes of the certificate's files, by result."
+        self._reloads = self.counter("certificate_reloads", text, "result")
         for change in (ReloadResult.LOADED, ReloadResult.REFUSED):
             self._reloads.labels(change.value)
         self._expiry = Gauge(
@@ -65,14 +52,12 @@ class ServerMetrics:
             registry=self.registry,
         )
 
-    def export(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a gauge that is computed at each scrape.
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        """Make a counter; *name* is without the prefix, *text* the help."""
+        return Counter(f"{self._prefix}{name}", text, labels, registry=self.registry)
 
-        Args:
-            name: its name without the prefix.
-            text: its help text.
-            value: returns the number.
-        """
+    def export(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Export a gauge that is computed at each scrape; *name* is without the prefix."""
         Gauge(f"{self._prefix}{name}", text, registry=self.registry).set_function(value)
 
     def render(self) -> bytes:
@@ -84,15 +69,9 @@ class ServerMetrics:
         self._ended.labels(reason).inc()
 
     def certificate(self, change: ReloadResult, expires: float) -> None:
-        """Count a reload of the files, and set the expiry of the served certificate.
-
-        Args:
-            change: the result of the reload since the last call.
-            expires: unix time in seconds.
-        """
-        self._expiry.set(
-            expires
-        )  # before the count, so that a new count is never seen with the old expiry
+        """Count a reload of the files, and set the expiry of the certificate, unix seconds."""
+        # Before the count, so that a new count is never seen with the old expiry.
+        self._expiry.set(expires)
         if change is not ReloadResult.NONE:
             self._reloads.labels(change.value).inc()
 

@@ -50,9 +50,6 @@ class ServedCertificate:
     Kubernetes changes a mounted Secret by replacing a symbolic link, so only the content of the
     files shows a change. New connections get a new context; existing ones keep theirs.
 
-    Args:
-        files: the files to read.
-
     Attributes:
         files: the files.
         context: the context for the next connection.

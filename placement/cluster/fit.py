@@ -29,11 +29,7 @@ _MOST_TRIES = 2000
 
 
 class Fit(NamedTuple):
-    """A pod fits.
-
-    Attributes:
-        newly_shared: number of whole cards on which it would be the first share.
-    """
+    """A pod fits; on *newly_shared* whole cards it would be the first share."""
 
     newly_shared: int = 0
 
@@ -51,12 +47,7 @@ class Unschedulable(NamedTuple):
 
 
 def check(pod_class: PodClass, snapshot: NodeSnapshot) -> Fit | Unschedulable:
-    """Return whether a pod fits on a node.
-
-    Args:
-        pod_class: the pod's.
-        snapshot: the node's.
-    """
+    """Return whether a pod fits on a node."""
     node = snapshot.node
     if pod_class.problem:
         return Unschedulable(pod_class.problem, unresolvable=True)
@@ -92,11 +83,6 @@ def fits_surely(pod_class: PodClass, node: Node, free: Rows) -> bool:
 
     Unlike with :func:`check`, a search that was given up is no, and nothing is remembered: who asks
     this tries many amounts that the node does not have, to find out which pods to evict.
-
-    Args:
-        pod_class: the pod's.
-        node: the node.
-        free: the free amounts of its cards.
     """
     if pod_class.problem or node.problem:
         return False

@@ -40,12 +40,7 @@ class NodeAllocations:
     __slots__ = ("_by_pod", "_held", "_policy", "_snapshot", "_unknown", "node", "pods")
 
     def __init__(self, name: str, policy: Policy) -> None:
-        """Start with a node without known cards.
-
-        Args:
-            name: name of the node.
-            policy: how a share's card is chosen, to simulate the agent.
-        """
+        """Start with a node without known cards; *policy* is the agent's."""
         self.node = Node(name)
         self.pods: dict[str, PodInfo] = {}
         self._policy = policy

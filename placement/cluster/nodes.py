@@ -111,13 +111,7 @@ def _shared_card_set(  # noqa: PLR0913, PLR0917 -- the fields of one value
 
 
 def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None) -> Node:
-    """Read a node object.
-
-    Args:
-        obj: the object, annotations possibly hostile.
-        names: the contract's names.
-        before: the node before; this object is returned if nothing has changed.
-    """
+    """Read a node object, annotations possibly hostile; return *before* if nothing has changed."""
     metadata = obj["metadata"]
     name = intern(metadata["name"])
     text = (metadata.get("annotations") or {}).get(names.gpu_cards)

@@ -21,18 +21,12 @@ def plan_pod(  # noqa: PLR0913 -- all inputs of a plan, by keyword
     fixed: Mapping[str, Sequence[int]] | None = None,
     most_tries: int = MOST_TRIES,
 ) -> Plan | None:
-    """Place all containers of a pod as the agent does.
+    """Place all containers of a pod as the agent does, by *policy* if its author has no wish.
 
-    Args:
-        pod: the pod.
-        node: the node.
-        free: the free amounts of its cards.
-        policy: how a share's card is chosen if the pod's author has no wish.
-        fixed: positions of cards that containers have already, by container name.
-        most_tries: most placements that are tried.
+    In *fixed* are the positions of cards that containers have already, by container name.
 
     Returns:
-        The plan, by container name; ``None`` if the search gave up.
+        The plan, by container name; ``None`` if the search gave up after *most_tries* placements.
 
     Raises:
         NoPlacement: there is no plan.

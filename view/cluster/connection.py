@@ -44,8 +44,8 @@ def connect(  # noqa: PLR0913 -- flags of kubectl, by keyword
     """
     paths = _kubeconfigs(kubeconfig, environment)
     if paths:
-        found = load_context(paths, context, impersonation=Impersonation(user, groups))
-        access, namespace = found.access, found.namespace
+        flags = Impersonation(user, groups)
+        access, namespace = load_context(paths, context, impersonation=flags)
     else:
         headers = impersonation_headers(user, "", groups, {})
         access = replace(service_account(environment), impersonation=headers)

@@ -90,13 +90,9 @@ R = TypeVar("R")
 
 
 def collect_facts(client: Client, names: Names, namespace: str, node: str | None = None) -> Facts:
-    """Read all facts.
+    """Read all facts; a pod is created in *namespace* as a dry run.
 
-    Args:
-        client: of the API server.
-        names: the contract's names.
-        namespace: where a pod is created as a dry run.
-        node: the only node whose programs' metrics are read; ``None`` for all.
+    If a *node* is given, only the metrics of its programs are read.
 
     Returns:
         The facts; one that could not be read is an :class:`UnreadSource` with the API server's

@@ -58,14 +58,10 @@ class LiveCluster:
         progress: Progress = lambda _what, _count: None,
         kinds: Sequence[ResourceKind] = ALL,
     ) -> None:
-        """Prepare; no request is sent yet.
+        """Prepare to read these collections; no request is sent yet.
 
-        Args:
-            api: client of the API server.
-            state: takes all objects; only this instance may use it from now on.
-            namespace: the one to read if all namespaces may not be read.
-            progress: called while lists are read.
-            kinds: the collections to read.
+        From now on only this instance may use *state*. If all namespaces may not be read,
+        *namespace* is; *progress* is called while lists are read.
         """
         self._api = api
         self._state = state

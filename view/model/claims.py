@@ -60,10 +60,7 @@ def why_no_claim(
 ) -> str:
     """Return why a pod has no claim yet; empty if it has one, or is to get none.
 
-    Args:
-        pod: the pod.
-        events: its Events, the newest first.
-        template: its template; ``None`` if that was not read.
+    Its *events* are sorted, the newest first; *template* is ``None`` if it was not read.
     """
     if not pod.claim_template or pod.claim:
         return ""

@@ -93,10 +93,8 @@ def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedRepo
 def wants_pods(uid: str, kind: str, found: Mapping[str, Any] | None) -> bool:
     """Return whether a workload still wants more pods than it has.
 
-    Args:
-        uid: of the workload when its pods were denied.
-        kind: of the workload, one of :data:`CONTROLLERS`.
-        found: the object that has its name now; ``None`` if there is none.
+    Its *uid* is from when its pods were denied, its *kind* one of :data:`CONTROLLERS`; *found* is
+    the object that has its name now.
     """
     if found is None or found["metadata"].get("uid") != uid:
         return False

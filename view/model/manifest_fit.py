@@ -115,11 +115,7 @@ class InvalidManifest(ValueError):
 class _Manifest(NamedTuple):
     """One of the pods of a manifest, and how many there are.
 
-    Attributes:
-        kind: of the object.
-        replicas: the number of its pods.
-        facts: one of them.
-        pod: the same as it was written; without a node if it exists already.
+    *pod* is the same as *facts*, as it was written; without a node if it exists already.
     """
 
     kind: str
@@ -131,15 +127,8 @@ class _Manifest(NamedTuple):
 class _Trial(NamedTuple):
     """The pods of a manifest, placed all with a claim or all without one.
 
-    Attributes:
-        by_claim: whether they have one.
-        result: whether all fit.
-        errors: why they would be denied.
-        placed: how many are placed on each node.
-        node_fits: whether one fits on each node of that kind.
-        after: the nodes of that kind with these pods.
-        short: why the others are not placed.
-        suggestions: changes after which one would fit.
+    *node_fits* and *after*, the nodes with these pods, are of the nodes of that kind; *short* is
+    why the others are not placed.
     """
 
     by_claim: bool
@@ -344,10 +333,7 @@ def _warnings(manifest: Mapping[str, Any], kind: str, names: Names) -> tuple[str
 def requests_none(pod: Mapping[str, Any], names: Names, *, other_way: str = _ACCEPT) -> str:
     """Return that a pod or template requests no GPU, and what to write if it seems to.
 
-    Args:
-        pod: the pod or template, possibly hostile.
-        names: our resources and annotations.
-        other_way: what else to do with requests in another system's names.
+    If it uses another system's names, *other_way* is what else to do.
     """
     text = f"requests no GPU: no container has {names.core} in its limits"
     misnamed = find_misnamed(pod, names)

@@ -71,14 +71,7 @@ class PodClassFit(NamedTuple):
 def find_fitting_nodes(
     shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap], *, by_claim: bool
 ) -> PodClassFit:
-    """Check all nodes; nodes that serve no GPU pod at all count as one reason.
-
-    Args:
-        shape: the class of the pods.
-        nodes: all nodes.
-        gaps: what could not be read.
-        by_claim: whether they have a claim.
-    """
+    """Check all nodes for a class of pods; those that serve no GPU pod at all are one reason."""
     if not nodes:
         unread = [gap.reason for gap in gaps if gap.what == "nodes"]
         known = f"unknown: nodes cannot be read ({unread[0]})" if unread else ""

@@ -30,13 +30,9 @@ def why_pending(
     events: Sequence[EventReport],
     template: TemplateFacts | None,
 ) -> str:
-    """Return why a pod has no node yet.
+    """Return why a pod has no node yet; *fit* is where pods of its class fit.
 
-    Args:
-        facts: the pod.
-        fit: where pods of its class fit.
-        events: its Events, the newest first.
-        template: the template of its claim; ``None`` if that was not read.
+    See :func:`view.model.claims.why_no_claim` for *events* and *template*.
     """
     reason, message = scheduler_message(facts, events)
     if facts.report.deleting:

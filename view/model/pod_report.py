@@ -26,12 +26,8 @@ def report_pod(
 ) -> PodReport:
     """Complete the report on a pod with what is known from its node, placement and Events.
 
-    Args:
-        facts: the pod.
-        node: its node; ``None`` if it has none or the node is unknown.
-        held: what it holds; ``None`` if unknown, or if it holds nothing any more.
-        why: why it is pending; for other stages the reason is found here.
-        events: its Events, the newest first.
+    What it holds is ``None`` if it is unknown, or if it holds nothing any more. *why* is why it is
+    pending; for other stages the reason is found here. The newest of its *events* comes first.
     """
     pairs = zip(facts.info.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in pairs)

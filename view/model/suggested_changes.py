@@ -119,11 +119,9 @@ def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
 
 
 def how_to_make(changes: Sequence[SuggestedChange], *, translated: bool = False) -> str:
-    """Explain how to apply changes of the manifest; empty if there are none.
+    """Explain how to apply changes of a manifest; empty if none of the changes is one.
 
-    Args:
-        changes: all that are shown.
-        translated: whether the manifest has another system's names.
+    A manifest that was *translated* has another system's names.
     """
     if not any(each.by == "author" for each in changes):
         return ""

@@ -163,11 +163,7 @@ class CommandContext:
         return self.options.namespace or self.connection.namespace
 
     def load(self, kinds: Sequence[ResourceKind] = ALL, chosen: str = "") -> LiveCluster:
-        """Read the cluster.
-
-        Args:
-            kinds: the collections to read.
-            chosen: the resource to which selectors apply; empty if they do not.
+        """Read these collections; selectors apply to the resource *chosen*, if one is.
 
         Raises:
             CommandError: it cannot be read.

@@ -34,11 +34,7 @@ EMPTY = Edition(0, ClusterReport((), (), (), ()), {}, 1)
 def next_edition(before: Edition, report: ClusterReport, *, first: int = 1) -> Edition:
     """Return the edition after *before*, or *before* itself if nothing changed.
 
-    Args:
-        before: the last edition.
-        report: the current report.
-        first: number of the first edition. After a restart it must be a new number, since browsers
-            still have numbers of the previous process.
+    After a restart, *first* must be a new number: browsers have those of the previous process.
     """
     if before.number and before.report == report:
         return before

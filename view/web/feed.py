@@ -23,13 +23,10 @@ class Feed:
         heartbeat: float = 4.0,
         duration: float = 600.0,
     ) -> None:
-        """Start without streams.
+        """Start without streams, of which *most* may be open.
 
-        Args:
-            most: how many streams may be open.
-            contact: returns the age of the data on one line.
-            heartbeat: seconds between two events with the age.
-            duration: seconds after which a stream is ended.
+        *contact* returns the age of the data on one line, for an event every *heartbeat* seconds. A
+        stream is ended after *duration* seconds.
         """
         self.contact = contact
         self.refused = 0

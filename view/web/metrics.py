@@ -1,6 +1,6 @@
 """The page's Prometheus metrics."""
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Histogram
 
 from common.serving.metrics import ServerMetrics
 
@@ -13,12 +13,8 @@ class Metrics(ServerMetrics):
 
     def __init__(self) -> None:
         super().__init__(_PREFIX, tls=False)
-        self._requests = Counter(
-            f"{_PREFIX}requests",
-            "HTTP requests, by route and status.",
-            ["route", "status"],
-            registry=self.registry,
-        )
+        text = "HTTP requests, by route and status."
+        self._requests = self.counter("requests", text, "route", "status")
         self._editions = Histogram(
             f"{_PREFIX}edition_duration_seconds",
             "Time to make one edition of the cluster.",

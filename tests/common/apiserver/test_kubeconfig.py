@@ -448,8 +448,8 @@ def last_sent(server: ApiServer, since: int) -> Headers | None:
 def send(path: Path, flags: Impersonation = NOBODY) -> str:
     """Send a request as our programs do; return the error, empty without one."""
     try:
-        found = load_context([path], impersonation=flags, environment={})
-        response = Rest(found.access, user_agent="test").request("GET", "/api/v1/pods", timeout=10)
+        access, _ = load_context([path], impersonation=flags, environment={})
+        response = Rest(access, user_agent="test").request("GET", "/api/v1/pods", timeout=10)
     except (CredentialsError, Unavailable) as error:
         return str(error)
     response.drain_conn()
@@ -508,14 +508,14 @@ def test_of_several_files_the_first_decides_and_paths_are_relative_to_their_own(
         ([absent, one, two], "a", "one"),
         ([two, empty, one], "b", "two"),
     ):
-        found = load_context(paths, environment={})
-        assert found.namespace == namespace
-        assert found.access.credentials.current().authorization == f"Bearer {token}"
-        assert found.access.authorities == CA.cert_pem.bytes()
+        access, found = load_context(paths, environment={})
+        assert found == namespace
+        assert access.credentials.current().authorization == f"Bearer {token}"
+        assert access.authorities == CA.cert_pem.bytes()
         assert context_names(paths) == ["a", "b"]
-    chosen = load_context([one, two], "b", environment={})
-    assert chosen.namespace == "b"
-    assert chosen.access.credentials.current().authorization == "Bearer one"  # the first u
+    access, found = load_context([one, two], "b", environment={})
+    assert found == "b"
+    assert access.credentials.current().authorization == "Bearer one"  # the first u
 
 
 def changed(path: Path, change: str, value: object) -> None:
@@ -601,7 +601,7 @@ def test_a_token_of_oidc_is_sent_until_it_expires(folder: Path, *, valid: bool) 
     user = {"auth-provider": {"name": "oidc", "config": {"id-token": token}}}
     path = write(folder / "config", user, {"server": "https://127.0.0.1:1"})
     if valid:
-        source = load_context([path], environment={}).access.credentials
+        source = load_context([path], environment={})[0].credentials
         assert source.current().authorization == f"Bearer {token}"
     else:
         with pytest.raises(CredentialsError, match="id-token has expired: any command of kubectl"):

@@ -127,7 +127,7 @@ def plain() -> Iterator[ApiServer]:
 
 def reach(server: ApiServer, folder: Path) -> ServerAccess:
     (folder / "kubeconfig").write_text(kubeconfig_for(server.url))
-    return load_context([folder / "kubeconfig"]).access
+    return load_context([folder / "kubeconfig"])[0]
 
 
 _AT_ONCE: Timeout = (5.0, 5.0)

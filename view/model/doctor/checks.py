@@ -88,9 +88,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
 def run_checks(facts: Facts, node: str | None = None) -> list[Finding]:
     """Run all checks; one whose facts could not be read is unknown.
 
-    Args:
-        facts: the facts.
-        node: the only node whose findings are returned; ``None`` for all.
+    If a *node* is given, findings about others are left out.
     """
     found: list[Finding] = []
     for name, check in CHECKS.items():

@@ -215,8 +215,10 @@ def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
     largest = max((size.memory for size in cards.sizes), default=0)
     parts = [*[found] * bool(found), *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
-        blocks = format_count(largest, "block")
-        parts.append(f"no card has more than {blocks}, and whole cards have all their memory")
+        parts.append(
+            f"no card has more than {format_count(largest, 'block')}, and whole cards have all "
+            "their memory"
+        )
     return f"no card fits {_format(demand)}: {'; '.join(parts)}"
 
 

@@ -2,7 +2,8 @@
 
 Here belong: the names of resources and annotations, the reading of a pod's
 requests and wishes, order stamps, the allocation annotation, and the inventory
-of a node's cards. Everything is a pure function or a frozen dataclass.
+of a node's cards; also how documents that others wrote are read
+(:mod:`contract.fields`). Everything is a pure function or a frozen dataclass.
 
 Banned: I/O of any kind, clocks, environment, randomness (they arrive as
 arguments), and every import outside the standard library.

@@ -242,9 +242,10 @@ def decode_inventory(text: str) -> PublishedInventory:
 
 
 def _items(entry: Fields, field: str) -> list[tuple[str, object]]:
-    if entry.raw(field) is None:
+    if entry.values[field] is None:
         raise entry.error(field, "must be a list")
-    return [(f"{entry.at(field)}[{at}]", each) for at, each in enumerate(entry.items(field))]
+    path = entry.at(field)
+    return [(f"{path}[{at}]", each) for at, each in enumerate(entry.items(field))]
 
 
 _NODE = ("memoryBlock", "cards", "links")
@@ -258,14 +259,14 @@ def _card(path: str, value: object) -> tuple[Card, Amounts]:
     """Read a card and its free amounts."""
     entry = Fields(path, value, InvalidRecord, exactly=_CARD)
     reason = entry.some_text("reason")
-    if entry.raw("health") != (UNHEALTHY if reason else HEALTHY):
+    if entry.values["health"] != (UNHEALTHY if reason else HEALTHY):
         raise entry.error("health", f"must be {UNHEALTHY} with a reason, or {HEALTHY} without one")
     card = Card(
         intern(entry.some_text("uuid")),
         entry.whole("index"),
         intern(entry.some_text("model")),
         entry.whole("memory"),
-        None if entry.raw("numa") is None else entry.whole("numa"),
+        None if entry.values["numa"] is None else entry.whole("numa"),
         "" if reason == REASON else reason,
         reason == REASON,
     )
@@ -274,7 +275,7 @@ def _card(path: str, value: object) -> tuple[Card, Amounts]:
 
 def _link(path: str, value: object) -> Link:
     entry = Fields(path, value, InvalidRecord, exactly=("cards", "kind"))
-    pair = entry.raw("cards")
+    pair = entry.values["cards"]
     if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_whole, pair)):
         raise entry.error("cards", "must be the indices of two cards")
     return Link((pair[0], pair[1]), entry.some_text("kind"))

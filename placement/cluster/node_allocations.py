@@ -28,11 +28,6 @@ class ClusterAllocations(dict[str, "NodeAllocations"]):
         added = self[name] = NodeAllocations(name, self._policy)
         return added
 
-    def forget_empty(self, name: str) -> None:
-        """Forget a deleted node, unless it still has pods."""
-        if name in self and not self[name].pods:
-            del self[name]
-
 
 class NodeAllocations:
     """The amounts that pods hold on one node. Not thread-safe."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated
 
 from common.apiserver.client import Client, Json, quoted
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.apiserver.follower import Collection
 from common.errors import Unavailable
 from view.model.reports import Gap
@@ -203,7 +203,7 @@ class FollowedCollection(Collection[Json]):
         try:
             for obj in listed:
                 self._put(obj)
-        except (Rejected, Gone, Unavailable):
+        except REQUEST_ERRORS:
             self._known = before | self._known  # the next list drops those that are gone
             raise
         self._forget_others(before)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from common.apiserver.client import Client, Json, object_path, pages, quoted
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.errors import Unavailable
 from contract.claims import MODE_LABEL, driver_name, named_template
 from contract.devices import CORES, MEMORY, UUID
@@ -156,7 +156,7 @@ def _version(client: Client) -> OrUnread[str]:
 def _maybe(read: Callable[[], OrUnread[T]]) -> OrUnread[T]:
     try:
         return read()
-    except (Rejected, Gone, Unavailable) as error:
+    except REQUEST_ERRORS as error:
         return UnreadSource(str(error))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return _unexpected(error)
@@ -350,7 +350,6 @@ def _slice(obj: Json) -> NodeSlice:
     spec = obj["spec"]
     pool = spec["pool"]
     return NodeSlice(
-        obj["metadata"]["name"],
         spec.get("nodeName") or "",
         pool.get("generation") or 0,
         pool["resourceSliceCount"],

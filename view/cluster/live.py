@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from common.apiserver.client import Client, Json, object_path, quoted
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import REQUEST_ERRORS, Gone, Rejected
 from common.apiserver.follower import Follower
 from common.errors import Unavailable
 from contract.workloads import WORKLOADS
@@ -235,7 +235,7 @@ class LiveCluster:
         path = object_path("resourceclaimtemplates", namespace, template, api=_DRA)
         try:
             found = TemplateFacts(exists=self._api.find(path, timeout=_OBJECT_SECONDS) is not None)
-        except (Rejected, Gone, Unavailable) as error:
+        except REQUEST_ERRORS as error:
             found = TemplateFacts(exists=False, unread=str(error))
         with self._lock:
             self._state.put_template(namespace, name, found)

@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 
-from common.apiserver.errors import Gone, Rejected
-from common.errors import Unavailable
+from common.apiserver.errors import REQUEST_ERRORS
 from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import collect_facts
@@ -190,7 +189,7 @@ def _measured(
     wanted = {(each.namespace, each.name) for each in shown}
     try:
         found = read_usages(context.connection.client, nodes=sorted(running))
-    except (Rejected, Gone, Unavailable) as error:
+    except REQUEST_ERRORS as error:
         if use:
             with as_command_errors():
                 raise error

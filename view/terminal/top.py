@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from contract.text import format_count
 from view.model.reports import ClusterReport
-from view.model.usage import CardUsage, ContainerUsage, NodeUsage
+from view.model.usage import CardUsage, NodeUsage
 from view.model.usage_history import SWITCHED_OFF, GroupBy, History, usage_rows
 from view.model.words import name_some
 from view.terminal.layout import (
@@ -64,9 +64,10 @@ def show_usage(
     containers = [
         each for node in nodes for each in node.containers if namespace in (None, each.namespace)
     ]
+    containers.sort(key=lambda use: (-(use.cores_used or 0), use.namespace, use.pod, use.container))
     if containers:
         grid = table(
-            sorted(containers, key=_most_used_first),
+            containers,
             (Column("POD"), lambda use: f"{use.namespace}/{use.pod}"),
             (Column("CONTAINER"), lambda use: use.container),
             (
@@ -92,10 +93,6 @@ def show_usage(
         text = f"No agent found: {searched}. The simulator has none: its agents are not pods."
         page.append(line(text, WARN))
     return page
-
-
-def _most_used_first(use: ContainerUsage) -> tuple[float, str, str, str]:
-    return -(use.cores_used or 0), use.namespace, use.pod, use.container
 
 
 def _known(uuid: str, cards: Cards) -> tuple[str, int | str, str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from common.apiserver.client import Client, Json
-from common.apiserver.errors import Gone, Rejected
+from common.apiserver.errors import REQUEST_ERRORS
 from common.apiserver.follower import skipping_unreadable
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_usages
@@ -137,7 +137,7 @@ class Live:
             key: at for key, at in self._events_read.items() if now - at < _EVENTS_SECONDS
         }
         if not explanation.deleted and self._events_read.setdefault((namespace, name), now) == now:
-            with contextlib.suppress(Gone, Rejected, Unavailable):
+            with contextlib.suppress(*REQUEST_ERRORS):
                 self._cluster.load_events_of(namespace, name)
                 self._cluster.load_template_of(namespace, name)
                 explanation = self._cluster.explain(namespace, name)
@@ -212,7 +212,7 @@ class Live:
         began, problem = time.monotonic(), ""
         try:
             found = read_usages(self._client, self._agents)
-        except (Rejected, Gone, Unavailable) as error:
+        except REQUEST_ERRORS as error:
             problem = str(error)
             if not isinstance(
                 error, Unavailable

@@ -24,7 +24,6 @@ class ClusterAllocations(dict[str, "NodeAllocations"]):
         self._policy = policy
 
     def __missing__(self, name: str) -> "NodeAllocations":
-        """Add a node."""
         added = self[name] = NodeAllocations(name, self._policy)
         return added
 

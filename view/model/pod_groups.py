@@ -82,7 +82,6 @@ class OwnedPods:
     """The pods of each owner, by namespace and owner: those of all revisions of a Deployment."""
 
     def __init__(self) -> None:
-        """Start without pods."""
         self._pods: dict[_Owner, dict[str, PodReport]] = {}  # by UID
         self._newest: dict[_Owner, _Newest] = {}  # computed
 

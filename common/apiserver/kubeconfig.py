@@ -40,12 +40,7 @@ from common.apiserver.access import (
     unusable,
 )
 from common.apiserver.errors import CredentialsError
-from common.apiserver.exec_plugin import (
-    API_VERSIONS,
-    INTERACTIVE_MODES,
-    ExecPlugin,
-    ExecSettings,
-)
+from common.apiserver.exec_plugin import API_VERSIONS, INTERACTIVE_MODES, ExecPlugin, ExecSettings
 
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")

@@ -9,13 +9,7 @@ from contract.names import Names
 from contract.text import format_count
 from placement.first_fit import as_claimed
 from placement.scoring import Policy
-from view.model.claims import (
-    WAITS,
-    TemplateFacts,
-    of_kind,
-    refusal_by_kind,
-    why_no_claim,
-)
+from view.model.claims import WAITS, TemplateFacts, of_kind, refusal_by_kind, why_no_claim
 from view.model.node_fits import NodeFit, fit_on_node, fits_first, refused_by_kind
 from view.model.occupancy import Occupancy
 from view.model.pod_facts import PodFacts, time_of

@@ -344,10 +344,7 @@ class ClusterState:
         return found
 
     def _why_pending(
-        self,
-        facts: PodFacts,
-        events: Sequence[EventReport],
-        template: TemplateFacts | None = None,
+        self, facts: PodFacts, events: Sequence[EventReport], template: TemplateFacts | None = None
     ) -> str:
         return why_pending(facts, self._class_fit_of(facts), events, template)
 

@@ -55,10 +55,7 @@ class SuggestedChange:
         "``uncordon-card`` or ``enable-node``.",
     ]
     text: Annotated[str, "what to do, in one line."]
-    by: Annotated[
-        str,
-        "``author`` if the manifest of the pod is changed, else ``admin``.",
-    ]
+    by: Annotated[str, "``author`` if the manifest of the pod is changed, else ``admin``."]
     nodes: Annotated[tuple[str, ...], "on which the pod would then fit."]
     manifest: Annotated[str, "fields of the manifest with their new values; empty if none."] = ""
     needs: Annotated[str, "required permissions or access; empty if the manifest is changed."] = ""

@@ -70,10 +70,7 @@ def show_usage(
             containers,
             (Column("POD"), lambda use: f"{use.namespace}/{use.pod}"),
             (Column("CONTAINER"), lambda use: use.container),
-            (
-                Column("CARDS"),
-                lambda use: ",".join(map(_card, use.cards)),
-            ),
+            (Column("CARDS"), lambda use: ",".join(map(_card, use.cards))),
             (Column("CORES USED"), lambda use: _cores(use.cores_used, use.cores_held)),
             (Column("CORES HELD", drop=1), lambda use: f"{use.cores_held:g}"),
             (Column("MEMORY USED"), lambda use: _memory(use.memory_used)),

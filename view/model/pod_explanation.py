@@ -113,7 +113,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     node_fits = [
         refused_by_kind(each, by_claim=by_claim)
         if refusal_by_kind(each, by_claim=by_claim)
-        else fit_on_node(pod, each, policy, each.snapshot_without({pod.id.uid}))
+        else fit_on_node(pod, each.without({pod.id.uid}), policy)
         for each in nodes
         if not ended and (searching or each.snapshot.node.name == pod.node)
     ]

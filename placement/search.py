@@ -422,8 +422,7 @@ class _PodSearch:
             if not needed <= {*connected}:
                 continue
             others = sorted(
-                (position for position in connected if position not in needed),
-                key=keys.__getitem__,
+                (position for position in connected if position not in needed), key=keys.__getitem__
             )
             groups = [list(group) for _, group in groupby(others, key=keys.__getitem__)]
             for more in choices(groups, step.need.demand.cards - len(needed)):

@@ -8,6 +8,7 @@ next container also finds a good set.
 
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, combinations, islice
 
@@ -63,7 +64,6 @@ class Links:
                     self._linked_pairs[kind] |= {(one, other), (other, one)}
 
     def __len__(self) -> int:
-        """Return the number of cards."""
         return len(self._scores)
 
     def score(self, one: int, other: int) -> int:
@@ -190,7 +190,7 @@ def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
         size,
         [[links.score(one, other) for other in cards] for one in cards],
         prices,
-        frozenset([index_of[each] for each in must]),
+        sorted(index_of[each] for each in must),
         # Any other set fulfils the wish as little as these.
         (lambda chosen: links.fulfils([cards[index] for index in chosen], link))
         if connected
@@ -200,22 +200,15 @@ def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
     return tuple(cards[index] for index in search.best(parts))
 
 
+@dataclass(frozen=True, eq=False)
 class _CardSearch:
     """One search for the best set; cards are indices in the list of cards to choose from."""
 
-    def __init__(
-        self,
-        size: int,
-        scores: Sequence[Sequence[int]],
-        prices: Sequence[tuple[int, int]],
-        must: frozenset[int],
-        fulfils: Callable[[Sequence[int]], bool],
-    ) -> None:
-        self._size = size
-        self._scores = scores
-        self._prices = prices
-        self._must = sorted(must)
-        self._fulfils = fulfils
+    _size: int
+    _scores: Sequence[Sequence[int]]
+    _prices: Sequence[tuple[int, int]]
+    _must: Sequence[int]
+    _fulfils: Callable[[Sequence[int]], bool]
 
     def best(self, parts: Sequence[Sequence[int]]) -> tuple[int, ...]:
         """Return the best set whose cards are all of one part."""

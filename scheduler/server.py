@@ -60,10 +60,7 @@ class ExtenderServer(server.GunicornServer):
         elif files.client_ca is not None:
             needed = ONLY_CERTIFIED
         return create_app(
-            extender.handler,
-            is_ready=extender.not_ready,
-            is_broken=extender.broken,
-            needed=needed,
+            extender.handler, is_ready=extender.not_ready, is_broken=extender.broken, needed=needed
         )
 
     def keeps(self) -> bool:

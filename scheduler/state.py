@@ -283,8 +283,10 @@ class State:
             self._touch(name)
 
     def _forget_empty(self, name: str) -> None:
-        if name not in self._nodes:
-            self._allocations.forget_empty(name)
+        """Forget a deleted node, unless it still has pods."""
+        found = self._allocations.get(name)
+        if name not in self._nodes and found is not None and not found.pods:
+            del self._allocations[name]
 
     def _touch(self, name: str) -> None:
         self._version += 1

@@ -25,7 +25,6 @@ class Rejected(Exception):
     """The API server has rejected the request with an HTTP *status*, 4xx."""
 
     def __init__(self, status: int, message: str) -> None:
-        """Store status and message."""
         self.status = status
         super().__init__(message)
 

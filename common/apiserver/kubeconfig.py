@@ -39,12 +39,7 @@ from common.apiserver.access import (
     unusable,
 )
 from common.apiserver.errors import CredentialsError
-from common.apiserver.exec_plugin import (
-    API_VERSIONS,
-    INTERACTIVE_MODES,
-    ExecPlugin,
-    ExecSettings,
-)
+from common.apiserver.exec_plugin import API_VERSIONS, INTERACTIVE_MODES, ExecPlugin, ExecSettings
 from contract.fields import Fields
 
 _LISTS = {"clusters": "cluster", "users": "user", "contexts": "context"}

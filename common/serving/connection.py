@@ -36,8 +36,7 @@ def _refusal(status: HTTPStatus, text: str) -> bytes:
 
 
 _LATE = _refusal(
-    HTTPStatus.REQUEST_TIMEOUT,
-    f"a request must arrive within {SECONDS[Phase.ARRIVING]:.0f} s\n",
+    HTTPStatus.REQUEST_TIMEOUT, f"a request must arrive within {SECONDS[Phase.ARRIVING]:.0f} s\n"
 )
 _NO_MEMORY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests are arriving\n")
 

@@ -24,14 +24,8 @@ class ClusterAllocations(dict[str, "NodeAllocations"]):
         self._policy = policy
 
     def __missing__(self, name: str) -> "NodeAllocations":
-        """Add a node."""
         added = self[name] = NodeAllocations(name, self._policy)
         return added
-
-    def forget_empty(self, name: str) -> None:
-        """Forget a deleted node, unless it still has pods."""
-        if name in self and not self[name].pods:
-            del self[name]
 
 
 class NodeAllocations:

@@ -215,10 +215,7 @@ class _Search:
         return [_Goal(pods, parts=found, cards=need.demand.cards) for pods in (first, candidates)]
 
     def _choose(
-        self,
-        rest: Sequence[EvictablePod],
-        chosen: tuple[EvictablePod, ...],
-        goal: "_Goal",
+        self, rest: Sequence[EvictablePod], chosen: tuple[EvictablePod, ...], goal: "_Goal"
     ) -> None:
         """Go through all sets of *chosen* and some of *rest*.
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from common.apiserver.client import Client, Json, object_path, pages, quoted
-from common.apiserver.errors import Gone, Rejected
-from common.errors import Unavailable
+from common.apiserver.errors import REQUEST_ERRORS
 from view.model.usage import PREFIX, MetricSample, NodeUsage, read_usage
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
@@ -52,7 +51,7 @@ def _read_node(api: Client, namespace: str, pod: Json) -> NodeUsage:
     node = pod["spec"]["nodeName"]
     try:
         return read_usage(node, read_metrics(api, namespace, pod))
-    except (Rejected, Gone, Unavailable, ValueError) as error:
+    except (*REQUEST_ERRORS, ValueError) as error:
         return NodeUsage(node, f"the metrics of its agent cannot be read: {error}")
 
 

@@ -350,7 +350,6 @@ def _slice(obj: Json) -> NodeSlice:
     spec = obj["spec"]
     pool = spec["pool"]
     return NodeSlice(
-        obj["metadata"]["name"],
         spec.get("nodeName") or "",
         pool.get("generation") or 0,
         pool["resourceSliceCount"],

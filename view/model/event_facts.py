@@ -24,7 +24,6 @@ class EventFacts:
     """Events about pods, and about workloads whose pods cannot be created."""
 
     def __init__(self, names: Names) -> None:
-        """Start without Events."""
         self._names = names
         self._of_pods: dict[str, dict[str, EventReport]] = {}  # by UID of the pod
         self._denied: dict[

@@ -92,13 +92,10 @@ def find_fitting_nodes(
     )
 
 
-def fit_on_node(
-    pod: PodInfo, occupancy: Occupancy, policy: Policy, snapshot: NodeSnapshot | None = None
-) -> NodeFit:
-    """Check whether a pod fits on a node and each of its cards, now or with another *snapshot*."""
-    snapshot = snapshot or occupancy.snapshot
-    refusal = occupancy.refusal(pod.pod_class, snapshot)
-    plan = plan_on(pod, occupancy, policy, snapshot) if refusal is None else None
+def fit_on_node(pod: PodInfo, occupancy: Occupancy, policy: Policy) -> NodeFit:
+    """Check whether a pod fits on a node and each of its cards."""
+    snapshot, refusal = occupancy.snapshot, occupancy.refusal(pod.pod_class)
+    plan = plan_on(pod, occupancy, policy) if refusal is None else None
     index = [card.index for card in snapshot.node.cards]
     return NodeFit(
         snapshot.node.name,
@@ -124,15 +121,13 @@ def refused_by_kind(occupancy: Occupancy, *, by_claim: bool) -> NodeFit:
     return NodeFit(occupancy.snapshot.node.name, fits=False, reason=reason, unresolvable=True)
 
 
-def plan_on(
-    pod: PodInfo, occupancy: Occupancy, policy: Policy, snapshot: NodeSnapshot | None = None
-) -> Plan | None:
+def plan_on(pod: PodInfo, occupancy: Occupancy, policy: Policy) -> Plan | None:
     """Place a pod on a node, as the agent does or, by a claim, kube-scheduler.
 
     Returns:
         The plan; ``None`` if it does not fit or no placement was found in time.
     """
-    snapshot = snapshot or occupancy.snapshot
+    snapshot = occupancy.snapshot
     if occupancy.facts.serves_claims:
         return first_fit(pod, snapshot.node.card_set_for(pod.wishes), snapshot.free)
     try:

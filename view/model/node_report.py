@@ -59,7 +59,7 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
 def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
     node, holders = occupancy.snapshot.node, _holders(occupancy)
     free, reported = occupancy.snapshot.free, occupancy.facts.inventory.free
-    rows = zip(node.cards, node.sizes, free, occupancy.used(), reported, strict=True)
+    rows = zip(node.cards, node.sizes, free, occupancy.used.held, reported, strict=True)
     return tuple(
         CardReport(
             uuid=card.uuid,

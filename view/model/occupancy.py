@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated
 
 from contract.demand import CORES_PER_CARD, ContainerKind
@@ -10,7 +11,7 @@ from contract.inventory import NOTHING, Amounts
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import NodeSnapshot, PodCards, held_by_container, known_cards
 from placement.cluster.node_allocations import NodeAllocations
-from placement.cluster.nodes import Problem
+from placement.cluster.nodes import Node, Problem
 from placement.held import HeldAmounts, HeldByPosition, add_up
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
@@ -53,7 +54,7 @@ def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHold
     return PodHolding(pod, cards, found, taken)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Occupancy:
     """A node and what pods hold on it."""
 
@@ -65,58 +66,54 @@ class Occupancy:
         tuple[Amounts, ...],
         "for each card, what the agent reports as held by pods that may not be read.",
     ]
-    snapshot: Annotated[NodeSnapshot, "the node and its free amounts, for placement."]
 
-    def refusal(
-        self, shape: PodClass, snapshot: NodeSnapshot | None = None
-    ) -> Unschedulable | None:
-        """Return why a pod does not fit, now or with another *snapshot*; ``None`` if it fits.
+    @cached_property
+    def used(self) -> HeldAmounts:
+        """The held amounts of each card; they may exceed the card."""
+        used = HeldAmounts(self.facts.node.sizes, self.unseen)
+        for each in self.held.values():
+            used = used.add(each.taken)
+        return used
+
+    @cached_property
+    def snapshot(self) -> NodeSnapshot:
+        """The node and its free amounts, for placement."""
+        return NodeSnapshot(self.facts.node, self.used.free)
+
+    def refusal(self, shape: PodClass) -> Unschedulable | None:
+        """Return why a pod does not fit; ``None`` if it fits.
 
         Checks cards and whether the node is cordoned; taints and affinity are the scheduler's.
         """
         if self.facts.cordoned:
             return Unschedulable(CORDONED, unresolvable=True)
-        result = check(shape, snapshot or self.snapshot)
+        result = check(shape, self.snapshot)
         if not isinstance(result, Unschedulable):
             return None
         is_of_node = result.reason == self.facts.node.problem.value
         return result._replace(reason=self.facts.problem) if is_of_node else result
 
-    def used(self) -> Sequence[Amounts]:
-        """Return the held amounts of each card; they may exceed the card."""
-        return _used(self.facts, self.held.values(), self.unseen).held
-
-    def snapshot_without(self, uids: AbstractSet[str]) -> NodeSnapshot:
+    def without(self, uids: AbstractSet[str]) -> "Occupancy":
         """Return the node as if the pods with these UIDs held nothing."""
-        held = [each for uid, each in self.held.items() if uid not in uids]
-        return (
-            self.snapshot
-            if len(held) == len(self.held)
-            else _snapshot(self.facts, held, self.unseen)
-        )
+        held = {uid: each for uid, each in self.held.items() if uid not in uids}
+        return self if len(held) == len(self.held) else replace(self, held=held)
 
-    def snapshot_as_if(
-        self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
-    ) -> NodeSnapshot:
-        """Return the node as if some cards were healthy, or its agent were connected."""
-        node = self.snapshot.node
-        cards = tuple(
-            replace(card, unhealthy="", cordoned=False) if position in healthy else card
-            for position, card in enumerate(node.cards)
-        )
-        problem = (
-            Problem.NONE
-            if connected and node.problem is Problem.AGENT_DISCONNECTED
-            else node.problem
-        )
-        return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.snapshot.free)
+    def with_usable(self, position: int) -> "Occupancy":
+        """Return the node as if a card were healthy and not cordoned."""
+        cards = [*self.facts.node.cards]
+        cards[position] = replace(cards[position], unhealthy="", cordoned=False)
+        return self._with(self.facts.node.with_cards(tuple(cards)))
+
+    def connected(self) -> "Occupancy":
+        """Return the node as if its agent were connected."""
+        return self._with(replace(self.facts.node, problem=Problem.NONE))
+
+    def _with(self, node: Node) -> "Occupancy":
+        return replace(self, facts=replace(self.facts, node=node))
 
     def reserve(self, more: HeldByPosition) -> "Occupancy":
         """Return the node as if pods that do not exist yet held *more* on its cards."""
-        unseen = HeldAmounts(self.facts.node.sizes, self.unseen).add(more).held
-        return replace(
-            self, unseen=unseen, snapshot=_snapshot(self.facts, self.held.values(), unseen)
-        )
+        return replace(self, unseen=HeldAmounts(self.facts.node.sizes, self.unseen).add(more).held)
 
 
 def occupancy_of(
@@ -140,23 +137,8 @@ def occupancy_of(
             cards = known_cards(pod, node)
         if cards is not None:
             held[pod.id.uid] = _holding(pod, cards, node.sizes)
-    unseen = (NOTHING,) * len(node.cards)
-    if partial:
-        known = _used(facts, held.values(), unseen).held
-        rows = zip(node.sizes, facts.inventory.free, known, strict=True)
-        unseen = tuple(size.minus(free).minus(held) for size, free, held in rows)
-    return Occupancy(facts, held, unseen, _snapshot(facts, held.values(), unseen))
-
-
-def _used(facts: NodeFacts, held: Iterable[PodHolding], unseen: tuple[Amounts, ...]) -> HeldAmounts:
-    """Sum up what is held on each card."""
-    used = HeldAmounts(facts.node.sizes, unseen)
-    for each in held:
-        used = used.add(each.taken)
-    return used
-
-
-def _snapshot(
-    facts: NodeFacts, held: Iterable[PodHolding], unseen: tuple[Amounts, ...]
-) -> NodeSnapshot:
-    return NodeSnapshot(facts.node, _used(facts, held, unseen).free)
+    found = Occupancy(facts, held, (NOTHING,) * len(node.cards))
+    if not partial:
+        return found
+    rows = zip(node.sizes, facts.inventory.free, found.used.held, strict=True)
+    return replace(found, unseen=tuple(size.minus(free).minus(held) for size, free, held in rows))

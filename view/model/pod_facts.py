@@ -100,11 +100,7 @@ def container_report(container: ContainerDemand) -> ContainerReport:
     """Return the report on a container of which only the request is known."""
     request = container.demand
     return ContainerReport(
-        container.name,
-        container.kind.value,
-        request.cores,
-        request.memory,
-        split=request.split,
+        container.name, container.kind.value, request.cores, request.memory, split=request.split
     )
 
 

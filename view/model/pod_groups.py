@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, NamedTuple
 
 from view.model.pod_facts import PodFacts
 from view.model.reports import PodReport, Stage
-from view.model.words import elapsed
+from view.model.words import duration
 
 _NOT_ADMITTED = (Stage.PENDING, Stage.STARTING, Stage.REFUSED)
 
@@ -22,10 +23,11 @@ class _Newest(NamedTuple):
 
 def repeated(pods: Sequence[PodReport]) -> str:
     """Return how often pods of one owner were refused, one after the other; else empty."""
-    refused = [each.created for each in pods if each.stage is Stage.REFUSED and each.created]
-    if not refused or min(refused) == max(refused):
+    created = (each.created for each in pods if each.stage is Stage.REFUSED and each.created)
+    times = sorted(map(datetime.fromisoformat, created))
+    if not times or times[0] == times[-1]:
         return ""
-    return f"refused {len(refused)} times in {elapsed(min(refused), max(refused))}"
+    return f"refused {len(times)} times in {duration(times[-1] - times[0])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,6 @@ class OwnedPods:
     """The pods of each owner, by namespace and owner: those of all revisions of a Deployment."""
 
     def __init__(self) -> None:
-        """Start without pods."""
         self._pods: dict[_Owner, dict[str, PodReport]] = {}  # by UID
         self._newest: dict[_Owner, _Newest] = {}  # computed
 

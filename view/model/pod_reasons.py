@@ -8,13 +8,7 @@ from signal import Signals
 
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
-from view.model.claims import (
-    NO_DEVICES,
-    NOT_PREPARED,
-    UNSEEN,
-    TemplateFacts,
-    why_no_claim,
-)
+from view.model.claims import NO_DEVICES, NOT_PREPARED, UNSEEN, TemplateFacts, why_no_claim
 from view.model.node_fits import PodClassFit
 from view.model.pod_facts import PodFacts, failing, refusal_text
 from view.model.reports import ContainerStatus, EventReport, PodReport, Stage, Termination
@@ -25,10 +19,7 @@ _UNSCHEDULED, _VETOED = "FailedScheduling", "GPUStartVetoed"
 
 
 def why_pending(
-    facts: PodFacts,
-    fit: PodClassFit,
-    events: Sequence[EventReport],
-    template: TemplateFacts | None,
+    facts: PodFacts, fit: PodClassFit, events: Sequence[EventReport], template: TemplateFacts | None
 ) -> str:
     """Return why a pod has no node yet; *fit* is where pods of its class fit.
 

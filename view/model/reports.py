@@ -41,8 +41,7 @@ class Holder:
     blocks: Annotated[int, "memory blocks of the card."]
     source: Annotated[Provenance, "how this is known."]
     evidence: Annotated[
-        str,
-        "of the allocation (``witness``, ``order``, ...); empty if no agent reported it.",
+        str, "of the allocation (``witness``, ``order``, ...); empty if no agent reported it."
     ] = ""
 
 
@@ -71,10 +70,7 @@ class CardReport:
     ]
     reported_blocks_free: Annotated[int, "free blocks as the agent last reported them."]
     holders: Annotated[tuple[Holder, ...], "by namespace, pod and container."]
-    cores_used: Annotated[
-        int | None,
-        "measured, hundredths; ``None`` if not measured.",
-    ] = None
+    cores_used: Annotated[int | None, "measured, hundredths; ``None`` if not measured."] = None
     memory_used: Annotated[int | None, "measured, bytes; ``None`` if not measured."] = None
 
     @property
@@ -99,8 +95,7 @@ class NodeReport:
     name: Annotated[str, "its name."]
     problem: Annotated[str, "why it is unavailable for GPU pods; empty if it is available."]
     notes: Annotated[
-        tuple[str, ...],
-        "further problems, in sentences: cordoned, not ready, differing reports.",
+        tuple[str, ...], "further problems, in sentences: cordoned, not ready, differing reports."
     ]
     memory_block: Annotated[int, "bytes of one memory block; 0 if unknown."]
     cards: Annotated[tuple[CardReport, ...], "by index."]
@@ -125,8 +120,7 @@ class Part:
 
     uuid: Annotated[str, "UUID of the card; empty if the node's inventory is unknown."]
     index: Annotated[
-        int | None,
-        "its index; ``None`` if the node's inventory is unknown or the card is missing.",
+        int | None, "its index; ``None`` if the node's inventory is unknown or the card is missing."
     ]
     model: Annotated[str, "product name; empty if unknown."]
     cores: Annotated[int, "hundredths of it."]
@@ -145,10 +139,7 @@ class ContainerReport:
     parts: Annotated[tuple[Part, ...], "what it holds of each card; empty while unknown."] = ()
     source: Annotated[Provenance | None, "how that is known; ``None`` while unknown."] = None
     evidence: Annotated[str, "of the allocation; empty if no agent reported it."] = ""
-    cores_used: Annotated[
-        int | None,
-        "measured, hundredths; ``None`` if not measured.",
-    ] = None
+    cores_used: Annotated[int | None, "measured, hundredths; ``None`` if not measured."] = None
     memory_used: Annotated[int | None, "measured, bytes; ``None`` if not measured."] = None
     split: Annotated[
         int, "number of cards over which its share is divided (``gpu-cards-<container>``); else 1."
@@ -292,10 +283,7 @@ class Freshness:
         float,
         "time at which the data was known to be current, unix time; 0 if nothing was read yet.",
     ] = 0.0
-    stale: Annotated[
-        str,
-        "why the data may be outdated; empty while the API server responds.",
-    ] = ""
+    stale: Annotated[str, "why the data may be outdated; empty while the API server responds."] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,6 @@ _RETRIED = timedelta(minutes=20)
 """Controllers retry the creation of a pod within 1,000 s, each time with an Event."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 def _drop(index: dict[str, dict[str, Any]], key: str, item: str) -> None:
     """Remove an item from an index, and the key with its last item."""
     if key in index:
@@ -102,7 +98,7 @@ class ClusterState:
         self,
         names: Names,
         policy: Policy = Policy.BINPACK,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
         pool_labels: Sequence[str] = POOL_LABELS,
     ) -> None:
         """Start with an empty cluster; *now* decides when old denials and pods are forgotten."""
@@ -348,10 +344,7 @@ class ClusterState:
         return found
 
     def _why_pending(
-        self,
-        facts: PodFacts,
-        events: Sequence[EventReport],
-        template: TemplateFacts | None = None,
+        self, facts: PodFacts, events: Sequence[EventReport], template: TemplateFacts | None = None
     ) -> str:
         return why_pending(facts, self._class_fit_of(facts), events, template)
 

@@ -55,10 +55,7 @@ class SuggestedChange:
         "``uncordon-card`` or ``enable-node``.",
     ]
     text: Annotated[str, "what to do, in one line."]
-    by: Annotated[
-        str,
-        "``author`` if the manifest of the pod is changed, else ``admin``.",
-    ]
+    by: Annotated[str, "``author`` if the manifest of the pod is changed, else ``admin``."]
     nodes: Annotated[tuple[str, ...], "on which the pod would then fit."]
     manifest: Annotated[str, "fields of the manifest with their new values; empty if none."] = ""
     needs: Annotated[str, "required permissions or access; empty if the manifest is changed."] = ""
@@ -295,8 +292,8 @@ class _ChangeSearch:
             disconnected = each.snapshot.node.problem is Problem.AGENT_DISCONNECTED
             cause = NO_COUNTS if each.facts.serves_claims else _DISCONNECTED
             causes = (*[CORDONED] * each.facts.cordoned, *[cause] * disconnected)
-            snapshot = each.snapshot_as_if(connected=True)
-            if causes and isinstance(check(self._pod.pod_class, snapshot), Fit):
+            then = each.connected() if disconnected else each
+            if causes and isinstance(check(self._pod.pod_class, then.snapshot), Fit):
                 by_cause[causes].append(each.snapshot.node.name)
         for causes, nodes in sorted(by_cause.items(), key=lambda each: (-len(each[1]), each[0])):
             text = f"make {name_some(nodes)} usable: {' and '.join(causes)}"
@@ -309,8 +306,7 @@ class _ChangeSearch:
             (each, position)
             for each in self.usable
             for position, card in enumerate(each.snapshot.node.cards)
-            if card.withheld
-            and each.refusal(self._pod.pod_class, each.snapshot_as_if(healthy={position})) is None
+            if card.withheld and each.with_usable(position).refusal(self._pod.pod_class) is None
         ]
         if not found:
             return ()
@@ -417,10 +413,7 @@ def _pods_to_delete(shape: PodClass, occupancy: Occupancy) -> _PodsToDelete | No
 
 
 def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[PodHolding]) -> bool:
-    return (
-        occupancy.refusal(shape, occupancy.snapshot_without({each.pod.id.uid for each in pods}))
-        is None
-    )
+    return occupancy.without({each.pod.id.uid for each in pods}).refusal(shape) is None
 
 
 def _size(held: PodHolding) -> int:

@@ -138,11 +138,6 @@ def rfc3339(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def elapsed(start: str, end: str) -> str:
-    """Format the time between two times in words: ``20 s``, ``5 min``."""
-    return duration(datetime.fromisoformat(end) - datetime.fromisoformat(start))
-
-
 def duration(time: timedelta) -> str:
     """Format a duration in words: ``20 s``, ``5 min``."""
     number, unit = _in_largest_unit(time)

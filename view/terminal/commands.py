@@ -65,11 +65,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 @click.group(cls=CommandGroup, invoke_without_command=True, context_settings=_SETTINGS)
 @click.version_option(package_name="gpu-turnstile", prog_name=_PROGRAM)
-@flag(
-    "--all",
-    "every",
-    text="Show one row per pod, without grouping by owner and reason.",
-)
+@flag("--all", "every", text="Show one row per pod, without grouping by owner and reason.")
 @options("Namespace of the pods.  [default: all; for commands the context's]", watch=True)
 def cli(context: CommandContext, *, every: bool | None) -> None:
     """Show GPUs: what is free, who holds what, and why a pod is pending.
@@ -348,10 +344,7 @@ def top(
     client = context.connection.client
     measured = at_most_every(
         interval,
-        lambda: (
-            read_usages(client, agent_namespace, names or None),
-            rfc3339(datetime.now(UTC)),
-        ),
+        lambda: (read_usages(client, agent_namespace, names or None), rfc3339(datetime.now(UTC))),
     )
     day = at_most_every(_HISTORY_SECONDS, lambda: None if past is None else past.last_day())
     namespace = None if context.options.all_namespaces else context.options.namespace

@@ -7,8 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from common.apiserver.client import Json, object_path
-from common.apiserver.errors import CredentialsError, Gone, Rejected
-from common.errors import Unavailable
+from common.apiserver.errors import REQUEST_ERRORS, CredentialsError
 from contract.names import DEFAULT_DOMAIN, Names
 from contract.requests import asks_for_gpus
 from view.cluster.connection import connect, contexts
@@ -31,7 +30,7 @@ def _complete(
             connection = connect(params.get("kubeconfig"), params.get("context"), os.environ)
             listed = path(params.get("namespace") or connection.namespace)
             objects, _, _ = connection.client.list(listed, {}, _SECONDS)
-        except (CredentialsError, Gone, Rejected, Unavailable):
+        except (CredentialsError, *REQUEST_ERRORS):
             return []
         named = (each["metadata"]["name"] for each in objects if wanted(each, names))
         return [CompletionItem(name) for name in sorted(named) if name.startswith(prefix)]

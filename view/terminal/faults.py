@@ -30,7 +30,6 @@ class CommandError(click.ClickException):
     """The end of a command: one line on standard error, and an exit code."""
 
     def __init__(self, text: str, code: int = 1) -> None:
-        """Set the line, made safe to print."""
         super().__init__(safe(text))
         self.code = code
 

@@ -27,12 +27,7 @@ from view.terminal.layout import (
     line,
     table,
 )
-from view.terminal.words import (
-    amounts_of,
-    holder_of,
-    requests_of,
-    short_model,
-)
+from view.terminal.words import amounts_of, holder_of, requests_of, short_model
 
 MOST_WITH_CARDS = 40
 """With more nodes than this, cards are shown only of nodes that the user names."""

@@ -8,13 +8,7 @@ from view.model.reports import ContainerReport, PodReport
 from view.model.usage import ContainerUsage
 from view.model.words import age
 from view.terminal.layout import DIM, Cell, Column, Page, cell, line, table
-from view.terminal.words import (
-    STAGE_STYLES,
-    cards_of,
-    evidence_of,
-    request_of,
-    show_evidence,
-)
+from view.terminal.words import STAGE_STYLES, cards_of, evidence_of, request_of, show_evidence
 
 _LONGEST_REASON = 300
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from contract.text import format_count
 from view.model.reports import ClusterReport
-from view.model.usage import CardUsage, ContainerUsage, NodeUsage
+from view.model.usage import CardUsage, NodeUsage
 from view.model.usage_history import SWITCHED_OFF, GroupBy, History, usage_rows
 from view.model.words import name_some
 from view.terminal.layout import (
@@ -64,15 +64,13 @@ def show_usage(
     containers = [
         each for node in nodes for each in node.containers if namespace in (None, each.namespace)
     ]
+    containers.sort(key=lambda use: (-(use.cores_used or 0), use.namespace, use.pod, use.container))
     if containers:
         grid = table(
-            sorted(containers, key=_most_used_first),
+            containers,
             (Column("POD"), lambda use: f"{use.namespace}/{use.pod}"),
             (Column("CONTAINER"), lambda use: use.container),
-            (
-                Column("CARDS"),
-                lambda use: ",".join(map(_card, use.cards)),
-            ),
+            (Column("CARDS"), lambda use: ",".join(map(_card, use.cards))),
             (Column("CORES USED"), lambda use: _cores(use.cores_used, use.cores_held)),
             (Column("CORES HELD", drop=1), lambda use: f"{use.cores_held:g}"),
             (Column("MEMORY USED"), lambda use: _memory(use.memory_used)),
@@ -92,10 +90,6 @@ def show_usage(
         text = f"No agent found: {searched}. The simulator has none: its agents are not pods."
         page.append(line(text, WARN))
     return page
-
-
-def _most_used_first(use: ContainerUsage) -> tuple[float, str, str, str]:
-    return -(use.cores_used or 0), use.namespace, use.pod, use.container
 
 
 def _known(uuid: str, cards: Cards) -> tuple[str, int | str, str]:

@@ -111,7 +111,6 @@ class Total:
     """Sums over the selected cards; cores and bytes of memory only of those that are available."""
 
     def __init__(self, shown: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> None:
-        """Sum up nodes and their selected cards."""
         every = [(node, card) for node, cards in shown for card in cards]
         available = [(node, card) for node, card in every if not card.withheld]
         self.nodes = len(shown)

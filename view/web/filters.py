@@ -27,7 +27,6 @@ class _Choice(StrEnum):
     label: str
 
     def __new__(cls, value: str, label: str) -> Self:
-        """Make a member of value and label."""
         member = str.__new__(cls, value)
         member._value_, member.label = value, label
         return member

@@ -64,7 +64,6 @@ class Rows:
     """Nodes as markup, cached while a node does not change: most do not, from page to page."""
 
     def __init__(self, environment: Environment) -> None:
-        """Set the environment of the templates."""
         self._environment = environment
         self._kept: dict[tuple[str, str], tuple[NodeReport, Markup]] = {}
 

@@ -30,7 +30,6 @@ class NodesPage:
     """The page of nodes, or its changes."""
 
     def __init__(self, edition: Edition, chosen: Filter) -> None:
-        """Apply the user's choices to an edition."""
         report = edition.report
         kept = _kept(report.nodes, chosen)
         # The summary does not change if only cards of one kind are shown.
@@ -92,7 +91,6 @@ class Blocks:
     """Sizes of memory blocks."""
 
     def __init__(self, nodes: Iterable[NodeReport]) -> None:
-        """Read the sizes from the nodes."""
         self._sizes = {node.name: node.memory_block for node in nodes if node.memory_block}
         sizes = set(self._sizes.values())
         self._common = sizes.pop() if len(sizes) == 1 else 0

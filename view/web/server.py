@@ -89,11 +89,7 @@ class PageServer(server.GunicornServer):
         )
         live.start()
         app = create_app(
-            live,
-            feed,
-            hosts=settings.hosts,
-            metrics=self.metrics,
-            dashboard=settings.dashboard,
+            live, feed, hosts=settings.hosts, metrics=self.metrics, dashboard=settings.dashboard
         )
         return Wsgi(
             application=app.wsgi_app,

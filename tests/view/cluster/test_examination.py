@@ -405,8 +405,8 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
     facts = collect_facts(api, Names(), "team")
     assert facts.managed == [
-        ManagedObject("Deployment", "", "a", "view", ("gpus", "team")),
-        ManagedObject("Deployment", "", "b", "", None),
+        ManagedObject("Deployment", "a", "view", ("gpus", "team")),
+        ManagedObject("Deployment", "b", "", None),
     ]
     assert not isinstance(facts.programs, UnreadSource)
     assert [each.since for each in facts.programs if each.name == "agent-1"] == [
@@ -514,7 +514,7 @@ def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     api.responses |= {SLICES: [resource_slice()], CLASS: {"metadata": {"name": "gpu.tencent.com"}}}
     facts = collect_facts(api, Names(), "team")
     cards = {"GPU-n1-0": Amounts(100, 4)}
-    assert facts.slices == [NodeSlice("n1-gpu.tencent.com", "n1", 3, 1, cards)]
+    assert facts.slices == [NodeSlice("n1", 3, 1, cards)]
     assert facts.device_class is True
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
     (found,) = [each for each in look(api) if each.check == "resource-slices"]

@@ -112,7 +112,7 @@ def server(
 
 
 OWNED = [
-    ManagedObject(kind, "gpu-turnstile", name, component)
+    ManagedObject(kind, name, component)
     for component, (workload, name) in control_plane.WORKLOADS.items()
     for kind in (workload, "ServiceAccount")
     if component not in ("dra", "scheduler-extender")
@@ -124,7 +124,7 @@ BOUND = dict.fromkeys(control_plane.POLICIES, True)
 def owned_without(component: str) -> list[ManagedObject]:
     """All, and the rest of a component, but not what it runs."""
     kind, name = control_plane.WORKLOADS[component]
-    owned = {*OWNED, ManagedObject("ServiceAccount", "gpu-turnstile", name, component)}
+    owned = {*OWNED, ManagedObject("ServiceAccount", name, component)}
     gone = (component, kind, name)
     return [each for each in owned if (each.component, each.kind, each.name) != gone]
 
@@ -205,12 +205,8 @@ WITH_EXTENDER: dict[str, object] = {
     "programs": [*without("kube-scheduler"), pod("scheduler", "s")],
     "managed": [
         *(each for each in OWNED if each.component != "scheduler-own"),
-        ManagedObject(
-            "Deployment", "gpu-turnstile", "gpu-turnstile-scheduler", "scheduler-extender"
-        ),
-        ManagedObject(
-            "Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender"
-        ),
+        ManagedObject("Deployment", "gpu-turnstile-scheduler", "scheduler-extender"),
+        ManagedObject("Deployment", "gpu-turnstile-scheduler-certs", "scheduler-extender"),
     ],
     "leases": {"gpu-turnstile-scheduler": Lease("s", NOW - timedelta(seconds=2), 10)},
     "extenders": {"s": server("scheduler")},
@@ -459,7 +455,7 @@ TROUBLES: dict[str, dict[str, object]] = {
     (
         "leftovers warning: from a version before 0.3.0, without component labels: CronJob "
         "gpu-turnstile-certs"
-    ): {"managed": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
+    ): {"managed": [*OWNED, ManagedObject("CronJob", "gpu-turnstile-certs", "")]},
     "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, unhealthy=[1])]},  # places too
 }
 
@@ -703,9 +699,7 @@ def test_without_an_extender_it_is_a_warning_that_no_scheduler_sees_cards() -> N
 def test_the_next_command_brings_a_scheduler_that_sees_cards(
     release: tuple[str, str] | None, run: str
 ) -> None:
-    managed = [
-        ManagedObject("Deployment", "gpu-turnstile", "gpu-turnstile-webhook", "webhook", release)
-    ]
+    managed = [ManagedObject("Deployment", "gpu-turnstile-webhook", "webhook", release)]
     found = findings(**NO_EXTENDER | {"managed": managed})
     assert [each.run for each in found if each.check == "scheduler-extender"] == [run]
 
@@ -841,7 +835,7 @@ def slice_of(
     node: str = "n1", cards: Sequence[int] = (0, 1), blocks: int = 4, **changed: object
 ) -> NodeSlice:
     has = {f"GPU-{node}-{index}": Amounts(100, blocks) for index in cards}
-    made = NodeSlice(f"{node}-gpu.tencent.com", node, 7, 1, has)
+    made = NodeSlice(node, 7, 1, has)
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
@@ -952,7 +946,7 @@ CLAIM_TROUBLES: dict[str, dict[str, object]] = {
         "GPU-n1-0, GPU-n1-1"
     ): {"slices": [slice_of(blocks=8)]},
     "resource-slices error: ResourceSlices of generations 6 and 7: old ones are left": {
-        "slices": [slice_of(), slice_of(cards=[0], name="old", generation=6)]
+        "slices": [slice_of(), slice_of(cards=[0], generation=6)]
     },
     ("resource-slices error: 1 of 2 ResourceSlices are there: kube-scheduler uses none of them"): {
         "slices": [slice_of(parts=2)]

@@ -6,12 +6,7 @@ from contract.claims import DRA_MODE, MODE_LABEL, driver_name
 from contract.inventory import Amounts
 from contract.names import Names
 from contract.text import format_count
-from view.model.doctor.control_plane import (
-    CLAIMED_PODS,
-    check_replicas,
-    installed,
-    is_older,
-)
+from view.model.doctor.control_plane import CLAIMED_PODS, check_replicas, installed, is_older
 from view.model.doctor.facts import (
     AGENT,
     CLAIMS,

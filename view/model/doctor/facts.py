@@ -171,7 +171,6 @@ class RefusedPod:
 class NodeSlice:
     """A ResourceSlice of our driver."""
 
-    name: Annotated[str, "of the object."]
     node: Annotated[str, "whose cards it has; empty if it names none."]
     generation: Annotated[int, "of its pool: schedulers use the newest one only."]
     parts: Annotated[int, "number of slices that the pool has in this generation."]
@@ -183,7 +182,6 @@ class ManagedObject:
     """An object that carries our label ``app.kubernetes.io/part-of``."""
 
     kind: Annotated[str, "as in a manifest."]
-    namespace: Annotated[str, "its namespace; empty if it is cluster-wide."]
     name: Annotated[str, "of the object."]
     component: Annotated[str, "its ``app.kubernetes.io/component``; empty if it has none."]
     release: Annotated[

@@ -80,18 +80,12 @@ class FindingsByText:
 
 
 def _nodes_with(
-    replicas: Mapping[str, OrUnread[Samples]], name: str, **labels: str
+    replicas: Mapping[str, OrUnread[Samples]], name: str, *, zero: bool = False, **labels: str
 ) -> Iterator[str]:
-    """Yield the nodes on which a metric was read and is not zero."""
+    """Yield the nodes on which a metric was read and is not zero, or is *zero*."""
     for node, samples in read_samples(replicas).items():
-        if value(samples, name, **labels):
-            yield node
-
-
-def _nodes_with_zero(replicas: Mapping[str, OrUnread[Samples]], name: str) -> Iterator[str]:
-    """Yield the nodes on which a metric was read and is zero."""
-    for node, samples in read_samples(replicas).items():
-        if value(samples, name) == 0:
+        found = value(samples, name, **labels)
+        if found is not None and (found == 0) is zero:
             yield node
 
 
@@ -171,18 +165,18 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
         for node, samples in sorted(replicas.items()):
             if isinstance(samples, UnreadSource):
                 found.add(Level.UNKNOWN, node, f"{prefix}{samples.why}")
-    unregistered = _nodes_with_zero(facts.agents, f"{_AGENT}registered")
+    unregistered = _nodes_with(facts.agents, f"{_AGENT}registered", zero=True)
     found.add(
         Level.ERROR, unregistered, "the agent is not registered with the kubelet", PODS_ON_NODE
     )
+    unreadable = _nodes_with(facts.agents, f"{_AGENT}list_readable", zero=True)
     text = "PodResources List cannot be read: containers are identified by order"
     run = f"{AGENT_LOGS}  # docs/operate.md#list-cannot-be-read"
-    found.add(Level.WARNING, _nodes_with_zero(facts.agents, f"{_AGENT}list_readable"), text, run)
+    found.add(Level.WARNING, unreadable, text, run)
+    unreadable = _nodes_with(facts.agents, f"{_AGENT}checkpoint_readable", zero=True)
     text = "the kubelet's checkpoint cannot be read: containers start unverified"
     run = f"{AGENT_LOGS}  # docs/operate.md#the-kubelets-checkpoint-cannot-be-read"
-    found.add(
-        Level.WARNING, _nodes_with_zero(facts.agents, f"{_AGENT}checkpoint_readable"), text, run
-    )
+    found.add(Level.WARNING, unreadable, text, run)
     text = "its proxy reports all devices as unhealthy to the kubelet: no agent is running"
     found.add(Level.ERROR, _nodes_with(facts.proxies, f"{_PROXY}given_up"), text, PODS_ON_NODE)
     yield from found.findings("agents are registered; List and checkpoint can be read")

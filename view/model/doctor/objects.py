@@ -153,7 +153,6 @@ def read_managed(kind: str, obj: _Object) -> ManagedObject:
     )
     return ManagedObject(
         kind,
-        metadata.get("namespace") or "",
         metadata["name"],
         _label(obj, _COMPONENT_LABEL),
         (release, namespace) if release and namespace else None,

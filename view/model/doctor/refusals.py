@@ -5,15 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from contract.text import format_count
-from view.model.doctor.facts import (
-    Facts,
-    Finding,
-    RefusedPod,
-    UnreadSource,
-    ok,
-    require,
-    warning,
-)
+from view.model.doctor.facts import Facts, Finding, RefusedPod, UnreadSource, ok, require, warning
 from view.model.doctor.nodes import PODS_ON_NODE
 from view.model.pod_facts import WITHOUT_PLUGIN, refusal_text
 from view.model.pod_groups import repeated

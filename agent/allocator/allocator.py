@@ -83,7 +83,7 @@ class Allocator(NodeCore):
         super().__init__(pods=pods, writer=writer, enforcer=enforcer)
         self.state = state = NodeState(store)
         self.table = table
-        self._pods: PodSource = pods
+        self._pod_source = pods
         self._read = self.state.snapshot, read_holdings(self.state.snapshot, table)
         self._observer = observer = KubeletObserver(
             state=state,
@@ -172,19 +172,24 @@ class Allocator(NodeCore):
         with self.state as state:
             return state.snapshot
 
-    def observe(self, *, thorough: bool = True) -> bool:
-        """Read checkpoint and ``List``; unless *thorough*, only if a source shows a change."""
+    def may_have_changed(self) -> bool:
+        """Return whether a source of the snapshot shows a change."""
         self._observer.detect_restart()
-        if not thorough and not self._observer.may_have_changed():
-            return False
+        return self._observer.may_have_changed()
+
+    def observe(self) -> None:
+        """Read checkpoint and ``List``."""
+        self._observer.detect_restart()
         self._observer.observe()
-        return True
+
+    def _look_again(self) -> None:
+        self._observer.observe()
 
     @contextmanager
     def _of_pods(self) -> Iterator[None]:
         with self.state as state:
             # If the API was unreachable during its admission, only the pod's name is known so far.
-            state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
+            state.set_pods(self._pod_source.pods(), synced=self._pod_source.is_synced())
             state.update_snapshot()
             yield
 

@@ -310,7 +310,7 @@ class AllocateCall:
             # Before the assignment: if this fails, nothing has changed.
             edits = self.inject(holding)
             with (
-                self.enforcement.prepared(holding) as (made,),
+                self.enforcement.preparing(holding) as (made,),
                 self.state.of_kubelet(kubelet) as state,
             ):
                 state.assign(target, resource, ids, allocated=True)

@@ -3,7 +3,7 @@
 Beyond this module nothing depends on device IDs.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -14,6 +14,7 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import NO_SLOTS, NOTHING
 from agent.holdings.annotation import allocation_of
 from agent.holdings.holding import (
+    NO_KEY,
     ContainerRef,
     Holding,
     HoldingKey,
@@ -32,12 +33,12 @@ EvidenceOf: TypeAlias = Callable[[str, Resource], Evidence]
 
 
 def key_of(core_ids: Collection[str]) -> HoldingKey:
-    """Return the key of a holding with these core slots, the same in any order.
+    """Return the key of a holding with these core slots, the same in any order; empty without any.
 
     It depends only on the slots, so an agent whose disk was wiped makes the same paths again, which
     the kubelet still uses (fact K12).
     """
-    return make_key("\n".join(sorted(core_ids)))
+    return make_key("\n".join(sorted(core_ids))) if core_ids else NO_KEY
 
 
 def holding_of(
@@ -65,6 +66,14 @@ def holding_of(
     )
 
 
+def _are_readable(slots: HeldSlots, cards: Mapping[str, Amounts]) -> bool:
+    """Return whether *cards* has all of these slots: none is of another device plugin."""
+    return all(
+        len(ids) == sum(count_of(each, resource) for each in cards.values())
+        for resource, ids in slots.items()
+    )
+
+
 def granted(ref: ContainerRef, ids: Collection[str], grant: Grant, *, is_whole: bool) -> Holding:
     """Return what one call gives a container: cores or memory, without the other.
 
@@ -80,7 +89,8 @@ def granted(ref: ContainerRef, ids: Collection[str], grant: Grant, *, is_whole: 
         else Amounts(0, each.slots)
         for each in grant.by_card
     }
-    return Holding(ref, key_of(ids), amounts, is_whole or are_whole(amounts))
+    key = key_of(ids if grant.resource is Resource.CORE else ())
+    return Holding(ref, key, amounts, is_whole or are_whole(amounts))
 
 
 def read_holdings(snapshot: AllocationSnapshot, table: DeviceTable) -> NodeHoldings:
@@ -100,9 +110,10 @@ def _holders(snapshot: AllocationSnapshot, table: DeviceTable) -> Iterator[Holdi
         runs = pod.info is not None and pod.info.running
         for name, slots in pod.held.items():
             made = holding_of(ContainerRef(pod.id, name), slots, table, pod.info)
+            # Limits that cannot be known are not looked up.
+            uid = made.runtime_uid or pod.uid if _are_readable(slots, made.cards) else ""
             # The slots of an init container are reusable: later containers have them (K7).
-            superseded = runs and pod.is_init(name)
-            yield replace(made, runtime_uid=made.runtime_uid or pod.uid, superseded=superseded)
+            yield replace(made, runtime_uid=uid, superseded=runs and pod.is_init(name))
 
 
 def starting(
@@ -123,7 +134,11 @@ def starting(
         for name in order
         if held.get(name, {}).get(Resource.CORE) == ids
     ]
-    return [each for each in found if each.is_on(table.order)]
+    return [
+        each
+        for each in found
+        if each.is_on(table.order) and _are_readable(held[each.ref.container], each.cards)
+    ]
 
 
 def allocations_of(
@@ -164,7 +179,7 @@ def _allocation(
     if not wanted or set(slots) != wanted:
         return None
     cards = table.amounts(slots)
-    if not cards.keys() <= table.order.keys():
+    if not cards.keys() <= table.order.keys() or not _are_readable(slots, cards):
         return None
     weakest = max((evidence(container.name, each) for each in slots), key=list(Evidence).index)
     return allocation_of(cards, container.demand, weakest)

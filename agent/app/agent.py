@@ -254,6 +254,7 @@ class Agent:
             return
         with self._opening:
             if self._stop.is_set():
+                services.door.close()
                 return
             self._services = services
         services.refresher.load()

@@ -70,10 +70,10 @@ class ClaimDoor:
         self._unclaimed = UnclaimedPods(parts.send_event)
         self.core: NodeCore = self._driver
         self.threads: Mapping[str, Callable[[], None]] = {
-            "registrar": self._server.run,
             "claims": lambda: claims.run(parts.stop),
             "slices": lambda: self._slices.slices.run(parts.stop),
             "slice-writer": self._slices.run,
+            "registrar": self._server.run,  # at last: its calls look into the watch of claims
         }
 
     @property

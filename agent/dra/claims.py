@@ -207,13 +207,14 @@ def holdings_of(claim: ClaimAllocation, info: PodInfo | None) -> list[Holding]:
         claim: the claim.
         info: its pod; ``None`` while the API does not show it: each request is a container then.
     """
-    requests = dict(zip(claim.by_request, claim.by_request, strict=True))
+    shares = claim.by_request
+    requests = {each: each for each in shares}
     if info is not None:
         of_pod = request_names(info.demand)
-        requests = {each: by for each, by in of_pod.items() if by in requests} | requests
+        requests = {each: by for each, by in of_pod.items() if by in shares} | requests
     found = []
     for container, request in requests.items():
-        cards = {each.card: each.amounts for each in claim.by_request[request]}
+        cards = {each.card: each.amounts for each in shares[request]}
         found.append(
             Holding(
                 ContainerRef(claim.pod, container),

@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from agent.allocator.slots import DeviceTable
 from agent.dra.claims import (
@@ -34,55 +33,75 @@ from placement.pods import PodInfo
 log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, kw_only=True)
 class ClaimDriver(NodeCore):
     """The prepared claims of a node, first those of an earlier agent.
 
-    Safe to share between threads. The constructor raises ``EnforcementError`` if the specs cannot
-    be read.
+    Safe to share between threads.
 
     Attributes:
-        table: the node's cards.
         driver: the driver's name.
         pool: the name of the node's pool of devices.
-        claims: the claims with a card of this node.
-        api: the API server, for a claim that the watch does not show yet.
-        pods: the pods of this node.
-        specs: the CDI specs.
-        inject: returns the container edits of a holding.
-        enforcer: enforces the limits of containers, and adds container edits.
-        writer: writes allocations to pods.
-        unhealthy: returns the fault of a card by UUID, empty without one.
-        on_prepared: called for each prepared claim.
-        on_refusal: called for each refused claim whose pod is known, with the reason.
-        ending: seconds that a claim waits for others that have ended.
     """
 
-    table: DeviceTable
-    driver: str
-    pool: str
-    claims: WatchedObjects
-    api: Api
-    pods: PodCache
-    specs: ClaimSpecs
-    inject: Callable[[Holding], ContainerEdits]
-    enforcer: Enforcer
-    writer: AnnotationWriter
-    unhealthy: Callable[[str], str]
-    on_prepared: Callable[[], None] = lambda: None
-    on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None
-    ending: float = 20.0
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
+        self,
+        *,
+        table: DeviceTable,
+        driver: str,
+        pool: str,
+        claims: WatchedObjects,
+        api: Api,
+        pods: PodCache,
+        specs: ClaimSpecs,
+        inject: Callable[[Holding], ContainerEdits],
+        enforcer: Enforcer,
+        writer: AnnotationWriter,
+        unhealthy: Callable[[str], str],
+        on_prepared: Callable[[], None] = lambda: None,
+        on_refusal: Callable[[ContainerRef, str], None] = lambda _ref, _reason: None,
+        ending: float = 20.0,
+    ) -> None:
+        """Read the claims of an earlier agent.
 
-    def __post_init__(self) -> None:
-        """Read the claims of an earlier agent."""
-        super().__init__(pods=self.pods, writer=self.writer, enforcer=self.enforcer)
-        cards = self.table.inventory.cards
-        self._cards = {device_name(card): card for card in cards}
-        self._sizes = {card.uuid: card.size(self.table.block) for card in cards}
-        self._lock = threading.Condition()  # held while files are made or removed
-        self._prepared: Mapping[str, ClaimAllocation] = self.specs.load()
+        Args:
+            table: the node's cards.
+            driver: the driver's name.
+            pool: the name of the node's pool of devices.
+            claims: the claims with a card of this node.
+            api: the API server, for a claim that the watch does not show yet.
+            pods: the pods of this node.
+            specs: the CDI specs.
+            inject: returns the container edits of a holding.
+            enforcer: enforces the limits of containers, and adds container edits.
+            writer: writes allocations to pods.
+            unhealthy: returns the fault of a card by UUID, empty without one.
+            on_prepared: called for each prepared claim.
+            on_refusal: called for each refused claim whose pod is known, with the reason.
+            ending: seconds that a claim waits for others that have ended.
+
+        Raises:
+            EnforcementError: the specs cannot be read.
+        """
+        super().__init__(pods=pods, writer=writer, enforcer=enforcer)
+        self.driver = driver
+        self.pool = pool
+        self._inventory, self._block = table.inventory, table.block
+        self._cards = {device_name(card): card for card in self._inventory.cards}
+        self._sizes = {card.uuid: card.size(table.block) for card in self._inventory.cards}
+        self._watched = claims
+        self._api = api
+        self._cache = pods
+        self._specs = specs
+        self._inject = inject
+        self._unhealthy = unhealthy
+        self._on_prepared = on_prepared
+        self._on_refusal = on_refusal
+        self._ending = ending
+        self._lock = threading.Condition()  # held while a claim is prepared or forgotten
+        self._claims: Mapping[str, ClaimAllocation] = specs.load()  # the prepared ones, by UID
         # Claims of an earlier agent that were not looked for in the API yet.
-        self._unconfirmed = [each.ref for each in self._prepared.values()]
+        self._unconfirmed = [each.ref for each in self._claims.values()]
+        self._released = False
 
     # --- the kubelet's calls -----------------------------------------------------------
 
@@ -106,20 +125,20 @@ class ClaimDriver(NodeCore):
             if obj is None:
                 raise ClaimError(f"{ref}: Not found: it was deleted, or deleted and created again")
             claim = read_claim(obj, ref, driver=self.driver, cards=self._cards, pool=self.pool)
-            found = self._find_pod(claim.pod.uid) or self.pods.fetch(*claim.pod.key)
+            found = self._find_pod(claim.pod.uid) or self._cache.fetch(*claim.pod.key)
             info = check_pod(claim, found)
             with self._lock:
-                self._lock.wait_for(lambda: not self._waits(claim), self.ending)
+                self._lock.wait_for(lambda: not self._waits(claim), self._ending)
                 if not is_wanted():
                     raise Unavailable(f"{ref}: the call was cancelled")
                 devices = self._prepare(claim, info)
         except (Refusal, Unavailable) as error:
             log.warning("claim refused", extra={"claim": str(ref), "reason": str(error)})
             if claim is not None and isinstance(error, Refusal):
-                self.on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
+                self._on_refusal(ContainerRef(claim.pod, claim.shares[0].request), str(error))
             raise
         log.info("claim prepared", extra={"claim": str(ref), "pod": str(claim.pod)})
-        self.on_prepared()
+        self._on_prepared()
         self.catch_up(info)
         return devices
 
@@ -130,33 +149,34 @@ class ClaimDriver(NodeCore):
             Refusal: the spec cannot be removed: the kubelet asks again later.
         """
         with self._lock:
-            self.specs.remove(ref)
-            self._released |= ref.uid in self._prepared
-            self._prepared = {uid: each for uid, each in self._prepared.items() if uid != ref.uid}
+            self._specs.remove(ref)
+            self._released |= ref.uid in self._claims
+            self._claims = {uid: each for uid, each in self._claims.items() if uid != ref.uid}
             self._lock.notify_all()
         log.info("claim forgotten", extra={"claim": str(ref)})
 
     def _prepare(self, claim: ClaimAllocation, info: PodInfo) -> dict[ClaimShare, tuple[str, ...]]:
         """Check the sums, make the files, then write the spec; the lock is held."""
         uid = claim.ref.uid
-        if self._prepared.get(uid) != claim:
+        if self._claims.get(uid) != claim:
             for card in claim.by_card:
-                if fault := self.unhealthy(card):
+                if fault := self._unhealthy(card):
                     raise ClaimError(
                         f"{claim.ref}: card {card} is unhealthy ({fault}), and gets no new "
                         "container: delete the pod, so that another card is chosen"
                     )
             check_room(claim, self._others(claim), self._sizes)
-        made = [each for each in holdings_of(claim, info) if not each.superseded]
-        with self._enforcement.prepared(*made) as limits:
+        found = {each.ref.container: each for each in holdings_of(claim, info)}
+        made = [found[request] for request in claim.by_request]
+        with self._enforcement.preparing(*made) as limits:
             edits = {
-                each.ref.container: self.inject(each).merged_with(limit)
+                each.ref.container: self._inject(each).merged_with(limit)
                 for each, limit in zip(made, limits, strict=True)
             }
             for each in made:
                 self._enforcement.start([each])
-            names = self.specs.write(claim, edits)
-            self._prepared = {**self._prepared, uid: claim}
+            names = self._specs.write(claim, edits)
+            self._claims = {**self._claims, uid: claim}
         # All cards of a request have one CDI device: the variables of a second one would replace
         # its own.
         return {
@@ -171,26 +191,34 @@ class ClaimDriver(NodeCore):
         The claim of a pod that was deleted by force is gone before its containers. A refusal would
         cost up to 90 s.
         """
-        if self._prepared.get(claim.ref.uid) == claim:
+        if self._claims.get(claim.ref.uid) == claim:
             return False
-        current = {each["metadata"]["uid"] for each in self.claims.objects.values()}
+        current = {each["metadata"]["uid"] for each in self._watched.objects.values()}
         others = self._others(claim)
         left = [
-            each for each in others if each.ref.uid in current or each.ref.uid not in self._prepared
+            each for each in others if each.ref.uid in current or each.ref.uid not in self._claims
         ]
         return has_room(claim, left, self._sizes) and not has_room(claim, others, self._sizes)
 
     # --- after a restart, and between calls ---------------------------------------------
 
-    def observe(self, *, thorough: bool = True) -> bool:
-        """Forget the claims of an earlier agent that have ended, if *thorough*."""
-        if thorough:
-            self._drop_deleted()
-        return thorough or self._released
+    def may_have_changed(self) -> bool:
+        """Return whether a claim was forgotten since :meth:`refresh` last looked."""
+        return self._released
+
+    def observe(self) -> None:
+        """Forget the claims of an earlier agent that have ended."""
+        self._drop_deleted()
+
+    def _take_released(self) -> bool:
+        """Return whether a claim was forgotten since the last time."""
+        with self._lock:
+            released, self._released = self._released, False
+        return released
 
     def _find_allocations(self, info: PodInfo) -> dict[str, Allocation]:
         """Return the allocations of a pod by its claims."""
-        claims = [each for each in self._prepared.values() if each.pod.uid == info.id.uid]
+        claims = [each for each in self._claims.values() if each.pod.uid == info.id.uid]
         return allocations_by(claims, info)
 
     def _drop_deleted(self) -> None:
@@ -199,7 +227,7 @@ class ClaimDriver(NodeCore):
         Only those: a claim that is deleted later may be of a pod that was force-deleted and still
         runs, and the kubelet calls ``NodeUnprepareResources`` for it.
         """
-        if not self.claims.synced.is_set():
+        if not self._watched.synced.is_set():
             return
         while self._unconfirmed:
             ref = self._unconfirmed[-1]
@@ -215,40 +243,42 @@ class ClaimDriver(NodeCore):
     @property
     def confirmed(self) -> bool:
         """Whether the API has all claims that an earlier agent had prepared."""
-        return not self._unconfirmed and self.claims.synced.is_set()
+        return not self._unconfirmed and self._watched.synced.is_set()
 
     def claimed_pods(self) -> set[str]:
         """Return the UIDs of the pods with a claim that is prepared, or allocated on this node."""
-        return {each.pod.uid for each in self._prepared.values()} | {
+        return {each.pod.uid for each in self._claims.values()} | {
             user["uid"]
-            for claim in self.claims.objects.values()
+            for claim in self._watched.objects.values()
             for user in claim["status"].get("reservedFor") or ()
         }
 
     def faults(self) -> dict[str, str]:
         """Return the fault of each device, empty without one."""
-        return {device: self.unhealthy(card.uuid) for device, card in self._cards.items()}
+        return {device: self._unhealthy(card.uuid) for device, card in self._cards.items()}
 
     # --- who holds what ----------------------------------------------------------------
 
     def _holders(self) -> list[ClaimAllocation]:
         """Return the prepared claims, and what pods hold that a device plugin has served."""
         claimed = self.claimed_pods()
-        others = (served_by_plugin(each) for each in self.pods.pods() if each.id.uid not in claimed)
-        return [*self._prepared.values(), *(each for each in others if each is not None)]
+        others = (
+            served_by_plugin(each) for each in self._pods.pods() if each.id.uid not in claimed
+        )
+        return [*self._claims.values(), *(each for each in others if each is not None)]
 
     def _others(self, claim: ClaimAllocation) -> list[ClaimAllocation]:
         return [each for each in self._holders() if each.ref.uid != claim.ref.uid]
 
     def holdings(self) -> NodeHoldings:
         """Return what the containers of prepared claims hold, and those of the device plugin."""
-        infos = {each.id.uid: each for each in self.pods.pods()}
+        infos = {each.id.uid: each for each in self._pods.pods()}
         found = (
             each
             for claim in self._holders()
             for each in holdings_of(claim, infos.get(claim.pod.uid))
         )
-        return NodeHoldings.of(found, self.table.inventory.cards, self.table.block)
+        return NodeHoldings.of(found, self._inventory.cards, self._block)
 
     def _find_claim(self, ref: ClaimRef) -> Json | None:
         """Return a claim; ``None`` if there is none with this UID.
@@ -256,10 +286,10 @@ class ClaimDriver(NodeCore):
         Raises:
             Unavailable: the API server does not respond.
         """
-        found = self.claims.objects.get((ref.namespace, ref.name))
+        found = self._watched.objects.get((ref.namespace, ref.name))
         if found is None or found["metadata"]["uid"] != ref.uid:
-            found = self.api.get_claim(ref.namespace, ref.name)
+            found = self._api.get_claim(ref.namespace, ref.name)
         return found if found is not None and found["metadata"]["uid"] == ref.uid else None
 
     def _find_pod(self, uid: str) -> PodInfo | None:
-        return next((each for each in self.pods.pods() if each.id.uid == uid), None)
+        return next((each for each in self._pods.pods() if each.id.uid == uid), None)

@@ -32,7 +32,7 @@ class Enforcement:
         self._preparing = threading.Lock()
 
     @contextmanager
-    def prepared(self, *holdings: Holding) -> Iterator[list[ContainerEdits]]:
+    def preparing(self, *holdings: Holding) -> Iterator[list[ContainerEdits]]:
         """Prepare the files of containers, and return the edits of each.
 
         In the ``with`` block no files are removed; there the caller makes the holdings known.
@@ -58,7 +58,7 @@ class Enforcement:
         about = self._enforcer.identify_starting(candidates) if several else candidates[0]
         self._enforcer.prepare_start(about)
 
-    def keep(self, owners: Callable[[], Collection[PodId]]) -> None:
+    def remove_except(self, owners: Callable[[], Collection[PodId]]) -> None:
         """Remove the files of all pods except the *owners*, which are looked up meanwhile."""
         with self._preparing:
             self._enforcer.prune(owners())
@@ -72,7 +72,6 @@ class NodeCore(ABC):
         self._pods = pods
         self._enforcement = Enforcement(enforcer)
         self._publisher = AllocationPublisher(self._find_allocations, writer)
-        self._released = False  # whether a door has freed something in a call
 
     # --- what a door knows -------------------------------------------------------------
 
@@ -81,16 +80,23 @@ class NodeCore(ABC):
         """Return what containers hold now."""
 
     @abstractmethod
-    def observe(self, *, thorough: bool = True) -> bool:
-        """Apply changes that came without a call; return whether there may be some.
+    def may_have_changed(self) -> bool:
+        """Return whether something announces changes that :meth:`observe` would apply."""
 
-        Args:
-            thorough: look for changes that nothing has announced.
-        """
+    @abstractmethod
+    def observe(self) -> None:
+        """Apply changes that came without a call."""
 
     @abstractmethod
     def _find_allocations(self, info: PodInfo) -> dict[str, Allocation]:
         """Return the allocations of a pod's containers; empty while they are not complete."""
+
+    def _look_again(self) -> None:  # noqa: B027 -- claims are never unknown
+        """Look for a pod that is not known yet, as far as that can help."""
+
+    def _take_released(self) -> bool:
+        """Return whether a call of the kubelet has given something back since the last time."""
+        return False
 
     def _of_pods(self) -> AbstractContextManager[object]:
         """Hold what :meth:`_find_allocations` reads, up to date with the node's pods."""
@@ -108,15 +114,15 @@ class NodeCore(ABC):
         Args:
             thorough: look for changes that nothing has announced.
         """
-        before = self.holdings().held
-        if not self.observe(thorough=thorough):
+        if not thorough and not self.may_have_changed():
             return False
+        before = self.holdings().held
+        self.observe()
         with self._of_pods():
             for info in self._pods.pods():
                 self._publisher.publish(info)
-        released, self._released = self._released, False
         now = self.holdings().held
-        return released or any(
+        return self._take_released() or any(
             not now.get(card, NOTHING).covers(each) for card, each in before.items()
         )
 
@@ -140,19 +146,19 @@ class NodeCore(ABC):
         """
         holdings = self.holdings()
         if not any(each.runtime_uid == runtime_uid for each in holdings.holders):
-            self.observe()
+            self._look_again()
             holdings = self.holdings()
         return holdings.find(runtime_uid, container)
 
     def sweep(self) -> None:
-        """Remove the files of pods that the API does not show, and that hold nothing."""
+        """Remove the files of pods that hold nothing, and have ended or are not in the API."""
         others = self._other_owners()
         if others is None:
             return
-        self._enforcement.keep(
+        self._enforcement.remove_except(
             lambda: (
                 {each.ref.pod for each in self.holdings().holders}
-                | {each.id for each in self._pods.pods()}
+                | {each.id for each in self._pods.pods() if not each.terminal}
                 | {*others}
             )
         )

@@ -26,7 +26,10 @@ UNKNOWN = ContainerRef(PodId("", "", ""), "")
 """The container of a holding of which only the devices are known."""
 
 HoldingKey = NewType("HoldingKey", str)
-"""Names the files of a holding: 20 hexadecimal digits, the same after every restart."""
+"""Names the files of a holding with cores: 20 hexadecimal digits, the same after every restart."""
+
+NO_KEY = HoldingKey("")
+"""The key of memory alone, which a device plugin gives in a call of its own: it has no files."""
 
 
 def make_key(text: str) -> HoldingKey:
@@ -89,7 +92,10 @@ class Holding:
         return size if self.is_whole and card in self.cards else self.cards.get(card, NOTHING)
 
     def is_on(self, cards: Iterable[str]) -> bool:
-        """Return whether it has cores, the same on each of its cards, and only on these *cards*."""
+        """Return whether all its cards are among *cards*, and those with cores have equally many.
+
+        Whole cards may have memory on fewer cards than cores. Without any cores it is on none.
+        """
         cores = {each.cores for each in self.cards.values() if each.cores}
         return len(cores) == 1 and self.cards.keys() <= {*cards}
 
@@ -160,10 +166,10 @@ class NodeHoldings:
         }
 
     @property
-    def cards(self) -> dict[str, CardTotals]:
+    def totals(self) -> dict[str, CardTotals]:
         """The totals of each card, by UUID; a card that is held whole has no free memory."""
         free = self.free
-        for each in self.holders:
+        for each in self.current:
             free |= dict.fromkeys(each.cards.keys() & free.keys(), NOTHING) if each.is_whole else {}
         totals = {}
         for card in self.inventory:

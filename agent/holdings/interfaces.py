@@ -31,9 +31,9 @@ class Enforcer(Protocol):
     def prepare_allocation(self, holding: Holding) -> ContainerEdits:
         """Return the edits that limit a container, and make the files that they mount.
 
-        A device plugin calls it for cores and for memory, each without the other. The edits depend
-        only on key and amounts; the container is given as far as it is known. Called before the
-        assignment, and never twice at the same time.
+        A device plugin calls it for cores and for memory, each without the other; a claim once,
+        with both: return the edits for what the holding has. They depend only on key and amounts;
+        the container is given as far as it is known. Never called twice at the same time.
 
         Raises:
             EnforcementError: the files cannot be made; nothing is assigned, the pod is refused.
@@ -43,8 +43,9 @@ class Enforcer(Protocol):
     def prepare_start(self, holding: Holding) -> None:
         """Prepare the container that is about to start with a holding.
 
-        Missing files of ``prepare_allocation`` are made again (after a wiped disk). Called before
-        every start, restarts included, and possibly several times at once. If the container is
+        Missing files of ``prepare_allocation`` are made again (after a wiped disk). A device plugin
+        calls it before every start, restarts included, and possibly several times at once; a claim
+        once, when it is prepared: a restarted container is not announced. If the container is
         :data:`~agent.holdings.holding.UNKNOWN`, only its key and its cores are known.
 
         Raises:

@@ -73,7 +73,7 @@ def card_series(
     ]
     yield from _series("container", _CONTAINER, _OF_HELD_SHARES, held)
     yield from _series("container", _CONTAINER, _OF_CONTAINERS, used)
-    totals = holdings.cards
+    totals = holdings.totals
     yield from _series("card", _CARD, _OF_CARDS, [((k,), v) for k, v in totals.items()])
     uses = [((card,), measured.cards[card]) for card in totals if card in measured.cards]
     yield from _series("card", _CARD, _OF_CARD_USE, uses)

@@ -131,7 +131,7 @@ class Meter:
             Unavailable: one of them does not respond.
         """
         since = int((self._unix() - self._period) * 1e6)
-        cards = self._read(tuple(holdings.cards), since)
+        cards = self._read(tuple(holdings.totals), since)
         for uuid, each in cards.items():
             for problem in each.problems:
                 self._log_once(uuid, problem)

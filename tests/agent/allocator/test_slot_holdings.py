@@ -6,8 +6,9 @@ import pytest
 
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.node_state import NodeState
-from agent.allocator.slot_holdings import key_of, read_holdings
+from agent.allocator.slot_holdings import allocations_of, key_of, read_holdings, starting
 from agent.holdings.holding import CardTotals, HeldShare, NodeHoldings
+from contract.allocation import Evidence
 from contract.demand import Demand
 from placement.pods import PodInfo
 from tests.agent.builders import (
@@ -61,7 +62,7 @@ def test_shares_and_whole_cards_are_counted_by_container_and_by_card() -> None:
         "a/c0": {"GPU-0": HeldShare(30, 4 * BLOCK)},
         "b/c0": {"GPU-1": HeldShare(100, 10 * BLOCK)},
     }
-    assert found.cards == {
+    assert found.totals == {
         "GPU-0": CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK),
         "GPU-1": CardTotals(100, 0, 10 * BLOCK, 0),
     }
@@ -81,7 +82,7 @@ def test_a_share_of_two_cards_is_counted_on_each_and_is_no_whole_card() -> None:
     assert _shares(found) == {
         "a/c0": {"GPU-0": HeldShare(50, 4 * BLOCK), "GPU-1": HeldShare(50, 4 * BLOCK)}
     }
-    assert set(found.cards.values()) == {CardTotals(50, 50, 4 * BLOCK, 6 * BLOCK)}
+    assert set(found.totals.values()) == {CardTotals(50, 50, 4 * BLOCK, 6 * BLOCK)}
 
 
 def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:
@@ -97,7 +98,7 @@ def test_a_whole_card_holds_all_of_its_memory_whatever_was_asked_for() -> None:
     held = {**WHOLE, MEMORY: ids("GPU-1", range(3))}
     found = _holdings((view("b", container("c0", 100, 3)), {"c0": held}))
     assert _shares(found) == {"b/c0": {"GPU-1": HeldShare(100, 10 * BLOCK)}}
-    assert found.cards["GPU-1"] == CardTotals(100, 0, 10 * BLOCK, 0)
+    assert found.totals["GPU-1"] == CardTotals(100, 0, 10 * BLOCK, 0)
 
 
 @pytest.mark.parametrize(("running", "shown"), [(False, {"a/i", "a/c0"}), (True, {"a/c0"})])
@@ -106,7 +107,7 @@ def test_an_init_container_is_shown_until_its_pod_runs(running: bool, shown: set
     pod = view("a", container("i", 30, 4, kind=INIT), container("c0", 30, 4))
     found = _holdings((replace(pod, running=running), {"i": SHARE, "c0": SHARE}))
     assert set(_shares(found)) == shown
-    assert found.cards["GPU-0"] == CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK)
+    assert found.totals["GPU-0"] == CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK)
 
 
 def test_what_is_held_of_a_missing_card_is_held_of_no_other() -> None:
@@ -114,8 +115,8 @@ def test_what_is_held_of_a_missing_card_is_held_of_no_other() -> None:
     held = {CORE: ids("GPU-9", range(30)), MEMORY: ids("GPU-9", range(4)) | {"of-another-plugin"}}
     found = _holdings((pod, {"c0": held}))
     assert _shares(found) == {"a/c0": {"GPU-9": HeldShare(30, 4 * BLOCK)}}
-    assert {each.cores_held for each in found.cards.values()} == {0}
-    assert "GPU-9" not in found.cards
+    assert {each.cores_held for each in found.totals.values()} == {0}
+    assert "GPU-9" not in found.totals
 
 
 def test_a_slot_beyond_the_end_of_a_present_card_is_no_missing_card() -> None:
@@ -128,3 +129,30 @@ def test_the_key_depends_on_the_slots_in_any_order() -> None:
     assert key_of(["GPU-0::0", "GPU-0::1"]) == "6cf2ebeac19f8c7108fe"
     assert len(key_of(SHARE[CORE])) == 20
     assert key_of(SHARE[CORE]) != key_of(WHOLE[CORE])
+
+
+def test_a_share_has_free_memory_beside_it_although_its_init_container_had_the_whole_card() -> None:
+    """What the init container had and the later one does not need is held until the pod ends."""
+    pod = view("a", container("i", 100, 0, kind=INIT), container("c0", 50, 2))
+    share = {CORE: ids("GPU-0", range(50)), MEMORY: ids("GPU-0", range(2))}
+    before: dict[str, HeldSlots] = {"i": {CORE: ids("GPU-0", range(100))}, "c0": share}
+    found = _holdings((replace(pod, running=True), before))
+    assert found.totals["GPU-0"].memory_free == 8 * BLOCK
+
+
+def test_memory_alone_has_no_files() -> None:
+    assert key_of(()) == ""
+
+
+FOREIGN = {CORE: frozenset(f"tencent.com/vcuda-core-{n}" for n in range(30)), MEMORY: SHARE[MEMORY]}
+
+
+@pytest.mark.parametrize("held", [FOREIGN, {**SHARE, MEMORY: ids("GPU-0", (0, 1, 2, 99))}])
+def test_of_devices_that_cannot_all_be_read_no_allocation_is_written(held: HeldSlots) -> None:
+    """Those of gpu-manager, or of larger cards: the node was not drained."""
+    pod, table = view("a", container("c0", 30, 4)), device_table()
+    evidence = Evidence.RECORD
+    assert allocations_of({"c0": held}, table, pod, evidence=lambda *_: evidence) is None
+    assert allocations_of({"c0": SHARE}, table, pod, evidence=lambda *_: evidence) is not None
+    assert starting(pod.id, pod, {"c0": held}, held[CORE], table) == []
+    assert _holdings((pod, {"c0": held})).find("u-a", "c0") is None

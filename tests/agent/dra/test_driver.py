@@ -627,3 +627,39 @@ def test_a_claim_that_was_deleted_or_made_again_is_refused_with_words() -> None:
             driver.prepare(ref)
         with pytest.raises(ClaimError, match="its UID has other characters"):
             driver.unprepare(ref._replace(uid="../etc"))
+
+
+def test_who_asks_for_an_unknown_container_causes_no_request(tmp_path: Path) -> None:
+    """Such as a container that registers at vcuda's socket: claims are looked for by one thread."""
+    node = FakeNode()
+    node.driver(tmp_path).prepare(node.add("a", "gpu-0", 30, 4))
+    driver = node.driver(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "get_claim", raising(AssertionError("a request")))
+        assert driver.entitled("u-b", "c0") is None
+    assert not driver.confirmed
+
+
+def test_cdi_devices_are_numbered_by_request_whatever_the_order_of_the_containers() -> None:
+    """The runtime keeps the names: a claim that is prepared again must not exchange them."""
+    with short_dir() as folder:
+        node = FakeNode()
+        ref = node.add("a", "gpu-0", 30, 4)
+        node.infos[0] = view("a", container("z", 30, 4), container("b", 20, 2))
+        results = [result("z", "gpu-0", 30, 4), result("b", "gpu-1", 20, 2)]
+        node.claims[ref.name]["status"]["allocation"]["devices"]["results"] = results
+        found = {share.request: names for share, names in node.driver(folder).prepare(ref).items()}
+        assert found == {"b": (f"{DRIVER}/claim=uid-a-0",), "z": (f"{DRIVER}/claim=uid-a-1",)}
+
+
+def test_the_files_of_a_pod_that_has_ended_go_though_the_api_still_shows_it(tmp_path: Path) -> None:
+    node = FakeNode()
+    ref = node.add("a", "gpu-1", 30, 4)
+    driver = node.driver(tmp_path)
+    driver.prepare(ref)
+    driver.unprepare(ref)
+    driver.sweep()
+    assert list((tmp_path / "state").rglob("owner.json"))
+    node.infos[0] = replace(node.infos[0], terminal=True)
+    driver.sweep()
+    assert not list((tmp_path / "state").rglob("owner.json"))

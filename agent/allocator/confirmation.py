@@ -1,8 +1,8 @@
-"""Confirms pods: decides of which pods an entry of ``List`` is certainly theirs. Pure.
+"""Confirms pods: no pod that the agent has not seen can have their entry in ``List``. Pure.
 
-``List`` has no UIDs. An entry is certainly a pod's if the API showed the pod before ``List`` first
-had its name, and still shows it afterwards: no other pod can have had the name in between. The
-steps before and after it: docs/which-container.md.
+``List`` has no UIDs. That is certain if the API showed the pod before ``List`` first had its name,
+and still shows it afterwards; or if the watch has reported no other pod of its name since the last
+identified one. The steps before and after it: docs/which-container.md.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +22,7 @@ def find_confirmed(  # noqa: PLR0913 -- the sources
     *,
     identified: AbstractSet[str],
     names: Collection[Key],
-    shown: AbstractSet[str],
+    shown_before_list: AbstractSet[str],
     uids_seen: Callable[[Key], Sequence[str]],
 ) -> set[str]:
     """Return the pods that are confirmed by a reading of the API after ``List``.
@@ -35,7 +35,7 @@ def find_confirmed(  # noqa: PLR0913 -- the sources
         last_call: the state kept from the last call.
         identified: pods that certainly had an entry before: none of them is a new pod.
         names: the names that were read from the API.
-        shown: the pods that the API showed before ``List``.
+        shown_before_list: the pods that the API showed before ``List``.
         uids_seen: returns the UIDs that pods with a name had, in the watch's order.
     """
     found = set[str]()
@@ -45,16 +45,20 @@ def find_confirmed(  # noqa: PLR0913 -- the sources
             continue  # another pod with its name may be the target
         is_new = last_call.is_new(pod, snapshot)
         seen = uids_seen(pod.id.key) if pod.lacks else ()
-        is_shown = pod.uid in shown and known.is_shown(pod.uid)
+        was_shown = pod.uid in shown_before_list and known.is_shown(pod.uid)
         is_only = {*seen} - identified <= {"", pod.id.uid}
-        if is_new and not pod.shows_devices and is_shown and is_only and pod.id.key in names:
+        if is_new and not pod.shows_devices and was_shown and is_only and pod.id.key in names:
             found.add(pod.uid)
-        if pod.lacks and pod.info is not None and _is_next(pod, seen, identified, is_new=is_new):
+        if (
+            pod.lacks
+            and pod.info is not None
+            and _is_only_since_identified(pod, seen, identified, is_new=is_new)
+        ):
             found.add(pod.uid)
     return found
 
 
-def _is_next(
+def _is_only_since_identified(
     pod: SnapshotPod, seen: Sequence[str], identified: AbstractSet[str], *, is_new: bool
 ) -> bool:
     """Return whether a pod is the only one since the last identified pod of its name.

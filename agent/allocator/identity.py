@@ -74,8 +74,8 @@ class KnownPods:
 
 
 @dataclass(frozen=True, slots=True)
-class Identified:
-    """An entry of ``List``, and its pod.
+class MatchedEntry:
+    """An entry of ``List``, and the likeliest pod of its name.
 
     Attributes:
         entry: the entry.
@@ -110,7 +110,7 @@ def identify(  # noqa: PLR0913 -- the sources
     confirmed: AbstractSet[str],
     identified: AbstractSet[str] = frozenset(),
     last_pod: PodId | None,
-) -> list[Identified]:
+) -> list[MatchedEntry]:
     """Find the pods of the entries. All UIDs here are the kubelet's.
 
     Args:
@@ -126,7 +126,7 @@ def identify(  # noqa: PLR0913 -- the sources
     """
     entries = sorted(entries, key=lambda entry: entry.key)
     counts = Counter(entry.key for entry in entries)
-    found: list[Identified] = []
+    found: list[MatchedEntry] = []
     used = set(used)
     without_devices: list[ListedPod] = []
     for entry in entries:
@@ -136,7 +136,7 @@ def identify(  # noqa: PLR0913 -- the sources
         else:
             used.add(uid)
             sure = uid in confirmed or uid in checkpoint.pods
-            found.append(Identified(entry, uid, pods.by_uid(uid), sure))
+            found.append(MatchedEntry(entry, uid, pods.by_uid(uid), sure))
     for entry in without_devices:
         alone = counts[entry.key] == 1
         ranked = sorted(
@@ -162,7 +162,7 @@ def identify(  # noqa: PLR0913 -- the sources
             uid = _find_nameless(entry, served, pods, used) if alone else ""
             sole, sure, namesakes = True, True, []
         used.add(uid)
-        found.append(Identified(entry, uid, pods.by_uid(uid), sure, sole, namesakes))
+        found.append(MatchedEntry(entry, uid, pods.by_uid(uid), sure, sole, namesakes))
     return found
 
 

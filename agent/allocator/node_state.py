@@ -213,7 +213,7 @@ class NodeState:
             self.last_call,
             identified=self._history.identified,
             names=names,
-            shown=shown,
+            shown_before_list=shown,
             uids_seen=uids_seen,
         )
         if not found <= self._confirmed:

@@ -43,7 +43,7 @@ class LastCall:
             pod was the target, or when a call was refused.
         fallback: the last call before this guess; it becomes valid again if *pod* was wrong.
         ruled_out: pods that were wrongly guessed since *fallback*.
-        wrongly_guessed: *signatures* at the call of the latest of these guesses; ``None`` without
+        at_wrong_guess: *signatures* at the call of the latest of these guesses; ``None`` without
             one. That call was for a pod that ``List`` showed then, so a pod that it shows only
             since then was admitted later, and is likelier now (K1).
     """
@@ -54,7 +54,7 @@ class LastCall:
     finished: frozenset[PodId] = frozenset()
     fallback: "LastCall | None" = None
     ruled_out: frozenset[PodId] = frozenset()
-    wrongly_guessed: Mapping[Signature, int] | None = None
+    at_wrong_guess: Mapping[Signature, int] | None = None
 
     def after(self, snapshot: AllocationSnapshot, target: PodId, *, guessed: bool) -> "LastCall":
         """Return the state after a call for *target*."""
@@ -87,7 +87,7 @@ class LastCall:
             signatures=snapshot.signatures,
             guessed=True,
             finished=rejected,
-            wrongly_guessed=None,
+            at_wrong_guess=None,
         )
 
     def _finished_of(self, pods: Iterable[SnapshotPod]) -> frozenset[PodId]:
@@ -111,7 +111,7 @@ class LastCall:
         return replace(
             self.fallback,
             ruled_out=self.fallback.ruled_out | {self.pod},
-            wrongly_guessed=self.signatures,
+            at_wrong_guess=self.signatures,
         )
 
     def forget_unlisted(self, snapshot: AllocationSnapshot) -> "LastCall":
@@ -129,7 +129,7 @@ class LastCall:
             pod=pod,
             signatures=_still_listed(self.signatures, snapshot.signatures),
             fallback=self.fallback.forget_unlisted(snapshot) if self.fallback is not None else None,
-            wrongly_guessed=_still_listed(self.wrongly_guessed, snapshot.signatures),
+            at_wrong_guess=_still_listed(self.at_wrong_guess, snapshot.signatures),
         )
 
     @property
@@ -176,7 +176,7 @@ class LastCall:
 
     def is_newer_than_guess(self, pod: SnapshotPod, snapshot: AllocationSnapshot) -> bool:
         """Return whether a pod is listed only since the latest wrong guess, if there was one."""
-        return replace(self, signatures=self.wrongly_guessed).is_new(pod, snapshot)
+        return replace(self, signatures=self.at_wrong_guess).is_new(pod, snapshot)
 
 
 def _still_listed(
@@ -263,11 +263,11 @@ def resolve(
         successors = [one for one in namesakes if snapshot.is_shown(one[0])]
         candidates = [*likeliest, *successors] or namesakes or found
         if candidates:
-            sole = certain and len(found) == 1 and bool(known) and known[0][0].sure
+            only_sure_match = certain and len(found) == 1 and bool(known) and known[0][0].sure
             # A pod that counts as listed before may be a new one with the same name. This is true
             # even if the call names an init container's slots: their owner may be a guess itself.
             rivalled = any(next_container(request, each) for each in tiers.unfinished)
-            evidence = Evidence.WITNESS if sole and not rivalled else Evidence.ORDER
+            evidence = Evidence.WITNESS if only_sure_match and not rivalled else Evidence.ORDER
             first, *rivals = (
                 Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )

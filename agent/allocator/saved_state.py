@@ -47,7 +47,7 @@ def _last_call_json(last_call: LastCall) -> dict[str, object]:
     fallback, signatures, wrong = (
         last_call.fallback,
         last_call.signatures,
-        last_call.wrongly_guessed,
+        last_call.at_wrong_guess,
     )
     return {
         "pod": None if last_call.pod is None else list(last_call.pod),

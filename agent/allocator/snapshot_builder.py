@@ -5,7 +5,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from agent.allocator.current_pod import CurrentPod
-from agent.allocator.identity import Identified, KnownPods, identify, kubelet_uid
+from agent.allocator.identity import KnownPods, MatchedEntry, identify, kubelet_uid
 from agent.allocator.interfaces import Checkpoint, Containers, ListedPod
 from agent.allocator.snapshot import AllocationSnapshot, KubeletHistory
 from agent.allocator.snapshot_pod import (
@@ -131,7 +131,7 @@ class _SnapshotBuilder:
             given = _merged(given, each.allocated) if each.is_pod(pod, uid) else given
         return given
 
-    def _listed_pod(self, each: Identified) -> SnapshotPod:
+    def _listed_pod(self, each: MatchedEntry) -> SnapshotPod:
         """Return a listed pod with the slots that it holds.
 
         These are the slots that ``List`` shows, then our assignments if it is the current pod, then
@@ -168,13 +168,13 @@ class _SnapshotBuilder:
             each.uid in self.context.history.outlived,
             tuple(
                 self._listed_pod(
-                    Identified(each.entry, kubelet_uid(info), info, sure=False, sole=False)
+                    MatchedEntry(each.entry, kubelet_uid(info), info, sure=False, sole=False)
                 )
                 for info in each.namesakes
             ),
         )
 
-    def _is_rejected(self, each: Identified, held: Containers, *, shows_nothing: bool) -> bool:
+    def _is_rejected(self, each: MatchedEntry, held: Containers, *, shows_nothing: bool) -> bool:
         """Return whether a listed pod was rejected or has ended; ``List`` may still show it (K8).
 
         This matters only for the slots of its init containers. An entry without slots may be that

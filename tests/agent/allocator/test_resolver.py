@@ -184,7 +184,7 @@ def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_
     again = recorded(view("b", uid="again", at=9))
     found = _resolve(record_of(A_FULL, again, recorded(VIEW_C)), back)
     assert [each.pod.uid for each in (found, *found.rivals)] == ["u-c", "again"]
-    at_refusal = back.refused(record_of(A_FULL, again)).wrongly_guessed
+    at_refusal = back.refused(record_of(A_FULL, again)).at_wrong_guess
     assert at_refusal is None, "a refusal ends all admissions before it"
 
 

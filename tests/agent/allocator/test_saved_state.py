@@ -45,7 +45,7 @@ def _turns(before: st.SearchStrategy[LastCall | None]) -> st.SearchStrategy[Last
         finished=st.frozensets(_pods, max_size=3),
         ruled_out=st.frozensets(_pods, max_size=3),
         fallback=before,
-        wrongly_guessed=_listed,
+        at_wrong_guess=_listed,
     )
 
 

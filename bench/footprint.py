@@ -20,7 +20,7 @@ from bench.onenode import NODE, api_settings, running_agent
 from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
 from bench.result import Result, Table
 from contract.names import Names
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import PodInfo
 from simulator.api.server import ApiServer
 from simulator.burst import container, pod
@@ -178,7 +178,7 @@ def _serve(load: Load, site: Site, names: Names) -> None:
         for resource, name in resource_names.items():
             plugin = plugins[name]
             free = shuffled({*site.kubelet.devices[name]} - taken[resource])
-            _, ids = plugin.prefer(free, count_of(view.demand.containers[0].demand, resource))
+            _, ids = plugin.prefer(free, resource.count_in(view.demand.containers[0].demand))
             plugin.allocate(ids)
             taken[resource].update(ids)
             held[resource] = ids

@@ -23,7 +23,7 @@ from bench.process import WITHIN_S, running, wait
 from bench.result import Cell, Result, Table, wrong
 from contract.demand import CORES_PER_CARD
 from contract.names import Names
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import PodInfo
 
 NAME = "nodepath"
@@ -213,7 +213,7 @@ def _admit(
     if shown:
         state.show(view, held)
     for resource in order:
-        took, ids = plugin.prefer(resource, count_of(ARRIVING, resource))
+        took, ids = plugin.prefer(resource, resource.count_in(ARRIVING))
         times["GetPreferredAllocation"].append(took)
         total += took
         took = plugin.calls[resource].allocate(ids)

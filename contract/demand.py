@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from contract.resource import HUNDRED, Resource, count_of
+from contract.resource import HUNDRED, Resource
 
 CORES_PER_CARD = HUNDRED
 """``vcuda-core`` counts hundredths of a card."""
@@ -55,7 +55,7 @@ class Demand:
 
     def most_per_card(self, resource: Resource) -> int:
         """Return the largest count that any one card provides."""
-        return -(-count_of(self, resource) // max(self.cards, 1))
+        return -(-resource.count_in(self) // max(self.cards, 1))
 
     def per_card(self, resource: Resource, most: int = LARGEST_COUNT) -> tuple[int, ...]:
         """Distribute the count over the cards as evenly as possible; the first ones get one more.
@@ -64,7 +64,7 @@ class Demand:
             resource: the resource to distribute.
             most: most cards to list: a hostile pod may request millions, more than any node has.
         """
-        each, remainder = divmod(count_of(self, resource), max(self.cards, 1))
+        each, remainder = divmod(resource.count_in(self), max(self.cards, 1))
         return tuple(each + (card < remainder) for card in range(min(self.cards, most)))
 
 

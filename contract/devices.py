@@ -11,7 +11,7 @@ from typing import Any
 
 from contract.inventory import Amounts, Card, Inventory
 from contract.quantity import format_quantity
-from contract.resource import RESOURCES, count_of
+from contract.resource import RESOURCES
 
 CORES, MEMORY = "cores", "memory"
 """The capacities of a device: hundredths of the card, and memory blocks."""
@@ -97,7 +97,7 @@ def _grow(first: int, linked: Mapping[int, AbstractSet[int]]) -> AbstractSet[int
 def capacity_of(size: Amounts) -> dict[str, Any]:
     """Return the capacity of a device with so much of both resources, in steps of 1."""
     return {
-        name: _capacity(count_of(size, resource))
+        name: _capacity(resource.count_in(size))
         for name, resource in zip((CORES, MEMORY), RESOURCES, strict=True)
     }
 

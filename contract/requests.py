@@ -25,7 +25,7 @@ from contract.demand import (
 from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 from contract.quantity import parse_quantity
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from contract.reusable import find_leftover_conflict
 from contract.text import format_count
 
@@ -88,7 +88,7 @@ def read_pod_demand(
         split = _Split(f"{path}metadata.annotations[{key}]", splits.get(key))
         used.add(key)
         demand, errors[where] = _read_container(container, names, where, split)
-        if any(count_of(demand, each) for each in Resource):
+        if any(each.count_in(demand) for each in Resource):
             found.append(ContainerDemand(name, _kind(field, container), index, demand))
     unused = splits.keys() - used
     if unused and found:
@@ -332,7 +332,7 @@ class _Split(NamedTuple):
                 "split-of-whole-cards",
             )
         for resource in Resource:
-            count = count_of(demand, resource)
+            count = resource.count_in(demand)
             if count % cards:
                 below = count - count % cards
                 above = below + cards

@@ -1,16 +1,26 @@
 """The two resources that a container can request. Python code has no other list of them."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from contract.text import format_count
 
-if TYPE_CHECKING:
-    from contract.demand import Demand
-    from contract.inventory import Amounts
-
 HUNDRED = 100
 """The slots of a card for a resource that is counted in hundredths of a card."""
+
+
+class Counts(Protocol):
+    """Amounts of both resources: a container's demand, or amounts of a card."""
+
+    @property
+    def cores(self) -> int:
+        """Hundredths of a card."""
+        ...
+
+    @property
+    def memory(self) -> int:
+        """Memory blocks."""
+        ...
 
 
 class Resource(StrEnum):
@@ -40,6 +50,10 @@ class Resource(StrEnum):
         """Format a count with the unit: ``1 core``, ``2 memory blocks``."""
         return format_count(count, "memory block" if self is Resource.MEMORY else str(self))
 
+    def count_in(self, counts: Counts) -> int:
+        """Return the amount of this resource: hundredths of a card, or memory blocks."""
+        return counts.cores if self is Resource.CORE else counts.memory
+
     def slots(self, blocks: int) -> int:
         """Return the number of slots of a card with *blocks* memory blocks."""
         return blocks if self is Resource.MEMORY else HUNDRED
@@ -47,8 +61,3 @@ class Resource(StrEnum):
 
 RESOURCES = tuple(Resource)
 """All resources, in their order: faster to iterate over than the class."""
-
-
-def count_of(amounts: "Demand | Amounts", resource: Resource) -> int:
-    """Return the amount of *resource*: hundredths of a card, or memory blocks."""
-    return amounts.cores if resource is Resource.CORE else amounts.memory

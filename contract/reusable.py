@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.inventory import Amounts
-from contract.resource import RESOURCES, Resource, count_of
+from contract.resource import RESOURCES, Resource
 from contract.text import format_count
 
 CardKey = TypeVar("CardKey")
@@ -79,7 +79,7 @@ def most_at_once(demand: PodDemand, resource: Resource) -> int:
     """Return the most devices that a pod holds at one time: all that are allocated fresh."""
     reusable = most = 0
     for container in demand.containers:
-        count = count_of(container.demand, resource)
+        count = resource.count_in(container.demand)
         _, fresh, reusable = serve(container.kind, count, reusable)
         most += fresh
     return most
@@ -194,7 +194,7 @@ def find_leftover_conflict(containers: Iterable[ContainerDemand]) -> LeftoverCon
     used: list[_UsedCard] = []  # cards with something reusable
     for container in listed:
         demand = container.demand
-        wanted = [column for column, each in enumerate(RESOURCES) if count_of(demand, each)]
+        wanted = [column for column, each in enumerate(RESOURCES) if each.count_in(demand)]
         bound = [card for card in used if any(card.reusable[column] for column in wanted)]
         conflict = _find_conflict(container, bound) if bound else None
         if conflict:
@@ -267,7 +267,7 @@ class _Reuse:
     def __init__(
         self, demand: Demand, resource: Resource, column: int, bound: Sequence[_UsedCard]
     ) -> None:
-        count = count_of(demand, resource)
+        count = resource.count_in(demand)
         self.resource = resource
         self.amounts = [card.reusable[column] if count else 0 for card in bound]
         self.cards = [position for position, each in enumerate(self.amounts) if each]

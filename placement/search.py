@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from contract.demand import ContainerDemand, ContainerKind
 from contract.inventory import NOTHING, Amounts
-from contract.resource import RESOURCES, Resource, count_of
+from contract.resource import RESOURCES, Resource
 from contract.reusable import serve_on_cards
 from placement.capacity import CardNeed, CardSet, explain
 from placement.errors import NoPlacement
@@ -172,7 +172,7 @@ def bound_cards(step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
     A device ID names its card, so reusable slots bind the container to their card.
     """
     demand = step.container.demand
-    needs = [each in step.lacking and count_of(demand, each) > 0 for each in RESOURCES]
+    needs = [each in step.lacking and each.count_in(demand) > 0 for each in RESOURCES]
     with_reusable = {
         position
         for position, (cores, memory) in enumerate(reusable)
@@ -464,7 +464,7 @@ def _may_exceed_part(step: ContainerStep, reusable: Rows, position: int) -> bool
     return any(
         count > demand.most_per_card(each)
         for each, count in zip(RESOURCES, _row_at(reusable, position), strict=True)
-        if each in step.lacking and count_of(demand, each)
+        if each in step.lacking and each.count_in(demand)
     )
 
 
@@ -490,7 +490,7 @@ def take_slots(
             continue
         before = [rows[position][column + 2] for position in cards]
         everywhere = sum([row[column] for row in reusable])
-        if min(count_of(demand, resource), everywhere) > sum(before):
+        if min(resource.count_in(demand), everywhere) > sum(before):
             return None  # the kubelet will make it reuse slots of other cards
         received = serve_on_cards(step.container.kind, demand.per_card(resource), before)
         for part, position, each in zip(fresh, cards, received, strict=True):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from contract.demand import ContainerDemand, ContainerKind
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from simulator.node.judge import Attribution, NamedContainer, right
 
 
@@ -92,7 +92,7 @@ def gpu_manager(
             if unfinished is not None:
                 unserved = unserved[:1]
             fits = [
-                each for each in unserved if count_of(each.demand, Resource.CORE) == request.size
+                each for each in unserved if Resource.CORE.count_in(each.demand) == request.size
             ]
             if fits:
                 found = pod, fits[0]

@@ -41,7 +41,7 @@ from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding
 from contract.allocation import Evidence
 from contract.demand import ContainerKind, PodDemand
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import PodId
 from placement.scoring import Policy
 
@@ -347,7 +347,7 @@ class AllocateCall:
                 request = TargetRequest(resource, len(ids), named=ids)
                 container = assumed_container(last.container, held, request)
         given = current.allocated.get(last.container, {})
-        complete = all(given.get(one) for one in Resource if count_of(container.demand, one))
+        complete = all(given.get(one) for one in Resource if one.count_in(container.demand))
         may_be_reused = last.allocated and complete and container.kind is ContainerKind.INIT
         evidence = Evidence.ORDER if may_be_reused else last.evidence
         return Resolution(current.id, container, info, evidence)

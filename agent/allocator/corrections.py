@@ -21,7 +21,7 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import Offered, SnapshotPod
 from agent.holdings.holding import ContainerRef
 from contract.demand import ContainerKind
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import PodId, PodInfo
 
 
@@ -254,7 +254,7 @@ def _identify_by_api(
             one.name
             for one in info.demand.containers
             if now.pods.get(uid, {}).get(one.name, {}).get(each.resource) in {None, each.ids}
-            and count_of(one.demand, each.resource) == len(each.ids)
+            and each.resource.count_in(one.demand) == len(each.ids)
             and all((one.name, each.resource) != (it.container, it.resource) for it in found)
         )
         name = next(lacking, None)

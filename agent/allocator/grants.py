@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agent.allocator.slots import DeviceTable, Slot, per_card
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD, Demand
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def check_request(demand: Demand, grant: Grant) -> None:
     Raises:
         GrantError: it is not the requested one.
     """
-    requested = count_of(demand, grant.resource)
+    requested = grant.resource.count_in(demand)
     if grant.slots != requested:
         raise GrantError(
             f"{grant.resource.format_count(grant.slots)}, but the container requests {requested}"
@@ -138,7 +138,7 @@ def check_parts(demand: Demand | None, grant: Grant) -> None:
             return
         rule = f"{grant.slots} cores must be whole cards, but they are not"
     else:
-        part = count_of(demand, grant.resource) // demand.split
+        part = grant.resource.count_in(demand) // demand.split
         if [each.slots for each in grant.by_card] == [part] * demand.split:
             return
         share = f"a share of {grant.resource.format_count(grant.slots)}"

@@ -12,7 +12,7 @@ from agent.holdings.holding import ContainerRef
 from agent.holdings.interfaces import NodePods
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import Key, PodInfo
 
 HeldSlots: TypeAlias = Mapping[Resource, frozenset[str]]
@@ -139,7 +139,7 @@ class ListedPod:
         """Return whether a container holds another amount of a resource than it requests."""
         held = {each.name: each.held for each in self.containers}
         return any(
-            ids and len(ids) != count_of(each.demand, resource)
+            ids and len(ids) != resource.count_in(each.demand)
             for each in info.demand.containers
             for resource, ids in held.get(each.name, {}).items()
         )

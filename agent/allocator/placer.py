@@ -10,7 +10,7 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.inventory import Amounts
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.errors import NoPlacement
 from placement.search import ContainerStep, Plan, make_plan
 from placement.topology import Links
@@ -73,7 +73,7 @@ class Placer:
         cards = tuple(found.cards.names[at] for at in plan[container.name].cards)
         within = {card: self.table.among(resource, card, found.offered) for card in cards}
         slots = pick(container.demand, resource, cards, free=within, must=request.must)
-        wanted = {each for each in Resource if count_of(container.demand, each)}
+        wanted = {each for each in Resource if each.count_in(container.demand)}
         first = wanted - {resource} <= step.lacking
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
         return Placement(cards, slots, plan, replaced)
@@ -193,7 +193,7 @@ def pick(
     Raises:
         PlacementError: the cards do not have enough slots.
     """
-    size = count_of(demand, resource)
+    size = resource.count_in(demand)
     quota = dict(zip(cards, demand.per_card(resource), strict=True))
     chosen = list(must)
     taken = set(must)

@@ -27,7 +27,7 @@ from agent.holdings.core import Enforcement
 from agent.holdings.holding import UNKNOWN, ContainerRef
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from contract.wishes import NO_WISHES
 from placement.capacity import is_for_shares, may_get_instances
 from placement.pods import PodId, PodInfo
@@ -197,7 +197,7 @@ class PreStartCall:
             if each in _lacking(container, self._reread(proof, container, listed)):
                 raise GrantError(
                     f"no {each.unit}, but the container requests "
-                    f"{count_of(container.demand, each)}: the kubelet did not know the resource "
+                    f"{each.count_in(container.demand)}: the kubelet did not know the resource "
                     "when it admitted the pod; delete the pod, and its successor gets both"
                 )
 
@@ -272,4 +272,4 @@ class PreStartCall:
 
 def _lacking(container: ContainerDemand, slots: HeldSlots) -> list[Resource]:
     """Return the requested resources of which a container has no slot."""
-    return [each for each in Resource if count_of(container.demand, each) and not slots.get(each)]
+    return [each for each in Resource if each.count_in(container.demand) and not slots.get(each)]

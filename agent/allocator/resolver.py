@@ -26,7 +26,7 @@ from agent.errors import ResolutionError
 from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import PodId, PodInfo
 
 
@@ -359,7 +359,7 @@ def next_container(request: TargetRequest, pod: SnapshotPod) -> ContainerDemand 
     if pod.info is None:
         return _next_of_unknown(request, pod)
     container = pod.find_lacking()
-    if container is None or count_of(container.demand, request.resource) != request.size:
+    if container is None or request.resource.count_in(container.demand) != request.size:
         return None
     return None if pod.held.get(container.name, {}).get(request.resource) else container
 

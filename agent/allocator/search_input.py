@@ -16,7 +16,7 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.holdings.holding import ContainerRef
 from contract.demand import ContainerDemand, PodDemand
 from contract.inventory import Amounts
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from contract.text import format_count
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, is_for_shares, need_of, shortfall
@@ -148,7 +148,7 @@ class SearchInput:
         return frozenset(
             each
             for each in Resource
-            if count_of(container.demand, each) and self._snapshot.holding(ref, each) is None
+            if each.count_in(container.demand) and self._snapshot.holding(ref, each) is None
         )
 
     def step(self, container: ContainerDemand) -> ContainerStep:
@@ -212,7 +212,7 @@ class SearchInput:
         # plan may have counted slots of the other resource as free that the kubelet may withhold.
         other, free = self._resource.other, self.free(self._request.assumptions)
         rows = [
-            _amounts(self._resource, offered, count_of(left, other) + count_of(reusable, other))
+            _amounts(self._resource, offered, other.count_in(left) + other.count_in(reusable))
             for offered, left, reusable in zip(self._offer, free, self.reusable, strict=True)
         ]
         fits = len(cards) == step.need.demand.cards and all(

@@ -25,7 +25,7 @@ from agent.holdings.holding import (
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind
 from contract.inventory import Amounts
-from contract.resource import RESOURCES, Resource, count_of
+from contract.resource import RESOURCES, Resource
 from placement.pods import PodId, PodInfo
 
 EvidenceOf: TypeAlias = Callable[[str, Resource], Evidence]
@@ -69,7 +69,7 @@ def holding_of(
 def _are_readable(slots: HeldSlots, cards: Mapping[str, Amounts]) -> bool:
     """Return whether *cards* has all of these slots: none is of another device plugin."""
     return all(
-        len(ids) == sum(count_of(each, resource) for each in cards.values())
+        len(ids) == sum(resource.count_in(each) for each in cards.values())
         for resource, ids in slots.items()
     )
 
@@ -175,7 +175,7 @@ def allocations_of(
 def _allocation(
     slots: HeldSlots, table: DeviceTable, container: ContainerDemand, evidence: EvidenceOf
 ) -> Allocation | None:
-    wanted = {each for each in Resource if count_of(container.demand, each)}
+    wanted = {each for each in Resource if each.count_in(container.demand)}
     if not wanted or set(slots) != wanted:
         return None
     cards = table.amounts(slots)

@@ -14,7 +14,7 @@ from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, ListedContainer, ListedPod
 from agent.allocator.slots import are_whole_cards
 from contract.demand import ContainerDemand, ContainerKind
-from contract.resource import RESOURCES, Resource, count_of
+from contract.resource import RESOURCES, Resource
 from contract.reusable import reusable_ids
 from placement.pods import UNKNOWN_RANK, AdmissionRank, Key, PodId, PodInfo
 
@@ -90,7 +90,7 @@ class SnapshotPod:
         if self.info is None:
             return self.listed is not None and any(map(_may_lack, self.listed.containers))
         return any(
-            count_of(each.demand, resource)
+            resource.count_in(each.demand)
             and not self.held.get(each.name, NO_SLOTS).get(resource)
             and not self.stale.get(each.name, NO_SLOTS).get(resource)
             for each in self.info.demand.containers
@@ -132,7 +132,7 @@ class SnapshotPod:
         """Return the first container that lacks devices; ``None`` without the pod's requests."""
         for each in self.info.demand.containers if self.info is not None else ():
             held = self.held.get(each.name, NO_SLOTS)
-            if any(count_of(each.demand, one) and not held.get(one) for one in RESOURCES):
+            if any(one.count_in(each.demand) and not held.get(one) for one in RESOURCES):
                 return each
         return None
 

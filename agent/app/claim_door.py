@@ -19,7 +19,7 @@ from agent.holdings.holding import ContainerRef
 from agent.kubernetes_api.client import CLAIMS, Json
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from contract.allocation import Evidence
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 
 
 class ClaimDoor:
@@ -136,7 +136,7 @@ class ClaimDoor:
         usable = [card for card in cards if not self._parts.watch.withheld(card.uuid)]
         return {
             status: {
-                names.of(each): sum(count_of(card.size(table.block), each) for card in of)
+                names.of(each): sum(each.count_in(card.size(table.block)) for card in of)
                 for each in Resource
             }
             for status, of in (("capacity", cards), ("allocatable", usable))

@@ -19,7 +19,7 @@ from contract.devices import CORES, MEMORY
 from contract.errors import quote
 from contract.inventory import NOTHING, Amounts, Card
 from contract.quantity import parse_quantity
-from contract.resource import RESOURCES, Resource, count_of
+from contract.resource import RESOURCES, Resource
 from contract.reusable import held_on_cards
 from placement.pods import PodId, PodInfo
 
@@ -165,8 +165,8 @@ def check_room(
     for card, wanted in claim.by_card.items():
         on_card = {each.ref: each.by_card[card] for each in others if card in each.by_card}
         for resource in RESOURCES:
-            size, count = count_of(sizes[card], resource), count_of(wanted, resource)
-            held = sum(count_of(each, resource) for each in on_card.values())
+            size, count = resource.count_in(sizes[card]), resource.count_in(wanted)
+            held = sum(resource.count_in(each) for each in on_card.values())
             if held + count > size:
                 names = ", ".join(sorted(f"{ref.namespace}/{ref.name}" for ref in on_card)[:3])
                 room = f"{held} of {size} are held by {names}: it starts once they have ended"

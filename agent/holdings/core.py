@@ -15,7 +15,7 @@ from agent.holdings.holding import Holding, NodeHoldings
 from agent.holdings.interfaces import AnnotationWriter, Enforcer, NodePods
 from contract.allocation import Allocation
 from contract.inventory import NOTHING
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import PodId, PodInfo
 
 
@@ -135,7 +135,7 @@ class NodeCore(ABC):
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count what can be given out of each card."""
-        return {card: count_of(each, resource) for card, each in self.holdings().free.items()}
+        return {card: resource.count_in(each) for card, each in self.holdings().free.items()}
 
     def entitled(self, runtime_uid: str, container: str) -> Holding | None:
         """Return the holding of a running container; ``None`` if it holds nothing here.

@@ -7,7 +7,7 @@ from typing import NamedTuple, NewType, Self
 
 from contract.demand import CORES_PER_CARD
 from contract.inventory import NOTHING, Amounts, Card
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import PodId
 
 
@@ -85,7 +85,7 @@ class Holding:
 
     def count(self, resource: Resource) -> int:
         """Return the amount of *resource* on all cards."""
-        return sum(count_of(each, resource) for each in self.cards.values())
+        return sum(resource.count_in(each) for each in self.cards.values())
 
     def takes(self, card: str, size: Amounts) -> Amounts:
         """Return what nobody else can get of a card of this *size*: of a whole card everything."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from contract.demand import ContainerDemand, ContainerKind
-from contract.resource import RESOURCES, count_of
+from contract.resource import RESOURCES
 from placement.capacity import CardSet, need_of
 from placement.cluster.nodes import Node
 from placement.errors import NoPlacement
@@ -53,7 +53,7 @@ def steps_of(
         ContainerStep(
             each,
             need_of(each.demand),
-            frozenset([one for one in RESOURCES if count_of(each.demand, one)]),
+            frozenset([one for one in RESOURCES if one.count_in(each.demand)]),
             fixed=tuple((fixed or {}).get(each.name, ())),
             link=link,
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 
 from contract.demand import ContainerDemand, ContainerKind
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 
 FreeSlots = Mapping[str, Mapping[Resource, int]]
 """Card -> places by resource."""
@@ -54,7 +54,7 @@ def _placed(
     now_free = {card: dict(amounts) for card, amounts in free.items()}
     now_left = {card: dict(amounts) for card, amounts in left.items()}
     for resource in Resource:
-        asked = count_of(demand, resource)
+        asked = resource.count_in(demand)
         if not asked or resource is held:
             continue
         if any(left[card][resource] for card in left if card not in cards):

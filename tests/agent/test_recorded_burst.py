@@ -17,7 +17,7 @@ from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import PodDemand
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from placement.pods import AdmissionRank, PodId, PodInfo
 from simulator.node.judge import Attribution, NamedContainer
 from simulator.rules import Candidate, gpu_manager, score
@@ -50,7 +50,7 @@ def test_a_call_with_a_witness_is_resolved_to_the_container_the_kubelet_was_admi
         assert found.container is not None
         assert found.container.name == call.request.container
         # Guards the truth: a wrong reading of it would show here.
-        assert count_of(found.container.demand, call.request.resource) == call.request.size
+        assert call.request.resource.count_in(found.container.demand) == call.request.size
     assert (len(burst.pods), len(burst.calls), witnessed) == (80, 268, 247)
 
 

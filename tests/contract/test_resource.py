@@ -7,7 +7,7 @@ import pytest
 
 from contract.demand import Demand
 from contract.names import Names
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 LISTING = [
@@ -22,7 +22,7 @@ def test_names_and_counts_are_in_the_order_of_the_resources() -> None:
         "example.org/vcuda-core",
         "example.org/vcuda-memory",
     ]
-    assert [count_of(Demand(50, 8), each) for each in Resource] == [50, 8]
+    assert [each.count_in(Demand(50, 8)) for each in Resource] == [50, 8]
 
 
 @pytest.mark.parametrize(

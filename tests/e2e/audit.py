@@ -8,7 +8,7 @@ from agent.allocator.slots import Slot
 from agent.enforcement.vcuda.config import VcudaConfig
 from contract.allocation import Allocation
 from contract.demand import ContainerDemand, ContainerKind
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from simulator.node.limits import own_limits
 
 BLOCK_BYTES = 256 << 20
@@ -83,8 +83,8 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
         }
         for resource in Resource:
             held = len(seen.held.get(resource, ()))
-            if held != count_of(asked, resource):
-                wrong.append(f"asked for {count_of(asked, resource)} of {resource}, holds {held}")
+            if held != resource.count_in(asked):
+                wrong.append(f"asked for {resource.count_in(asked)} of {resource}, holds {held}")
         if asked.memory and cards[Resource.MEMORY] != cards[Resource.CORE]:
             wrong.append(
                 f"has its cores on {sorted(cards[Resource.CORE])} "

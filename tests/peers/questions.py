@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from contract.names import Names
-from contract.resource import Resource, count_of
+from contract.resource import Resource
 from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
 from placement.capacity import need_of
@@ -203,7 +203,7 @@ class Placing:
             ContainerStep(
                 each,
                 need_of(each.demand),
-                frozenset(kind for kind in Resource if count_of(each.demand, kind)),
+                frozenset(kind for kind in Resource if kind.count_in(each.demand)),
                 must=self.must,
                 chosen=tuple(map(str, self.chosen.get(each.name, ()))),
             )

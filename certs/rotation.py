@@ -15,9 +15,9 @@ The phases are in an order that is safe at every point:
 next run continues it. :func:`certs.loop.rotate` takes one action after the other.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TypeAlias
 
 from certs.errors import Foreign
@@ -147,13 +147,7 @@ def _listed(certificates: tuple[Certificate, ...]) -> list[str]:
 def decide(
     observed: ObservedObjects, settings: Settings, *, now: datetime, served: Served | None = None
 ) -> Action:
-    """Return what to do next.
-
-    Args:
-        observed: the objects.
-        settings: the settings of the rotation.
-        now: the present time.
-        served: the certificates that webhooks serve; ``None`` if they were not read.
+    """Return what to do next; *served* is ``None`` if the webhooks' certificates were not read.
 
     Raises:
         Foreign: an object belongs to another owner.
@@ -184,12 +178,7 @@ def decide(
 class _Phases:
     """Phases 2 to 6, with a stored authority that can be used.
 
-    Attributes:
-        observed: the objects.
-        settings: the settings of the rotation.
-        now: the present time.
-        authority: the stored authority.
-        others: the other authorities that are trusted and not expired, in a fixed order.
+    *others* are the other authorities that are trusted and not expired, in a fixed order.
     """
 
     observed: ObservedObjects
@@ -322,7 +311,8 @@ def _others(
     observed: ObservedObjects, authority: Certificate, now: datetime
 ) -> tuple[Certificate, ...]:
     """Return the other authorities that are trusted and not expired, in a fixed order."""
-    found = {each.fingerprint: each for each in _all_trusted(observed)}
+    bundles = [each for known in observed.configurations for each in known.bundles]
+    found = {each.fingerprint: each for each in chain(*bundles, observed.serving.trusted)}
     found.pop(authority.fingerprint, None)
     valid = (each for each in found.values() if now <= each.not_after)
     return tuple(sorted(valid, key=lambda each: (each.not_after, each.fingerprint), reverse=True))
@@ -335,11 +325,3 @@ def _is_stamp(moment: datetime | None, now: datetime) -> bool:
 
 def _fingerprints(certificates: tuple[Certificate, ...]) -> set[str]:
     return {each.fingerprint for each in certificates}
-
-
-def _all_trusted(observed: ObservedObjects) -> Iterator[Certificate]:
-    """Yield every authority in any ``caBundle`` or in ``ca.crt``, with duplicates."""
-    for configuration in observed.configurations:
-        for bundle in configuration.bundles:
-            yield from bundle
-    yield from observed.serving.trusted

@@ -2,8 +2,8 @@
 
 Here belong: the certificates of authority and webhook, made by :mod:`certs.issue` (which also
 writes them to a directory) and read by :mod:`certs.reading`; the names in them
-(:mod:`certs.names`); Secrets and webhook configurations (:mod:`certs.objects`); and the phases of a
-rotation (:mod:`certs.rotation`).
+(:mod:`certs.names`); Secrets and webhook configurations (:mod:`certs.objects`); the phases of a
+rotation (:mod:`certs.rotation`), and the loop that takes them (:mod:`certs.loop`).
 
 Only :mod:`certs.issue` (a directory), :mod:`certs.cluster` (the API server) and
 :mod:`certs.replicas` (the webhooks) have I/O.

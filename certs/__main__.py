@@ -16,10 +16,10 @@ import click
 from certs.cluster import RotationApi
 from certs.errors import CertsError, InvalidCertificate, InvalidField, StoreError
 from certs.issue import issue
+from certs.loop import Environment, rotate
 from certs.names import parse_subject
 from certs.reading import read_bundle, read_certificate
 from certs.report import as_table
-from certs.rotation import Environment, rotate
 from certs.settings import LONGEST_SECONDS, Settings
 from common.commandline import flag, options_of, run
 from common.logs import configure

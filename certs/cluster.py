@@ -38,10 +38,6 @@ _AGAIN = (("POST", 409), ("PUT", 409), ("PUT", 404), ("PATCH", 409), ("PATCH", 4
 class RotationApi:
     """Reads and writes the objects of one rotation.
 
-    Args:
-        settings: names of the objects, and the kubeconfig.
-        now: returns the present time.
-
     Raises:
         ClusterError: the credentials cannot be used.
     """
@@ -133,11 +129,7 @@ class RotationApi:
         return object_path("secrets", self.settings.namespace, name)
 
     def _compare_clocks(self, date: str | None) -> None:
-        """Raise an error if our clock and the API server's differ too much.
-
-        Raises:
-            ClusterError: they do.
-        """
+        """Raise ``ClusterError`` if our clock and the API server's differ too much."""
         try:
             theirs = parsedate_to_datetime(date or "")
         except ValueError:

@@ -57,11 +57,7 @@ class Issued:
         """Write both to *directory*, with the file names of a TLS Secret.
 
         The directory is created if it is missing. Every file appears completely or not at all, and
-        keys are never readable by others.
-
-        Args:
-            directory: the directory.
-            force: replace existing files.
+        keys are never readable by others. *force* replaces existing files.
 
         Raises:
             StoreError: a file exists (and *force* is not set), or cannot be written.
@@ -99,11 +95,7 @@ def issue(subject: CertificateSubject, *, now: datetime) -> Issued:
     """Make a new authority and a serving certificate signed by it.
 
     Both expire together. The authority signs nothing else, so a longer validity would only give
-    more time to steal its key.
-
-    Args:
-        subject: the names in the serving certificate, and its validity.
-        now: the present time, with a time zone.
+    more time to steal its key. *now* has a time zone.
     """
     authority = make_authority(now=now, days=subject.days)
     return Issued(authority, sign_serving(authority, subject, now=now))
@@ -129,10 +121,7 @@ def make_authority(*, now: datetime, days: int) -> KeyPair:
 def sign_serving(authority: KeyPair, subject: CertificateSubject, *, now: datetime) -> KeyPair:
     """Make a serving certificate; it expires no later than its authority.
 
-    Args:
-        authority: signs it: a pair made here, or one that :func:`certs.reading.read_pair` accepts.
-        subject: the names in it, and its validity.
-        now: the present time.
+    *authority* was made here, or :func:`certs.reading.read_pair` accepts it.
     """
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, password=None)

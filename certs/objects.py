@@ -188,12 +188,9 @@ def new_secret(name: str, purpose: Purpose, *, namespace: str, component: str = 
 
 
 def changed(obj: Json, data: Mapping[str, bytes], *, since: datetime | None = None) -> Json:
-    """Copy a Secret with new data and our label; everything else stays.
+    """Copy a Secret with *data*, its stamp unless *since* is ``None``, and our label.
 
-    Args:
-        obj: the Secret.
-        data: the keys to replace.
-        since: when its certificate was written; ``None`` keeps the stamp.
+    Everything else stays.
     """
     metadata = obj["metadata"]
     labels = {**(metadata.get("labels") or {}), LABEL: LABEL_VALUE}

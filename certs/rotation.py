@@ -1,4 +1,4 @@
-"""The phases of a rotation, and the loop that reads the objects, decides, and takes one action.
+"""The phases of a rotation: objects and time in, one action out. Pure.
 
 The phases are in an order that is safe at every point:
 
@@ -11,46 +11,33 @@ The phases are in an order that is safe at every point:
    (:class:`Wait`, :class:`Ask`);
 6. remove the trust in earlier authorities (:class:`WriteCaBundle`, :class:`WriteCaCrt`).
 
-:func:`decide` implements all phases: objects and time in, one action out. All state is in the
-cluster: if a run ends at any point, the next run continues it. :func:`rotate` is the loop around
-it.
+:func:`decide` implements all phases. All state is in the cluster: if a run ends at any point, the
+next run continues it. :func:`certs.loop.rotate` takes one action after the other.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TypeAlias
 
-from certs.cluster import RotationApi
-from certs.errors import ClusterError, Conflict, Foreign
-from certs.issue import make_authority, sign_serving
+from certs.errors import Foreign
 from certs.objects import (
     LABEL,
     Configuration,
-    Json,
     ObservedObjects,
     Origin,
-    Purpose,
     Secret,
     Served,
-    changed,
-    new_secret,
     write_stamp,
 )
-from certs.reading import Certificate, is_issued_by, write_bundle
+from certs.reading import Certificate, is_issued_by
 from certs.settings import Settings
-from common.backoff import Jitter, by_chance, pause_after
 
 AHEAD = timedelta(minutes=5)
 """A stamp may be this much in the future, written by a clock that runs ahead."""
 
 ASK_AGAIN = timedelta(minutes=1)
 """Time until webhooks that do not serve the new certificate yet are checked again."""
-
-_CONFLICTS = 20
-_CONFLICT_PAUSE_S = (0.1, 5.0)
-_LONGEST_PAUSE = timedelta(seconds=30)
-_MISSING_PAUSE = timedelta(seconds=5)
 
 
 # --- the actions: one write, or one reason to do nothing ------------------------------------
@@ -160,13 +147,7 @@ def _listed(certificates: tuple[Certificate, ...]) -> list[str]:
 def decide(
     observed: ObservedObjects, settings: Settings, *, now: datetime, served: Served | None = None
 ) -> Action:
-    """Return what to do next.
-
-    Args:
-        observed: the objects.
-        settings: the settings of the rotation.
-        now: the present time.
-        served: the certificates that webhooks serve; ``None`` if they were not read.
+    """Return what to do next; *served* is ``None`` if the webhooks' certificates were not read.
 
     Raises:
         Foreign: an object belongs to another owner.
@@ -197,12 +178,7 @@ def decide(
 class _Phases:
     """Phases 2 to 6, with a stored authority that can be used.
 
-    Attributes:
-        observed: the objects.
-        settings: the settings of the rotation.
-        now: the present time.
-        authority: the stored authority.
-        others: the other authorities that are trusted and not expired, in a fixed order.
+    *others* are the other authorities that are trusted and not expired, in a fixed order.
     """
 
     observed: ObservedObjects
@@ -335,7 +311,8 @@ def _others(
     observed: ObservedObjects, authority: Certificate, now: datetime
 ) -> tuple[Certificate, ...]:
     """Return the other authorities that are trusted and not expired, in a fixed order."""
-    found = {each.fingerprint: each for each in _all_trusted(observed)}
+    bundles = [each for known in observed.configurations for each in known.bundles]
+    found = {each.fingerprint: each for each in chain(*bundles, observed.serving.trusted)}
     found.pop(authority.fingerprint, None)
     valid = (each for each in found.values() if now <= each.not_after)
     return tuple(sorted(valid, key=lambda each: (each.not_after, each.fingerprint), reverse=True))
@@ -348,138 +325,3 @@ def _is_stamp(moment: datetime | None, now: datetime) -> bool:
 
 def _fingerprints(certificates: tuple[Certificate, ...]) -> set[str]:
     return {each.fingerprint for each in certificates}
-
-
-def _all_trusted(observed: ObservedObjects) -> Iterator[Certificate]:
-    """Yield every authority in any ``caBundle`` or in ``ca.crt``, with duplicates."""
-    for configuration in observed.configurations:
-        for bundle in configuration.bundles:
-            yield from bundle
-    yield from observed.serving.trusted
-
-
-# --- the loop -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """Clock, log and randomness of a run.
-
-    Attributes:
-        clock: returns the present time.
-        sleep: waits for a duration.
-        log: writes a line: a message, and fields by keyword.
-        jitter: source of randomness for pauses, so that two runs do not collide again.
-    """
-
-    clock: Callable[[], datetime]
-    sleep: Callable[[timedelta], None]
-    log: Callable[..., None]
-    jitter: Jitter = by_chance
-
-
-def rotate(cluster: RotationApi, env: Environment, *, until: datetime | None = None) -> Wait | Done:
-    """Take all steps that are possible now, and wait for later ones, but not beyond *until*.
-
-    Returns:
-        The reason why no step is possible now.
-
-    Raises:
-        CertsError: the API server rejects a request, or an object belongs to another owner.
-    """
-    conflicts, logged = 0, ""
-    while True:
-        try:
-            observed, action = _step(cluster, env)
-        except Conflict as error:
-            conflicts += 1
-            if conflicts == _CONFLICTS:
-                raise
-            env.log("reading again", reason=str(error))
-            seconds = pause_after(conflicts, *_CONFLICT_PAUSE_S, jitter=env.jitter)
-            env.sleep(timedelta(seconds=seconds))
-            continue
-        conflicts = 0
-        if not isinstance(action, Wait | Done):
-            _log_action(env, action)
-            continue
-        pause, why = _pause(action, observed, env.clock())
-        if until is None or not pause or env.clock() + pause > until:
-            if observed.missing:
-                raise ClusterError(f"{', '.join(observed.missing)}: not found: apply it")
-            _log_action(env, action)
-            return action
-        if why != logged:
-            env.log("waiting", reason=why)
-            logged = why
-        env.sleep(pause)
-
-
-def _log_action(env: Environment, action: Action) -> None:
-    message, fields = event(action)
-    env.log(message, **fields)
-
-
-def _step(cluster: RotationApi, env: Environment) -> tuple[ObservedObjects, Step | Wait | Done]:
-    """Read the objects, decide, and carry out the decision if it is a step.
-
-    Raises:
-        Conflict: an object has changed, or the API server does not respond.
-        CertsError: the API server rejects a request, or an object belongs to another owner.
-    """
-    observed, settings, now = cluster.observe(), cluster.settings, env.clock()
-    action = decide(observed, settings, now=now)
-    if isinstance(action, Ask) and settings.replicas is not None:
-        served = settings.replicas.fetch_served(settings.subject.dns[0])
-        action = decide(observed, settings, now=now, served=served)
-    assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - for mypy
-    if not isinstance(action, Wait | Done):
-        _carry_out(action, observed, cluster, now)
-    return observed, action
-
-
-def _carry_out(step: Step, observed: ObservedObjects, cluster: RotationApi, now: datetime) -> None:
-    """Make one write; the API server rejects it if the object has changed since it was read.
-
-    Raises:
-        Conflict: the object has changed.
-        ClusterError: the API server rejects the request for another reason.
-    """
-    authority, serving, settings = observed.authority, observed.serving, cluster.settings
-    match step:
-        case StoreAuthority():
-            made = make_authority(now=now, days=settings.ca_days)
-            data = {"ca.crt": made.certificate, "ca.key": made.key}
-            obj = authority.obj or _empty(settings, authority.name, Purpose.AUTHORITY)
-            cluster.write_secret(changed(obj, data))
-        case StoreServing(trusted):
-            assert authority.pair is not None  # noqa: S101 - checked by decide
-            made = sign_serving(authority.pair, settings.subject, now=now)
-            data = {
-                "tls.crt": made.certificate,
-                "tls.key": made.key,
-                "ca.crt": write_bundle(trusted),
-            }
-            obj = serving.obj or _empty(settings, serving.name, Purpose.SERVING)
-            cluster.write_secret(changed(obj, data, since=now))
-        case TakeOver(secret):
-            cluster.write_secret(changed(secret.obj, {}))
-        case WriteCaCrt(trusted):
-            cluster.write_secret(changed(serving.obj, {"ca.crt": write_bundle(trusted)}))
-        case DateServing():
-            cluster.write_secret(changed(serving.obj, {}, since=now))
-        case WriteCaBundle(configuration, trusted):
-            cluster.write_bundle(configuration, trusted, now)
-
-
-def _empty(settings: Settings, name: str, purpose: Purpose) -> Json:
-    return new_secret(name, purpose, namespace=settings.namespace, component=settings.component)
-
-
-def _pause(action: Wait | Done, observed: ObservedObjects, now: datetime) -> tuple[timedelta, str]:
-    """Return how long to wait before the next check, and why; zero if everything is done."""
-    if observed.missing:
-        return _MISSING_PAUSE, f"{', '.join(observed.missing)} not found"
-    if isinstance(action, Wait):
-        return min(max(action.until - now, timedelta(seconds=1)), _LONGEST_PAUSE), action.why
-    return timedelta(), ""

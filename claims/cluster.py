@@ -21,10 +21,7 @@ class ClaimsApi(Client):
     """
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """Read the credentials; no request is sent yet.
-
-        Args:
-            kubeconfig: a kubeconfig file; ``None`` for the pod's service account.
+        """Read the credentials of a kubeconfig file, or, with ``None``, of the pod.
 
         Raises:
             SettingsError: the credentials cannot be used.

@@ -154,12 +154,9 @@ class TemplateState:
             self.changed.set()
 
     def plan(self, now: float, *, most: int, unused: float) -> Plan:
-        """Decide what to write.
+        """Decide what to write: at most *most* templates of a namespace.
 
-        Args:
-            now: monotonic seconds.
-            most: most templates of a namespace.
-            unused: seconds after which a template that no pod names is swept.
+        One that no pod has named for *unused* seconds is swept; *now* is in monotonic seconds.
         """
         plan = Plan()
         with self._lock:

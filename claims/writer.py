@@ -67,17 +67,7 @@ class TemplateWriter:
         unused: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare.
-
-        Args:
-            state: decides what to write.
-            api: the API server.
-            metrics: counts requests.
-            names: resources and annotations.
-            most: most templates of a namespace.
-            unused: seconds after which a template that no pod names is swept.
-            clock: monotonic seconds.
-        """
+        """Prepare; *most* and *unused* are as in :meth:`TemplateState.plan`."""
         self._state = state
         self._api = api
         self._metrics = metrics

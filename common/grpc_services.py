@@ -11,6 +11,15 @@ import grpc
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
+PATIENT_CHANNEL = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.enable_http_proxy", 0),
+)
+"""Options of a channel to a program of the node, which is back from a restart in seconds: otherwise
+a channel that failed once waits up to two minutes before it tries again."""
+
 
 def add_service(server: grpc.Server, file: FileDescriptor, service: str, handlers: object) -> None:
     """Serve one more service; before the server starts.

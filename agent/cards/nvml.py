@@ -1,11 +1,9 @@
-"""The GPU driver, through NVML: cards, links, probes, events."""
+"""The GPU driver, through NVML: cards, probes, events."""
 
 import ctypes
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,22 +36,15 @@ from agent.cards.nvml_instances import (
     memory_of_instance,
     read_capabilities,
 )
-from agent.cards.pci import SYSFS, is_switch, numa_node
+from agent.cards.nvml_links import find_links
+from agent.cards.pci import SYSFS, numa_node
 from agent.errors import SettingsError, Unavailable
-from contract.inventory import Card, Inventory, Link, is_instance_uuid
+from contract.inventory import Card, Inventory, is_instance_uuid
 
 _CARD_FAULTS: Mapping[int, FaultKind] = {
     pynvml.NVML_ERROR_GPU_IS_LOST: FaultKind.LOST,
     pynvml.NVML_ERROR_NOT_FOUND: FaultKind.LOST,
     pynvml.NVML_ERROR_RESET_REQUIRED: FaultKind.RESET,
-}
-_LEVELS: Mapping[int, str] = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two chips on one board, behind its bridge
-    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
-    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
-    pynvml.NVML_TOPOLOGY_NODE: "NODE",
-    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 # nvmlDeviceGpuRecoveryAction_t, the value of the field of that name (driver R565 and newer).
 _RECOVERY_ACTION = 230
@@ -144,7 +135,7 @@ class NvmlSession:
                 if instances:
                     self._read_instances(index, handle, instances, found)
             cards = [card for card in found.cards if card.index in handles]
-            links = self._links(cards, handles)
+            links = find_links(cards, handles, self._sysfs)
         in_order = tuple(sorted(found.cards, key=lambda card: card.index))
         return Discovery(
             Inventory(in_order, links), driver, tuple(found.faults), tuple(found.skipped)
@@ -228,49 +219,6 @@ class NvmlSession:
         )
         mask = sum(word << (64 * index) for index, word in enumerate(words or ()))
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
-
-    def _links(self, cards: list[Card], handles: Mapping[int, Any]) -> tuple[Link, ...]:
-        """Find the PCIe path and the NVLinks of each pair of cards, as far as NVML reports them."""
-        ends = {card.index: self._nvlinks(handles[card.index]) for card in cards}
-        links = []
-        for one, other in combinations(cards, 2):
-            ends_of_one, ends_of_other = ends[one.index], ends[other.index]
-            # Links to NVSwitches reach every other card that has such links.
-            lanes = max(ends_of_one.direct[other.bus_id], ends_of_other.direct[one.bus_id])
-            lanes += min(ends_of_one.switched, ends_of_other.switched)
-            level = or_none(
-                pynvml.nvmlDeviceGetTopologyCommonAncestor,
-                handles[one.index],
-                handles[other.index],
-            )
-            pair, pcie = (one.index, other.index), _LEVELS.get(-1 if level is None else level)
-            if pcie is not None:
-                links.append(Link(pair, pcie))
-            if lanes:
-                links.append(Link(pair, f"NV{lanes}"))
-        return tuple(links)
-
-    def _nvlinks(self, handle: Any) -> "_NvlinkEnds":
-        """Count the active NVLinks of a card: to each other card, and to switches."""
-        direct: Counter[str] = Counter()
-        switched = 0
-        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-            if not or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link):
-                continue
-            kind = or_none(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-            if kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-                switched += 1
-                continue
-            remote = or_none(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-            if remote is None:
-                continue
-            bus_id = bus_id_of(remote)
-            # Drivers before R460 do not report the type of the remote device.
-            if kind is None and is_switch(bus_id, self._sysfs):
-                switched += 1
-            else:
-                direct[bus_id] += 1
-        return _NvlinkEnds(direct, switched)
 
     # --- health ---------------------------------------------------------------------------
 
@@ -419,18 +367,6 @@ def _card_of(uuid: str) -> tuple[Any, int | None]:
         return handle, None
     card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
     return card, pynvml.nvmlDeviceGetGpuInstanceId(handle)
-
-
-class _NvlinkEnds(NamedTuple):
-    """The other ends of a card's NVLinks.
-
-    Attributes:
-        direct: number of links to each card, by bus ID.
-        switched: number of links to NVSwitches.
-    """
-
-    direct: Counter[str]
-    switched: int
 
 
 def _probe(handle: Any) -> Probe:

@@ -32,17 +32,14 @@ class HamiLibrary:
                 return False
             identity = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
             if identity != self._checked:
-                self._check()
+                outdated = not _contains(self.path, _LOCK_MESSAGE)
+                if outdated:
+                    log.warning("HAMi-core is outdated", extra={"path": str(self.path)})
+                self._on_outdated(outdated)
                 self._checked = identity
         except OSError:
             return False  # missing, or being replaced
         return True
-
-    def _check(self) -> None:
-        outdated = not _contains(self.path, _LOCK_MESSAGE)
-        if outdated:
-            log.warning("HAMi-core is outdated", extra={"path": str(self.path)})
-        self._on_outdated(outdated)
 
 
 def _contains(path: Path, text: bytes) -> bool:

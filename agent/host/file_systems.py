@@ -12,10 +12,6 @@ def is_writable(folder: Path, read: Callable[[Path], os.statvfs_result] = os.sta
     """Return whether a folder exists, and its file system is writable and has space.
 
     Nothing is written. Quotas are not seen. The agent is root, and may use reserved space.
-
-    Args:
-        folder: the folder.
-        read: reads the state of the file system that has the folder.
     """
     try:
         found = read(folder)

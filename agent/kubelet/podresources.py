@@ -13,24 +13,18 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from common.backoff import spread
+from common.grpc_services import PATIENT_CHANNEL
 from common.kubelet_api import podresources_pb2
 from contract.resource import Resource
 
 # The kubelet allows 100 calls a second (fact K5): after this long it allows one more.
 _RETRY_SECONDS = 0.012
 
-# A little more than the longest pause between attempts to connect (see the options).
+# A little more than the longest pause between attempts to connect.
 _BACKOFF_SECONDS = 0.6
 
-# Without these a channel that failed once waits up to two minutes before it tries again;
-# a kubelet is back in seconds. The List of a node with many slots exceeds gRPC's default of 4 MiB.
-_CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.enable_http_proxy", 0),
-)
+# The List of a node with many slots exceeds gRPC's default of 4 MiB.
+_CHANNEL_OPTIONS = (*PATIENT_CHANNEL, ("grpc.max_receive_message_length", 64 * 1024 * 1024))
 
 
 def _raw_list() -> Any:

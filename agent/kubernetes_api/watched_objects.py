@@ -24,16 +24,7 @@ class WatchedObjects:
         keeps: Callable[[Json], bool] = lambda _object: True,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start empty.
-
-        Args:
-            api: the API server.
-            path: path of the collection.
-            kind: what the objects are, for logs.
-            fields: field selector.
-            keeps: returns whether an object is kept.
-            on_change: called after each change.
-        """
+        """Start empty; *kind* is what the objects are, for logs, *fields* a field selector."""
         self.objects: Mapping[Key, Json] = {}
         """The objects by namespace and name; replaced, not changed."""
         self.synced = threading.Event()

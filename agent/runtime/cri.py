@@ -15,22 +15,14 @@ import grpc
 
 from agent.errors import Unavailable
 from agent.runtime.api import runtime_pb2
-from common.grpc_services import make_stub
+from common.grpc_services import PATIENT_CHANNEL, make_stub
 
 NAME_LABEL = "io.kubernetes.container.name"
 UID_LABEL = "io.kubernetes.pod.uid"
 """The labels that the kubelet puts on each container."""
 
-# A runtime is back from a restart in seconds; without these a channel that failed once waits
-# up to two minutes. Only one container is requested, but a runtime that ignores the filter may list
-# more than 4 MiB.
-_CHANNEL_OPTIONS = (
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
-    ("grpc.max_receive_message_length", 16 * 1024 * 1024),
-    ("grpc.enable_http_proxy", 0),
-)
+# Only one container is requested, but a runtime that ignores the filter may list more than 4 MiB.
+_CHANNEL_OPTIONS = (*PATIENT_CHANNEL, ("grpc.max_receive_message_length", 16 * 1024 * 1024))
 
 # Kubernetes names; a kubelet sets no others.
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?\Z", re.ASCII)

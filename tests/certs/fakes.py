@@ -11,6 +11,7 @@ import jsonpatch
 
 from certs.cluster import RotationApi
 from certs.errors import CertsError, Conflict
+from certs.loop import Environment, rotate
 from certs.objects import (
     Json,
     ObservedObjects,
@@ -22,7 +23,7 @@ from certs.objects import (
 )
 from certs.reading import Certificate, is_issued_by
 from certs.replicas import Replicas
-from certs.rotation import Done, Environment, Wait, rotate
+from certs.rotation import Done, Wait
 from certs.settings import Settings
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

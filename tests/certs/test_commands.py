@@ -24,11 +24,12 @@ import pytest
 from certs.__main__ import main
 from certs.cluster import RotationApi
 from certs.issue import make_authority, sign_serving
+from certs.loop import Environment, rotate
 from certs.names import CertificateSubject
 from certs.objects import Json, Purpose, WebhookKind, changed, new_secret
 from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
-from certs.rotation import Done, Environment, rotate
+from certs.rotation import Done
 from certs.settings import SERVING_DAYS, Settings
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient

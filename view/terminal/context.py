@@ -25,9 +25,9 @@ from view.model.state import ClusterState
 from view.model.words import describe_gaps, safe
 from view.terminal.documents import document, sort_by, write_document
 from view.terminal.faults import CommandError, as_command_errors, not_found
-from view.terminal.layout import Page, line
+from view.terminal.layout import WARN, Page, line
 from view.terminal.screen import Progress, Screen
-from view.terminal.words import describe_age, show_gaps
+from view.terminal.words import describe_age
 
 _LEAST_PAUSE = 1.0
 """Seconds between two pages while the cluster changes all the time."""
@@ -221,7 +221,7 @@ class CommandContext:
     def _with_age(self, shown: CommandOutput, fresh: Freshness) -> Page:
         server = self.connection.client.rest.host
         age = describe_age(fresh, time.time(), server)
-        gaps = show_gaps(shown.gaps)
+        gaps = [line(each, WARN) for each in describe_gaps(shown.gaps)]
         if fresh.stale or self.options.watch:  # at the top, visible however long the page is
             return [age, *shown.page, *gaps]
         return [*shown.page, *gaps, line(""), age]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any, NoReturn, TypeVar
 
-from common.serving.errors import BadRequest, TooLarge
+from common.serving.errors import BadRequest
 from common.strict_json import NotJson, decode_strictly
 from contract.errors import quote
 from scheduler.decisions import FilterResult, Json
@@ -85,7 +85,6 @@ def decode_args(body: bytes) -> ExtenderArgs:
     """Read the body of filter or prioritize.
 
     Raises:
-        TooLarge: it is longer than any valid body.
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _ARGS, "ExtenderArgs")
@@ -96,7 +95,7 @@ def decode_args(body: bytes) -> ExtenderArgs:
         raise BadRequest(f"NodeNames, Nodes: must be exactly one of them, found {given}")
     if names is not None:
         if len(body) > LARGEST_NAMES:
-            raise TooLarge(f"body: must be at most {LARGEST_NAMES} bytes with NodeNames")
+            raise BadRequest(f"body: must be at most {LARGEST_NAMES} bytes with NodeNames")
         return ExtenderArgs(pod, _names(names))
     if not isinstance(listed, dict):
         _refuse("Nodes", listed, "must be a list of nodes")
@@ -116,7 +115,6 @@ def decode_preemption(body: bytes) -> PreemptionArgs:
     """Read the body of preempt, with whole pods as victims or their UIDs.
 
     Raises:
-        TooLarge: it is longer than any valid body.
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _PREEMPTION, "ExtenderPreemptionArgs")
@@ -152,7 +150,6 @@ def decode_binding(body: bytes) -> BindingArgs:
     """Read the body of bind.
 
     Raises:
-        TooLarge: it is longer than any valid body.
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, 16 * 1024, _BINDING, "ExtenderBindingArgs")
@@ -209,7 +206,7 @@ def encode_bound(error: str = "") -> bytes:
 
 def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> dict[str, Any]:
     if len(body) > largest:
-        raise TooLarge(f"body: must be at most {largest} bytes")
+        raise BadRequest(f"body: must be at most {largest} bytes")
     try:
         document = decode_strictly(body)
     except NotJson as error:

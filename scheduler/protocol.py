@@ -12,7 +12,7 @@ from json.encoder import encode_basestring_ascii
 from typing import Any, NoReturn, TypeVar
 
 from common.serving.errors import BadRequest
-from common.strict_json import NotJson, decode_strictly
+from common.strict_json import decode_strictly
 from contract.errors import quote
 from scheduler.decisions import FilterResult, Json
 
@@ -207,10 +207,7 @@ def encode_bound(error: str = "") -> bytes:
 def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> dict[str, Any]:
     if len(body) > largest:
         raise BadRequest(f"body: must be at most {largest} bytes")
-    try:
-        document = decode_strictly(body)
-    except NotJson as error:
-        raise BadRequest(str(error)) from error
+    document = decode_strictly(body)
     if not isinstance(document, dict):
         raise BadRequest(f"body: Invalid value: {quote(document)}: must be {kind}")
     for key in document:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from common.serving.errors import BadRequest
-from common.strict_json import NotJson, decode_strictly
+from common.strict_json import decode_strictly
 from common.text import cut
 from contract.errors import FieldError, FieldFault, quote
 from webhook.admission.decision import Decision, bounded
@@ -84,10 +84,7 @@ def decode_review(body: bytes) -> Review:
     Raises:
         BadRequest: the body is not an AdmissionReview v1 with a request.
     """
-    try:
-        document = decode_strictly(body)
-    except NotJson as error:
-        raise BadRequest(str(error)) from error
+    document = decode_strictly(body)
     if not isinstance(document, dict):
         raise BadRequest(f"body: Invalid value: {quote(document)}: must be an {KIND}")
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):

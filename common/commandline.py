@@ -22,7 +22,6 @@ _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 _INTERRUPTED = 130  # as in a shell: 128 + SIGINT
 _FILE = click.Path(path_type=Path)
-_SHOWN: dict[str, Any] = {"show_envvar": True}
 
 
 def run(
@@ -86,11 +85,11 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def choice(default: _Word, name: str = "", **how: Any) -> _Word:
+def choice(default: _Word, **how: Any) -> _Word:
     """Declare a field that is a member of an enumeration; see :func:`setting`."""
     kind = type(default)
     words = click.Choice([each.value for each in kind])
-    field: _Word = setting(name, default=default.value, parse=kind, type=words, **how)
+    field: _Word = setting(default=default.value, parse=kind, type=words, **how)
     return field
 
 
@@ -173,4 +172,4 @@ def flag(prefix: str, name: str, *names: str, **how: Any) -> Callable[[_Command]
     of ``click.option``.
     """
     variable = f"{prefix}_{name.upper().replace('-', '_')}"
-    return click.option(f"--{name}", *names, **_SHOWN | {"envvar": variable} | how)
+    return click.option(f"--{name}", *names, **{"show_envvar": True, "envvar": variable, **how})

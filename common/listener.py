@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from typing import Any
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -39,6 +40,18 @@ def listen(host: str, port: int) -> socket.socket:
         family=family,
         dualstack_ipv6=family == socket.AF_INET6 and socket.has_dualstack_ipv6(),
     )
+
+
+def plain_response(status: int, media: str, body: bytes) -> bytes:
+    """Return an HTTP response after which the connection is closed."""
+    lines = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+        "Server: gpu-turnstile",
+        "Connection: close",
+        f"Content-Type: {media}",
+        f"Content-Length: {len(body)}",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
 
 
 def shown_address(host: str, port: int) -> str:

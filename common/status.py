@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
 from common.errors import SettingsError
-from common.listener import Listener, listen, shown_address
+from common.listener import Listener, listen, plain_response, shown_address
 
 log = logging.getLogger(__name__)
 
@@ -116,15 +116,7 @@ class StatusServer:
             except Exception:
                 log.exception("failed", extra={"path": path})
                 found = _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error, see the log")
-        status, kind, body = found
-        lines = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
-            "Server: gpu-turnstile",
-            "Connection: close",
-            f"Content-Type: {kind}",
-            f"Content-Length: {len(body)}",
-        )
-        return "\r\n".join((*lines, "", "")).encode() + body
+        return plain_response(*found)
 
 
 def probe(find_problem: Callable[[], str]) -> Page:

@@ -1,4 +1,4 @@
-"""Decodes JSON of clients strictly; an error is one line."""
+"""Decodes JSON of clients strictly."""
 
 import json
 import re

@@ -316,14 +316,11 @@ class _PodSearch:
         rows: Rows = free
         if reusable:
             rows = [row.plus(more) for row, more in zip(free, reusable, strict=True)]
-        return _AvailableCards(step, free, reusable, rows, self._bound(step, reusable))
-
-    def _bound(self, step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
-        """Return the cards that a plan must give to *step*."""
         bound = bound_cards(step, reusable)
         # If there are more of them than the container can have, the kubelet chooses among them.
-        few = len(bound) <= step.need.demand.cards
-        return bound if self._guaranteed or few else step.must
+        if not self._guaranteed and len(bound) > step.need.demand.cards:
+            bound = step.must
+        return _AvailableCards(step, free, reusable, rows, bound)
 
     def _card_sets(self, available: _AvailableCards) -> Iterator[tuple[int, ...]]:
         """Return the card sets for one container, the best first; one of each equivalent sets."""

@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any
 
-from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
+from common.serving.app import TEXT, Application, HttpRequest, HttpResponse, View
 from scheduler.binding import Binder
 from scheduler.handler import INTERNAL, ExtenderHandler
 from scheduler.metrics import BIND, FILTER, PREEMPT, PRIORITIZE
 from scheduler.protocol import LARGEST_NODES
-
-Check: TypeAlias = Callable[[HttpRequest], HttpResponse | None]
 
 _LARGE = 2**20
 
@@ -37,22 +35,30 @@ def create_app(
             empty to handle all.
     """
     app = Application(_refuse, INTERNAL, LARGEST_NODES)
-    check = partial(_refuse_unverified, needed)
+
+    def add(verb: str, view: View) -> None:
+        def checked(request: HttpRequest) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+            if needed and not request.verified:
+                return _refuse(verb, HTTPStatus.FORBIDDEN, needed)
+            return view(request)
+
+        app.add(f"/{verb}", "POST", checked)
+
     for verb in (FILTER, PRIORITIZE, PREEMPT):
-        app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
-    app.add(f"/{BIND}", "POST", partial(_bind, handler, check))
+        add(verb, partial(_decide, handler, verb))
+    add(BIND, lambda request: handler.bind(request.json_body))
     app.add_status(handler.metrics, is_ready=is_ready, is_broken=is_broken)
     return app
 
 
 def _decide(
-    handler: ExtenderHandler, verb: str, check: Check, request: HttpRequest
+    handler: ExtenderHandler, verb: str, request: HttpRequest
 ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
     decide = partial(handler.decide, verb, request.json_body)
     waits, large = verb == FILTER and handler.binder.is_full, request.size > _LARGE
     if waits or large:
-        return check(request) or _decide_later(handler.binder, decide, waits=waits, large=large)
-    return check(request) or decide()
+        return _decide_later(handler.binder, decide, waits=waits, large=large)
+    return decide()
 
 
 async def _decide_later(
@@ -62,18 +68,6 @@ async def _decide_later(
         await binder.wait_for_room()
     # Whole nodes take long to read: in a thread, so that other requests need not wait.
     return await asyncio.to_thread(decide) if large else decide()
-
-
-def _bind(
-    handler: ExtenderHandler, check: Check, request: HttpRequest
-) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
-    return check(request) or handler.bind(request.json_body)
-
-
-def _refuse_unverified(needed: str, request: HttpRequest) -> HttpResponse | None:
-    if not needed or request.verified:
-        return None
-    return HttpResponse(HTTPStatus.FORBIDDEN, TEXT, f"{needed}\n".encode())
 
 
 def _refuse(_path: str, status: HTTPStatus, reason: str) -> HttpResponse:

@@ -8,9 +8,10 @@ accept them. Bytes in, frozen values out, and the reverse; nothing else happens 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from json.encoder import encode_basestring_ascii
 
-from common.serving.errors import BadRequest, TooLarge
+from common.serving.errors import BadRequest
 from common.strict_json import decode_strictly
 from contract.errors import quote
 from contract.fields import Fields
@@ -83,7 +84,6 @@ def decode_args(body: bytes) -> ExtenderArgs:
     """Read the body of filter or prioritize.
 
     Raises:
-        TooLarge: it is longer than any valid body.
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _ARGS, "ExtenderArgs")
@@ -94,7 +94,8 @@ def decode_args(body: bytes) -> ExtenderArgs:
         raise BadRequest(f"NodeNames, Nodes: must be exactly one of them, found {given}")
     if names is not None:
         if len(body) > LARGEST_NAMES:
-            raise TooLarge(f"body: must be at most {LARGEST_NAMES} bytes with NodeNames")
+            text = f"body: must be at most {LARGEST_NAMES} bytes with NodeNames"
+            raise BadRequest(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return ExtenderArgs(pod, _names(document))
     items = document.child("Nodes", "must be a list of nodes").items("items")
     for number, each in enumerate(items):
@@ -111,7 +112,6 @@ def decode_preemption(body: bytes) -> PreemptionArgs:
     """Read the body of preempt, with whole pods as victims or their UIDs.
 
     Raises:
-        TooLarge: it is longer than any valid body.
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _PREEMPTION, "ExtenderPreemptionArgs")
@@ -143,7 +143,6 @@ def decode_binding(body: bytes) -> BindingArgs:
     """Read the body of bind.
 
     Raises:
-        TooLarge: it is longer than any valid body.
         BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, 16 * 1024, _BINDING, "ExtenderBindingArgs")
@@ -200,7 +199,8 @@ def encode_bound(error: str = "") -> bytes:
 
 def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> Fields:
     if len(body) > largest:
-        raise TooLarge(f"body: must be at most {largest} bytes")
+        text = f"body: must be at most {largest} bytes"
+        raise BadRequest(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
     document = decode_strictly(body)
     if not isinstance(document, dict):
         raise _invalid("body", document, f"must be {kind}")

@@ -7,7 +7,7 @@ from functools import partial
 from http import HTTPStatus
 
 from common.serving.app import JSON, TEXT, Application, HttpRequest, HttpResponse
-from common.serving.errors import BadRequest, Unverified
+from common.serving.errors import BadRequest
 from common.text import cut
 from webhook.access_log import AccessLog
 from webhook.admission.decision import Decision
@@ -57,7 +57,8 @@ class ReviewHandler:
         started = self._clock()
         try:
             if self._only_verified and not request.verified:
-                raise Unverified("client certificate: Required value: issued by --client-ca")
+                text = "client certificate: Required value: issued by --client-ca"
+                raise BadRequest(text, HTTPStatus.FORBIDDEN)
             review = decode_review(request.json_body())
             decision = self.routes[route](review)
             body = encode_review(review, decision)

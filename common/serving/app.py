@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 from flask import Flask
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
-from common.serving.errors import TooLarge, UnsupportedMedia
+from common.serving.errors import BadRequest
 from common.serving.metrics import ServerMetrics
 from common.text import cut
 
@@ -59,18 +59,19 @@ class HttpRequest:
         """Return the body.
 
         Raises:
-            TooLarge: it has more than :attr:`largest` bytes.
+            BadRequest: it has more than :attr:`largest` bytes.
         """
         if self.size > self.largest:
-            raise TooLarge(f"body: must be at most {self.largest} bytes")
+            text = f"body: must be at most {self.largest} bytes"
+            raise BadRequest(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return self._body
 
     def json_body(self) -> bytes:
         """Return the body of a request whose headers announce uncompressed JSON.
 
         Raises:
-            UnsupportedMedia: the headers announce another type, or a compressed body.
-            TooLarge: the body has more than :attr:`largest` bytes.
+            BadRequest: the headers announce another type or a compressed body, or it has more than
+                :attr:`largest` bytes.
         """
         media = self.header(b"content-type").partition(";")[0].strip()
         if media.lower() != "application/json":
@@ -81,9 +82,10 @@ class HttpRequest:
         return self.body()
 
 
-def _unsupported(header: str, value: str, rule: str) -> UnsupportedMedia:
+def _unsupported(header: str, value: str, rule: str) -> BadRequest:
     quoted = json.dumps(cut(value, _LONGEST_QUOTE))
-    return UnsupportedMedia(f"{header}: Invalid value: {quoted}: {rule}")
+    text = f"{header}: Invalid value: {quoted}: {rule}"
+    return BadRequest(text, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
 
 
 View: TypeAlias = Callable[[HttpRequest], HttpResponse | Coroutine[Any, Any, HttpResponse]]

@@ -5,12 +5,12 @@ import ipaddress
 import math
 from asyncio import BaseTransport
 from enum import Enum
-from http import HTTPStatus
 from typing import Any
 
 from gunicorn.asgi.protocol import ASGIProtocol
 
-from common.serving.app import VERIFIED
+from common.listener import plain_response
+from common.serving.app import TEXT, VERIFIED
 from common.serving.metrics import ServerMetrics
 
 
@@ -28,17 +28,10 @@ class Phase(Enum):
 SECONDS = {Phase.IDLE: 120.0, Phase.ARRIVING: 15.0, Phase.ANSWERING: math.inf, Phase.SENDING: 20.0}
 
 
-def _refusal(status: HTTPStatus, text: str) -> bytes:
-    return (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: gpu-turnstile\r\nConnection: close\r\n"
-        f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text)}\r\n\r\n{text}"
-    ).encode("ascii")
-
-
-_LATE = _refusal(
-    HTTPStatus.REQUEST_TIMEOUT, f"a request must arrive within {SECONDS[Phase.ARRIVING]:.0f} s\n"
+_LATE = plain_response(
+    408, TEXT, f"a request must arrive within {SECONDS[Phase.ARRIVING]:.0f} s\n".encode()
 )
-_NO_MEMORY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests are arriving\n")
+_NO_MEMORY = plain_response(503, TEXT, b"too many large requests are arriving\n")
 
 
 def is_verified(transport: BaseTransport) -> bool:

@@ -79,20 +79,16 @@ class ServedCertificate:
                 return ReloadResult.NONE
             context = server_context(self.files)
         except SettingsError as error:
-            return self._refuse(str(error))
+            if str(error) == self._refused:
+                return ReloadResult.NONE
+            self._refused = str(error)
+            message = "certificate refused, the previous one is still served"
+            _log.error(message, extra={"reason": self._refused})
+            return ReloadResult.REFUSED
         self._content, self.context, self._refused = content, context, ""
         self.expires = not_after(content[0])
         _log.info("certificate loaded", extra={"cert": str(self.files.cert)})
         return ReloadResult.LOADED
-
-    def _refuse(self, reason: str) -> ReloadResult:
-        if reason == self._refused:
-            return ReloadResult.NONE
-        self._refused = reason
-        _log.error(
-            "certificate refused, the previous one is still served", extra={"reason": reason}
-        )
-        return ReloadResult.REFUSED
 
 
 def server_context(files: Files) -> ssl.SSLContext:

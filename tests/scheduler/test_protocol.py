@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.serving.errors import BadRequest, TooLarge
+from common.serving.errors import BadRequest
 from scheduler import protocol
 from scheduler.decisions import FilterResult
 from scheduler.protocol import (
@@ -127,10 +127,10 @@ def test_a_binding_needs_all_its_fields(field: str, value: object) -> None:
 
 
 def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TooLarge, match=r"^body: must be at most 16384 bytes$"):
+    with pytest.raises(BadRequest, match=r"^body: must be at most 16384 bytes$"):
         decode_binding(b" " * 20_000)
     monkeypatch.setattr(protocol, "LARGEST_NAMES", 10)
-    with pytest.raises(TooLarge, match=r"^body: must be at most 10 bytes with NodeNames"):
+    with pytest.raises(BadRequest, match=r"^body: must be at most 10 bytes with NodeNames"):
         decode_args(body(ARGS))
 
 

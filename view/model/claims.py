@@ -84,13 +84,6 @@ def why_no_claim(
     )
 
 
-def refusal_by_kind(node: Occupancy, *, by_claim: bool) -> str:
-    """Return why a node serves no pod of this kind; empty if it does."""
-    if by_claim == node.facts.serves_claims:
-        return ""
-    return NO_CLAIMS if by_claim else CLAIMS_ONLY
-
-
 def of_kind(nodes: Iterable[Occupancy], *, by_claim: bool) -> list[Occupancy]:
     """Return the nodes that serve pods with a claim, or those without one."""
-    return [each for each in nodes if not refusal_by_kind(each, by_claim=by_claim)]
+    return [each for each in nodes if each.facts.serves_claims is by_claim]

@@ -175,11 +175,9 @@ def fit_manifests(
         node_fits = [fit for each in trials for fit in each.node_fits]
         if not (alike and least.errors):
             others = {each.node for each in node_fits}
-            node_fits += [
-                refused_by_kind(each, by_claim=trials[0].by_claim)
-                for each in nodes
-                if each.snapshot.node.name not in others
-            ]
+            rest = (each for each in nodes if each.snapshot.node.name not in others)
+            refused = (refused_by_kind(each, by_claim=trials[0].by_claim) for each in rest)
+            node_fits += filter(None, refused)
         found.append(
             FitReport(
                 kind=read.kind,

@@ -24,7 +24,6 @@ from view.model.claims import (
     NO_CLAIMS,
     NOT_CREATED_WITH_ONE,
     of_kind,
-    refusal_by_kind,
 )
 from view.model.occupancy import Occupancy
 from view.model.reports import Gap
@@ -115,9 +114,11 @@ def fits_first(node_fit: NodeFit) -> tuple[bool, bool, str]:
     return not node_fit.fits, node_fit.unresolvable, node_fit.node
 
 
-def refused_by_kind(occupancy: Occupancy, *, by_claim: bool) -> NodeFit:
-    """Return that a node does not serve pods with a claim, or not those without one."""
-    reason = refusal_by_kind(occupancy, by_claim=by_claim)
+def refused_by_kind(occupancy: Occupancy, *, by_claim: bool) -> NodeFit | None:
+    """Return that a node serves no pods with a claim, or none without one; ``None`` if it does."""
+    if by_claim == occupancy.facts.serves_claims:
+        return None
+    reason = NO_CLAIMS if by_claim else CLAIMS_ONLY
     return NodeFit(occupancy.snapshot.node.name, fits=False, reason=reason, unresolvable=True)
 
 

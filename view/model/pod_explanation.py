@@ -9,7 +9,7 @@ from contract.names import Names
 from contract.text import format_count
 from placement.first_fit import as_claimed
 from placement.scoring import Policy
-from view.model.claims import WAITS, TemplateFacts, of_kind, refusal_by_kind, why_no_claim
+from view.model.claims import WAITS, TemplateFacts, of_kind, why_no_claim
 from view.model.node_fits import NodeFit, fit_on_node, fits_first, refused_by_kind
 from view.model.occupancy import Occupancy
 from view.model.pod_facts import PodFacts, time_of
@@ -112,8 +112,7 @@ def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyw
     ended = deleted or stage in _ENDED
     node_fits = [
         refused_by_kind(each, by_claim=by_claim)
-        if refusal_by_kind(each, by_claim=by_claim)
-        else fit_on_node(pod, each.without({pod.id.uid}), policy)
+        or fit_on_node(pod, each.without({pod.id.uid}), policy)
         for each in nodes
         if not ended and (searching or each.snapshot.node.name == pod.node)
     ]

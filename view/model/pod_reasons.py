@@ -19,7 +19,10 @@ _UNSCHEDULED, _VETOED = "FailedScheduling", "GPUStartVetoed"
 
 
 def why_pending(
-    facts: PodFacts, fit: PodClassFit, events: Sequence[EventReport], template: TemplateFacts | None
+    facts: PodFacts,
+    fit: PodClassFit,
+    events: Sequence[EventReport],
+    template: TemplateFacts | None = None,
 ) -> str:
     """Return why a pod has no node yet; *fit* is where pods of its class fit.
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from contract.demand import ContainerDemand
+from contract.demand import Demand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
@@ -30,7 +30,7 @@ def report_pod(
     pending; for other stages the reason is found here. The newest of its *events* comes first.
     """
     pairs = zip(facts.info.demand.containers, facts.report.containers, strict=True)
-    containers = tuple(_container(demand, each, facts, node, held) for demand, each in pairs)
+    containers = tuple(_with_cards(each, of.demand, facts, node, held) for of, each in pairs)
     report = replace(facts.report, containers=containers, events=events)
     if report.stage is not Stage.PENDING:
         cards = [_why_cards(each, facts, node) for each in containers]
@@ -61,24 +61,15 @@ def _why_cards(container: ContainerReport, facts: PodFacts, node: NodeFacts | No
     return f"container {container.name} holds {' and '.join(faults)}" if faults else ""
 
 
-def _container(
-    container: ContainerDemand,
+def _with_cards(
     report: ContainerReport,
+    request: Demand,
     facts: PodFacts,
     node: NodeFacts | None,
     held: PodHolding | None,
 ) -> ContainerReport:
-    parts, source = _parts(container, facts, node, held)
-    recorded = source is Provenance.RECORDED
-    evidence = facts.info.annotated[container.name].evidence.value if recorded else ""
-    return replace(report, parts=parts, source=source, evidence=evidence)
-
-
-def _parts(
-    container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: PodHolding | None
-) -> tuple[tuple[Part, ...], Provenance | None]:
-    """Return what a container holds or held of each card, and how that is known."""
-    name, pod = container.name, facts.info
+    """Add what a container holds or held of each card, and how that is known."""
+    name, pod = report.name, facts.info
     known = () if node is None else zip(node.node.cards, node.node.sizes, strict=True)
     cards = [(card, size.memory) for card, size in known]
     recorded, chosen = pod.annotated.get(name), pod.chosen.get(name)
@@ -87,7 +78,7 @@ def _parts(
     if held is not None:
         mine = held.cards.get(name)
         if mine is None:
-            return (), None
+            return report
         on, lost, source = [cards[at] for at in mine.positions], mine.lost, mine.source
         rows = [(card.uuid, card.index, card.model, size) for card, size in on]
         rows += [(uuid, None, "", 0) for uuid in lost]
@@ -100,13 +91,14 @@ def _parts(
         rows = [("", index, "", sizes.get(index, 0)) for index in chosen]
         source = Provenance.CHOSEN
     else:
-        return (), None
-    request, count = container.demand, len(rows)
-    cores = amounts_per_card(request, Resource.CORE, count)
+        return report
+    cores = amounts_per_card(request, Resource.CORE, len(rows))
     blocks: Sequence[int] = [size for *_, size in rows]  # a whole card counts with all its memory
     if request.is_share:
-        blocks = amounts_per_card(request, Resource.MEMORY, count)
-    return tuple(
+        blocks = amounts_per_card(request, Resource.MEMORY, len(rows))
+    parts = tuple(
         Part(*row[:3], *amounts, lost=row[0] in lost)
         for row, amounts in zip(rows, zip(cores, blocks, strict=True), strict=True)
-    ), source
+    )
+    evidence = pod.annotated[name].evidence.value if source is Provenance.RECORDED else ""
+    return replace(report, parts=parts, source=source, evidence=evidence)

@@ -25,7 +25,6 @@ from view.model.pod_report import report_pod
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
-    EventReport,
     Gap,
     NodeReport,
     PodReport,
@@ -246,7 +245,8 @@ class ClusterState:
             report = self._report_pod(facts)
             template = self._templates.get(report.uid)
             if report.stage is Stage.PENDING and template is not None:
-                report = replace(report, why=self._why_pending(facts, report.events, template))
+                why = why_pending(facts, self._class_fit_of(facts), report.events, template)
+                report = replace(report, why=why)
             if report.node in self._nodes:
                 node = self._compute_node(report.node).report
         elif deleted_pod is not None:
@@ -333,7 +333,7 @@ class ClusterState:
                 facts,
                 node=node,
                 held=self._compute_node(facts.info.node).occupancy.held.get(uid) if node else None,
-                why=self._why_pending(facts, events) if pending else "",
+                why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
                 events=events,
             )
         # Of a kept report this alone may have changed: it depends on other pods of its owner.
@@ -342,11 +342,6 @@ class ClusterState:
         if not pending:  # the reason of a pending pod depends on all nodes
             self._pod_reports[uid] = found
         return found
-
-    def _why_pending(
-        self, facts: PodFacts, events: Sequence[EventReport], template: TemplateFacts | None = None
-    ) -> str:
-        return why_pending(facts, self._class_fit_of(facts), events, template)
 
     def _class_fit_of(self, facts: PodFacts) -> PodClassFit:
         by_claim = bool(facts.report.claim_template)

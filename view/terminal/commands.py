@@ -27,13 +27,12 @@ from view.terminal.completion import complete_node, complete_pod
 from view.terminal.context import (
     NOT_KNOWN,
     CommandContext,
-    CommandOutput,
     at_most_every,
     read_object,
 )
 from view.terminal.cordoning import change_cordon
 from view.terminal.doctor import exit_code, show_findings
-from view.terminal.documents import read_manifests
+from view.terminal.documents import CommandOutput, read_manifests
 from view.terminal.explanation import show_explanation, show_fits
 from view.terminal.faults import CommandError, as_command_errors, not_found
 from view.terminal.layout import WARN, line

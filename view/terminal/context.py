@@ -5,10 +5,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import click
 
@@ -23,11 +23,11 @@ from view.cluster.live import LiveCluster
 from view.model.reports import Freshness, Gap
 from view.model.state import ClusterState
 from view.model.words import describe_gaps, safe
-from view.terminal.documents import document, sort_by, write_document
+from view.terminal.documents import CommandOutput, document, sort_by, write_document
 from view.terminal.faults import CommandError, as_command_errors, not_found
-from view.terminal.layout import Page, line
+from view.terminal.layout import WARN, Page, line
 from view.terminal.screen import Progress, Screen
-from view.terminal.words import describe_age, show_gaps
+from view.terminal.words import describe_age
 
 _LEAST_PAUSE = 1.0
 """Seconds between two pages while the cluster changes all the time."""
@@ -69,20 +69,6 @@ class CommandOptions:
         values = {name: getattr(self, name) for name in self.__slots__}
         given = {name: each for name, each in values.items() if each not in (None, ())}
         return replace(other, **given)
-
-
-@dataclass(frozen=True, slots=True)
-class CommandOutput:
-    """Output of a command, for people and for programs."""
-
-    kind: Annotated[str, "kind of the list in JSON."]
-    items: Annotated[Sequence[Any], "items of that list."]
-    page: Annotated[Page, "the same as a page."]
-    gaps: Annotated[Sequence[Gap], "what could not be read."] = ()
-    resource: Annotated[str, "resource name for ``-o name``."] = "pod"
-    more: Annotated[Mapping[str, Any], "further fields of the list in JSON."] = field(
-        default_factory=dict
-    )
 
 
 _Parameters = ParamSpec("_Parameters")
@@ -200,10 +186,7 @@ class CommandContext:
         """Print the output in the requested format."""
         form = self.options.output
         if form in MACHINE:
-            server = self.connection.client.rest.host
-            fields = document(
-                shown.kind, shown.items, gaps=shown.gaps, fresh=fresh, server=server, **shown.more
-            )
+            fields = document(shown, fresh, self.connection.client.rest.host)
             click.echo(write_document(fields, form), nl=False)
             return
         if form == "name":
@@ -221,7 +204,7 @@ class CommandContext:
     def _with_age(self, shown: CommandOutput, fresh: Freshness) -> Page:
         server = self.connection.client.rest.host
         age = describe_age(fresh, time.time(), server)
-        gaps = show_gaps(shown.gaps)
+        gaps = [line(each, WARN) for each in describe_gaps(shown.gaps)]
         if fresh.stale or self.options.watch:  # at the top, visible however long the page is
             return [age, *shown.page, *gaps]
         return [*shown.page, *gaps, line(""), age]

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
@@ -15,6 +15,7 @@ from view.model.manifest_fit import InvalidManifest
 from view.model.reports import Freshness, Gap
 from view.model.words import rfc3339
 from view.terminal.faults import CommandError
+from view.terminal.layout import Page
 
 API_VERSION = "view.gpu-turnstile.io/v1"
 """Version of the schema: removed or redefined fields need a new one, added fields do not."""
@@ -60,15 +61,21 @@ def _problem(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def document(
-    kind: str,
-    items: Sequence[Any],
-    *,
-    gaps: Sequence[Gap],
-    fresh: Freshness,
-    server: str,
-    **more: Any,
-) -> Mapping[str, Any]:
+@dataclass(frozen=True, slots=True)
+class CommandOutput:
+    """Output of a command, for people and for programs."""
+
+    kind: Annotated[str, "kind of the list in JSON."]
+    items: Annotated[Sequence[Any], "items of that list."]
+    page: Annotated[Page, "the same as a page."]
+    gaps: Annotated[Sequence[Gap], "what could not be read."] = ()
+    resource: Annotated[str, "resource name for ``-o name``."] = "pod"
+    more: Annotated[Mapping[str, Any], "further fields of the list in JSON."] = field(
+        default_factory=dict
+    )
+
+
+def document(shown: CommandOutput, fresh: Freshness, server: str) -> Mapping[str, Any]:
     """Return a list for ``-o json`` and ``yaml``, with its time and what could not be read.
 
     Empty fields are included, so that a script does not need to check whether a field exists.
@@ -76,11 +83,11 @@ def document(
     as_of = rfc3339(datetime.fromtimestamp(fresh.at, UTC))
     return {
         "apiVersion": API_VERSION,
-        "kind": kind,
+        "kind": shown.kind,
         "metadata": {"asOf": as_of, "stale": fresh.stale, "server": server},
-        "unknown": to_json(gaps),
-        "items": to_json(items),
-        **to_json(more),
+        "unknown": to_json(shown.gaps),
+        "items": to_json(shown.items),
+        **to_json(shown.more),
     }
 
 

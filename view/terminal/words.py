@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 from contract.text import format_count
 from placement.cluster.holdings import Provenance
-from view.model.reports import ContainerReport, Freshness, Gap, Holder, Part, Stage
-from view.model.words import EVIDENCE, describe_gaps, of_each
+from view.model.reports import ContainerReport, Freshness, Holder, Part, Stage
+from view.model.words import EVIDENCE, of_each
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, TextLine, cell, line
 
 STAGE_STYLES = {
@@ -103,11 +103,6 @@ def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
     source = _SOURCE_WORDS[holder.source] or (holder.evidence if evidence else "")
     text = f"{holder.namespace}/{holder.pod}/{holder.container} {amounts}"
     return cell(f"{text} ({source})" if source else text, PLAIN)
-
-
-def show_gaps(gaps: Sequence[Gap]) -> list[TextLine]:
-    """Return lines about the objects that could not be read."""
-    return [line(each, WARN) for each in describe_gaps(gaps)]
 
 
 def describe_age(fresh: Freshness, now: float, server: str) -> TextLine:

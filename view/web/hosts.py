@@ -16,6 +16,9 @@ SERVICE = "gpu-turnstile-view"
 _PORT = re.compile(r":[0-9]{1,5}$", re.ASCII)
 _NAME = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
+_IN_CLUSTER = re.compile(rf"{SERVICE}\.[^.]*\.svc(\.cluster\.local)?")
+"""Without ``svc`` it may be a public domain name: a namespace can be called ``com``."""
+
 
 class Hosts:
     """The allowed host names: this machine, any IP address, the Service, and given ones."""
@@ -48,15 +51,8 @@ class Hosts:
         return (
             name in self._names
             or name.endswith(tuple(self._suffixes))
-            or self._is_service(name.split("."))
+            or _IN_CLUSTER.fullmatch(name) is not None
         )
-
-    def _is_service(self, parts: list[str]) -> bool:
-        """Return whether it is ``<service>.<namespace>.svc[.cluster.local]``.
-
-        Without ``svc`` it may be a public domain name: a namespace can be called ``com``.
-        """
-        return parts[0] == SERVICE and parts[2:] in (["svc"], ["svc", "cluster", "local"])
 
 
 def _is_address(text: str) -> bool:

@@ -15,7 +15,7 @@ from common.logs import configure
 from common.serving import connection, server
 from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
 from common.serving.connection import Phase
-from common.serving.errors import TooLarge
+from common.serving.errors import BadRequest
 from common.serving.metrics import ServerMetrics
 from common.serving.tls import Files, ServedCertificate
 
@@ -30,8 +30,8 @@ def _ok(body: bytes) -> HttpResponse:
 def _length(request: HttpRequest) -> HttpResponse:
     try:
         return _ok(str(len(request.body())).encode())
-    except TooLarge as error:
-        return HttpResponse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TEXT, str(error).encode())
+    except BadRequest as error:
+        return HttpResponse(error.status, TEXT, str(error).encode())
 
 
 async def _late(gate: Path, _: HttpRequest) -> HttpResponse:

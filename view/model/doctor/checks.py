@@ -6,6 +6,7 @@ from dataclasses import replace
 from view.model.doctor import agents, control_plane, dra, nodes, refusals
 from view.model.doctor.facts import (
     AGENT,
+    CLAIMS,
     EXTENDER,
     PROXY,
     WEBHOOK,
@@ -26,6 +27,11 @@ def _check_proxies(facts: Facts) -> Iterable[Finding]:
     if isinstance(facts.programs, UnreadSource) or isinstance(facts.daemonsets, UnreadSource):
         return ()
     return nodes.check_programs(facts, PROXY)
+
+
+def _if_used(check: Callable[[Facts], Iterable[Finding]]) -> Callable[[Facts], Iterable[Finding]]:
+    """Make a check that is silent where nothing belongs to claims."""
+    return lambda facts: check(facts) if dra.in_use(facts) else ()
 
 
 def _check_policies(facts: Facts) -> Iterable[Finding]:
@@ -69,10 +75,10 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "other-plugins": nodes.check_other_plugins,
     "cards": nodes.check_cards,
     "allocatable": nodes.check_allocatable,
-    "dra": dra.check_api,
-    "claims-replicas": dra.check_program,
-    "claims": dra.check_claims,
-    "resource-slices": dra.check_slices,
+    "dra": _if_used(dra.check_api),
+    "claims-replicas": _if_used(lambda facts: control_plane.check_replicas(facts, CLAIMS)),
+    "claims": _if_used(dra.check_claims),
+    "resource-slices": _if_used(dra.check_slices),
     "scheduler-extender": _check_extender,
     "scheduler-own": control_plane.check_own_scheduler,
     "extender-lease": control_plane.check_lease,

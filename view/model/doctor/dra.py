@@ -1,4 +1,4 @@
-"""Checks of Dynamic Resource Allocation; silent where nothing of it is installed or used."""
+"""Checks of Dynamic Resource Allocation, for clusters in which something of it is installed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -6,7 +6,7 @@ from contract.claims import DRA_MODE, MODE_LABEL, driver_name
 from contract.inventory import Amounts
 from contract.names import Names
 from contract.text import format_count
-from view.model.doctor.control_plane import CLAIMED_PODS, check_replicas, installed, is_older
+from view.model.doctor.control_plane import CLAIMED_PODS, installed, is_older
 from view.model.doctor.facts import (
     AGENT,
     CLAIMS,
@@ -61,8 +61,6 @@ def in_use(facts: Facts) -> bool:
 
 def check_api(facts: Facts) -> Iterator[Finding]:
     """Check that the API server has what claims need, and our DeviceClass."""
-    if not in_use(facts):
-        return
     version, exists = facts.version, facts.device_class
     if not isinstance(version, UnreadSource) and is_older(version, _OLDEST):
         yield error(f"{version}: claims need Kubernetes 1.36 or newer", _WHICH)
@@ -81,16 +79,8 @@ def check_api(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_program(facts: Facts) -> Iterator[Finding]:
-    """Check the replicas of the program that makes templates of claims."""
-    if in_use(facts):
-        yield from check_replicas(facts, CLAIMS)
-
-
 def check_claims(facts: Facts) -> Iterator[Finding]:
     """Compare what the webhook's ``--claims`` does to GPU pods with the nodes that there are."""
-    if not in_use(facts):
-        return
     dry_run, nodes = require(facts.dry_run), require(facts.nodes)
     claims = sorted(each.node.name for each in nodes if each.serves_claims)
     plugin = sorted(each.node.name for each in nodes if each.node.cards and not each.serves_claims)
@@ -135,8 +125,6 @@ def _check_waiting(facts: Facts, *, has_claims: bool) -> Iterator[Finding]:
 
 def check_slices(facts: Facts) -> Iterator[Finding]:
     """Compare the ResourceSlices, which schedulers read, with nodes and their inventories."""
-    if not in_use(facts):
-        return
     slices, nodes, found = require(facts.slices), require(facts.nodes), FindingsByText()
     if slices is None:
         return  # the check of the API reports it

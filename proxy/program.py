@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import SettingsError
-from common.kubelet_api import CHECKPOINT_FILE
+from common.kubelet_api import CHECKPOINT_FILE, KUBELET_SOCKET
 from proxy.drivers import Drivers
 from proxy.folder import FolderWatch, identity
-from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
+from proxy.kubelet import KubeletEndpoint, remove_left_behind
 from proxy.registration import MOST_RESOURCES, Registration
 from proxy.resource import ProxiedResource
 

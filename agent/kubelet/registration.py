@@ -26,11 +26,11 @@ import grpc
 
 from agent.host.stale_sockets import refuses
 from agent.kubelet.kubelet_instance import DirectoryWatch, identity
-from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
+from agent.kubelet.server import OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
 from common.grpc_services import make_stub
 from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE, known_resources
-from common.kubelet_api import CHECKPOINT_FILE, RESOURCES_KEY
+from common.kubelet_api import CHECKPOINT_FILE, KUBELET_SOCKET, RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from certs.cluster import RotationApi
-from certs.errors import CertsError, InvalidCertificate, InvalidField, StoreError
+from certs.errors import CertsError, InvalidCertificate, InvalidField
 from certs.issue import issue
 from certs.loop import Environment, rotate
 from certs.names import parse_subject
@@ -90,7 +90,7 @@ def bundle_command(directory: Path) -> None:
     try:
         pem = path.read_bytes()
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
+        raise CertsError(f"{path}: {error.strerror}") from error
     if not read_bundle(pem):
         raise InvalidCertificate(f"{path}: has no CA certificate")
     click.echo(base64.b64encode(pem))

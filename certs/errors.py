@@ -2,10 +2,9 @@
 
 ::
 
-    CertsError               one line for the user
+    CertsError               one line for the user; itself: a file exists, or cannot be used
     ├── InvalidField         an argument breaks a rule: has field, value and rule
     ├── InvalidCertificate   not a certificate, or not one that can sign
-    ├── StoreError           a file exists, or cannot be written or read
     └── ClusterError         the API server rejects a request, or does not respond
         ├── Foreign          the object belongs to another owner: it is not changed
         └── Conflict         the object has changed, or may have: read it again
@@ -30,10 +29,6 @@ class InvalidField(CertsError):
 
 class InvalidCertificate(CertsError):
     """Bytes that should have been a PEM certificate or key are not."""
-
-
-class StoreError(CertsError):
-    """Files cannot be written or read."""
 
 
 class ClusterError(CertsError):

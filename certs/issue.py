@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.errors import StoreError
+from certs.errors import CertsError
 from certs.names import CertificateSubject
 
 SKEW = timedelta(minutes=5)
@@ -60,7 +60,7 @@ class Issued:
         keys are never readable by others. *force* replaces existing files.
 
         Raises:
-            StoreError: a file exists (and *force* is not set), or cannot be written.
+            CertsError: a file exists (and *force* is not set), or cannot be written.
         """
         contents = {
             "ca.crt": (self.authority.certificate, _PUBLIC_MODE),
@@ -72,13 +72,13 @@ class Issued:
             directory.mkdir(parents=True, exist_ok=True)
             there = [name for name in contents if os.path.lexists(directory / name)]
             if there and not force:
-                raise StoreError(
+                raise CertsError(
                     f"{directory} already has {', '.join(there)}: give --force to replace"
                 )
             for name, (content, mode) in contents.items():
                 _replace(directory / name, content, mode)
         except OSError as error:
-            raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
+            raise CertsError(f"{error.filename or directory}: {error.strerror}") from error
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from common.known_resources import known_resources, wait_known
+from common.kubelet_api import KUBELET_SOCKET
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.errors import RpcFailed
 from proxy.folder import Identity, has_no_listener
@@ -25,7 +26,6 @@ from proxy.wire import GrpcPeer, GrpcServer
 
 log = logging.getLogger(__name__)
 
-KUBELET_SOCKET = "kubelet.sock"
 VERSION = "v1beta1"
 _PREFIX = "proxy-"
 _CALLS = ("GetDevicePluginOptions", "GetPreferredAllocation", "Allocate", "PreStartContainer")

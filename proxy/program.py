@@ -10,10 +10,10 @@ from typing import Any
 
 from common.errors import SettingsError
 from common.handover import POLL_SECONDS, hand_over
-from common.kubelet_api import CHECKPOINT_FILE
+from common.kubelet_api import CHECKPOINT_FILE, KUBELET_SOCKET
 from proxy.drivers import Drivers
 from proxy.folder import FolderWatch, identity
-from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
+from proxy.kubelet import KubeletEndpoint, remove_left_behind
 from proxy.registration import MOST_RESOURCES, RegistrationService
 from proxy.resource import ProxiedResource
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from common.kubelet_api import RESOURCES_KEY
+from common.kubelet_api import KUBELET_SOCKET, RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 from proxy.errors import BadRegistration, Code, RpcFailed
 from proxy.folder import Identity, has_no_listener, identity
-from proxy.kubelet import KUBELET_SOCKET, VERSION, KubeletEndpoint
+from proxy.kubelet import VERSION, KubeletEndpoint
 from proxy.plugin import CONNECT_SECONDS, PluginInstance
 from proxy.waiting import Spawn
 from proxy.wire import GrpcServer

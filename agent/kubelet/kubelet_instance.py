@@ -13,7 +13,7 @@ from pathlib import Path
 
 from inotify_simple import INotify, flags
 
-from agent.kubelet.server import KUBELET_SOCKET
+from common.kubelet_api import KUBELET_SOCKET
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ import grpc
 
 from agent.host.stale_sockets import refuses
 from agent.kubelet.kubelet_instance import DirectoryWatch, identity
-from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
+from agent.kubelet.server import OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
 from common.grpc_services import make_stub
 from common.handover import POLL_SECONDS, hand_over
 from common.known_resources import known_resources, wait_known
-from common.kubelet_api import CHECKPOINT_FILE, RESOURCES_KEY
+from common.kubelet_api import CHECKPOINT_FILE, KUBELET_SOCKET, RESOURCES_KEY
 from common.kubelet_api import deviceplugin_pb2 as api
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,6 @@ from contract.resource import Resource
 
 log = logging.getLogger(__name__)
 
-KUBELET_SOCKET = "kubelet.sock"
-"""A kubelet's socket, in its device plugin directory."""
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 # ListAndWatch occupies one thread while the kubelet is connected (two while it reconnects).

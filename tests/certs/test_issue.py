@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from certs.errors import StoreError
+from certs.errors import CertsError
 from certs.issue import Issued, KeyPair, issue, make_authority
 from certs.names import parse_subject
 
@@ -100,7 +100,7 @@ def test_a_key_is_private_from_the_moment_its_file_exists(
 
 def test_a_dangling_link_counts_as_there(issued: Issued, tmp_path: Path) -> None:
     (tmp_path / "tls.key").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(StoreError, match=r"already has tls\.key"):
+    with pytest.raises(CertsError, match=r"already has tls\.key"):
         issued.write(tmp_path)
 
 
@@ -122,6 +122,6 @@ def test_force_replaces_a_link_and_not_the_file_it_points_to(
 def test_a_path_that_is_no_directory_is_one_clear_error(issued: Issued, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
-    with pytest.raises(StoreError) as caught:
+    with pytest.raises(CertsError) as caught:
         issued.write(path)
     assert str(caught.value) == f"{path}: File exists"

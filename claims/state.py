@@ -126,9 +126,7 @@ class TemplateState:
         return ClaimedPod(metadata["namespace"], metadata["name"], metadata["uid"], template, own)
 
     def replace(
-        self,
-        kind: type[ClaimedPod | KnownTemplate],
-        listed: Iterable[ClaimedPod | KnownTemplate],
+        self, kind: type[ClaimedPod | KnownTemplate], listed: Iterable[ClaimedPod | KnownTemplate]
     ) -> None:
         """Replace all pods, or all templates, by those of a new list."""
         with self._lock:

@@ -182,11 +182,7 @@ def _read_container(
 
 
 def _read_resource(
-    name: str,
-    limits: Mapping[str, Any],
-    requests: Mapping[str, Any],
-    path: str,
-    resource: Resource,
+    name: str, limits: Mapping[str, Any], requests: Mapping[str, Any], path: str, resource: Resource
 ) -> tuple[int | None, list[FieldError]]:
     """Read one count: 0 if it is absent or 0, ``None`` if it is unreadable."""
     if name not in limits:

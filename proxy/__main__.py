@@ -30,7 +30,7 @@ _PRIVATE = 0o077
         "show_default": True,
         "max_content_width": 100,
         "auto_envvar_prefix": "GPU_TURNSTILE_PROXY",
-    },
+    }
 )
 @click.option(
     "--kubelet-dir",

@@ -11,12 +11,7 @@ from common.serving.errors import BadRequest
 from common.text import cut
 from webhook.access_log import AccessLog
 from webhook.admission.decision import Decision
-from webhook.admission.reviews import (
-    LARGEST_BODY,
-    Review,
-    decode_review,
-    encode_review,
-)
+from webhook.admission.reviews import LARGEST_BODY, Review, decode_review, encode_review
 from webhook.admission.routes import Routes
 from webhook.metrics import Metrics
 

@@ -58,11 +58,7 @@ class Placer:
             PlacementError: nothing fits; the message names the container that cannot be placed.
         """
         found = SearchInput(
-            request,
-            table=self.table,
-            snapshot=snapshot,
-            links=self.links,
-            withheld=self.withheld,
+            request, table=self.table, snapshot=snapshot, links=self.links, withheld=self.withheld
         )
         container, resource = request.container, request.resource
         try:

@@ -82,12 +82,7 @@ def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
         )
         for container, resource, ids, evidence, allocated in raw["assignments"]
     )
-    return CurrentPod(
-        _read_id(raw["id"]),
-        str(raw["uid"]),
-        raw["confirmed"] is True,
-        assignments,
-    )
+    return CurrentPod(_read_id(raw["id"]), str(raw["uid"]), raw["confirmed"] is True, assignments)
 
 
 def _read_last_call(raw: Mapping[str, Any]) -> LastCall:

@@ -42,10 +42,7 @@ def key_of(core_ids: Collection[str]) -> HoldingKey:
 
 
 def holding_of(
-    ref: ContainerRef,
-    slots: HeldSlots,
-    table: DeviceTable,
-    info: PodInfo | None,
+    ref: ContainerRef, slots: HeldSlots, table: DeviceTable, info: PodInfo | None
 ) -> Holding:
     """Return the holding of a container with these slots.
 

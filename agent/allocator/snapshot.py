@@ -17,9 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.identity import KnownPods
-from agent.allocator.interfaces import (
-    Containers,
-)
+from agent.allocator.interfaces import Containers
 from agent.allocator.snapshot_pod import (
     NO_SLOTS,
     NOTHING,

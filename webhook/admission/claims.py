@@ -8,14 +8,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from contract.claims import (
-    CLAIM,
-    DRA_MODE,
-    MODE_LABEL,
-    PodClaim,
-    is_template_name,
-    request_names,
-)
+from contract.claims import CLAIM, DRA_MODE, MODE_LABEL, PodClaim, is_template_name, request_names
 from contract.demand import ContainerKind, PodDemand
 from contract.requests import walk_containers
 from webhook.admission.decision import Operation, short

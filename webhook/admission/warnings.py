@@ -30,11 +30,7 @@ _PREFIXES = ("NVIDIA_VISIBLE_", "CUDA_DEVICE_", "GPU_CORE_")  # a fast first che
 
 
 def advise(
-    demand: PodDemand,
-    annotations: Mapping[str, Any],
-    *,
-    names: Names,
-    path: str = "",
+    demand: PodDemand, annotations: Mapping[str, Any], *, names: Names, path: str = ""
 ) -> Iterator[str]:
     """Warn of requests in a pod, or a pod template, that are probably not intended.
 

@@ -20,12 +20,7 @@ from webhook.admission.dialects.translation import translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import ReadPod, read_pod
-from webhook.admission.warnings import (
-    about_environment,
-    about_memory,
-    about_runtime_class,
-    advise,
-)
+from webhook.admission.warnings import about_environment, about_memory, about_runtime_class, advise
 
 _TEMPLATES = {
     (each.group, "v1", name): each.template
@@ -96,12 +91,7 @@ def decide_workload(
                 *warnings,
                 *adjusted.warnings,
                 *about_memory(demand, options.largest_card, in_blocks=not translated.changes),
-                *advise(
-                    demand,
-                    annotations_of(adjusted.pod),
-                    names=names,
-                    path=path,
-                ),
+                *advise(demand, annotations_of(adjusted.pod), names=names, path=path),
                 *about_environment(template.get("spec"), demand),
                 *about_runtime_class(template["spec"], options.runtime_class),
                 *(about_claims(template["spec"], demand) if claimed else ()),

@@ -20,7 +20,7 @@ from typing import Any
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.devices import CORES, LINK_ATTRIBUTES, MEMORY, MODEL, UUID
-from contract.errors import FieldError, FieldFault, InvalidName, quote
+from contract.errors import FieldError, InvalidName, quote
 from contract.names import Names
 from contract.quantity import format_quantity
 from contract.requests import read_pod_demand
@@ -374,4 +374,4 @@ def _text(text: str) -> str:
 
 
 def _error(path: str, value: object, detail: str, rule: str) -> FieldError:
-    return FieldError(path, FieldFault.INVALID, detail, rule, quote(value))
+    return FieldError(path, detail, rule, quote(value))

@@ -22,7 +22,7 @@ from contract.demand import (
     Demand,
     PodDemand,
 )
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.resource import Resource
@@ -98,7 +98,7 @@ def read_pod_demand(
         field = "containers" if conflicting.kind is ContainerKind.MAIN else "initContainers"
         where = f"{path}spec.{field}[{conflicting.index}].resources"
         limit, value = f"{where}.limits[{names.core}]", str(conflicting.demand.cores)
-        errors[where].append(FieldError(limit, FieldFault.INVALID, detail, rule, value))
+        errors[where].append(FieldError(limit, detail, rule, value))
     return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
 
 
@@ -191,7 +191,6 @@ def _read_resource(
         return None, [
             FieldError(
                 f"{path}.limits[{name}]",
-                FieldFault.REQUIRED,
                 f"requests has {quote(requests[name])}, but limits does not have it: "
                 "extended resources must be in limits",
                 "requests-without-limits",
@@ -204,7 +203,6 @@ def _read_resource(
             errors.append(
                 FieldError(
                     f"{path}.requests[{name}]",
-                    FieldFault.INVALID,
                     f"must be equal to limits ({quote(limits[name])}), "
                     "extended resources cannot be overcommitted: leave it out of requests",
                     "requests-differ",
@@ -240,7 +238,7 @@ def _read_count(
     else:
         return int(number), []
     where = f"{path}.limits[{name}]"
-    return None, [FieldError(where, FieldFault.INVALID, detail, rule, quote(value))]
+    return None, [FieldError(where, detail, rule, quote(value))]
 
 
 def _suggest_whole(number: Fraction | int, resource: Resource) -> str:
@@ -272,7 +270,6 @@ def _check_cores(
         above = below + CORES_PER_CARD
         yield FieldError(
             f"{path}.limits[{names.core}]",
-            FieldFault.INVALID,
             f"more than one card must be a multiple of {CORES_PER_CARD} "
             f"({CORES_PER_CARD} is one whole card): request {below}"
             + (f" or {above}" if above <= LARGEST_COUNT else "")
@@ -343,7 +340,7 @@ class _Split(NamedTuple):
         return cards, None
 
     def _error(self, detail: str, rule: str) -> FieldError:
-        return FieldError(self.path, FieldFault.INVALID, detail, rule, quote(self.text))
+        return FieldError(self.path, detail, rule, quote(self.text))
 
 
 _SPLIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
@@ -379,7 +376,6 @@ def _find_unused_splits(
         name = key.removeprefix(names.gpu_cards_prefix)
         yield FieldError(
             f"{path}metadata.annotations[{key}]",
-            FieldFault.INVALID,
             f"the pod has no container {quote(name)} that requests GPUs, only {with_gpus}",
             "split-without-container",
             quote(splits[key]),
@@ -399,11 +395,10 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
         if demand.cores <= MOST_CARDS and not several:
             cards = "1 whole card" if demand.cores == 1 else f"{demand.cores} whole cards"
             detail += f"; if you mean {cards}, write {demand.cores * CORES_PER_CARD} cores"
-        yield FieldError(memory_path, FieldFault.REQUIRED, detail, "share-without-memory")
+        yield FieldError(memory_path, detail, "share-without-memory")
     if demand.memory and not demand.cores:
         yield FieldError(
             core_path,
-            FieldFault.REQUIRED,
             f"memory ({demand.memory}) without cores: add 1 to 99 cores for a share of one card, "
             f"or a multiple of {CORES_PER_CARD} for whole cards",
             "memory-without-cores",

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.names import Names
 from contract.other_systems import MIG_PREFIX, NVIDIA, REQUESTS, RESOURCES, WISHES
 from contract.quantity import parse_quantity
@@ -247,7 +247,6 @@ def _read_name(
         right = names.of(resource)
         error = FieldError(
             f"{container}.{field}[{name}]",
-            FieldFault.INVALID,
             f"no node has such a resource: write {right}",
             "misspelt",
             quote(value),

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.demand import CORES_PER_CARD
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.inventory import is_card_uuid
 from contract.names import Names
 from contract.text import to_label
@@ -191,4 +191,4 @@ def _unique(listed: list[str], kind: str) -> tuple[str, ...]:
 
 def _field_error(path: str, key: str, value: object, detail: str, rule: str) -> FieldError:
     where = f"{path}metadata.annotations[{key}]"
-    return FieldError(where, FieldFault.INVALID, detail, rule, quote(value))
+    return FieldError(where, detail, rule, quote(value))

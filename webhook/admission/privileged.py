@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from contract.errors import FieldError, FieldFault
+from contract.errors import FieldError
 from contract.requests import walk_containers
 from webhook.admission.decision import short
 
@@ -43,7 +43,6 @@ def check_privileged(
     return tuple(
         FieldError(
             f"{path}.{where}.securityContext.privileged",
-            FieldFault.INVALID,
             "a privileged container sees every card of its node, and this cluster denies it in "
             "GPU pods: remove it",
             "privileged",

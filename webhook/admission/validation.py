@@ -78,10 +78,4 @@ def _check_metadata(metadata: object, path: str) -> Iterator[FieldError]:
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     for field, value in (("metadata", metadata), ("metadata.annotations", annotations)):
         if value is not None and not isinstance(value, dict):
-            yield FieldError(
-                f"{path}{field}",
-                FieldFault.INVALID,
-                "must be a mapping",
-                "not-a-mapping",
-                quote(value),
-            )
+            yield FieldError(f"{path}{field}", "must be a mapping", "not-a-mapping", quote(value))

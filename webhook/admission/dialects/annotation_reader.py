@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.other_systems import WISHES
 from webhook.admission.decision import short
 
@@ -62,4 +62,4 @@ class AnnotationReader:
         """Add the error of an annotation."""
         where = f"{self._path}metadata.annotations[{key}]"
         value = quote(self._annotations[key])
-        self.errors.append(FieldError(where, FieldFault.INVALID, detail, rule, value))
+        self.errors.append(FieldError(where, detail, rule, value))

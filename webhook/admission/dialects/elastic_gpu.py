@@ -26,7 +26,7 @@ from itertools import islice
 from typing import Any, Final
 
 from contract.demand import CORES_PER_CARD
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from webhook.admission.annotations import annotations_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
@@ -50,7 +50,6 @@ def read_elastic_gpu(pod: Mapping[str, Any], *, path: str) -> Reading | None:
     errors = [
         FieldError(
             f"{path}metadata.annotations[{key}]",
-            FieldFault.INVALID,
             "an ElasticGPUClaim is not read: request its cores and memory in limits",
             "elastic-gpu-claim",
             quote(given[key]),

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from webhook.admission.annotations import annotations_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
 from webhook.admission.dialects.reading import MOST_MIB, CardRequest, Reading
@@ -108,4 +108,4 @@ def _check_label(pod: Mapping[str, Any], path: str) -> Iterator[FieldError]:
             "vcuda-memory and the annotation gpu-cards-<container>"
         )
         where = f"{path}metadata.labels[{_COUNT}]"
-        yield FieldError(where, FieldFault.INVALID, detail, "memory-of-several-cards", quote(value))
+        yield FieldError(where, detail, "memory-of-several-cards", quote(value))

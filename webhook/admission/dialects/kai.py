@@ -29,7 +29,7 @@ from itertools import islice
 from typing import Any
 
 from contract.demand import LARGEST_COUNT
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.quantity import parse_quantity
 from contract.requests import listings_of, walk_containers
 from webhook.admission.annotations import annotations_of
@@ -127,7 +127,6 @@ def _find_whole_cards(pod: Mapping[str, Any], path: str) -> Iterator[FieldError]
             if _WHOLE in counts:
                 yield FieldError(
                     f"{path}spec.{field}[{index}].resources.{listing}[{_WHOLE}]",
-                    FieldFault.INVALID,
                     f"the pod has {_FRACTION} or {_MEMORY}, too: KAI refuses both together",
                     "named-twice",
                     quote(counts[_WHOLE]),

@@ -53,12 +53,7 @@ _MAPPINGS = (dict, Mapping)
 
 
 def asks_for_gpus(spec: object, names: Names) -> bool:
-    """Return whether any container of *spec* requests one of our resources, validly or not.
-
-    Args:
-        spec: a pod spec as decoded JSON; any other value requests nothing.
-        names: the names to look for.
-    """
+    """Return whether any container of *spec* requests one of our resources, validly or not."""
     return any(_requests_gpus(each, names) for *_, each in walk_containers(spec))
 
 
@@ -66,12 +61,6 @@ def read_pod_demand(
     pod: Mapping[str, Any], names: Names, *, path: str = ""
 ) -> tuple[PodDemand, tuple[FieldError, ...]]:
     """Read all requests that can be read and find all errors, without raising.
-
-    Args:
-        pod: a pod or a pod template as decoded JSON, possibly hostile: its limits, and the
-            annotations ``gpu-cards-<container>``.
-        names: the names to read.
-        path: prefix of ``metadata`` and ``spec`` in the paths of errors.
 
     Returns:
         The requests whose counts can be read, also those that break a rule (such as 150 cores),
@@ -137,6 +126,18 @@ def _requests_gpus(container: Mapping[str, Any], names: Names) -> bool:
         for listing in listings_of(container)
         for name in resources
     )
+
+
+def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the annotations of a pod or a template; empty if they are not a mapping."""
+    return keys_of(pod, "annotations")
+
+
+def keys_of(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """Return the annotations or labels of an object; empty if they are not a mapping."""
+    metadata = obj.get("metadata")
+    found = metadata.get(field) if isinstance(metadata, _MAPPINGS) else None
+    return found if isinstance(found, _MAPPINGS) else {}
 
 
 def listings_of(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -351,14 +352,10 @@ def _find_splits(pod: Mapping[str, Any], names: Names) -> dict[str, object]:
 
     An empty value counts as absent: charts write it if their user sets none.
     """
-    metadata = pod.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, _MAPPINGS) else None
-    if not isinstance(annotations, _MAPPINGS):
-        return {}
     prefix = names.gpu_cards_prefix
     return {
         key: value
-        for key, value in annotations.items()
+        for key, value in annotations_of(pod).items()
         if isinstance(key, str) and key.startswith(prefix) and value != ""
     }
 

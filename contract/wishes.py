@@ -93,13 +93,7 @@ NO_WISHES = Wishes()
 def read_wishes(
     annotations: Mapping[str, Any], names: Names, *, path: str = ""
 ) -> tuple[Wishes, tuple[FieldError, ...]]:
-    """Read all wishes that can be read and find all errors, without raising.
-
-    Args:
-        annotations: of a pod or a template, possibly hostile.
-        names: the annotations' names.
-        path: prefix of ``metadata`` in the paths of errors.
-    """
+    """Read all wishes that can be read and find all errors, without raising."""
     if annotations.keys().isdisjoint(names.wishes):
         return NO_WISHES, ()
     errors: list[FieldError] = []

@@ -109,13 +109,9 @@ class ProxiedDriver(ProxiedService[DriverInstance]):
     ) -> None:
         """Prepare; nothing is served before an instance is followed.
 
-        Args:
-            info: what an instance says of itself.
-            folder: where plugins register, and where the proxy serves the kubelet.
-            registry: the kubelet's folder of registration sockets.
-            patience: seconds without an instance after which the kubelet may know.
-            spawn: starts a task and keeps a reference to it.
-            on_change: called when :meth:`check` is due.
+        *info* is what an instance says of itself, *folder* where plugins register and the proxy
+        serves the kubelet, *registry* the kubelet's folder of registration sockets. *on_change* is
+        called when :meth:`check` is due.
         """
         super().__init__(info.name, patience=patience, spawn=spawn, on_change=on_change)
         self.longest_call = _ANSWER_SECONDS

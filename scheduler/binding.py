@@ -182,10 +182,7 @@ class Binder:
     async def _look_up(self, args: BindingArgs, why: str, *, rejected: bool) -> None:
         """Find out whether a Binding succeeded; return if it did.
 
-        Args:
-            args: the pod and its node.
-            why: the API server's error.
-            rejected: whether the API server has rejected the Binding.
+        *why* is the API server's error, *rejected* whether it has rejected the Binding.
 
         Raises:
             BindError: the pod is not bound to the node, or it is still unknown whether it is.

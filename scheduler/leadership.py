@@ -90,12 +90,8 @@ class Leadership:
     ) -> None:
         """Prepare; no request is sent before :meth:`run`.
 
-        Args:
-            election: ``None`` if this is the only replica.
-            watches: must be in step before this replica binds.
-            endpoint: where the leader publishes its address.
-            clock: returns monotonic seconds.
-            wait: sleeps for some seconds.
+        *election* is ``None`` if this is the only replica. *watches* must be in step before it
+        binds.
         """
         self._election = election
         self._wait = wait

@@ -94,9 +94,7 @@ class ReviewHandler:
 def create_app(handler: ReviewHandler, *, is_ready: Callable[[], str] = lambda: "") -> Application:
     """Make the ASGI application: reviews, probes and metrics.
 
-    Args:
-        handler: handles reviews.
-        is_ready: returns why the server is not ready; empty if it is.
+    *is_ready* returns why the server is not ready; empty if it is.
     """
     app = Application(handler.refuse, INTERNAL, LARGEST_BODY)
     app.add_status(handler.metrics, is_ready=is_ready)

@@ -19,8 +19,7 @@ class Metrics(ServerMetrics):
     def __init__(self, accept: Iterable[str] = ()) -> None:
         """Start at zero.
 
-        Args:
-            accept: other systems whose pods are translated.
+        *accept* are other systems whose pods are translated.
         """
         super().__init__(_PREFIX)
         accepts = Gauge(
@@ -60,11 +59,8 @@ class Metrics(ServerMetrics):
     def reviewed(self, route: str, verdict: str, rules: Sequence[str], seconds: float) -> None:
         """Count a review.
 
-        Args:
-            route: its path.
-            verdict: ``allowed``, ``patched`` or ``denied``.
-            rules: the rules that it breaks, sorted.
-            seconds: time that it took.
+        *verdict* is ``allowed``, ``patched`` or ``denied``; *rules* are those that it breaks,
+        sorted.
         """
         self._reviews.labels(route, verdict, rules[0] if rules else "").inc()
         for rule in rules:

@@ -106,10 +106,8 @@ class CallRunner:
     def run(self, call: Call, attempt: Attempt[_Result]) -> tuple[Resolution, _Result]:
         """Find the target; return it, and the result of *attempt* for it.
 
-        Args:
-            call: the call.
-            attempt: called with the lock held. A preferred call assigns in it; ``Allocate`` assigns
-                later, after injection, which writes files.
+        *attempt* is called with the lock held. A preferred call assigns in it; ``Allocate`` assigns
+        later, after injection, which writes files.
 
         Raises:
             Refusal: no container can be the target, or no attempt succeeds.

@@ -146,11 +146,8 @@ class CurrentPod:
         reuses an init container's slots looks the same (K7), but then the checkpoint has that
         container.
 
-        Args:
-            resource: the requested resource.
-            ids: the device IDs of the call.
-            checkpoint: the checkpoint; ``None`` if it cannot be read.
-            may_repeat: whether it may be the first call of an agent.
+        *checkpoint* is ``None`` if it cannot be read; *may_repeat* is whether this may be the first
+        call of an agent.
         """
         last = self.assignments[-1] if self.assignments else None
         if last is None or (last.resource, last.ids) != (resource, ids):

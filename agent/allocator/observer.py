@@ -106,9 +106,7 @@ class KubeletObserver:
     def observe_for_call(self, kubelet: str, offered: Offered) -> None:
         """Observe for a call, and read pods from the API that are new or not known yet.
 
-        Args:
-            kubelet: the kubelet instance that made the call.
-            offered: the slots that the kubelet offers in this call.
+        *offered* are the slots that the kubelet offers in this call.
 
         Raises:
             KubeletReplaced: another kubelet runs now.

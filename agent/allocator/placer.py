@@ -50,10 +50,6 @@ class Placer:
     def place(self, request: PlacementRequest, snapshot: AllocationSnapshot) -> Placement:
         """Choose cards and slots for one container.
 
-        Args:
-            request: the container, and the slots that the kubelet offers.
-            snapshot: the present snapshot.
-
         Raises:
             PlacementError: nothing fits; the message names the container that cannot be placed.
         """
@@ -179,12 +175,8 @@ def pick(
 ) -> list[Slot]:
     """Choose slots on the chosen cards, lowest numbers first.
 
-    Args:
-        demand: the container's request.
-        resource: the requested resource.
-        cards: the chosen cards, by index.
-        free: available slots, by card, ascending; they include *must*.
-        must: slots that must be taken.
+    *free* has the available slots by card, ascending; they include *must*, the slots that must be
+    taken.
 
     Raises:
         PlacementError: the cards do not have enough slots.

@@ -144,11 +144,6 @@ class AllocationSnapshot:
         slots of *requested* are not offered. A container without slots of *requested* counts like
         the other containers of its pod. The kubelet frees a pod as a whole, but may never have
         counted a container whose admission it rejected (K21).
-
-        Args:
-            requested: the requested resource.
-            offered: its offered slots.
-            other: the other resource.
         """
         counted: set[str] = set()
         for each in self.changing:

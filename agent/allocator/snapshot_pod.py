@@ -211,13 +211,7 @@ def find_stable(  # noqa: PLR0913 -- the sources
 
     Sources are compared by value, which is fast because most are the same objects as before.
 
-    Args:
-        before: the stable pods of the last snapshot.
-        more: its other listed pods.
-        checkpoint: the checkpoint.
-        listed: the entries of ``List``.
-        served: the current pod and the one before it, which are never stable.
-        pods: the pods in the API.
+    *more* are the other listed pods of the last snapshot. The pods in *served* are never stable.
     """
     entries = {entry.key: entry for entry in listed}
     excluded = {each.id.key for each in served}

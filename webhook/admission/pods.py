@@ -8,13 +8,13 @@ from contract.claims import make_claim
 from contract.demand import PodDemand
 from contract.errors import InvalidStamp
 from contract.names import Names
+from contract.requests import annotations_of
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import read_wishes
 from webhook.admission.annotations import (
     about_dropped,
     about_supplied,
-    annotations_of,
     changes_at_create,
     changes_without_gpus,
 )
@@ -60,11 +60,7 @@ def decide_pod(
 ) -> Decision:
     """Decide about a new pod.
 
-    Args:
-        pod: the pod as decoded JSON, possibly hostile.
-        names: resources and annotations.
-        stamp: returns the next order stamp; called once at most.
-        options: the operator's.
+    *stamp* returns the next order stamp; it is called once at most.
 
     Returns:
         All errors; without errors, the patch with the stamps and the fields that the pod left out.

@@ -28,11 +28,7 @@ def check_privileged(
     container all devices of the host. This applies to every container of the pod, also to those
     that request no GPU.
 
-    Args:
-        spec: a pod spec as decoded JSON, possibly hostile.
-        treatment: the operator's option.
-        path: path of the spec in its object, for the paths of errors.
-        fields: the lists of containers to check.
+    *path* is that of *spec* in its object; *fields* are the lists of containers to check.
     """
     found = tuple(_privileged(spec, fields))
     if treatment is Privileged.WARN:

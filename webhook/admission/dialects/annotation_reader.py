@@ -46,10 +46,8 @@ class AnnotationReader:
     def add_policy(self, key: str, allowed: Collection[str], kept: Collection[str] = ()) -> None:
         """Add the policy that a comma-separated annotation names first.
 
-        Args:
-            key: the annotation.
-            allowed: policies that we have as well.
-            kept: words that hold without a wish; others are warned of.
+        *allowed* are the policies that we have as well. The words in *kept* hold without a wish;
+        others are warned of.
         """
         words = list(filter(None, (each.strip() for each in self.get(key).split(","))))
         ours = [each for each in words if each in allowed]

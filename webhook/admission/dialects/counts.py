@@ -49,11 +49,7 @@ def count_containers(
     The API server makes requests equal to limits (``ValidateResourceRequirements``), and demands
     whole numbers. It does so after webhooks, and the translation removes both: so this looks, too.
 
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        names: the resources.
-        path: prefix of ``spec`` in paths.
-        prefix: names that begin so are looked for, too.
+    Names that begin with *prefix* are looked for, too.
     """
     for field, index, container in walk_containers(pod.get("spec")):
         if not container.get("resources"):  # first, because a pod may have thousands
@@ -91,10 +87,8 @@ def read_containers(
 ) -> tuple[tuple[ContainerReading, ...], tuple[FieldError, ...]]:
     """Read containers one by one; those with errors have no request.
 
-    Args:
-        found: the containers.
-        read: returns what a container requests, by its counts.
-        find_errors: returns what is wrong with counts that can be read.
+    *read* returns what a container requests, by its counts, *find_errors* what is wrong with counts
+    that can be read.
     """
     containers: list[ContainerReading] = []
     errors: list[FieldError] = []

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError, quote
-from webhook.admission.annotations import annotations_of
+from contract.requests import annotations_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
 
@@ -40,12 +40,7 @@ _MOST_CLAIMS = 32
 
 
 def read_elastic_gpu(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of elastic-gpu; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of elastic-gpu; ``None`` if nothing."""
     given = annotations_of(pod)
     errors = [
         FieldError(

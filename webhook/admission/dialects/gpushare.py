@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Final
 
 from contract.errors import FieldError, quote
-from webhook.admission.annotations import annotations_of
+from contract.requests import annotations_of, keys_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
 from webhook.admission.dialects.reading import MOST_MIB, CardRequest, Reading
 
@@ -40,10 +40,7 @@ _STAMPS = "ALIYUN_COM_GPU_MEM_"
 def read_gpushare(pod: Mapping[str, Any], *, path: str, memory_unit: int = GIB) -> Reading | None:
     """Read what a pod requests of gpushare; ``None`` if nothing.
 
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-        memory_unit: MiB of one ``aliyun.com/gpu-mem``.
+    *memory_unit* is the MiB of one ``aliyun.com/gpu-mem``.
     """
     found = tuple(count_containers(pod, (_MEMORY, _COUNT, _CORES), path=path))
     if not found:
@@ -99,9 +96,7 @@ def _find_errors(container: CountedContainer, *, memory_unit: int) -> Iterator[F
 
 
 def _check_label(pod: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    metadata = pod.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    value = labels.get(_COUNT, "1") if isinstance(labels, dict) else "1"
+    value = keys_of(pod, "labels").get(_COUNT, "1")
     if value != "1":
         detail = (
             f"only Alibaba Cloud's scheduler divides {_MEMORY} over cards: write vcuda-core, "

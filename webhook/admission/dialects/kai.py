@@ -31,8 +31,7 @@ from typing import Any
 from contract.demand import LARGEST_COUNT
 from contract.errors import FieldError, quote
 from contract.quantity import parse_quantity
-from contract.requests import listings_of, walk_containers
-from webhook.admission.annotations import annotations_of
+from contract.requests import annotations_of, listings_of, walk_containers
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Field, Reading
 
@@ -48,12 +47,7 @@ _LONGEST_COUNT = len(str(LARGEST_COUNT))
 
 
 def read_kai(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of KAI's GPU sharing; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of KAI's GPU sharing; ``None`` if nothing."""
     given = annotations_of(pod)
     if _FRACTION not in given and _MEMORY not in given:
         return None

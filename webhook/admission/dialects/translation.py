@@ -34,12 +34,12 @@ from contract.quantity import parse_quantity
 from contract.requests import (
     LONGEST_DIVIDED,
     MOST_CARDS,
+    annotations_of,
     has_cards_annotation,
     listings_of,
     walk_containers,
 )
 from contract.text import format_count
-from webhook.admission.annotations import annotations_of
 from webhook.admission.decision import Operation, short
 from webhook.admission.dialects.reading import MOST_MIB, CardRequest, ContainerReading, Reading
 from webhook.admission.dialects.registry import Dialect, read_dialects
@@ -96,14 +96,7 @@ class _Amounts:
 def translate(
     pod: Mapping[str, Any], *, names: Names, options: AdmissionOptions, path: str = ""
 ) -> Translation:
-    """Translate a pod that was written for one of the accepted systems.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile; it is not changed.
-        names: our resources and annotations.
-        options: the operator's: accepted systems, largest card, size of a memory block.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Translate a pod that was written for one of the accepted systems."""
     readings = read_dialects(pod, options.accept, path=path) if options.accept else {}
     if not readings:
         return Translation(pod)

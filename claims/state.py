@@ -94,7 +94,6 @@ class TemplateState:
     """
 
     def __init__(self, names: Names) -> None:
-        """Start empty."""
         self.changed = threading.Event()
         self._names = names
         self._lock = threading.Lock()

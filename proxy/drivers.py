@@ -52,7 +52,6 @@ class DriverInstance(Instance):
     """A driver that was found by its registration socket, until no process serves it any more."""
 
     def __init__(self, registration: Path, endpoint: Path, number: int) -> None:
-        """Prepare; nothing is dialled."""
         super().__init__(endpoint, _CLAIMS, number)
         self._registration = registration
         self._socket = endpoint

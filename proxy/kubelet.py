@@ -41,7 +41,6 @@ class KubeletEndpoint:
     """The server of one resource for the kubelet, and its registration.
 
     Attributes:
-        resource: the resource.
         refusal: why the last registration failed; empty if it succeeded.
     """
 

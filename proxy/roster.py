@@ -19,7 +19,6 @@ class Roster(Generic[I]):
     """
 
     def __init__(self) -> None:
-        """Start without an instance."""
         self._numbers: dict[I, int] = {}
         self._silent: set[I] = set()
         self.last: I | None = None

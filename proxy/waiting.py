@@ -99,7 +99,6 @@ class CallWaits:
     """The waiting calls of one resource, or of one driver."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._waiting: dict[object, float] = {}
         self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
 

@@ -110,7 +110,6 @@ class GrpcPeer:
         self._methods: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
-        """Return itself."""
         return self
 
     async def __aexit__(
@@ -119,7 +118,6 @@ class GrpcPeer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Disconnect."""
         await self.close()
 
     async def call(self, method: str, request: bytes) -> bytes:

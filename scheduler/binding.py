@@ -35,8 +35,6 @@ class Binder:
     """Binds pods. Used by one event loop.
 
     Attributes:
-        state: the cluster.
-        api: the API server, which gets the Bindings.
         most: most Bindings in progress, for :meth:`wait_for_room`.
         on_result: called with the result of each request, one word, for metrics.
         wait: sleeps for some seconds before the pod is looked up again.

@@ -34,9 +34,7 @@ class Evictor:
     """Evicts victims. Belongs to the thread that preempts.
 
     Attributes:
-        state: the cluster.
         search: looks at nodes without victims.
-        writer: evicts pods, and writes the condition of the pod.
         clock: monotonic seconds.
         unused: pods that did not use free cards which were kept for them; until when, by UID.
     """

@@ -34,12 +34,8 @@ class LeaderEndpoint:
     """The EndpointSlice of the Service, with the leader's address.
 
     Attributes:
-        api: the API server.
-        namespace: namespace of the EndpointSlice.
         name: name of the EndpointSlice for IPv4; the one for IPv6 ends in ``-ipv6``, because the
             address type of a slice cannot be changed. If it is empty, nothing is written.
-        address: IP address of this replica.
-        port: port of this replica.
     """
 
     api: SchedulerApi

@@ -53,7 +53,6 @@ class Preemptors:
     """The pods for which victims will be looked for. Thread-safe.
 
     Attributes:
-        state: the cluster.
         clock: monotonic seconds.
         changed: set when there is a new one.
     """

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Gauge, Histogram
 
 from common.serving.metrics import ServerMetrics
 
@@ -30,24 +30,12 @@ class Metrics(ServerMetrics):
         )
         for each in sorted(accept):
             accepts.labels(each).set(1)
-        self._reviews = Counter(
-            f"{_PREFIX}reviews",
-            "Reviews handled; a denied one has the first rule that it breaks.",
-            ["route", "verdict", "rule"],
-            registry=self.registry,
-        )
-        self._findings = Counter(
-            f"{_PREFIX}findings",
-            "Reviews that broke a rule, counted for each rule.",
-            ["route", "rule"],
-            registry=self.registry,
-        )
-        self._refusals = Counter(
-            f"{_PREFIX}refusals",
-            "Requests refused because they were not a review, by HTTP status.",
-            ["status"],
-            registry=self.registry,
-        )
+        text = "Reviews handled; a denied one has the first rule that it breaks."
+        self._reviews = self.counter("reviews", text, "route", "verdict", "rule")
+        text = "Reviews that broke a rule, counted for each rule."
+        self._findings = self.counter("findings", text, "route", "rule")
+        text = "Requests refused because they were not a review, by HTTP status."
+        self._refusals = self.counter("refusals", text, "status")
         self._seconds = Histogram(
             f"{_PREFIX}review_duration_seconds",
             "Seconds from the body of a review to the body of its response.",

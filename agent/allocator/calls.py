@@ -57,8 +57,6 @@ class Call:
     Attributes:
         kubelet: the kubelet instance that made it.
         name: ``prefer`` or ``allocate``.
-        resource: the resource that it requests.
-        size: the number of slots that it requests.
         offered: the device IDs to choose from.
         named: the device IDs that the container gets in any case.
         target: the likeliest container, for the report of a refusal; ``None`` until it is resolved.

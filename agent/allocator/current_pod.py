@@ -19,10 +19,6 @@ class Assignment:
     """Device IDs that were reserved for a container, or allocated to it, in one call.
 
     Attributes:
-        container: the name of the target.
-        resource: the requested resource.
-        ids: the device IDs.
-        evidence: the evidence for the target.
         allocated: whether ``Allocate`` gave them; otherwise a preferred call reserved them.
     """
 
@@ -65,7 +61,6 @@ class CurrentPod:
     allocated: Containers = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Collect the allocations."""
         given: dict[str, dict[Resource, frozenset[str]]] = {}
         for each in self.assignments:
             if each.allocated:

@@ -85,7 +85,6 @@ class NodeState:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        """Take the lock."""
         self._lock.acquire()
         return self
 
@@ -95,7 +94,6 @@ class NodeState:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Release the lock."""
         self._lock.release()
 
     @contextmanager

@@ -38,8 +38,6 @@ class Placer:
     """Places containers on the cards of one node.
 
     Attributes:
-        table: the node's device IDs.
-        links: the links between the node's cards.
         withheld: returns why a card, by UUID, gets no new container; empty if it does.
     """
 

@@ -193,8 +193,6 @@ class TargetRequest:
     """The facts that a call has about its target.
 
     Attributes:
-        resource: the requested resource.
-        size: the requested number of slots.
         owner: the pod whose init container's slots the call names (K7); ``None`` if it names none.
         named: the device IDs that the container gets in any case: in ``Allocate`` all of them.
     """

@@ -19,7 +19,6 @@ class Encoder:
     """Encodes the state; the last call, with hundreds of names, is encoded only if it changes."""
 
     def __init__(self) -> None:
-        """Start without a cached text."""
         self._last: tuple[LastCall, str] | None = None
 
     def encode(self, kubelet: str | None, current: CurrentPod | None, last_call: LastCall) -> str:

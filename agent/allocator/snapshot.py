@@ -57,7 +57,6 @@ class AllocationSnapshot:
     _by_id: Mapping[PodId, SnapshotPod] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Compute the values that every call needs."""
         listed = tuple([each for each in self.changing if each.listed is not None])
         signatures = dict(self.stable.signatures)
         for each in listed:

@@ -27,7 +27,6 @@ class Enforcement:
     """
 
     def __init__(self, enforcer: Enforcer) -> None:
-        """Prepare nothing yet."""
         self._enforcer = enforcer
         self._preparing = threading.Lock()
 

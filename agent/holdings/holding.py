@@ -18,7 +18,6 @@ class ContainerRef(NamedTuple):
     container: str
 
     def __str__(self) -> str:
-        """Write pod and container on one line."""
         return f"{self.pod} container {self.container}"
 
 

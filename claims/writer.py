@@ -141,10 +141,9 @@ class TemplateWriter:
                 raise Unavailable(reason)
 
     def _create(self, pod: ClaimedPod) -> tuple[str, str]:
-        """Create the template of a pod.
+        """Create the template of a pod; return the result, and why it is no success.
 
-        Returns:
-            The result, empty if the pod has changed since, and why it is no success.
+        The result is empty if the pod has changed since.
         """
         where = {"template": "/".join(pod.key), "pod": f"{pod.namespace}/{pod.name}"}
         try:

@@ -113,8 +113,7 @@ def template_name(pod: Mapping[str, Any], names: Names) -> str:
 def read_pod_claim(pod: Mapping[str, Any], names: Names) -> PodClaim | None:
     """Work out a pod's claim from its limits and its author's wishes, and from nothing else.
 
-    Returns:
-        The claim; ``None`` if the pod requests no GPU, or breaks a rule.
+    It is ``None`` if the pod requests no GPU, or breaks a rule.
     """
     demand, errors = read_pod_demand(pod, names)
     wishes, wrong = read_wishes(annotations_of(pod), names)

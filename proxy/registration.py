@@ -134,10 +134,7 @@ class RegistrationService:
         return api.Empty().SerializeToString()
 
     def _read(self, request: bytes) -> tuple[str, str]:
-        """Read a registration.
-
-        Returns:
-            The endpoint and the resource's name.
+        """Return the endpoint and the resource's name of a registration.
 
         Raises:
             BadRegistration: it breaks a rule; the text names the field, the rule and the value.

@@ -72,10 +72,7 @@ class Binder:
                     await self._ended.wait()
 
     async def bind(self, args: BindingArgs) -> str:
-        """Bind a pod.
-
-        Returns:
-            The chosen cards, for the log; empty if none are chosen here.
+        """Bind a pod; return the chosen cards, for the log, empty if none are chosen here.
 
         Raises:
             BindError: the pod is not bound, or it is unknown whether it is; kube-scheduler tries

@@ -60,8 +60,7 @@ class Evictor:
     def follow(self, pod: PodInfo, nomination: Nomination) -> str:
         """Evict the victims of a nominated pod that are still needed.
 
-        Returns:
-            Why the nomination is over, one word; empty if it is not.
+        Return why the nomination is over, one word; empty if it is not.
         """
         uid = pod.id.uid
         with self.state.lock:

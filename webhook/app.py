@@ -24,12 +24,8 @@ _LONGEST_LOGGED = 253  # characters of text from a client; the longest name in K
 class ReviewHandler:
     """Decides, counts and logs each review.
 
-    Args:
-        routes: the function that decides reviews, by path.
-        only_verified: refuse clients without a valid certificate.
-        metrics: counts reviews; new metrics of this process if not given.
-        access: writes one line per review; to standard error if not given.
-        clock: monotonic seconds, for durations.
+    If *only_verified*, clients without a valid certificate are refused; *clock* is in monotonic
+    seconds.
     """
 
     def __init__(

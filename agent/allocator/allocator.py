@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from agent.allocator.calls import AllocateCall, CallRunner, PreferredCall
+from agent.allocator.calls import AllocateCall, PreferredCall
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import (
     CheckpointSource,
@@ -83,11 +83,10 @@ class Allocator(NodeCore):
             decision_log=decision_log,
             pause=pause,
         )
-        runner = CallRunner(state=state, observer=observer, decision_log=decision_log)
         self._preferred = PreferredCall(
             state=state,
             table=table,
-            runner=runner,
+            observer=observer,
             placer=Placer(table=table, links=Links(table.inventory), withheld=withheld),
             decision_log=decision_log,
             policy=policy,
@@ -96,7 +95,6 @@ class Allocator(NodeCore):
         self._allocate = AllocateCall(
             state=state,
             table=table,
-            runner=runner,
             observer=observer,
             enforcement=self._enforcement,
             publisher=self._publisher,

@@ -1,7 +1,7 @@
 """``GetPreferredAllocation`` and ``Allocate``: find the target, and assign slots to it.
 
-Both take the same steps (:class:`CallRunner`): observe, resolve, and try the call for the likeliest
-container; if that fails, for its rivals. Before a refusal they observe once more.
+Both take the same steps (:meth:`_ResolvedCall.run`): observe, resolve, and try the call for the
+likeliest container; if that fails, for its rivals. Before a refusal they observe once more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -77,7 +77,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallRunner:
+class _ResolvedCall:
     """Finds the target of a call, and carries the call out for it."""
 
     state: NodeState
@@ -160,14 +160,11 @@ def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreferredCall:
+class PreferredCall(_ResolvedCall):
     """``GetPreferredAllocation``: chooses slots; the settings are those of the allocator."""
 
-    state: NodeState
     table: DeviceTable
-    runner: CallRunner
     placer: Placer
-    decision_log: DecisionLog
     policy: Policy
     strict: bool
 
@@ -186,9 +183,9 @@ class PreferredCall:
             KubeletReplaced: another kubelet runs now than *kubelet*, which made the call.
         """
         call = Call(kubelet, "prefer", resource, size, offered=frozenset(available), named=must)
-        with self.runner.reporting_refusal(call):
+        with self.reporting_refusal(call):
             kept = self.table.read(resource, must)
-            target, placement = self.runner.run(
+            target, placement = self.run(
                 call, lambda snapshot, each: self._place(call, kept, snapshot, each)
             )
             with self.state.of_kubelet(kubelet) as state:
@@ -259,20 +256,16 @@ class PreferredCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateCall:
+class AllocateCall(_ResolvedCall):
     """``Allocate``: checks the kubelet's choice, and assigns its slots to the target.
 
     Attributes:
         inject: returns the container edits of a holding.
     """
 
-    state: NodeState
     table: DeviceTable
-    runner: CallRunner
-    observer: KubeletObserver
     enforcement: Enforcement
     publisher: AllocationPublisher
-    decision_log: DecisionLog
     inject: Callable[[Holding], ContainerEdits]
 
     def handle(self, kubelet: str, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
@@ -284,7 +277,7 @@ class AllocateCall:
         """
         ids = frozenset(device_ids)
         call = Call(kubelet, "allocate", resource, len(device_ids), named=device_ids)
-        with self.runner.reporting_refusal(call):
+        with self.reporting_refusal(call):
             slots = self.table.read(resource, device_ids)
             expected = call.target = self._find_expected(resource, ids)
             if expected is not None:
@@ -295,7 +288,7 @@ class AllocateCall:
                         state.assume_free(resource, ids)
                     target, grant = expected, self._check(state.snapshot, expected, resource, slots)
             else:
-                target, grant = self.runner.run(
+                target, grant = self.run(
                     call, lambda snapshot, each: self._check(snapshot, each, resource, slots)
                 )
             # A guessed container with the cores of whole cards may have a share of several.

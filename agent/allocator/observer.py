@@ -60,7 +60,7 @@ class KubeletObserver:
 
     def __post_init__(self) -> None:
         """Make the reader; nothing is read yet."""
-        self._reader = PodReader(self.pods, pause=self.pause)
+        self._reader = PodReader(self.pods, self.pause)
 
     def detect_restart(self) -> str:
         """Apply the running kubelet instance, and the pods that the API shows now; return it."""
@@ -228,22 +228,14 @@ _UNREACHABLE_AFTER = 4
 class PodReader:
     """Reads pods within a deadline while a call waits. Safe to share between threads."""
 
-    def __init__(
-        self,
-        pods: PodSource,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], object] = time.sleep,
-    ) -> None:
-        """Read from *pods*; *clock* and *pause* are in seconds."""
+    def __init__(self, pods: PodSource, pause: Callable[[float], object]) -> None:
         self._pods = pods
-        self._clock = clock
         self._pause = pause
         self._failures = 0
 
     def deadline(self, within: float) -> float:
         """Return the time *within* seconds from now."""
-        return self._clock() + within
+        return time.monotonic() + within
 
     def read(self, keys: Iterable[Key], *, deadline: float) -> bool:
         """Get pods, one after the other; return whether all responses came in time."""
@@ -252,7 +244,7 @@ class PodReader:
     def _read(self, key: Key, deadline: float) -> bool:
         pauses = _PAUSES if self._failures < _UNREACHABLE_AFTER else _PAUSES[:1]
         for pause in (*pauses, None):
-            left = deadline - self._clock()
+            left = deadline - time.monotonic()
             if left <= 0:
                 break
             try:
@@ -262,7 +254,7 @@ class PodReader:
             except Unavailable:
                 self._failures += 1
                 if pause is not None:
-                    self._pause(min(pause, max(deadline - self._clock(), 0)))
+                    self._pause(min(pause, max(deadline - time.monotonic(), 0)))
             else:
                 self._failures = 0
                 return True

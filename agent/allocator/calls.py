@@ -1,7 +1,7 @@
 """``GetPreferredAllocation`` and ``Allocate``: find the target, and assign slots to it.
 
 Both take the same steps (:class:`CallRunner`): observe, resolve, and try the call for the likeliest
-container; if that fails, for its rivals. Before a refusal they observe once more.
+container; if that fails, for its rivals. If no container matches, they observe once more.
 """
 
 from collections.abc import Callable, Iterator, Sequence

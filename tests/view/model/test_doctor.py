@@ -699,9 +699,7 @@ def test_without_an_extender_it_is_a_warning_that_no_scheduler_sees_cards() -> N
 def test_the_next_command_brings_a_scheduler_that_sees_cards(
     release: tuple[str, str] | None, run: str
 ) -> None:
-    managed = [
-        ManagedObject("Deployment", "gpu-turnstile-webhook", "webhook", release)
-    ]
+    managed = [ManagedObject("Deployment", "gpu-turnstile-webhook", "webhook", release)]
     found = findings(**NO_EXTENDER | {"managed": managed})
     assert [each.run for each in found if each.check == "scheduler-extender"] == [run]
 

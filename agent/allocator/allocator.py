@@ -80,7 +80,7 @@ class Allocator(NodeCore):
             kubelet: returns the name of the running kubelet instance.
             pause: waits so many seconds.
         """
-        super().__init__(pods=pods, writer=writer, enforcer=enforcer)
+        super().__init__(pods=pods, writer=writer, enforcer=enforcer, inject=inject)
         self.state = state = NodeState(store)
         self.table = table
         self._pod_source = pods
@@ -112,7 +112,6 @@ class Allocator(NodeCore):
             enforcement=self._enforcement,
             publisher=self._publisher,
             decision_log=decision_log,
-            inject=inject,
         )
         self._prestart = PreStartCall(
             state=state,

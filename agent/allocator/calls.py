@@ -38,7 +38,6 @@ from agent.errors import GrantError, Refusal, ResolutionError
 from agent.holdings.annotation import AllocationPublisher
 from agent.holdings.core import Enforcement
 from agent.holdings.edits import ContainerEdits
-from agent.holdings.holding import Holding
 from contract.allocation import Evidence
 from contract.demand import ContainerKind, PodDemand
 from contract.resource import Resource
@@ -277,7 +276,6 @@ class AllocateCall:
     enforcement: Enforcement
     publisher: AllocationPublisher
     decision_log: DecisionLog
-    inject: Callable[[Holding], ContainerEdits]
 
     def handle(self, kubelet: str, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Assign these slots to their container, and return its container edits.
@@ -308,9 +306,8 @@ class AllocateCall:
             )
             holding = granted(target.ref, ids, grant, is_whole=surely_whole)
             # Before the assignment: if this fails, nothing has changed.
-            edits = self.inject(holding)
             with (
-                self.enforcement.preparing(holding) as (made,),
+                self.enforcement.preparing(holding) as (edits,),
                 self.state.of_kubelet(kubelet) as state,
             ):
                 state.assign(target, resource, ids, allocated=True)
@@ -323,7 +320,7 @@ class AllocateCall:
         if expected is not None and evidence is not Evidence.ORDER:
             evidence = Evidence.TICKET
         self.decision_log.decided("allocate", target.ref, resource, evidence, ids)
-        return edits.merged_with(made)
+        return edits
 
     def _find_expected(self, resource: Resource, ids: frozenset[str]) -> Resolution | None:
         """Return the container for which exactly these slots are reserved, or were allocated.

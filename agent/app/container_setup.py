@@ -12,8 +12,9 @@ from agent.driver.host import device_on_host
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.none import NoEnforcement
-from agent.enforcement.vcuda.backend import Entitled, Vcuda
+from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import Hardware
+from agent.enforcement.vcuda.manager import Entitled
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding

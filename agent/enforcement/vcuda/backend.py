@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.config import MOUNT_PATH, Hardware
-from agent.enforcement.vcuda.manager import VirtualManager
+from agent.enforcement.vcuda.manager import Entitled, VirtualManager
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
@@ -33,10 +33,6 @@ log = logging.getLogger(__name__)
 
 _JOIN_SECONDS = 3.0
 _RUNTIME_WITHIN = 2.0
-
-
-Entitled = Callable[[str, str], Holding | None]
-"""Returns the holding of a container by pod UID and name; ``None`` while it is not known."""
 
 
 class Vcuda:

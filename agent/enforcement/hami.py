@@ -89,6 +89,8 @@ _MIB = 1 << 20
 class HamiCore:
     """Limits by HAMi-core. Safe to share between threads."""
 
+    limits = True
+
     def __init__(
         self, *, state_dir: Path, library: HamiLibrary, block: int, cards: Collection[Card]
     ) -> None:

@@ -24,10 +24,14 @@ class Enforcement:
 
     Containers are prepared one after the other; files that are made for one are not removed before
     its holding is known.
+
+    Attributes:
+        limits: whether starts are prepared.
     """
 
     def __init__(self, enforcer: Enforcer, inject: Callable[[Holding], ContainerEdits]) -> None:
         """Prepare nothing yet; *inject* makes the cards of a holding available."""
+        self.limits = enforcer.limits
         self._enforcer = enforcer
         self._inject = inject
         self._preparing = threading.Lock()

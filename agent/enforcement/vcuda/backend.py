@@ -38,6 +38,8 @@ _RUNTIME_WITHIN = 2.0
 class Vcuda:
     """Implements :class:`agent.holdings.interfaces.Enforcer`."""
 
+    limits = True
+
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,

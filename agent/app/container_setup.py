@@ -41,7 +41,7 @@ class Injector:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self.locate)
 
     def edits_for(self, holding: Holding) -> ContainerEdits:
-        """Return the part of the ``Allocate`` response that makes the cards available.
+        """Return the edits that make the cards of a holding available.
 
         Raises:
             EnforcementError: a CDI spec is needed and cannot be written.
@@ -83,6 +83,8 @@ def _control_devices() -> tuple[str, ...]:
 
 class EnforcerRunner:
     """Starts the threads and sockets of an enforcer; retries until the start succeeds.
+
+    They end with the agent: what containers depend on must run elsewhere.
 
     Attributes:
         problem: why enforcement does not work; empty when it does.

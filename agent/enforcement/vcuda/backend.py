@@ -1,7 +1,7 @@
 """The enforcer for vcuda-controller: a directory for each container, mounted at ``/etc/vcuda``.
 
-The directory is made when a container's cores are allocated, filled when its start is proven, and
-completed when the container registers at the socket in it.
+The directory is made when a container's cores are allocated, filled before its start (by a claim:
+once, when the claim is prepared), and completed when the container registers at the socket in it.
 
 Containers with whole cards get one, too: their driver directory has vcuda-controller's libraries,
 which need the file that sets no limit.

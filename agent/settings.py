@@ -49,7 +49,7 @@ _XID = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
 
 
 class EnforcementMode(StrEnum):
-    """The library that enforces shares."""
+    """What enforces shares."""
 
     NONE = "none"
     """None: a container sees only its cards, and may use all of them."""

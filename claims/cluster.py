@@ -1,9 +1,11 @@
-"""The API server: pods and templates are read, templates written."""
+"""The API server: pods and templates are watched, templates written."""
 
 from pathlib import Path
 
+from claims.state import ClaimedPod, KnownTemplate, TemplateState, read_template
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import CredentialsError
+from common.apiserver.follower import Collection, Follower, Followers
 from common.errors import SettingsError
 
 _API = "/apis/resource.k8s.io/v1"
@@ -11,6 +13,8 @@ _TEMPLATES = "resourceclaimtemplates"
 TEMPLATES = f"{_API}/{_TEMPLATES}"
 """The path of all templates."""
 _SECONDS = 10.0
+_PAGE = 100
+"""Objects per page: a whole page is in memory, and a hostile pod has a megabyte."""
 
 
 class ClaimsApi(Client):
@@ -45,3 +49,39 @@ class ClaimsApi(Client):
         path = object_path(_TEMPLATES, namespace, name, api=_API)
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         self.call("DELETE", path, options, timeout=_SECONDS)
+
+
+def follow(state: TemplateState, api: ClaimsApi) -> Followers:
+    """Return the watches that update the state: of pods that have not ended, and of templates.
+
+    No request is sent before they are started.
+    """
+
+    def drop(obj: Json) -> None:
+        state.drop(obj["metadata"]["uid"])
+
+    pods = Collection(
+        client=api,
+        path="/api/v1/pods",
+        kind="pod",
+        read=state.read_pod,
+        replace=lambda listed: state.replace(ClaimedPod, [*listed]),
+        put=state.put,
+        drop=drop,
+        query={"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"},
+        limit=_PAGE,
+    )
+    templates = Collection(
+        client=api,
+        path=TEMPLATES,
+        kind="template",
+        read=read_template,
+        replace=lambda listed: state.replace(KnownTemplate, [*listed]),
+        put=state.put,
+        drop=drop,
+        limit=_PAGE,
+    )
+    return Followers(
+        pods=Follower(pods, trouble="no pods from the API server"),
+        templates=Follower(templates, trouble="no templates from the API server"),
+    )

@@ -4,8 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from claims.cluster import ClaimsApi
-from claims.following import follow
+from claims.cluster import ClaimsApi, follow
 from claims.metrics import Metrics
 from claims.settings import Settings
 from claims.state import TemplateState

@@ -63,13 +63,6 @@ class Links:
                 if is_linked:
                     self._linked_pairs[kind] |= {(one, other), (other, one)}
 
-    def __len__(self) -> int:
-        return len(self._scores)
-
-    def score(self, one: int, other: int) -> int:
-        """Return the score of a pair."""
-        return self._scores[one][other]
-
     def quality(self, cards: Sequence[int]) -> tuple[int, int]:
         """Return the lowest score of a pair in a set, and the sum of all scores."""
         pairs = [self._scores[one][other] for one, other in combinations(cards, 2)]
@@ -107,12 +100,25 @@ class Links:
             left = [card for card in left if card not in reached]
         return found
 
+    @lru_cache(maxsize=1024)  # noqa: B019 -- few nodes differ in their links
     def alike(self, link: str) -> Sequence[int]:
         """Return a class of each card: cards of one class are connected to the same others.
 
         If they are exchanged for each other, sets of cards still fulfil the wish *link* as before.
         """
-        return _alike(self, link)
+        classes, every = list[int](), range(len(self._scores))
+        for card in every:
+            for other in {*classes}:
+                if all(
+                    self.is_linked(card, each, link) == self.is_linked(other, each, link)
+                    for each in every
+                    if each not in {card, other}
+                ):
+                    classes.append(other)
+                    break
+            else:
+                classes.append(card)
+        return classes
 
     def is_linked(self, one: int, other: int, link: str) -> bool:
         """Return whether two cards are connected directly as the wish *link* demands."""
@@ -149,55 +155,37 @@ class Links:
         """
         if size >= len(cards):
             return tuple(cards)
-        return _best(self, size, tuple(cards), frozenset(free), frozenset(must), tuple(cost), link)
+        return self._best(size, tuple(cards), frozenset(free), frozenset(must), tuple(cost), link)
 
-
-@lru_cache(maxsize=1024)  # few nodes differ in their links
-def _alike(links: Links, link: str) -> Sequence[int]:
-    classes: list[int] = []
-    for card in range(len(links)):
-        for other in {*classes}:
-            if all(
-                links.is_linked(card, each, link) == links.is_linked(other, each, link)
-                for each in range(len(links))
-                if each not in {card, other}
-            ):
-                classes.append(other)
-                break
-        else:
-            classes.append(card)
-    return classes
-
-
-@lru_cache(maxsize=16384)  # many nodes have the same cards free
-def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
-    links: Links,
-    size: int,
-    cards: tuple[int, ...],
-    free: frozenset[int],
-    must: frozenset[int],
-    cost: tuple[int, ...],
-    link: str,
-) -> tuple[int, ...]:
-    prices = [(links.lost_score(each, free), cost[each] if cost else 0) for each in cards]
-    if size == 1:
-        candidates = [index for index, each in enumerate(cards) if not must or each in must]
-        return (cards[min(candidates, key=lambda index: prices[index])],)
-    found = links.connected(cards, link)
-    connected = [part for part in found if len(part) >= size and must <= {*part}]
-    index_of = {each: index for index, each in enumerate(cards)}
-    search = _CardSearch(
-        size,
-        [[links.score(one, other) for other in cards] for one in cards],
-        prices,
-        sorted(index_of[each] for each in must),
-        # Any other set fulfils the wish as little as these.
-        (lambda chosen: links.fulfils([cards[index] for index in chosen], link))
-        if connected
-        else (lambda _: False),
-    )
-    parts = [[index_of[each] for each in part] for part in connected or [[*cards]]]
-    return tuple(cards[index] for index in search.best(parts))
+    @lru_cache(maxsize=16384)  # noqa: B019 -- many nodes have the same cards free
+    def _best(  # noqa: PLR0913, PLR0917 -- as best
+        self,
+        size: int,
+        cards: tuple[int, ...],
+        free: frozenset[int],
+        must: frozenset[int],
+        cost: tuple[int, ...],
+        link: str,
+    ) -> tuple[int, ...]:
+        prices = [(self.lost_score(each, free), cost[each] if cost else 0) for each in cards]
+        if size == 1:
+            candidates = [index for index, each in enumerate(cards) if not must or each in must]
+            return (cards[min(candidates, key=lambda index: prices[index])],)
+        found = self.connected(cards, link)
+        connected = [part for part in found if len(part) >= size and must <= {*part}]
+        index_of = {each: index for index, each in enumerate(cards)}
+        search = _CardSearch(
+            size,
+            [[self._scores[one][other] for other in cards] for one in cards],
+            prices,
+            sorted(index_of[each] for each in must),
+            # Any other set fulfils the wish as little as these.
+            (lambda chosen: self.fulfils([cards[index] for index in chosen], link))
+            if connected
+            else (lambda _: False),
+        )
+        parts = [[index_of[each] for each in part] for part in connected or [[*cards]]]
+        return tuple(cards[index] for index in search.best(parts))
 
 
 @dataclass(frozen=True, eq=False)

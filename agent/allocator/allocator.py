@@ -69,7 +69,7 @@ class Allocator(NodeCore):
         *policy* is which card a share prefers, unless the pod has a wish. If *strict*, a pod is
         refused if the cards that a scheduler chose do not fit. *pause* waits so many seconds.
         """
-        super().__init__(pods=pods, writer=writer, enforcer=enforcer)
+        super().__init__(pods=pods, writer=writer, enforcer=enforcer, inject=inject)
         self.state = state = NodeState(store)
         self.table = table
         self._pod_source = pods
@@ -99,7 +99,6 @@ class Allocator(NodeCore):
             enforcement=self._enforcement,
             publisher=self._publisher,
             decision_log=decision_log,
-            inject=inject,
         )
         self._prestart = PreStartCall(
             state=state,

@@ -1,7 +1,7 @@
 """``GetPreferredAllocation`` and ``Allocate``: find the target, and assign slots to it.
 
 Both take the same steps (:meth:`_ResolvedCall.run`): observe, resolve, and try the call for the
-likeliest container; if that fails, for its rivals. Before a refusal they observe once more.
+likeliest container; if that fails, for its rivals. If no container matches, they observe once more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,6 @@ from agent.errors import GrantError, Refusal, ResolutionError
 from agent.holdings.annotation import AllocationPublisher
 from agent.holdings.core import Enforcement
 from agent.holdings.edits import ContainerEdits
-from agent.holdings.holding import Holding
 from contract.allocation import Evidence
 from contract.demand import ContainerKind, PodDemand
 from contract.resource import Resource
@@ -257,16 +256,11 @@ class PreferredCall(_ResolvedCall):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateCall(_ResolvedCall):
-    """``Allocate``: checks the kubelet's choice, and assigns its slots to the target.
-
-    Attributes:
-        inject: returns the container edits of a holding.
-    """
+    """``Allocate``: checks the kubelet's choice, and assigns its slots to the target."""
 
     table: DeviceTable
     enforcement: Enforcement
     publisher: AllocationPublisher
-    inject: Callable[[Holding], ContainerEdits]
 
     def handle(self, kubelet: str, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Assign these slots to their container, and return its container edits.
@@ -282,9 +276,7 @@ class AllocateCall(_ResolvedCall):
             expected = call.target = self._find_expected(resource, ids)
             if expected is not None:
                 with self.state.of_kubelet(kubelet) as state:
-                    if (
-                        not state.assigned_so_far
-                    ):  # the agent before reserved them: they are free (R2)
+                    if not state.assigned_so_far:  # the agent before reserved them (R2)
                         state.assume_free(resource, ids)
                     target, grant = expected, self._check(state.snapshot, expected, resource, slots)
             else:
@@ -297,9 +289,8 @@ class AllocateCall(_ResolvedCall):
             )
             holding = granted(target.ref, ids, grant, is_whole=surely_whole)
             # Before the assignment: if this fails, nothing has changed.
-            edits = self.inject(holding)
             with (
-                self.enforcement.preparing(holding) as (made,),
+                self.enforcement.preparing(holding) as (edits,),
                 self.state.of_kubelet(kubelet) as state,
             ):
                 state.assign(target, resource, ids, allocated=True)
@@ -312,7 +303,7 @@ class AllocateCall(_ResolvedCall):
         if expected is not None and evidence is not Evidence.ORDER:
             evidence = Evidence.TICKET
         self.decision_log.decided("allocate", target.ref, resource, evidence, ids)
-        return edits.merged_with(made)
+        return edits
 
     def _find_expected(self, resource: Resource, ids: frozenset[str]) -> Resolution | None:
         """Return the container for which exactly these slots are reserved, or were allocated.

@@ -76,7 +76,7 @@ class PreStartCall:
             if proof is not None:
                 ref = proof.ref if proof.ref.pod.name else None  # the pod's name is not known
                 self._check(proof, resource, ids)
-            if resource is Resource.CORE:
+            if resource is Resource.CORE and self.enforcement.limits:
                 self._start(proof, ids)
         except Refusal as error:
             self.decision_log.refused("prestart", ref, resource, len(device_ids), str(error))

@@ -31,7 +31,6 @@ from agent.errors import SettingsError
 from agent.holdings.holding import Holding, NodeHoldings
 from agent.host.file_systems import is_writable
 from agent.host.node_lock import NodeLock
-from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
 from agent.kubernetes_api.client import Api, Json
 from agent.kubernetes_api.events import EventQueue
@@ -260,7 +259,6 @@ class Agent:
         services.refresher.load()
         self._loaded = True
         self._inventory.poke()
-        remove_dead(self._settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
         self._spawn("outbox", services.writer.run)
         for name, run in services.door.threads.items():
             self._spawn(name, run)

@@ -13,7 +13,7 @@ from agent.app.missing_cards import MissingCards
 from agent.app.plugin_door import PluginDoor
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch
-from agent.enforcement.vcuda.backend import Entitled
+from agent.enforcement.vcuda.manager import Entitled
 from agent.kubelet.device_list import check_size
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api

@@ -12,8 +12,9 @@ from agent.driver.host import device_on_host
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.none import NoEnforcement
-from agent.enforcement.vcuda.backend import Entitled, Vcuda
+from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import Hardware
+from agent.enforcement.vcuda.manager import Entitled
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits
 from agent.holdings.holding import Holding
@@ -40,7 +41,7 @@ class Injector:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self.locate)
 
     def edits_for(self, holding: Holding) -> ContainerEdits:
-        """Return the part of the ``Allocate`` response that makes the cards available.
+        """Return the edits that make the cards of a holding available.
 
         Raises:
             EnforcementError: a CDI spec is needed and cannot be written.
@@ -82,6 +83,8 @@ def _control_devices() -> tuple[str, ...]:
 
 class EnforcerRunner:
     """Starts the threads and sockets of an enforcer; retries until the start succeeds.
+
+    They end with the agent: what containers depend on must run elsewhere.
 
     Attributes:
         problem: why enforcement does not work; empty when it does.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from agent.allocator.allocator import Allocator
 from agent.app.door import DoorParts
 from agent.holdings.core import NodeCore
+from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
 from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.device_list import HealthFeed
@@ -68,7 +69,7 @@ class PluginDoor:
             on_proxy_end=self._report_proxy_end,
         )
         self.core: NodeCore = self._allocator
-        self.threads: Mapping[str, Callable[[], None]] = {"registrar": self._registrar.run}
+        self.threads: Mapping[str, Callable[[], None]] = {"registrar": self._register}
 
     @property
     def registered(self) -> bool:
@@ -103,6 +104,10 @@ class PluginDoor:
     def close(self) -> None:
         """Close the connection to the kubelet, after all threads have ended."""
         self._pod_resources.close()
+
+    def _register(self) -> None:
+        remove_dead(self._parts.settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
+        self._registrar.run()
 
     def _service(self, resource: Resource) -> Callable[[], DevicePluginService]:
         parts = self._parts

@@ -72,7 +72,7 @@ class ClaimDriver(NodeCore):
         Raises:
             EnforcementError: the specs cannot be read.
         """
-        super().__init__(pods=pods, writer=writer, enforcer=enforcer)
+        super().__init__(pods=pods, writer=writer, enforcer=enforcer, inject=inject)
         self.driver = driver
         self.pool = pool
         self._inventory, self._block = table.inventory, table.block
@@ -82,7 +82,6 @@ class ClaimDriver(NodeCore):
         self._api = api
         self._cache = pods
         self._specs = specs
-        self._inject = inject
         self._unhealthy = unhealthy
         self._on_prepared = on_prepared
         self._on_refusal = on_refusal
@@ -158,14 +157,10 @@ class ClaimDriver(NodeCore):
             check_room(claim, self._others(claim), self._sizes)
         found = {each.ref.container: each for each in holdings_of(claim, info)}
         made = [found[request] for request in claim.by_request]
-        with self._enforcement.preparing(*made) as limits:
-            edits = {
-                each.ref.container: self._inject(each).merged_with(limit)
-                for each, limit in zip(made, limits, strict=True)
-            }
+        with self._enforcement.preparing(*made) as edits:
             for each in made:
                 self._enforcement.start([each])
-            names = self._specs.write(claim, edits)
+            names = self._specs.write(claim, dict(zip(claim.by_request, edits, strict=True)))
             self._claims = {**self._claims, uid: claim}
         # All cards of a request have one CDI device: the variables of a second one would replace
         # its own.
@@ -249,7 +244,7 @@ class ClaimDriver(NodeCore):
 
     # --- who holds what ----------------------------------------------------------------
 
-    def _holders(self) -> list[ClaimAllocation]:
+    def _occupying(self) -> list[ClaimAllocation]:
         """Return the prepared claims, and what pods hold that a device plugin has served."""
         claimed = self.claimed_pods()
         others = (
@@ -258,14 +253,14 @@ class ClaimDriver(NodeCore):
         return [*self._claims.values(), *(each for each in others if each is not None)]
 
     def _others(self, claim: ClaimAllocation) -> list[ClaimAllocation]:
-        return [each for each in self._holders() if each.ref.uid != claim.ref.uid]
+        return [each for each in self._occupying() if each.ref.uid != claim.ref.uid]
 
     def holdings(self) -> NodeHoldings:
         """Return what the containers of prepared claims hold, and those of the device plugin."""
         infos = {each.id.uid: each for each in self._pods.pods()}
         found = (
             each
-            for claim in self._holders()
+            for claim in self._occupying()
             for each in holdings_of(claim, infos.get(claim.pod.uid))
         )
         return NodeHoldings.of(found, self._inventory.cards, self._block)

@@ -56,7 +56,9 @@ class ClaimSpecs:
                     continue
                 try:
                     claim = _decode(directories.read(folder, name, _MOST_BYTES) or b"")
-                except InvalidRecord as error:
+                    if name != _file_of(claim.ref):
+                        raise InvalidRecord(f"it is the spec of {claim.ref}, by another name")
+                except (InvalidRecord, ClaimError) as error:
                     more = {"path": str(self._folder / name), "reason": str(error)}
                     log.warning("CDI spec of a claim cannot be read", extra=more)
                 else:

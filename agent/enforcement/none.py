@@ -10,6 +10,8 @@ from placement.pods import PodId
 class NoEnforcement:
     """Sets no limits."""
 
+    limits = False
+
     def prepare_allocation(self, holding: Holding) -> ContainerEdits:  # noqa: ARG002 -- Enforcer's
         """Add nothing."""
         return ContainerEdits()

@@ -24,27 +24,35 @@ class Enforcement:
 
     Containers are prepared one after the other; files that are made for one are not removed before
     its holding is known.
+
+    Attributes:
+        limits: whether starts are prepared.
     """
 
-    def __init__(self, enforcer: Enforcer) -> None:
+    def __init__(self, enforcer: Enforcer, inject: Callable[[Holding], ContainerEdits]) -> None:
+        """Prepare nothing yet; *inject* makes the cards of a holding available."""
+        self.limits = enforcer.limits
         self._enforcer = enforcer
+        self._inject = inject
         self._preparing = threading.Lock()
 
     @contextmanager
     def preparing(self, *holdings: Holding) -> Iterator[list[ContainerEdits]]:
-        """Prepare the files of containers, and return the edits of each.
+        """Prepare the files of containers, and return the edits of each, with its cards.
 
         In the ``with`` block no files are removed; there the caller makes the holdings known.
 
         Raises:
             EnforcementError: the files cannot be made.
+            GrantError: a card has no CDI name.
         """
+        injected = [self._inject(each) for each in holdings]
         with self._preparing:
             yield [
-                ContainerEdits()
-                if not (each.cores_per_card or each.memory_limits)  # memory of whole cards
-                else self._enforcer.prepare_allocation(each)
-                for each in holdings
+                edits.merged_with(self._enforcer.prepare_allocation(each))
+                if each.cores_per_card or each.memory_limits  # otherwise memory of whole cards
+                else edits
+                for edits, each in zip(injected, holdings, strict=True)
             ]
 
     def start(self, candidates: Sequence[Holding]) -> None:
@@ -66,10 +74,17 @@ class Enforcement:
 class NodeCore(ABC):
     """Follows what the containers of one node hold. Safe to share between threads."""
 
-    def __init__(self, *, pods: NodePods, writer: AnnotationWriter, enforcer: Enforcer) -> None:
+    def __init__(
+        self,
+        *,
+        pods: NodePods,
+        writer: AnnotationWriter,
+        enforcer: Enforcer,
+        inject: Callable[[Holding], ContainerEdits],
+    ) -> None:
         """Start without holdings; they are read from the door when they are needed."""
         self._pods = pods
-        self._enforcement = Enforcement(enforcer)
+        self._enforcement = Enforcement(enforcer, inject)
         self._publisher = AllocationPublisher(self._find_allocations, writer)
 
     # --- what a door knows -------------------------------------------------------------
@@ -88,7 +103,7 @@ class NodeCore(ABC):
 
     @abstractmethod
     def _find_allocations(self, info: PodInfo) -> dict[str, Allocation]:
-        """Return the allocations of a pod's containers; empty while they are not complete."""
+        """Return the allocations of a pod's containers; empty if none is to be written yet."""
 
     def _look_again(self) -> None:  # noqa: B027 -- claims are never unknown
         """Look for a pod that is not known yet, as far as that can help."""

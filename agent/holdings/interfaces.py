@@ -24,7 +24,13 @@ class NodePods(Protocol):
 
 
 class Enforcer(Protocol):
-    """Enforces the limits of containers; each module of :mod:`agent.enforcement` has one."""
+    """Enforces the limits of containers; each module of :mod:`agent.enforcement` has one.
+
+    Attributes:
+        limits: whether it limits containers at all; if not, no start is prepared.
+    """
+
+    limits: bool
 
     def prepare_allocation(self, holding: Holding) -> ContainerEdits:
         """Return the edits that limit a container, and make the files that they mount.

@@ -7,7 +7,7 @@ address.
 ``NVIDIA_VISIBLE_DEVICES`` is set in every mode: many images default to ``all``, and with the NVIDIA
 container runtime such an image would see every card of the node. ``NVIDIA_DRIVER_CAPABILITIES`` is
 never set: the image sets it to the parts of the driver that its programs need (compute, video,
-graphics), and an ``Allocate`` response would override that. The same is true for ``PATH``, without
+graphics), and container edits would override that. The same is true for ``PATH``, without
 which an image's own commands are not found.
 """
 
@@ -46,7 +46,7 @@ class Injection(StrEnum):
     """How cards reach a container."""
 
     NODES = "nodes"
-    """Device nodes in the ``Allocate`` response."""
+    """Device nodes in the container edits."""
     ENVVAR = "envvar"
     """The environment, by which the NVIDIA container runtime adds the driver; and device nodes.
 

@@ -17,8 +17,7 @@ from agent.kubernetes_api.client import CLAIMS, Api
 from agent.kubernetes_api.pods import PodCache
 from agent.kubernetes_api.watched_objects import WatchedObjects
 from certs.__main__ import main as certs
-from claims.cluster import TEMPLATES, ClaimsApi
-from claims.following import follow
+from claims.cluster import TEMPLATES, ClaimsApi, follow
 from claims.state import TemplateState
 from common.apiserver import events
 from common.apiserver.events import EventSubject, Notice

@@ -1,7 +1,7 @@
 """The enforcer for vcuda-controller: a directory for each container, mounted at ``/etc/vcuda``.
 
-The directory is made when a container's cores are allocated, filled when its start is proven, and
-completed when the container registers at the socket in it.
+The directory is made when a container's cores are allocated, filled before its start (by a claim:
+once, when the claim is prepared), and completed when the container registers at the socket in it.
 
 Containers with whole cards get one, too: their driver directory has vcuda-controller's libraries,
 which need the file that sets no limit.
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.config import MOUNT_PATH, Hardware
-from agent.enforcement.vcuda.manager import VirtualManager
+from agent.enforcement.vcuda.manager import Entitled, VirtualManager
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
@@ -35,12 +35,10 @@ _JOIN_SECONDS = 3.0
 _RUNTIME_WITHIN = 2.0
 
 
-Entitled = Callable[[str, str], Holding | None]
-"""Returns the holding of a container by pod UID and name; ``None`` while it is not known."""
-
-
 class Vcuda:
     """Implements :class:`agent.holdings.interfaces.Enforcer`."""
+
+    limits = True
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,

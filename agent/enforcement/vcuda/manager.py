@@ -19,10 +19,13 @@ from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.socket_server import ContainerPeer
 from agent.errors import EnforcementError, Unavailable
 from agent.holdings.holding import Holding
-from agent.runtime.cgroups import CgroupError, Cgroups
+from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo, Cri
 
 log = logging.getLogger(__name__)
+
+Entitled = Callable[[str, str], Holding | None]
+"""Returns the holding of a container by pod UID and name; ``None`` while it is not known."""
 
 _RETRY_SECONDS = 0.1
 _RUNTIME_WITHIN = 4.0
@@ -45,18 +48,17 @@ class VirtualManager:
         peer: Callable[[str], ContainerPeer | None],
         processes: Cgroups,
         runtime: Cri,
-        entitled: Callable[[str, str], Holding | None],
+        entitled: Entitled,
         hardware: Hardware,
         on_result: Callable[[str], None],
         patience: float,
     ) -> None:
         """Start without registrations.
 
-        *peer* returns the peer of a connection, and *entitled* the holding of a container by
-        its pod's UID and its name. *on_result* is called with the result of every request:
-        ``registered``, ``refused``, ``not-yet``, ``unavailable`` or ``failed``. A request waits
-        *patience* seconds for the snapshot of an agent that has just started: the real client tries
-        only once, and ends its program if it is refused.
+        *peer* returns the peer of a connection. *on_result* is called with the result of every
+        request: ``registered``, ``refused``, ``not-yet``, ``unavailable`` or ``failed``. A request
+        waits *patience* seconds for the snapshot of an agent that has just started: the real client
+        tries only once, and ends its program if it is refused.
         """
         self._dirs = dirs
         self._peer = peer
@@ -82,10 +84,7 @@ class VirtualManager:
         peer = self._peer(address)
         result = "failed"
         try:
-            try:
-                self._register(peer, claims)
-            except CgroupError as error:
-                raise Forbidden(str(error)) from error
+            self._register(peer, claims)
             result = "registered"
         except (Forbidden, NotYet, Unavailable) as error:
             result, message = next(

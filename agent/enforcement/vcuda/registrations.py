@@ -66,15 +66,17 @@ class Registrations:
         The container reads *folders*; the empty one is the directory itself.
 
         Raises:
-            Forbidden: it has ended.
-            CgroupError: its processes are not visible to the agent.
+            Forbidden: it has ended, or its processes are not visible to the agent.
             Unavailable: the kernel does not return them.
             EnforcementError: the files cannot be written.
         """
         with socket.writing:
             # Check this first: a late request of a container that has ended must not take the
             # shared files from its successor.
-            listed = self._list(ref)
+            try:
+                listed = self._list(ref)
+            except CgroupError as error:
+                raise Forbidden(str(error)) from error
             if not listed:
                 raise Forbidden("its container has ended")
             registered = self._take_over(ref, socket, folders)

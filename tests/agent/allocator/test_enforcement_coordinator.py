@@ -21,6 +21,8 @@ from tests.in_memory.pods import asks, init, make_pod, static_pod
 class FakeEnforcer:
     """An ``Enforcer`` that keeps what it is told, or raises *error*."""
 
+    limits = True
+
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.made: list[Holding] = []

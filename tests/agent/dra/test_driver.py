@@ -338,6 +338,19 @@ def test_a_spec_that_somebody_has_broken_is_left_and_written_again(tmp_path: Pat
         schema().validate(spec_of(tmp_path / "cdi", ref))
 
 
+def test_a_spec_by_another_name_is_none_of_ours(tmp_path: Path) -> None:
+    """A copy, or one whose claim has a UID that is a path: neither could be removed."""
+    node = FakeNode()
+    node.driver(tmp_path).prepare(node.add("a", "gpu-0", 30, 4))
+    path = tmp_path / "cdi" / "gpu-turnstile-claim-uid-a.json"
+    path.with_name("gpu-turnstile-claim-copy.json").write_text(path.read_text())
+    path.write_text(path.read_text().replace("uid-a", "../uid-a"))
+    driver = node.driver(tmp_path)
+    driver.refresh()
+    assert driver.free(Resource.CORE)["GPU-0"] == 100
+    assert driver.confirmed
+
+
 def test_files_of_others_in_the_folder_are_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -166,7 +166,9 @@ class PreStartCall:
         check_together(grants)
         with self.state as state:
             state.prove(proof.uid, name, resource)
-            if proof.is_news or without_wishes:  # else Allocate has published it
+            shown = info.annotated.get(name) if info is not None else None
+            # A guess may have been proven since Allocate published it.
+            if proof.is_news or without_wishes or not shown or shown.evidence is Evidence.ORDER:
                 self.publisher.publish(info)
         if info is not None and by_annotations:
             self._check_wishes(resource, ids, info, name)

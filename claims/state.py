@@ -30,9 +30,6 @@ class ClaimedPod:
     """A pod that names a template of ours.
 
     Attributes:
-        namespace: the pod's.
-        name: the pod's.
-        uid: the pod's.
         template: the template that it names.
         own: the template that its own limits need, empty if they need none; ``None`` if the pod
             waits for no claim: it has one, or is being deleted.
@@ -55,8 +52,6 @@ class KnownTemplate:
     """A template with a name of ours.
 
     Attributes:
-        key: its namespace and name.
-        uid: its UID.
         is_right: whether its spec, which nobody can change, is what its name says.
         is_labelled: whether it has our label. Without it, somebody wants to keep it.
     """

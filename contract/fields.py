@@ -15,7 +15,6 @@ class Fields:
 
     Attributes:
         where: path of the object, for errors; empty for the document itself.
-        values: the object.
     """
 
     __slots__ = ("_error", "values", "where")

@@ -149,7 +149,6 @@ class LeftoverConflict(NamedTuple):
     """Why a container cannot be served after the init containers before it.
 
     Attributes:
-        container: the container.
         rule: ``SPLIT`` if the kubelet might choose well among the reusable devices, by luck;
             ``NO_ROOM`` if no choice is good.
         detail: the rule and what to do instead, one line.
@@ -250,7 +249,6 @@ class _Reuse:
     """What a container reuses of one resource.
 
     Attributes:
-        resource: the resource.
         amounts: what it can reuse of each of the cards to which it is bound.
         cards: positions of those with any.
         total: the sum of the amounts.

@@ -51,7 +51,6 @@ class MisnamedRequest:
     """A resource or an annotation by which a pod requests GPUs, and that is not ours.
 
     Attributes:
-        name: its name.
         right: what to write instead: our resource, and where if it is an annotation.
         unit: the unit of *right*, if the name is another system's; else empty.
         usual: whether another device plugin beside ours often offers it.

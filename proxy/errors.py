@@ -24,8 +24,6 @@ class RpcFailed(Exception):
     """A call ended with an error.
 
     Attributes:
-        code: number of the gRPC status.
-        text: the status message.
         trailing: the trailing metadata, which may have details of the status.
     """
 

@@ -63,10 +63,7 @@ class ProxyMetrics(Collector):
         drivers: Mapping[tuple[str, ...], ProxiedDriver],
         refused: Callable[[], int],
     ) -> None:
-        """Prepare.
-
-        *refused* returns the number of refused registrations.
-        """
+        """Prepare; *refused* returns the number of refused registrations."""
         self._endpoints = endpoints
         self._drivers = drivers
         self._refused = refused

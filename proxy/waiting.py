@@ -46,7 +46,6 @@ class Instance(ABC):
     Attributes:
         endpoint: file name of its socket.
         number: number of the registration; a higher one is newer.
-        peer: the connection.
         ended: set when it has ended, by the task that follows it.
     """
 
@@ -131,12 +130,10 @@ class ProxiedService(ABC, Generic[I]):
     """One resource or driver: its instances, and the kubelet's calls to them.
 
     Attributes:
-        name: name of the resource or driver.
         patience: seconds that an instance has for a response, and that the kubelet is not told of
             a missing instance.
         longest_call: seconds that a call waits for an instance and its response; ``patience``,
             unless a driver sets it.
-        roster: the instances.
         registered: whether it is registered with the current kubelet.
         waits: the calls that wait for an instance.
         under_way: number of calls in progress.
@@ -154,10 +151,7 @@ class ProxiedService(ABC, Generic[I]):
         spawn: Spawn,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start without an instance.
-
-        *on_change* is called when the instances have changed.
-        """
+        """Start without an instance; *on_change* is called when the instances have changed."""
         self.name = name
         self.patience = patience
         self.roster: Roster[I] = Roster()

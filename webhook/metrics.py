@@ -17,10 +17,7 @@ class Metrics(ServerMetrics):
     """Every metric of the webhook."""
 
     def __init__(self, accept: Iterable[str] = ()) -> None:
-        """Start at zero.
-
-        *accept* are other systems whose pods are translated.
-        """
+        """Start at zero; *accept* are other systems whose pods are translated."""
         super().__init__(_PREFIX)
         accepts = Gauge(
             f"{_PREFIX}accepts",

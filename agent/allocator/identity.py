@@ -78,7 +78,6 @@ class MatchedEntry:
     """An entry of ``List``, and the likeliest pod of its name.
 
     Attributes:
-        entry: the entry.
         uid: the pod's UID in the kubelet; empty if it is not known.
         info: the pod in the API, possibly deleted by now.
         sure: whether the entry is certainly this pod's and not another one's with its name.

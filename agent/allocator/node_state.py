@@ -53,7 +53,6 @@ class NodeState:
         snapshot: the snapshot of the last observation.
         known: the pods that the API shows; newer than the snapshot's until the next observation.
         last_call: the state kept from the last call (R3).
-        current: the current pod.
         assigned_so_far: the number of assignments of this process.
         checkpoint: the last checkpoint; ``None`` if it could not be read.
         listed: the last ``List``; ``None`` if it was unavailable.

@@ -40,7 +40,6 @@ class AllocationSnapshot:
     Attributes:
         changing: the pods that are not stable; only these may be the target's pod.
         listing: whether ``List`` was available.
-        stable: the stable pods.
         known: the node's pods in the API.
         listed_changing: the pods of *changing* that ``List`` shows.
         signatures: how often ``List`` shows each signature.

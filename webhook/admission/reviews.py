@@ -32,7 +32,6 @@ class ReviewedResource:
 
     Attributes:
         group: API group, empty for core.
-        version: API version.
         resource: plural name such as ``pods``; empty if the request has only the kind.
         kind: such as ``Pod``; empty if the request has only the resource.
         subresource: such as ``binding``; empty for the object itself.

@@ -14,7 +14,6 @@ class Metrics:
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.registry = CollectorRegistry()
         self._writes = Counter(
             f"{_PREFIX}writes",

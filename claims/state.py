@@ -94,7 +94,6 @@ class TemplateState:
     """
 
     def __init__(self, names: Names) -> None:
-        """Start empty."""
         self.changed = threading.Event()
         self._names = names
         self._lock = threading.Lock()
@@ -126,9 +125,7 @@ class TemplateState:
         return ClaimedPod(metadata["namespace"], metadata["name"], metadata["uid"], template, own)
 
     def replace(
-        self,
-        kind: type[ClaimedPod | KnownTemplate],
-        listed: Iterable[ClaimedPod | KnownTemplate],
+        self, kind: type[ClaimedPod | KnownTemplate], listed: Iterable[ClaimedPod | KnownTemplate]
     ) -> None:
         """Replace all pods, or all templates, by those of a new list."""
         with self._lock:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,39 +54,33 @@ class _Attempt(NamedTuple):
     refusal: str = ""
 
 
+@dataclass(eq=False)
 class TemplateWriter:
-    """Creates and deletes templates. :meth:`run` belongs to one thread."""
+    """Creates and deletes templates. :meth:`run` belongs to one thread.
 
-    def __init__(  # noqa: PLR0913 - bounds, by keyword
-        self,
-        state: TemplateState,
-        api: ClaimsApi,
-        metrics: Metrics,
-        *,
-        names: Names,
-        most: int,
-        unused: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Prepare; *most* and *unused* are as in :meth:`TemplateState.plan`."""
-        self._state = state
-        self._api = api
-        self._metrics = metrics
-        self._names = names
-        self._most = most
-        self._unused = unused
-        self._clock = clock
-        self._attempts: dict[Key | str, _Attempt] = {}  # by key, or by UID for a deletion
-        self._said: dict[ClaimedPod, str] = {}
+    *most* and *unused* are as in :meth:`TemplateState.plan`.
+    """
+
+    state: TemplateState
+    api: ClaimsApi
+    metrics: Metrics
+    _: KW_ONLY
+    names: Names
+    most: int
+    unused: float
+    clock: Callable[[], float] = time.monotonic
+    _attempts: dict[Key | str, _Attempt] = field(default_factory=dict, init=False)
+    """By key, or by UID for a deletion."""
+    _said: dict[ClaimedPod, str] = field(default_factory=dict, init=False)
 
     def run(self, stop: threading.Event, in_step: Callable[[], bool]) -> None:
         """Write what is decided, at each change and every ten seconds at least, until *stop*."""
         pauses = Backoff(*_OUTAGE_SECONDS)
         while not stop.is_set():
-            now = self._clock()
+            now = self.clock()
             due = [each.again_at - now for each in self._attempts.values()]
-            self._state.changed.wait(max(min(*due, _PASS_SECONDS), 0.0) if due else _PASS_SECONDS)
-            self._state.changed.clear()
+            self.state.changed.wait(max(min(*due, _PASS_SECONDS), 0.0) if due else _PASS_SECONDS)
+            self.state.changed.clear()
             if stop.is_set() or not in_step():
                 continue
             try:
@@ -94,7 +89,7 @@ class TemplateWriter:
             except Unavailable as error:
                 log.warning("templates wait", extra={"reason": str(error)})
                 stop.wait(pauses.next())
-                self._state.changed.set()
+                self.state.changed.set()
 
     def write(self) -> None:
         """Write what is decided now; if that is too much, ``changed`` is set for the rest.
@@ -102,7 +97,7 @@ class TemplateWriter:
         Raises:
             Unavailable: the API server cannot be reached; the rest is left for the next call.
         """
-        plan = self._state.plan(self._clock(), most=self._most, unused=self._unused)
+        plan = self.state.plan(self.clock(), most=self.most, unused=self.unused)
         delete = {each.uid: (each, "replaced") for each in plan.replace.values()}
         delete |= {each.uid: (each, "swept") for each in plan.sweep}
         self._attempts = {
@@ -114,21 +109,21 @@ class TemplateWriter:
         for uid in unwanted[:_MOST_WRITES]:
             self._delete(*delete[uid])
         if self._say(plan) or max(len(missing), len(unwanted)) > _MOST_WRITES:
-            self._state.changed.set()
+            self.state.changed.set()
 
     def _due(self, keys: list[K]) -> list[K]:
         """Return those that may be attempted now.
 
         One that fails again and again, by another webhook of its namespace, holds up no others.
         """
-        now, none = self._clock(), _Attempt()
+        now, none = self.clock(), _Attempt()
         due = [key for key in keys if now >= self._attempts.get(key, none).again_at]
         return sorted(due, key=lambda key: self._attempts.get(key, none).number)
 
     def _note(self, key: Key | str, bounds: tuple[float, float], refusal: str = "") -> None:
         """Note an attempt; the next one is made after a pause."""
         number = self._attempts.get(key, _Attempt()).number + 1
-        again_at = self._clock() + pause_after(number, *bounds)
+        again_at = self.clock() + pause_after(number, *bounds)
         self._attempts[key] = _Attempt(number, again_at, refusal)
 
     def _create_all(self, pods: Iterable[ClaimedPod]) -> None:
@@ -136,7 +131,7 @@ class TemplateWriter:
         for pod in pods:
             result, reason = self._create(pod)
             if result:
-                self._metrics.wrote(result)
+                self.metrics.wrote(result)
             if result == "refused":
                 self._note(pod.key, _REFUSED_SECONDS, reason)
             else:
@@ -146,18 +141,17 @@ class TemplateWriter:
                 raise Unavailable(reason)
 
     def _create(self, pod: ClaimedPod) -> tuple[str, str]:
-        """Create the template of a pod.
+        """Create the template of a pod; return the result, and why it is no success.
 
-        Returns:
-            The result, empty if the pod has changed since, and why it is no success.
+        The result is empty if the pod has changed since.
         """
         where = {"template": "/".join(pod.key), "pod": f"{pod.namespace}/{pod.name}"}
         try:
-            found = self._api.find_pod(pod.namespace, pod.name)
-            claim = None if found is None else read_pod_claim(found, self._names)
+            found = self.api.find_pod(pod.namespace, pod.name)
+            claim = None if found is None else read_pod_claim(found, self.names)
             if claim is None or claim.template != pod.template:
                 return "", ""
-            self._api.create_template(pod.namespace, make_template(claim.template, claim.spec))
+            self.api.create_template(pod.namespace, make_template(claim.template, claim.spec))
         except Unavailable as error:
             return "unavailable", str(error)
         except Rejected as error:
@@ -173,22 +167,22 @@ class TemplateWriter:
         where = {"template": f"{namespace}/{name}"}
         pause = _AGAIN_SECONDS
         try:
-            self._api.delete_template(namespace, name, template.uid)
+            self.api.delete_template(namespace, name, template.uid)
         except (Rejected, Gone) as error:
             if isinstance(error, Rejected) and error.status == HTTPStatus.FORBIDDEN:
                 pause = _REFUSED_SECONDS
-                self._metrics.wrote("refused")
+                self.metrics.wrote("refused")
                 log.warning("template refused", extra={**where, "reason": str(error)})
             # else another replica was faster
         else:
-            self._metrics.wrote(result)
+            self.metrics.wrote(result)
             log.info("template deleted", extra={**where, "reason": result})
         self._note(template.uid, pause)
 
     def _say(self, plan: Plan) -> bool:
         """Write Events on pods that wait, each once; return whether some are left."""
         texts = {pod: differing(pod) for pod in plan.differing}
-        texts |= {pod: above_cap(pod, self._most) for pod in plan.above_cap}
+        texts |= {pod: above_cap(pod, self.most) for pod in plan.above_cap}
         for key, pods in plan.create.items():
             if refusal := self._attempts.get(key, _Attempt()).refusal:
                 texts |= {pod: refused(pod, refusal) for pod in pods}
@@ -197,7 +191,7 @@ class TemplateWriter:
         for pod in new[:_MOST_WRITES]:
             subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
             try:
-                create(self._api, Notice(subject, REASON, texts[pod]), at=time.time())
+                create(self.api, Notice(subject, REASON, texts[pod]), at=time.time())
             except (Rejected, Gone) as error:  # by another replica already, or not allowed
                 log.debug("event not written", extra={"reason": str(error)})
             self._said[pod] = texts[pod]

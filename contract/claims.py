@@ -20,10 +20,10 @@ from typing import Any
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.devices import CORES, LINK_ATTRIBUTES, MEMORY, MODEL, UUID
-from contract.errors import FieldError, FieldFault, InvalidName, quote
+from contract.errors import FieldError, InvalidName, quote
 from contract.names import Names
 from contract.quantity import format_quantity
-from contract.requests import read_pod_demand
+from contract.requests import annotations_of, read_pod_demand
 from contract.resource import Resource
 from contract.text import format_count
 from contract.wishes import Wishes, read_wishes
@@ -113,18 +113,10 @@ def template_name(pod: Mapping[str, Any], names: Names) -> str:
 def read_pod_claim(pod: Mapping[str, Any], names: Names) -> PodClaim | None:
     """Work out a pod's claim from its limits and its author's wishes, and from nothing else.
 
-    Args:
-        pod: as decoded JSON, possibly hostile.
-        names: resources and annotations.
-
-    Returns:
-        The claim; ``None`` if the pod requests no GPU, or breaks a rule.
+    It is ``None`` if the pod requests no GPU, or breaks a rule.
     """
     demand, errors = read_pod_demand(pod, names)
-    metadata = pod.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    given = annotations if isinstance(annotations, Mapping) else {}
-    wishes, wrong = read_wishes(given, names)
+    wishes, wrong = read_wishes(annotations_of(pod), names)
     if not demand or errors or wrong or any(_find_limits(demand, wishes, names, "")):
         return None
     return make_claim(demand, wishes, names)
@@ -226,18 +218,9 @@ def claim_template_spec(demand: PodDemand, wishes: Wishes, names: Names) -> dict
 def find_claim_errors(
     pod: Mapping[str, Any], demand: PodDemand, wishes: Wishes, names: Names, *, path: str = ""
 ) -> Iterator[FieldError]:
-    """Yield why a pod with GPUs, valid otherwise, cannot get them by a claim.
-
-    Args:
-        pod: a pod or a pod template as decoded JSON, possibly hostile.
-        demand: its requests.
-        wishes: its author's.
-        names: resources and annotations.
-        path: prefix of ``metadata`` and ``spec`` in the paths of errors.
-    """
-    metadata, spec = pod.get("metadata"), pod.get("spec")
-    annotations = metadata.get("annotations") if isinstance(metadata, Mapping) else None
-    if isinstance(annotations, Mapping) and MIRROR in annotations:
+    """Yield why a pod with GPUs, valid otherwise, cannot get them by a claim."""
+    annotations, spec = annotations_of(pod), pod.get("spec")
+    if MIRROR in annotations:
         detail = "a static pod gets no GPU by a claim: create the pod through the API server"
         where = f"{path}metadata.annotations[{MIRROR}]"
         yield _error(where, annotations[MIRROR], detail, "static-pod")
@@ -374,4 +357,4 @@ def _text(text: str) -> str:
 
 
 def _error(path: str, value: object, detail: str, rule: str) -> FieldError:
-    return FieldError(path, FieldFault.INVALID, detail, rule, quote(value))
+    return FieldError(path, detail, rule, quote(value))

@@ -60,9 +60,7 @@ class Demand:
     def per_card(self, resource: Resource, most: int = LARGEST_COUNT) -> tuple[int, ...]:
         """Distribute the count over the cards as evenly as possible; the first ones get one more.
 
-        Args:
-            resource: the resource to distribute.
-            most: most cards to list: a hostile pod may request millions, more than any node has.
+        At most *most* cards are listed: a hostile pod may request millions, more than any node has.
         """
         each, remainder = divmod(resource.count_in(self), max(self.cards, 1))
         return tuple(each + (card < remainder) for card in range(min(self.cards, most)))

@@ -65,19 +65,22 @@ class FieldError:
     Attributes:
         path: path of the field from the object's root, such as
             ``spec.containers[0].resources.limits[tencent.com/vcuda-core]``.
-        fault: the kind of error.
         detail: the rule and what to do instead, one line.
-        value: the field's value, already quoted; empty if it has none.
+        value: the field's value, already quoted; empty if it has none, and needs one.
         rule: a short stable identifier of the rule, for metrics and tests.
     """
 
     path: str
-    fault: FieldFault
     detail: str
     rule: str
     value: str = ""
 
+    @property
+    def fault(self) -> FieldFault:
+        """The kind of error."""
+        return FieldFault.INVALID if self.value else FieldFault.REQUIRED
+
     def __str__(self) -> str:
         """Format it as the API server formats a ``field.Error``."""
-        found = f"{self.value}: " if self.fault is FieldFault.INVALID else ""
+        found = f"{self.value}: " if self.value else ""
         return f"{self.path}: {self.fault.value}: {found}{self.detail}"

@@ -17,6 +17,10 @@ _SUBDOMAIN = re.compile(
 )
 
 
+def _under_domain(last: str) -> "cached_property[str]":
+    return cached_property(lambda names: f"{names.domain}/{last}")
+
+
 @dataclass(frozen=True)
 class Names:
     """All names that webhook and agent share, derived from one domain.
@@ -55,121 +59,55 @@ class Names:
         """All resources by name, in the order of :class:`Resource`."""
         return {self.of(each): each for each in Resource}
 
-    @cached_property
-    def predicate_time(self) -> str:
-        """Pod annotation: unix time in ns, decimal; written at create, again at bind."""
-        return f"{self.domain}/predicate-time"
+    predicate_time = _under_domain("predicate-time")
+    """Pod annotation: unix time in ns, decimal; written at create, again at bind."""
+    admission_order = _under_domain("admission-order")
+    """Pod annotation: order stamp written at create."""
+    bind_order = _under_domain("bind-order")
+    """Pod annotation: order stamp written at bind."""
+    predicate_node = _under_domain("predicate-node")
+    """Pod annotation: the node's name, written at bind."""
+    gpu_assigned = _under_domain("gpu-assigned")
+    """Pod annotation: ``"false"`` from the webhook, ``"true"`` from the agent."""
+    translated_from = _under_domain("translated-from")
+    """Pod annotation, by the webhook: what the author wrote for another system, JSON."""
+    gpu_allocation = _under_domain("gpu-allocation")
+    """Pod annotation: the allocations, JSON (see :mod:`contract.allocation`)."""
+    predicate_gpu_idx_prefix = _under_domain("predicate-gpu-idx-")
+    """Prefix of the pod annotations with the card indices of each container."""
 
-    @cached_property
-    def admission_order(self) -> str:
-        """Pod annotation: order stamp written at create."""
-        return f"{self.domain}/admission-order"
+    use_gpu_type = _under_domain("use-gpu-type")
+    """Pod annotation, by its author: parts of product names, one of which a card must have."""
+    nouse_gpu_type = _under_domain("nouse-gpu-type")
+    """Pod annotation, by its author: parts of product names that a card must not have."""
+    use_gpu_uuid = _under_domain("use-gpu-uuid")
+    """Pod annotation, by its author: the cards that may be used."""
+    nouse_gpu_uuid = _under_domain("nouse-gpu-uuid")
+    """Pod annotation, by its author: the cards that may not be used."""
+    gpu_link = _under_domain("gpu-link")
+    """Pod annotation, by its author: what must connect several cards, nvlink or numa."""
+    gpu_policy = _under_domain("gpu-policy")
+    """Pod annotation, by its author: which card a share prefers."""
+    gpu_node_policy = _under_domain("gpu-node-policy")
+    """Pod annotation, by its author: which node the scheduler prefers."""
+    core_limit = _under_domain("vcuda-core-limit")
+    """Pod annotation, by its author: percent of a card a share may use at most."""
+    gpu_cards_prefix = _under_domain("gpu-cards-")
+    """Prefix of the pod annotations, by its author: over how many cards a share is divided."""
 
-    @cached_property
-    def bind_order(self) -> str:
-        """Pod annotation: order stamp written at bind."""
-        return f"{self.domain}/bind-order"
-
-    @cached_property
-    def predicate_node(self) -> str:
-        """Pod annotation: the node's name, written at bind."""
-        return f"{self.domain}/predicate-node"
-
-    @cached_property
-    def gpu_assigned(self) -> str:
-        """Pod annotation: ``"false"`` from the webhook, ``"true"`` from the agent."""
-        return f"{self.domain}/gpu-assigned"
-
-    @cached_property
-    def translated_from(self) -> str:
-        """Pod annotation, by the webhook: what the author wrote for another system, JSON."""
-        return f"{self.domain}/translated-from"
-
-    @cached_property
-    def gpu_allocation(self) -> str:
-        """Pod annotation: the allocations, JSON (see :mod:`contract.allocation`)."""
-        return f"{self.domain}/gpu-allocation"
-
-    @cached_property
-    def predicate_gpu_idx_prefix(self) -> str:
-        """Prefix of the pod annotations with the card indices of each container."""
-        return f"{self.domain}/predicate-gpu-idx-"
-
-    @cached_property
-    def use_gpu_type(self) -> str:
-        """Pod annotation, by its author: parts of product names, one of which a card must have."""
-        return f"{self.domain}/use-gpu-type"
-
-    @cached_property
-    def nouse_gpu_type(self) -> str:
-        """Pod annotation, by its author: parts of product names that a card must not have."""
-        return f"{self.domain}/nouse-gpu-type"
-
-    @cached_property
-    def use_gpu_uuid(self) -> str:
-        """Pod annotation, by its author: the cards that may be used."""
-        return f"{self.domain}/use-gpu-uuid"
-
-    @cached_property
-    def nouse_gpu_uuid(self) -> str:
-        """Pod annotation, by its author: the cards that may not be used."""
-        return f"{self.domain}/nouse-gpu-uuid"
-
-    @cached_property
-    def gpu_link(self) -> str:
-        """Pod annotation, by its author: what must connect several cards, nvlink or numa."""
-        return f"{self.domain}/gpu-link"
-
-    @cached_property
-    def gpu_policy(self) -> str:
-        """Pod annotation, by its author: which card a share prefers."""
-        return f"{self.domain}/gpu-policy"
-
-    @cached_property
-    def gpu_node_policy(self) -> str:
-        """Pod annotation, by its author: which node the scheduler prefers."""
-        return f"{self.domain}/gpu-node-policy"
-
-    @cached_property
-    def core_limit(self) -> str:
-        """Pod annotation, by its author: percent of a card a share may use at most."""
-        return f"{self.domain}/vcuda-core-limit"
+    gpu_cordoned = _under_domain("gpu-cordoned")
+    """Node annotation, by an admin: cards that get no new containers (``contract.cordon``)."""
+    gpu_cards = _under_domain("gpu-cards")
+    """Node annotation: the card inventory, JSON."""
+    gpu_model = _under_domain("gpu-model")
+    """Node label: the model of its cards, or ``mixed``."""
 
     @cached_property
     def wishes(self) -> frozenset[str]:
         """All annotations with wishes of a pod's author (:mod:`contract.wishes`)."""
-        return frozenset(
-            (
-                self.use_gpu_type,
-                self.nouse_gpu_type,
-                self.use_gpu_uuid,
-                self.nouse_gpu_uuid,
-                self.gpu_link,
-                self.gpu_policy,
-                self.gpu_node_policy,
-                self.core_limit,
-            )
-        )
-
-    @cached_property
-    def gpu_cordoned(self) -> str:
-        """Node annotation, by an admin: cards that get no new containers (``contract.cordon``)."""
-        return f"{self.domain}/gpu-cordoned"
-
-    @cached_property
-    def gpu_cards(self) -> str:
-        """Node annotation: the card inventory, JSON."""
-        return f"{self.domain}/gpu-cards"
-
-    @cached_property
-    def gpu_cards_prefix(self) -> str:
-        """Prefix of the pod annotations, by its author: over how many cards a share is divided."""
-        return f"{self.gpu_cards}-"
-
-    @cached_property
-    def gpu_model(self) -> str:
-        """Node label: the model of its cards, or ``mixed``."""
-        return f"{self.domain}/gpu-model"
+        cards = self.use_gpu_type, self.nouse_gpu_type, self.use_gpu_uuid, self.nouse_gpu_uuid
+        others = self.gpu_link, self.gpu_policy, self.gpu_node_policy, self.core_limit
+        return frozenset((*cards, *others))
 
     def of(self, resource: Resource) -> str:
         """Return the name of a resource."""

@@ -1,8 +1,8 @@
 """A pod's cards by its annotations: those the agent allocated, and those a scheduler chose.
 
 Policies let only the agent and schedulers write them, but a manifest may contain those of another
-pod, from before the webhook was installed. Values that contradict the pod's requests are dropped
-and reported.
+pod, from before the webhook was installed. Values that contradict the pod's requests are dropped,
+and their errors are appended to *faults*, for the log.
 """
 
 import re
@@ -19,13 +19,7 @@ _INDICES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){0,63}\Z", re.ASCII)
 def read_allocations(
     annotations: Mapping[str, str], names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
-    """Read the allocations of a pod, by container name; empty if they do not parse.
-
-    Args:
-        annotations: the pod's.
-        names: the annotations' names.
-        faults: errors are appended to it, for the log.
-    """
+    """Read the allocations of a pod, by container name; empty if they do not parse."""
     text = annotations.get(names.gpu_allocation)
     if text is None:
         return {}
@@ -39,14 +33,7 @@ def read_allocations(
 def valid_allocations(
     written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
-    """Keep the allocations that match the requests of their containers.
-
-    Args:
-        written: as :func:`read_allocations` returns them.
-        demand: the pod's.
-        names: the annotations' names.
-        faults: errors are appended to it, for the log.
-    """
+    """Keep the allocations that match the requests of their containers."""
     valid = {}
     for name, allocation in written.items():
         container = demand.of(name)
@@ -71,13 +58,6 @@ def read_choice(
 
     An invalid allocation counts as one here: its writer also wrote the chosen cards beside it, so
     these are not to be trusted either.
-
-    Args:
-        annotations: the pod's.
-        demand: the pod's.
-        written: as :func:`read_allocations` returns them.
-        names: the annotations' names.
-        faults: errors are appended to it, for the log.
 
     Returns:
         Container name -> card indices.

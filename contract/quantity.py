@@ -26,13 +26,9 @@ _LARGEST_EXPONENT = 99
 
 
 def parse_quantity(value: object) -> Fraction | int | None:
-    """Read a quantity as found in decoded JSON.
+    """Read a quantity as found in decoded JSON, exactly; ``None`` if it is not one.
 
-    Args:
-        value: a string, or a JSON number (Kubernetes accepts both).
-
-    Returns:
-        The exact value, or ``None`` if it is not a quantity.
+    Kubernetes accepts strings and JSON numbers.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

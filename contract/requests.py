@@ -22,7 +22,7 @@ from contract.demand import (
     Demand,
     PodDemand,
 )
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.resource import Resource
@@ -53,12 +53,7 @@ _MAPPINGS = (dict, Mapping)
 
 
 def asks_for_gpus(spec: object, names: Names) -> bool:
-    """Return whether any container of *spec* requests one of our resources, validly or not.
-
-    Args:
-        spec: a pod spec as decoded JSON; any other value requests nothing.
-        names: the names to look for.
-    """
+    """Return whether any container of *spec* requests one of our resources, validly or not."""
     return any(_requests_gpus(each, names) for *_, each in walk_containers(spec))
 
 
@@ -66,12 +61,6 @@ def read_pod_demand(
     pod: Mapping[str, Any], names: Names, *, path: str = ""
 ) -> tuple[PodDemand, tuple[FieldError, ...]]:
     """Read all requests that can be read and find all errors, without raising.
-
-    Args:
-        pod: a pod or a pod template as decoded JSON, possibly hostile: its limits, and the
-            annotations ``gpu-cards-<container>``.
-        names: the names to read.
-        path: prefix of ``metadata`` and ``spec`` in the paths of errors.
 
     Returns:
         The requests whose counts can be read, also those that break a rule (such as 150 cores),
@@ -98,7 +87,7 @@ def read_pod_demand(
         field = "containers" if conflicting.kind is ContainerKind.MAIN else "initContainers"
         where = f"{path}spec.{field}[{conflicting.index}].resources"
         limit, value = f"{where}.limits[{names.core}]", str(conflicting.demand.cores)
-        errors[where].append(FieldError(limit, FieldFault.INVALID, detail, rule, value))
+        errors[where].append(FieldError(limit, detail, rule, value))
     return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
 
 
@@ -137,6 +126,18 @@ def _requests_gpus(container: Mapping[str, Any], names: Names) -> bool:
         for listing in listings_of(container)
         for name in resources
     )
+
+
+def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the annotations of a pod or a template; empty if they are not a mapping."""
+    return keys_of(pod, "annotations")
+
+
+def keys_of(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """Return the annotations or labels of an object; empty if they are not a mapping."""
+    metadata = obj.get("metadata")
+    found = metadata.get(field) if isinstance(metadata, _MAPPINGS) else None
+    return found if isinstance(found, _MAPPINGS) else {}
 
 
 def listings_of(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -182,11 +183,7 @@ def _read_container(
 
 
 def _read_resource(
-    name: str,
-    limits: Mapping[str, Any],
-    requests: Mapping[str, Any],
-    path: str,
-    resource: Resource,
+    name: str, limits: Mapping[str, Any], requests: Mapping[str, Any], path: str, resource: Resource
 ) -> tuple[int | None, list[FieldError]]:
     """Read one count: 0 if it is absent or 0, ``None`` if it is unreadable."""
     if name not in limits:
@@ -195,7 +192,6 @@ def _read_resource(
         return None, [
             FieldError(
                 f"{path}.limits[{name}]",
-                FieldFault.REQUIRED,
                 f"requests has {quote(requests[name])}, but limits does not have it: "
                 "extended resources must be in limits",
                 "requests-without-limits",
@@ -208,7 +204,6 @@ def _read_resource(
             errors.append(
                 FieldError(
                     f"{path}.requests[{name}]",
-                    FieldFault.INVALID,
                     f"must be equal to limits ({quote(limits[name])}), "
                     "extended resources cannot be overcommitted: leave it out of requests",
                     "requests-differ",
@@ -244,7 +239,7 @@ def _read_count(
     else:
         return int(number), []
     where = f"{path}.limits[{name}]"
-    return None, [FieldError(where, FieldFault.INVALID, detail, rule, quote(value))]
+    return None, [FieldError(where, detail, rule, quote(value))]
 
 
 def _suggest_whole(number: Fraction | int, resource: Resource) -> str:
@@ -276,7 +271,6 @@ def _check_cores(
         above = below + CORES_PER_CARD
         yield FieldError(
             f"{path}.limits[{names.core}]",
-            FieldFault.INVALID,
             f"more than one card must be a multiple of {CORES_PER_CARD} "
             f"({CORES_PER_CARD} is one whole card): request {below}"
             + (f" or {above}" if above <= LARGEST_COUNT else "")
@@ -347,7 +341,7 @@ class _Split(NamedTuple):
         return cards, None
 
     def _error(self, detail: str, rule: str) -> FieldError:
-        return FieldError(self.path, FieldFault.INVALID, detail, rule, quote(self.text))
+        return FieldError(self.path, detail, rule, quote(self.text))
 
 
 _SPLIT = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
@@ -358,14 +352,10 @@ def _find_splits(pod: Mapping[str, Any], names: Names) -> dict[str, object]:
 
     An empty value counts as absent: charts write it if their user sets none.
     """
-    metadata = pod.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, _MAPPINGS) else None
-    if not isinstance(annotations, _MAPPINGS):
-        return {}
     prefix = names.gpu_cards_prefix
     return {
         key: value
-        for key, value in annotations.items()
+        for key, value in annotations_of(pod).items()
         if isinstance(key, str) and key.startswith(prefix) and value != ""
     }
 
@@ -383,7 +373,6 @@ def _find_unused_splits(
         name = key.removeprefix(names.gpu_cards_prefix)
         yield FieldError(
             f"{path}metadata.annotations[{key}]",
-            FieldFault.INVALID,
             f"the pod has no container {quote(name)} that requests GPUs, only {with_gpus}",
             "split-without-container",
             quote(splits[key]),
@@ -403,11 +392,10 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
         if demand.cores <= MOST_CARDS and not several:
             cards = "1 whole card" if demand.cores == 1 else f"{demand.cores} whole cards"
             detail += f"; if you mean {cards}, write {demand.cores * CORES_PER_CARD} cores"
-        yield FieldError(memory_path, FieldFault.REQUIRED, detail, "share-without-memory")
+        yield FieldError(memory_path, detail, "share-without-memory")
     if demand.memory and not demand.cores:
         yield FieldError(
             core_path,
-            FieldFault.REQUIRED,
             f"memory ({demand.memory}) without cores: add 1 to 99 cores for a share of one card, "
             f"or a multiple of {CORES_PER_CARD} for whole cards",
             "memory-without-cores",

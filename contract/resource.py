@@ -15,12 +15,10 @@ class Counts(Protocol):
     @property
     def cores(self) -> int:
         """Hundredths of a card."""
-        ...
 
     @property
     def memory(self) -> int:
         """Memory blocks."""
-        ...
 
 
 class Resource(StrEnum):

@@ -55,10 +55,7 @@ def serve_on_cards(
     Reusable devices are used first: on each card up to its part, and the others even if a card
     then provides more. If some are not needed, the kubelet may choose worse ones.
 
-    Args:
-        kind: the container's.
-        amounts: each card's part of the request.
-        reusable: the reusable devices of each card.
+    *amounts* has each card's part of the request, *reusable* the reusable devices of each card.
     """
     reused, fresh, _ = serve(kind, sum(amounts), sum(reusable))
     within_parts = min(reused, sum(map(min, amounts, reusable)))
@@ -93,9 +90,7 @@ def held_on_cards(
     Devices of an ordinary init container that a later container reuses count as the later
     container's. The rest stays the init container's until the pod has ended (K4).
 
-    Args:
-        demand: the pod's.
-        cards: the cards of each container, if known.
+    *cards* has the cards of each container, if known.
 
     Returns:
         Amounts by container name and card.

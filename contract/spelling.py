@@ -13,11 +13,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.names import Names
 from contract.other_systems import MIG_PREFIX, NVIDIA, REQUESTS, RESOURCES, WISHES
 from contract.quantity import parse_quantity
-from contract.requests import listings_of, walk_containers
+from contract.requests import annotations_of, keys_of, listings_of, walk_containers
 from contract.resource import Resource
 from contract.workloads import template_of
 
@@ -70,16 +70,10 @@ class MisnamedRequest:
 def find_misnamed(
     pod: Mapping[str, Any], names: Names, *, path: str = ""
 ) -> tuple[MisnamedRequest, ...]:
-    """Find requests by names that are nearly ours, or another system's.
-
-    Args:
-        pod: a pod or a pod template as decoded JSON, possibly hostile.
-        names: our names.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Find requests by names that are nearly ours, or another system's."""
     found = islice(_candidates(pod.get("spec"), names, f"{path}spec"), _MOST)
     resources = (_read_name(*each, names) for each in found)
-    annotations = keys_of(pod, "annotations")
+    annotations = annotations_of(pod)
     shares = (
         MisnamedRequest(key, f"{names.of(resource)} in limits", _UNITS[resource])
         for key, resource in REQUESTS.items()
@@ -130,11 +124,6 @@ def intended_wish(key: str, names: Names) -> str:
 def intended_cards(key: str, names: Names, containers: Collection[str]) -> str:
     """Return the ``gpu-cards-<container>`` that an annotation or label was meant as.
 
-    Args:
-        key: the annotation or label.
-        names: our names.
-        containers: names of the pod's containers.
-
     Returns:
         The name of an annotation, also if that is the key; empty if the key has nothing to do with
         it. In other domains, and without one, the key must name a container of the pod.
@@ -162,13 +151,7 @@ def _container_names(pod: object) -> Collection[str]:
 
 
 def advise_wishes(pod: Mapping[str, Any], names: Names, *, path: str = "") -> Iterator[str]:
-    """Return what to write instead of annotations that are nearly ours, and of labels.
-
-    Args:
-        pod: the pod, or the template of its workload, possibly hostile.
-        names: our annotations.
-        path: prefix of ``metadata`` in paths.
-    """
+    """Return what to write instead of annotations that are nearly ours, and of labels."""
     containers = _container_names(pod)
     for key in _first_keys(pod, "annotations"):
         right = _intended(key, names, containers)
@@ -186,10 +169,7 @@ def advise_places(
 
     Only a pod's own annotations are read, and these are the pod template's.
 
-    Args:
-        workload: the object, possibly hostile; its pods request GPUs.
-        names: our annotations.
-        steps: path to the pod template; none if it is a pod.
+    *steps* is the path to the pod template; none if it is a pod.
     """
     found: object = workload
     place, template = "", ".".join(steps)
@@ -205,13 +185,6 @@ def advise_places(
 
 def _first_keys(obj: Mapping[str, Any], field: str) -> Iterator[str]:
     return islice(keys_of(obj, field), _MOST_KEYS)
-
-
-def keys_of(obj: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """Return the annotations or labels of an object; empty if they are not a mapping."""
-    metadata = obj.get("metadata")
-    found = metadata.get(field) if isinstance(metadata, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
 
 
 def _plain(last: str) -> str:
@@ -247,7 +220,6 @@ def _read_name(
         right = names.of(resource)
         error = FieldError(
             f"{container}.{field}[{name}]",
-            FieldFault.INVALID,
             f"no node has such a resource: write {right}",
             "misspelt",
             quote(value),

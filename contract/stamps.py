@@ -102,9 +102,8 @@ class Stamper:
     def __init__(self, *, clock: Callable[[], int], writer: str) -> None:
         """Start a writer.
 
-        Args:
-            clock: returns unix time in ns.
-            writer: name unique to this process, see :func:`writer_name`.
+        *clock* returns unix time in ns; *writer* is unique to this process, see
+        :func:`writer_name`.
 
         Raises:
             InvalidStamp: *writer* has characters that a stamp cannot have.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.demand import CORES_PER_CARD
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.inventory import is_card_uuid
 from contract.names import Names
 from contract.text import to_label
@@ -93,13 +93,7 @@ NO_WISHES = Wishes()
 def read_wishes(
     annotations: Mapping[str, Any], names: Names, *, path: str = ""
 ) -> tuple[Wishes, tuple[FieldError, ...]]:
-    """Read all wishes that can be read and find all errors, without raising.
-
-    Args:
-        annotations: of a pod or a template, possibly hostile.
-        names: the annotations' names.
-        path: prefix of ``metadata`` in the paths of errors.
-    """
+    """Read all wishes that can be read and find all errors, without raising."""
     if annotations.keys().isdisjoint(names.wishes):
         return NO_WISHES, ()
     errors: list[FieldError] = []
@@ -191,4 +185,4 @@ def _unique(listed: list[str], kind: str) -> tuple[str, ...]:
 
 def _field_error(path: str, key: str, value: object, detail: str, rule: str) -> FieldError:
     where = f"{path}metadata.annotations[{key}]"
-    return FieldError(where, FieldFault.INVALID, detail, rule, quote(value))
+    return FieldError(where, detail, rule, quote(value))

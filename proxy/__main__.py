@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ from proxy.program import DRA, HUNG_SECONDS, PLUGIN, Proxy
 
 log = logging.getLogger("proxy")
 
+_option = partial(click.option, show_envvar=True)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _LONGEST_PATIENCE = 25.0
 """PreStartContainer has 30 s (K10)."""
@@ -30,55 +32,48 @@ _PRIVATE = 0o077
         "show_default": True,
         "max_content_width": 100,
         "auto_envvar_prefix": "GPU_TURNSTILE_PROXY",
-    },
+    }
 )
-@click.option(
+@_option(
     "--kubelet-dir",
     type=_FOLDER,
     default="/var/lib/kubelet/device-plugins",
-    show_envvar=True,
     help="The kubelet's device plugin directory.",
 )
-@click.option(
+@_option(
     "--plugin-dir",
     type=_FOLDER,
     default="/run/gpu-turnstile/device-plugins",
-    show_envvar=True,
     help="Where plugins register, as they would in the kubelet's directory.",
 )
-@click.option(
+@_option(
     "--mode",
     type=click.Choice([PLUGIN, DRA]),
     default=PLUGIN,
-    show_envvar=True,
     help="What may register: device plugins, or drivers for Dynamic Resource Allocation.",
 )
-@click.option(
+@_option(
     "--patience",
     type=click.FloatRange(0.1, _LONGEST_PATIENCE),
     default=20.0,
-    show_envvar=True,
     help="Seconds that a call of the kubelet waits for a plugin and its response. Then the call "
     "fails, and devices without a plugin become unhealthy.",
 )
-@click.option(
+@_option(
     "--http-host",
     default=EVERY_ADDRESS,
-    show_envvar=True,
     help="Address of the pages below; :: is every address, IPv4 and IPv6.",
 )
-@click.option(
+@_option(
     "--http-port",
     type=click.IntRange(0, 65535),
     default=9441,
-    show_envvar=True,
     help="Port of /healthz, /readyz and /metrics; 0 takes a free one.",
 )
-@click.option(
+@_option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    show_envvar=True,
     help="What is logged, to standard error.",
 )
 def main(  # noqa: PLR0913 -- the options of a command line

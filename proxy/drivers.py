@@ -52,7 +52,6 @@ class DriverInstance(Instance):
     """A driver that was found by its registration socket, until no process serves it any more."""
 
     def __init__(self, registration: Path, endpoint: Path, number: int) -> None:
-        """Prepare; nothing is dialled."""
         super().__init__(endpoint, _CLAIMS, number)
         self._registration = registration
         self._socket = endpoint
@@ -109,13 +108,9 @@ class ProxiedDriver(ProxiedService[DriverInstance]):
     ) -> None:
         """Prepare; nothing is served before an instance is followed.
 
-        Args:
-            info: what an instance says of itself.
-            folder: where plugins register, and where the proxy serves the kubelet.
-            registry: the kubelet's folder of registration sockets.
-            patience: seconds without an instance after which the kubelet may know.
-            spawn: starts a task and keeps a reference to it.
-            on_change: called when :meth:`check` is due.
+        *info* is what an instance says of itself, *folder* where plugins register and the proxy
+        serves the kubelet, *registry* the kubelet's folder of registration sockets. *on_change* is
+        called when :meth:`check` is due.
         """
         super().__init__(info.name, patience=patience, spawn=spawn, on_change=on_change)
         self.longest_call = _ANSWER_SECONDS

@@ -32,7 +32,6 @@ class RpcFailed(Exception):
     def __init__(
         self, code: int, text: str, trailing: tuple[tuple[str, str | bytes], ...] = ()
     ) -> None:
-        """Copy the status of a gRPC call."""
         super().__init__(text)
         self.code = code
         self.text = text
@@ -47,5 +46,4 @@ class BadRegistration(RpcFailed):
     """A plugin's registration, or what it sends, breaks a rule of the device plugin API."""
 
     def __init__(self, text: str) -> None:
-        """Describe the rule and the value that breaks it."""
         super().__init__(Code.INVALID_ARGUMENT, text)

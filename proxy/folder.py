@@ -55,9 +55,7 @@ class FolderWatch:
     def __init__(self, changed: Callable[[], None], folders: tuple[Path, ...]) -> None:
         """Prepare.
 
-        Args:
-            changed: called after every change in one of them, and every two seconds.
-            folders: the folders.
+        *changed* is called after every change in one of the folders, and every two seconds.
         """
         self._changed = changed
         self._watched: dict[Path, tuple[int, int] | None] = dict.fromkeys(folders)

@@ -41,17 +41,13 @@ class KubeletEndpoint:
     """The server of one resource for the kubelet, and its registration.
 
     Attributes:
-        resource: the resource.
         refusal: why the last registration failed; empty if it succeeded.
     """
 
     def __init__(self, folder: Path, resource: ProxiedResource, spawn: Spawn) -> None:
         """Prepare; nothing is served yet.
 
-        Args:
-            folder: the kubelet's device plugin directory.
-            resource: the resource to serve there.
-            spawn: starts a task and keeps a reference to it.
+        *folder* is the kubelet's device plugin directory.
         """
         self.resource = resource
         self.refusal = ""
@@ -88,8 +84,7 @@ class KubeletEndpoint:
     def check(self, kubelet: Identity | None) -> None:
         """Check after a change: is the kubelet a new instance, has it dropped us or our socket?
 
-        Args:
-            kubelet: the identity of its socket; ``None`` if it has none.
+        *kubelet* is the identity of its socket; ``None`` if it has none.
         """
         if kubelet != self._kubelet:
             self._kubelet, self.resource.registered, self.refusal = kubelet, False, ""

@@ -65,10 +65,7 @@ class ProxyMetrics(Collector):
     ) -> None:
         """Prepare.
 
-        Args:
-            endpoints: the served resources, by name.
-            drivers: the served drivers, by name and services.
-            refused: returns the number of refused registrations.
+        *refused* returns the number of refused registrations.
         """
         self._endpoints = endpoints
         self._drivers = drivers

@@ -30,7 +30,6 @@ class PluginInstance(Instance):
     """
 
     def __init__(self, folder: Path, endpoint: str, number: int) -> None:
-        """Prepare; nothing is dialled."""
         super().__init__(folder / endpoint, SERVICE, number)
         self.options = b""
         self.devices = b""

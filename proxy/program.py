@@ -81,8 +81,7 @@ class Proxy:
     async def run(self, *, on_beat: Callable[[], None] = lambda: None) -> None:
         """Serve until :meth:`stop`.
 
-        Args:
-            on_beat: called every few seconds while the event loop runs.
+        *on_beat* is called every few seconds while the event loop runs.
 
         Raises:
             BaseException: a bug in a task; the process must end.

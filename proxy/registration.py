@@ -51,12 +51,8 @@ class RegistrationService:
     ) -> None:
         """Prepare.
 
-        Args:
-            folder: where plugins register.
-            endpoint_for: returns the server of a resource, created if it is new; ``None`` if there
-                are too many.
-            forget: called with a resource whose registration failed.
-            spawn: starts a task and keeps a reference to it.
+        *endpoint_for* returns the server of a resource, created if it is new; ``None`` if there are
+        too many. *forget* is called with a resource whose registration failed.
         """
         self.refused = 0
         self._folder = folder
@@ -138,10 +134,7 @@ class RegistrationService:
         return api.Empty().SerializeToString()
 
     def _read(self, request: bytes) -> tuple[str, str]:
-        """Read a registration.
-
-        Returns:
-            The endpoint and the resource's name.
+        """Return the endpoint and the resource's name of a registration.
 
         Raises:
             BadRegistration: it breaks a rule; the text names the field, the rule and the value.
@@ -193,10 +186,6 @@ class RegistrationService:
 
 def check_endpoint(folder: Path, endpoint: str) -> None:
     """Check the name and the owner of a plugin's socket.
-
-    Args:
-        folder: where plugins register.
-        endpoint: a file name in it.
 
     Raises:
         BadRegistration: it has a path, or is not a socket of root or of our own user.

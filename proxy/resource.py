@@ -71,9 +71,7 @@ class ProxiedResource(ProxiedService[PluginInstance]):
     async def follow(self, plugin: PluginInstance, connected: asyncio.Event) -> None:
         """Follow a plugin until its stream ends, or a newer registration replaces it.
 
-        Args:
-            plugin: the newly registered plugin.
-            connected: set when its first list has arrived.
+        *connected* is set when its first list has arrived.
 
         Raises:
             RpcFailed: it could not be connected, and never served.

@@ -19,7 +19,6 @@ class Roster(Generic[I]):
     """
 
     def __init__(self) -> None:
-        """Start without an instance."""
         self._numbers: dict[I, int] = {}
         self._silent: set[I] = set()
         self.last: I | None = None
@@ -47,9 +46,7 @@ class Roster(Generic[I]):
     def join(self, instance: I, number: int) -> None:
         """Add an instance.
 
-        Args:
-            instance: the instance.
-            number: number of its registration; a higher one is newer.
+        A higher *number* of its registration is newer.
         """
         if all(each < number for each in self._numbers.values()):
             self._silent.update(self._numbers)

@@ -99,7 +99,6 @@ class CallWaits:
     """The waiting calls of one resource, or of one driver."""
 
     def __init__(self) -> None:
-        """Start without any."""
         self._waiting: dict[object, float] = {}
         self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
 
@@ -157,11 +156,7 @@ class ProxiedService(ABC, Generic[I]):
     ) -> None:
         """Start without an instance.
 
-        Args:
-            name: name of the resource or driver.
-            patience: as the attribute.
-            spawn: starts a task and keeps a reference to it.
-            on_change: called when the instances have changed.
+        *on_change* is called when the instances have changed.
         """
         self.name = name
         self.patience = patience
@@ -275,10 +270,6 @@ class ProxiedService(ABC, Generic[I]):
 
     async def forward(self, method: str, request: bytes) -> bytes:
         """Forward a call; wait for an instance and send it again until its time is over.
-
-        Args:
-            method: its name, such as ``Allocate``.
-            request: forwarded unchanged.
 
         Raises:
             RpcFailed: the instance's own error, or none has responded in time.

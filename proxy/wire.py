@@ -55,11 +55,8 @@ class GrpcServer:
     ) -> None:
         """Prepare.
 
-        Args:
-            socket: path of the socket; it must not exist yet.
-            service: name of the service with its package, such as ``v1beta1.Registration``.
-            calls: handlers of calls, by name of the method.
-            streams: handlers of streams, by name of the method.
+        The *socket* must not exist yet. *service* has its package, such as
+        ``v1beta1.Registration``; *calls* and *streams* are handlers, by name of the method.
         """
         self.socket = socket
         self._server = grpc.aio.server(options=_OPTIONS)
@@ -113,7 +110,6 @@ class GrpcPeer:
         self._methods: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
-        """Return itself."""
         return self
 
     async def __aexit__(
@@ -122,15 +118,12 @@ class GrpcPeer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Disconnect."""
         await self.close()
 
     async def call(self, method: str, request: bytes) -> bytes:
         """Make one call, without a timeout.
 
-        Args:
-            method: its path, such as ``/v1beta1.Registration/Register``.
-            request: sent unchanged.
+        *method* is a path, such as ``/v1beta1.Registration/Register``.
 
         Raises:
             RpcFailed: it ended with an error, no server listens, or :meth:`close` was called.

@@ -35,8 +35,6 @@ class Binder:
     """Binds pods. Used by one event loop.
 
     Attributes:
-        state: the cluster.
-        api: the API server, which gets the Bindings.
         most: most Bindings in progress, for :meth:`wait_for_room`.
         on_result: called with the result of each request, one word, for metrics.
         wait: sleeps for some seconds before the pod is looked up again.
@@ -74,10 +72,7 @@ class Binder:
                     await self._ended.wait()
 
     async def bind(self, args: BindingArgs) -> str:
-        """Bind a pod.
-
-        Returns:
-            The chosen cards, for the log; empty if none are chosen here.
+        """Bind a pod; return the chosen cards, for the log, empty if none are chosen here.
 
         Raises:
             BindError: the pod is not bound, or it is unknown whether it is; kube-scheduler tries
@@ -182,10 +177,7 @@ class Binder:
     async def _look_up(self, args: BindingArgs, why: str, *, rejected: bool) -> None:
         """Find out whether a Binding succeeded; return if it did.
 
-        Args:
-            args: the pod and its node.
-            why: the API server's error.
-            rejected: whether the API server has rejected the Binding.
+        *why* is the API server's error, *rejected* whether it has rejected the Binding.
 
         Raises:
             BindError: the pod is not bound to the node, or it is still unknown whether it is.

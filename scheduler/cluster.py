@@ -52,9 +52,8 @@ class SchedulerApi:
     def __init__(self, kubeconfig: Path | None, *, bindings: int = MOST_KEPT) -> None:
         """Read the credentials; no request is sent yet.
 
-        Args:
-            kubeconfig: a kubeconfig file; ``None`` for the pod's service account.
-            bindings: most Bindings at the same time.
+        *bindings* is the most Bindings at the same time; without a *kubeconfig* the pod's service
+        account counts.
 
         Raises:
             SettingsError: the credentials cannot be used.

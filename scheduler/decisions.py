@@ -70,9 +70,7 @@ class Decisions:
     def __init__(self, state: State, node_policy: Policy = Policy.BINPACK) -> None:
         """Start without decisions.
 
-        Args:
-            state: the cluster.
-            node_policy: which node a pod prefers if its author has no wish.
+        *node_policy* is which node a pod prefers if its author has no wish.
         """
         self._state = state
         self._node_policy = node_policy
@@ -83,10 +81,8 @@ class Decisions:
     ) -> FilterResult:
         """Return the *nodes* on which a pod fits.
 
-        Args:
-            pod: the pod; ``None`` if no cards are chosen for it here: it fits on all nodes.
-            nodes: names of the nodes.
-            objects: the node objects, if the request has whole nodes.
+        *pod* is ``None`` if no cards are chosen for it here: it fits on all nodes. *objects* are
+        the nodes if the request has whole ones.
         """
         if pod is None:
             return FilterResult(tuple(nodes))

@@ -57,9 +57,6 @@ class Election:
     """One replica's part in an election by our own lease. Only one thread may call :meth:`step`.
 
     Attributes:
-        api: the API server, which has the lease.
-        namespace: namespace of the lease.
-        name: name of the lease.
         identity: unique name of this replica.
         clock: returns monotonic seconds.
         now: returns the wall-clock time, for humans who read the lease.
@@ -193,9 +190,6 @@ class KubeSchedulerLease:
     Since every replica waits so, what was read stays true for as long, as far as Bindings go.
 
     Attributes:
-        api: the API server, which has the lease.
-        namespace: namespace of the lease.
-        name: name of the lease.
         identity: host name of this pod.
         clock: returns monotonic seconds.
     """

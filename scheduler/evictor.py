@@ -34,9 +34,7 @@ class Evictor:
     """Evicts victims. Belongs to the thread that preempts.
 
     Attributes:
-        state: the cluster.
         search: looks at nodes without victims.
-        writer: evicts pods, and writes the condition of the pod.
         clock: monotonic seconds.
         unused: pods that did not use free cards which were kept for them; until when, by UID.
     """
@@ -62,8 +60,7 @@ class Evictor:
     def follow(self, pod: PodInfo, nomination: Nomination) -> str:
         """Evict the victims of a nominated pod that are still needed.
 
-        Returns:
-            Why the nomination is over, one word; empty if it is not.
+        Return why the nomination is over, one word; empty if it is not.
         """
         uid = pod.id.uid
         with self.state.lock:

@@ -29,10 +29,6 @@ class Extender:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         """Read the credentials; no request is sent before :meth:`start`.
 
-        Args:
-            settings: the operator's.
-            metrics: counts requests.
-
         Raises:
             SettingsError: the credentials cannot be used.
         """
@@ -150,14 +146,7 @@ class Extender:
 def export_gauges(
     metrics: Metrics, state: State, *, leads: Callable[[], bool], in_step: Callable[[], bool]
 ) -> None:
-    """Export the gauges that are computed at each scrape.
-
-    Args:
-        metrics: the metrics to which they are added.
-        state: the cluster.
-        leads: returns whether this replica binds.
-        in_step: returns whether nodes and pods are listed and watched.
-    """
+    """Export the gauges that are computed at each scrape."""
     assumed = "Pods bound by this replica that the watch does not show yet."
     for name, text, value in (
         ("leader", "1 while this replica binds.", leads),

@@ -13,13 +13,7 @@ class Watches(Followers):
     """Both watches, each in its own thread."""
 
     def __init__(self, state: State, api: SchedulerApi, *, jitter: Jitter = by_chance) -> None:
-        """Prepare; no request is sent before :meth:`start`.
-
-        Args:
-            state: updated by the watches.
-            api: the API server.
-            jitter: source of randomness for pauses.
-        """
+        """Prepare; no request is sent before :meth:`start`."""
         self._state = state
         self._api = api
         pods = Collection(

@@ -44,10 +44,6 @@ class ExtenderHandler:
     """Handles requests.
 
     Attributes:
-        decisions: decides about nodes.
-        binder: binds pods.
-        names: the contract's names.
-        metrics: counts requests.
         in_step: returns whether the state is complete and up to date.
         not_binding: returns why this replica must not bind; empty if it may.
         patience: seconds for which a request to bind waits until this replica may.

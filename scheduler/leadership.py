@@ -34,12 +34,8 @@ class LeaderEndpoint:
     """The EndpointSlice of the Service, with the leader's address.
 
     Attributes:
-        api: the API server.
-        namespace: namespace of the EndpointSlice.
         name: name of the EndpointSlice for IPv4; the one for IPv6 ends in ``-ipv6``, because the
             address type of a slice cannot be changed. If it is empty, nothing is written.
-        address: IP address of this replica.
-        port: port of this replica.
     """
 
     api: SchedulerApi
@@ -90,12 +86,8 @@ class Leadership:
     ) -> None:
         """Prepare; no request is sent before :meth:`run`.
 
-        Args:
-            election: ``None`` if this is the only replica.
-            watches: must be in step before this replica binds.
-            endpoint: where the leader publishes its address.
-            clock: returns monotonic seconds.
-            wait: sleeps for some seconds.
+        *election* is ``None`` if this is the only replica. *watches* must be in step before it
+        binds.
         """
         self._election = election
         self._wait = wait

@@ -228,7 +228,6 @@ class Nominations:
     """The standing of every pod, and all nominations. Used under the lock of the state."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._standings: dict[str, PodStanding] = {}
         self._by_pod: dict[str, Nomination] = {}
         self._by_node: dict[str, dict[str, Nomination]] = {}

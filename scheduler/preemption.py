@@ -40,8 +40,6 @@ class Preemption:
     """Evicts pods. Belongs to one thread.
 
     Attributes:
-        state: the cluster.
-        api: the API server.
         not_leading: returns why this replica must evict nobody; empty if it may.
         on_result: called with what became of a pod, one word, for metrics.
         on_victim: called for each evicted pod.
@@ -66,7 +64,6 @@ class Preemption:
     _evictor: Evictor = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the parts."""
         self.preemptors = Preemptors(self.state, self.clock)
         self._search = VictimSearch(self.state)
         self._writer = PreemptionWriter(self.api, self.not_leading, self.on_victim, self.state.now)

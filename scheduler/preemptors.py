@@ -53,7 +53,6 @@ class Preemptors:
     """The pods for which victims will be looked for. Thread-safe.
 
     Attributes:
-        state: the cluster.
         clock: monotonic seconds.
         changed: set when there is a new one.
     """
@@ -68,10 +67,7 @@ class Preemptors:
     def consider(self, obj: Mapping[str, Any], pod: PodInfo, found: FilterResult) -> bool:
         """Remember a pod that fits on no node; forget it if it fits on one.
 
-        Args:
-            obj: the pod object.
-            pod: the pod.
-            found: what filter has found for the nodes that passed kube-scheduler's filters.
+        *found* is what filter has found for the nodes that passed kube-scheduler's filters.
 
         Returns:
             Whether victims are looked for, by the replica that leads.
@@ -94,10 +90,7 @@ class Preemptors:
     ) -> bool:
         """Look for better victims than kube-scheduler has found by the totals of nodes.
 
-        Args:
-            obj: the pod object.
-            pod: the pod.
-            victims: UIDs of kube-scheduler's victims, by node.
+        *victims* has the UIDs of kube-scheduler's victims, by node.
 
         Returns:
             Whether kube-scheduler must evict nobody: not if none of its nodes is one of ours, or

@@ -55,8 +55,7 @@ class Settings:
         "it, and --lease is not used. Serves HTTP, and only that pod's requests.",
     )
     namespace: str = setting(
-        default="gpu-turnstile",
-        help="Namespace of the leases and of the EndpointSlice.",
+        default="gpu-turnstile", help="Namespace of the leases and of the EndpointSlice."
     )
     endpoint_slice: str = setting(
         default="",
@@ -76,5 +75,5 @@ class Settings:
         "progress, filter waits up to 1 s.",
     )
     preempt: bool = switch(
-        help="Whether pods of lower priority are evicted for a pod that fits on no card.",
+        help="Whether pods of lower priority are evicted for a pod that fits on no card."
     )

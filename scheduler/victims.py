@@ -89,7 +89,6 @@ class VictimSearch:
     """Looks for victims.
 
     Attributes:
-        state: the cluster.
         refused: pods that the Eviction API has refused to evict just now, by UID; until when they
             are no victims, in seconds of the evictor's clock.
     """

@@ -31,7 +31,6 @@ class PreemptionWriter:
     """Writes only while this replica leads. Belongs to one thread.
 
     Attributes:
-        api: the API server.
         not_leading: returns why this replica must write nothing; empty if it may.
         on_victim: called for each evicted pod.
         now: Unix seconds.

@@ -24,9 +24,7 @@ _PREFIX = "GPU_TURNSTILE_WEBHOOK"
 
 @click.command(context_settings={"show_default": True})
 @server_options(
-    _PREFIX,
-    port=8443,
-    clients="reviews are accepted only from clients with its certificate",
+    _PREFIX, port=8443, clients="reviews are accepted only from clients with its certificate"
 )
 @options_of(Settings, _PREFIX)
 def cli(**flags: Any) -> None:

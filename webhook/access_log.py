@@ -24,9 +24,7 @@ class AccessLog:
     """
 
     def __init__(
-        self,
-        sink: Callable[[bytes], object] | None = None,
-        clock: Callable[[], float] = time.time,
+        self, sink: Callable[[bytes], object] | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         self._sink = sink or partial(os.write, _STANDARD_ERROR)
         self._clock = clock

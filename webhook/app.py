@@ -11,12 +11,7 @@ from common.serving.errors import BadRequest
 from common.text import cut
 from webhook.access_log import AccessLog
 from webhook.admission.decision import Decision
-from webhook.admission.reviews import (
-    LARGEST_BODY,
-    Review,
-    decode_review,
-    encode_review,
-)
+from webhook.admission.reviews import LARGEST_BODY, Review, decode_review, encode_review
 from webhook.admission.routes import Routes
 from webhook.metrics import Metrics
 
@@ -29,12 +24,8 @@ _LONGEST_LOGGED = 253  # characters of text from a client; the longest name in K
 class ReviewHandler:
     """Decides, counts and logs each review.
 
-    Args:
-        routes: the function that decides reviews, by path.
-        only_verified: refuse clients without a valid certificate.
-        metrics: counts reviews; new metrics of this process if not given.
-        access: writes one line per review; to standard error if not given.
-        clock: monotonic seconds, for durations.
+    If *only_verified*, clients without a valid certificate are refused; *clock* is in monotonic
+    seconds.
     """
 
     def __init__(
@@ -99,9 +90,7 @@ class ReviewHandler:
 def create_app(handler: ReviewHandler, *, is_ready: Callable[[], str] = lambda: "") -> Application:
     """Make the ASGI application: reviews, probes and metrics.
 
-    Args:
-        handler: handles reviews.
-        is_ready: returns why the server is not ready; empty if it is.
+    *is_ready* returns why the server is not ready; empty if it is.
     """
     app = Application(handler.refuse, INTERNAL, LARGEST_BODY)
     app.add_status(handler.metrics, is_ready=is_ready)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Gauge, Histogram
 
 from common.serving.metrics import ServerMetrics
 
@@ -19,8 +19,7 @@ class Metrics(ServerMetrics):
     def __init__(self, accept: Iterable[str] = ()) -> None:
         """Start at zero.
 
-        Args:
-            accept: other systems whose pods are translated.
+        *accept* are other systems whose pods are translated.
         """
         super().__init__(_PREFIX)
         accepts = Gauge(
@@ -31,24 +30,12 @@ class Metrics(ServerMetrics):
         )
         for each in sorted(accept):
             accepts.labels(each).set(1)
-        self._reviews = Counter(
-            f"{_PREFIX}reviews",
-            "Reviews handled; a denied one has the first rule that it breaks.",
-            ["route", "verdict", "rule"],
-            registry=self.registry,
-        )
-        self._findings = Counter(
-            f"{_PREFIX}findings",
-            "Reviews that broke a rule, counted for each rule.",
-            ["route", "rule"],
-            registry=self.registry,
-        )
-        self._refusals = Counter(
-            f"{_PREFIX}refusals",
-            "Requests refused because they were not a review, by HTTP status.",
-            ["status"],
-            registry=self.registry,
-        )
+        text = "Reviews handled; a denied one has the first rule that it breaks."
+        self._reviews = self.counter("reviews", text, "route", "verdict", "rule")
+        text = "Reviews that broke a rule, counted for each rule."
+        self._findings = self.counter("findings", text, "route", "rule")
+        text = "Requests refused because they were not a review, by HTTP status."
+        self._refusals = self.counter("refusals", text, "status")
         self._seconds = Histogram(
             f"{_PREFIX}review_duration_seconds",
             "Seconds from the body of a review to the body of its response.",
@@ -60,11 +47,8 @@ class Metrics(ServerMetrics):
     def reviewed(self, route: str, verdict: str, rules: Sequence[str], seconds: float) -> None:
         """Count a review.
 
-        Args:
-            route: its path.
-            verdict: ``allowed``, ``patched`` or ``denied``.
-            rules: the rules that it breaks, sorted.
-            seconds: time that it took.
+        *verdict* is ``allowed``, ``patched`` or ``denied``; *rules* are those that it breaks,
+        sorted.
         """
         self._reviews.labels(route, verdict, rules[0] if rules else "").inc()
         for rule in rules:

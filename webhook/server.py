@@ -30,10 +30,7 @@ def make_app(
 ) -> Application:
     """Make the application of one process, which stamps under a unique writer name.
 
-    Args:
-        settings: the operator's.
-        metrics: counts reviews and requests.
-        is_ready: returns why the server is not ready; empty if it is.
+    *is_ready* returns why the server is not ready; empty if it is.
     """
     writer = writer_name(socket.gethostname(), secrets.token_hex(8))
     routes = make_routes(

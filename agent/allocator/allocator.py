@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from agent.allocator.calls import AllocateCall, CallRunner, PreferredCall
+from agent.allocator.calls import AllocateCall, PreferredCall
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import (
     CheckpointSource,
@@ -64,21 +64,10 @@ class Allocator(NodeCore):
     ) -> None:
         """Start with an empty snapshot.
 
-        Args:
-            table: the node's device IDs.
-            pods: the pods of this node.
-            pod_resources: the kubelet's ``List``.
-            checkpoint: the kubelet's checkpoint file.
-            store: saves the assignments of the current pod.
-            writer: writes finished allocations to pods.
-            decision_log: reports decisions.
-            inject: returns the container edits of a holding.
-            enforcer: enforces the limits of containers, and adds container edits.
-            withheld: returns why a card, by UUID, gets no new container; empty if it does.
-            policy: which card a share prefers, unless the pod has a wish.
-            strict: whether a pod is refused if the cards that a scheduler chose do not fit.
-            kubelet: returns the name of the running kubelet instance.
-            pause: waits so many seconds.
+        *inject* returns the container edits of a holding, *withheld* why a card, by UUID, gets no
+        new container (empty if it does), and *kubelet* the name of the running kubelet instance.
+        *policy* is which card a share prefers, unless the pod has a wish. If *strict*, a pod is
+        refused if the cards that a scheduler chose do not fit. *pause* waits so many seconds.
         """
         super().__init__(pods=pods, writer=writer, enforcer=enforcer, inject=inject)
         self.state = state = NodeState(store)
@@ -94,11 +83,10 @@ class Allocator(NodeCore):
             decision_log=decision_log,
             pause=pause,
         )
-        runner = CallRunner(state=state, observer=observer, decision_log=decision_log)
         self._preferred = PreferredCall(
             state=state,
             table=table,
-            runner=runner,
+            observer=observer,
             placer=Placer(table=table, links=Links(table.inventory), withheld=withheld),
             decision_log=decision_log,
             policy=policy,
@@ -107,7 +95,6 @@ class Allocator(NodeCore):
         self._allocate = AllocateCall(
             state=state,
             table=table,
-            runner=runner,
             observer=observer,
             enforcement=self._enforcement,
             publisher=self._publisher,

@@ -1,7 +1,7 @@
 """``GetPreferredAllocation`` and ``Allocate``: find the target, and assign slots to it.
 
-Both take the same steps (:class:`CallRunner`): observe, resolve, and try the call for the likeliest
-container; if that fails, for its rivals. If no container matches, they observe once more.
+Both take the same steps (:meth:`_ResolvedCall.run`): observe, resolve, and try the call for the
+likeliest container; if that fails, for its rivals. If no container matches, they observe once more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,8 +56,6 @@ class Call:
     Attributes:
         kubelet: the kubelet instance that made it.
         name: ``prefer`` or ``allocate``.
-        resource: the resource that it requests.
-        size: the number of slots that it requests.
         offered: the device IDs to choose from.
         named: the device IDs that the container gets in any case.
         target: the likeliest container, for the report of a refusal; ``None`` until it is resolved.
@@ -78,7 +76,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallRunner:
+class _ResolvedCall:
     """Finds the target of a call, and carries the call out for it."""
 
     state: NodeState
@@ -105,10 +103,8 @@ class CallRunner:
     def run(self, call: Call, attempt: Attempt[_Result]) -> tuple[Resolution, _Result]:
         """Find the target; return it, and the result of *attempt* for it.
 
-        Args:
-            call: the call.
-            attempt: called with the lock held. A preferred call assigns in it; ``Allocate`` assigns
-                later, after injection, which writes files.
+        *attempt* is called with the lock held. A preferred call assigns in it; ``Allocate`` assigns
+        later, after injection, which writes files.
 
         Raises:
             Refusal: no container can be the target, or no attempt succeeds.
@@ -163,14 +159,11 @@ def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreferredCall:
+class PreferredCall(_ResolvedCall):
     """``GetPreferredAllocation``: chooses slots; the settings are those of the allocator."""
 
-    state: NodeState
     table: DeviceTable
-    runner: CallRunner
     placer: Placer
-    decision_log: DecisionLog
     policy: Policy
     strict: bool
 
@@ -189,9 +182,9 @@ class PreferredCall:
             KubeletReplaced: another kubelet runs now than *kubelet*, which made the call.
         """
         call = Call(kubelet, "prefer", resource, size, offered=frozenset(available), named=must)
-        with self.runner.reporting_refusal(call):
+        with self.reporting_refusal(call):
             kept = self.table.read(resource, must)
-            target, placement = self.runner.run(
+            target, placement = self.run(
                 call, lambda snapshot, each: self._place(call, kept, snapshot, each)
             )
             with self.state.of_kubelet(kubelet) as state:
@@ -262,20 +255,12 @@ class PreferredCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateCall:
-    """``Allocate``: checks the kubelet's choice, and assigns its slots to the target.
+class AllocateCall(_ResolvedCall):
+    """``Allocate``: checks the kubelet's choice, and assigns its slots to the target."""
 
-    Attributes:
-        inject: returns the container edits of a holding.
-    """
-
-    state: NodeState
     table: DeviceTable
-    runner: CallRunner
-    observer: KubeletObserver
     enforcement: Enforcement
     publisher: AllocationPublisher
-    decision_log: DecisionLog
 
     def handle(self, kubelet: str, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Assign these slots to their container, and return its container edits.
@@ -286,7 +271,7 @@ class AllocateCall:
         """
         ids = frozenset(device_ids)
         call = Call(kubelet, "allocate", resource, len(device_ids), named=device_ids)
-        with self.runner.reporting_refusal(call):
+        with self.reporting_refusal(call):
             slots = self.table.read(resource, device_ids)
             expected = call.target = self._find_expected(resource, ids)
             if expected is not None:
@@ -297,7 +282,7 @@ class AllocateCall:
                         state.assume_free(resource, ids)
                     target, grant = expected, self._check(state.snapshot, expected, resource, slots)
             else:
-                target, grant = self.runner.run(
+                target, grant = self.run(
                     call, lambda snapshot, each: self._check(snapshot, each, resource, slots)
                 )
             # A guessed container with the cores of whole cards may have a share of several.

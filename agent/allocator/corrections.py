@@ -35,12 +35,8 @@ def correct_by_checkpoint(
 ) -> tuple[CurrentPod, list[Correction]]:
     """Return the current pod without the guesses that the checkpoint shows with other containers.
 
-    Args:
-        current: the current pod.
-        before: the checkpoint of the last reading.
-        now: the checkpoint.
-        may_be_new: returns whether an entry may be new in the checkpoint.
-        pods: the pods that the API shows.
+    *before* is the checkpoint of the last reading. *may_be_new* returns whether an entry may be new
+    in the checkpoint.
     """
     found: list[Correction] = []
     result = current
@@ -171,13 +167,8 @@ def with_uid(  # noqa: PLR0913 -- the sources
 ) -> CurrentPod:
     """Return the current pod with its UID, once the checkpoint or the API shows it.
 
-    Args:
-        current: the current pod.
-        before: the checkpoint of the last reading.
-        now: the checkpoint.
-        entries: the entries of ``List``.
-        pods: the pods that the API shows.
-        identified: UIDs of pods that certainly had an entry when the current pod had no UID.
+    *before* is the checkpoint of the last reading. *identified* are the UIDs of pods that certainly
+    had an entry when the current pod had no UID.
     """
     if not current.uid:
         by_file = _identify_by_checkpoint(current, before, now, entries, pods)

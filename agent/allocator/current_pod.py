@@ -19,10 +19,6 @@ class Assignment:
     """Device IDs that were reserved for a container, or allocated to it, in one call.
 
     Attributes:
-        container: the name of the target.
-        resource: the requested resource.
-        ids: the device IDs.
-        evidence: the evidence for the target.
         allocated: whether ``Allocate`` gave them; otherwise a preferred call reserved them.
     """
 
@@ -65,7 +61,6 @@ class CurrentPod:
     allocated: Containers = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Collect the allocations."""
         given: dict[str, dict[Resource, frozenset[str]]] = {}
         for each in self.assignments:
             if each.allocated:
@@ -146,11 +141,8 @@ class CurrentPod:
         reuses an init container's slots looks the same (K7), but then the checkpoint has that
         container.
 
-        Args:
-            resource: the requested resource.
-            ids: the device IDs of the call.
-            checkpoint: the checkpoint; ``None`` if it cannot be read.
-            may_repeat: whether it may be the first call of an agent.
+        *checkpoint* is ``None`` if it cannot be read; *may_repeat* is whether this may be the first
+        call of an agent.
         """
         last = self.assignments[-1] if self.assignments else None
         if last is None or (last.resource, last.ids) != (resource, ids):

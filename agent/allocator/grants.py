@@ -25,7 +25,6 @@ class Grant:
     """A set of device IDs, summed up by card.
 
     Attributes:
-        resource: the resource.
         by_card: the slots on each card; cards by index, as in every response.
     """
 

@@ -113,7 +113,6 @@ class ListedPod:
     names: frozenset[str] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Collect the names."""
         object.__setattr__(self, "names", frozenset([each.name for each in self.containers]))
 
     @property
@@ -153,14 +152,12 @@ class PodSource(NodePods, Protocol):
 
     def is_synced(self) -> bool:
         """Return whether the API has shown all pods of the node once."""
-        ...
 
     def uids_seen(self, key: Key) -> Sequence[str]:
         """Return the UIDs that pods with a name had, in the watch's order, deleted ones included.
 
         An empty UID stands for unknown earlier pods.
         """
-        ...
 
     def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodInfo | None:
         """Get one pod *within* so many seconds; ``None`` if it is not on this node.
@@ -168,7 +165,6 @@ class PodSource(NodePods, Protocol):
         Raises:
             Unavailable: no response in time.
         """
-        ...
 
     def refresh(self, *, within: float) -> None:
         """List the pods once, beside the watch, and add those that it has not reported yet.
@@ -176,7 +172,6 @@ class PodSource(NodePods, Protocol):
         Raises:
             Unavailable: no response in time.
         """
-        ...
 
 
 class CheckpointSource(Protocol):
@@ -188,7 +183,6 @@ class CheckpointSource(Protocol):
         Raises:
             Unavailable: it cannot be read, or has an unknown format.
         """
-        ...
 
 
 class PodResourcesSource(Protocol):
@@ -200,7 +194,6 @@ class PodResourcesSource(Protocol):
         Raises:
             Unavailable: no response in time.
         """
-        ...
 
 
 class Store(Protocol):
@@ -208,11 +201,9 @@ class Store(Protocol):
 
     def load(self) -> str:
         """Return the text; empty if there is none."""
-        ...
 
     def save(self, text: str) -> None:
         """Replace the whole text; if that fails, remove it."""
-        ...
 
 
 class DecisionLog(Protocol):
@@ -227,30 +218,23 @@ class DecisionLog(Protocol):
         ids: Collection[str],
     ) -> None:
         """Report that the target of a call was found."""
-        ...
 
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         """Report that a call was refused; *ref* is ``None`` if its target is not known."""
-        ...
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """Report that other cards were taken, because those that a scheduler chose did not fit."""
-        ...
 
     def corrected(self, correction: Correction) -> None:
         """Report that checkpoint or ``List`` contradicted a guess."""
-        ...
 
     def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """Report that a container starts without proof."""
-        ...
 
     def without_wishes(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Report that slots were chosen while the wishes of the pod's author were not known."""
-        ...
 
     def podresources_unavailable(self, reason: str) -> None:
         """Report that ``List`` is unavailable."""
-        ...

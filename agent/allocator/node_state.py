@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from agent.allocator import saved_state
 from agent.allocator.confirmation import find_confirmed
@@ -43,23 +43,6 @@ from placement.pods import Key, PodId, PodInfo
 from placement.search import Plan
 
 
-class _Sources(NamedTuple):
-    """The sources of a snapshot; equal sources make equal snapshots.
-
-    The kubelet's history (:class:`KubeletHistory`) follows from these, and a confirmation is
-    applied to the snapshot itself (:meth:`AllocationSnapshot.with_confirmed`).
-    """
-
-    checkpoint: Checkpoint | None
-    listed: Sequence[ListedPod] | None
-    known: KnownPods
-    served: tuple[CurrentPod, ...]
-    last_pod: PodId | None
-    finished: AbstractSet[PodId]
-    offered: Offered
-    synced: bool
-
-
 class NodeState:
     """The last observed sources, and the state kept from one call to the next.
 
@@ -86,7 +69,7 @@ class NodeState:
         self.assigned_so_far = 0
         self.checkpoint: Checkpoint | None = None
         self.listed: Sequence[ListedPod] | None = None
-        self._built_of: _Sources | None = None
+        self._built_of: tuple[object, ...] | None = None  # the sources of the snapshot
         self._stable = StablePods()
         self._earlier: CurrentPod | None = None
         self._offered: Offered = {}
@@ -102,7 +85,6 @@ class NodeState:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        """Take the lock."""
         self._lock.acquire()
         return self
 
@@ -112,7 +94,6 @@ class NodeState:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Release the lock."""
         self._lock.release()
 
     @contextmanager
@@ -295,26 +276,17 @@ class NodeState:
     def update_snapshot(self) -> None:
         """Build a new snapshot, unless it would be the same."""
         last = self.last_call
-        sources = _Sources(
-            self.checkpoint,
-            self.listed,
-            self.known,
-            self._served,
-            last.pod if last.pod not in last.finished else None,
-            last.finished,
-            self._offered,
-            self._synced,
+        context = SnapshotContext(
+            self._history,
+            self._confirmed,
+            last_pod=last.pod if last.pod not in last.finished else None,
+            finished=last.finished,
+            offered=self._offered,
+            synced=self._synced,
         )
+        sources = self.checkpoint, self.listed, self.known, self._served, context
         if sources != self._built_of:
             self._built_of = sources
-            context = SnapshotContext(
-                self._history,
-                self._confirmed,
-                last_pod=sources.last_pod,
-                finished=sources.finished,
-                offered=sources.offered,
-                synced=sources.synced,
-            )
             self.snapshot = build_snapshot(
                 checkpoint=self.checkpoint or Checkpoint(),
                 listed=self.listed,

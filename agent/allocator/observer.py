@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import (
@@ -37,55 +38,43 @@ LIST_WITHIN = 1.0
 """Seconds that a call waits for ``List``."""
 
 
+@dataclass(eq=False, kw_only=True)
 class KubeletObserver:
-    """Observes kubelet and API, and applies the results to the state, which builds the snapshot."""
+    """Observes kubelet and API, and applies the results to the state, which builds the snapshot.
 
-    def __init__(  # noqa: PLR0913 -- the sources, by keyword
-        self,
-        *,
-        state: NodeState,
-        pods: PodSource,
-        pod_resources: PodResourcesSource,
-        checkpoint: CheckpointSource,
-        kubelet: Callable[[], str],
-        decision_log: DecisionLog,
-        pause: Callable[[float], object],
-    ) -> None:
-        """Prepare; nothing is read yet.
+    Attributes:
+        kubelet: returns the name of the running kubelet instance.
+        pause: waits so many seconds.
+    """
 
-        Args:
-            state: the state to update.
-            pods: the pods of this node.
-            pod_resources: the kubelet's ``List``.
-            checkpoint: the kubelet's checkpoint.
-            kubelet: returns the name of the running kubelet instance.
-            decision_log: reports corrections, and failures of ``List``.
-            pause: waits so many seconds.
-        """
-        self._state = state
-        self._pods = pods
-        self._pod_resources = pod_resources
-        self._checkpoint = checkpoint
-        self._kubelet = kubelet
-        self._decision_log = decision_log
-        self._pause = pause
-        self._reader = PodReader(pods, pause=pause)
-        self._assignments_before = 0
-        self._quiet_observations = 0
+    state: NodeState
+    pods: PodSource
+    pod_resources: PodResourcesSource
+    checkpoint: CheckpointSource
+    kubelet: Callable[[], str]
+    decision_log: DecisionLog
+    pause: Callable[[float], object]
+    _reader: "PodReader" = field(init=False)
+    _assignments_before: int = field(default=0, init=False)
+    _quiet_observations: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Make the reader; nothing is read yet."""
+        self._reader = PodReader(self.pods, self.pause)
 
     def detect_restart(self) -> str:
         """Apply the running kubelet instance, and the pods that the API shows now; return it."""
-        instance, pods = self._kubelet(), self._pods.pods()
-        with self._state as state:
+        instance, pods = self.kubelet(), self.pods.pods()
+        with self.state as state:
             state.set_kubelet(instance)
-            state.set_pods(pods, synced=self._pods.is_synced())
+            state.set_pods(pods, synced=self.pods.is_synced())
         return instance
 
     def may_have_changed(self) -> bool:
         """Return whether an observation may show a change; this is cheaper than ``List``."""
-        checkpoint, pods = self.read_checkpoint(), self._pods.pods()
-        with self._state as state:
-            state.set_pods(pods, synced=self._pods.is_synced())
+        checkpoint, pods = self.read_checkpoint(), self.pods.pods()
+        with self.state as state:
+            state.set_pods(pods, synced=self.pods.is_synced())
             return (
                 state.assigned_so_far != self._assignments_before
                 or checkpoint is not state.checkpoint
@@ -99,7 +88,7 @@ class KubeletObserver:
         a start more observations are needed: a response of the earlier agent may have been lost,
         and then its call is repeated soon. Nothing is applied if the kubelet is replaced meanwhile.
         """
-        with self._state as state:
+        with self.state as state:
             kubelet = state.kubelet
             quiet = state.assigned_so_far == self._assignments_before
             self._quiet_observations = self._quiet_observations + 1 if quiet else 0
@@ -117,21 +106,19 @@ class KubeletObserver:
     def observe_for_call(self, kubelet: str, offered: Offered) -> None:
         """Observe for a call, and read pods from the API that are new or not known yet.
 
-        Args:
-            kubelet: the kubelet instance that made the call.
-            offered: the slots that the kubelet offers in this call.
+        *offered* are the slots that the kubelet offers in this call.
 
         Raises:
             KubeletReplaced: another kubelet runs now.
         """
-        with self._state as state:
+        with self.state as state:
             shown = state.known.uids
         checkpoint, listed = self.read_checkpoint(), self.read_list()
         self._apply(kubelet, checkpoint, listed, offered)
         deadline = self._reader.deadline(LIST_WITHIN)
         read: set[Key] = set()
         for _ in range(_MOST_ROUNDS if listed is not None else 0):
-            with self._state as state:
+            with self.state as state:
                 names = _find_unread(state.snapshot, state.last_call, read)
             if not names:
                 break
@@ -148,13 +135,13 @@ class KubeletObserver:
     def _wait_for_watch(self, names: Collection[Key], shown: AbstractSet[str]) -> None:
         """Wait until the watch has reported the new pods, too: on a busy node it is late."""
         for _ in range(_MOST_WATCH_CHECKS):
-            cached = [each for each in self._pods.pods() if each.id.key in names]
+            cached = [each for each in self.pods.pods() if each.id.key in names]
             if all(
-                kubelet_uid(each) in shown or each.id.uid in self._pods.uids_seen(each.id.key)
+                kubelet_uid(each) in shown or each.id.uid in self.pods.uids_seen(each.id.key)
                 for each in cached
             ):
                 return
-            self._pause(_WATCH_PAUSE_S)
+            self.pause(_WATCH_PAUSE_S)
 
     def observe_after_relist(self, kubelet: str, offered: Offered) -> None:
         """List the node's pods and observe, before a call without matching container is refused.
@@ -163,23 +150,23 @@ class KubeletObserver:
             KubeletReplaced: another kubelet runs now than the one that made the call.
         """
         self._reader.refresh(within=LIST_WITHIN)
-        with self._state.of_kubelet(kubelet) as state:
+        with self.state.of_kubelet(kubelet) as state:
             state.drop_unconfirmed_guesses()
         self._apply(kubelet, self.read_checkpoint(), self.read_list(), offered)
 
     def read_checkpoint(self) -> Checkpoint | None:
         """Read the checkpoint; ``None`` if it cannot be read. The reader logs the reason."""
         try:
-            return self._checkpoint.read()
+            return self.checkpoint.read()
         except Unavailable:
             return None
 
     def read_list(self) -> Sequence[ListedPod] | None:
         """Read ``List``; ``None`` if it is unavailable, which is reported."""
         try:
-            return self._pod_resources.list(within=LIST_WITHIN)
+            return self.pod_resources.list(within=LIST_WITHIN)
         except Unavailable as error:
-            self._decision_log.podresources_unavailable(str(error))
+            self.decision_log.podresources_unavailable(str(error))
             return None
 
     def find_listed(self, ref: ContainerRef) -> HeldSlots | None:
@@ -203,14 +190,14 @@ class KubeletObserver:
         read: Collection[Key] = (),
         shown: AbstractSet[str] = frozenset(),
     ) -> None:
-        with self._state.of_kubelet(kubelet) as state:
-            state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
+        with self.state.of_kubelet(kubelet) as state:
+            state.set_pods(self.pods.pods(), synced=self.pods.is_synced())
             corrections = state.apply_observation(
                 checkpoint, listed, offered=offered, caught_up=caught_up
             )
-            state.confirm(read, shown, self._pods.uids_seen)
+            state.confirm(read, shown, self.pods.uids_seen)
         for each in corrections:
-            self._decision_log.corrected(each)
+            self.decision_log.corrected(each)
 
 
 def _find_unread(
@@ -241,22 +228,14 @@ _UNREACHABLE_AFTER = 4
 class PodReader:
     """Reads pods within a deadline while a call waits. Safe to share between threads."""
 
-    def __init__(
-        self,
-        pods: PodSource,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], object] = time.sleep,
-    ) -> None:
-        """Read from *pods*; *clock* and *pause* are in seconds."""
+    def __init__(self, pods: PodSource, pause: Callable[[float], object]) -> None:
         self._pods = pods
-        self._clock = clock
         self._pause = pause
         self._failures = 0
 
     def deadline(self, within: float) -> float:
         """Return the time *within* seconds from now."""
-        return self._clock() + within
+        return time.monotonic() + within
 
     def read(self, keys: Iterable[Key], *, deadline: float) -> bool:
         """Get pods, one after the other; return whether all responses came in time."""
@@ -265,7 +244,7 @@ class PodReader:
     def _read(self, key: Key, deadline: float) -> bool:
         pauses = _PAUSES if self._failures < _UNREACHABLE_AFTER else _PAUSES[:1]
         for pause in (*pauses, None):
-            left = deadline - self._clock()
+            left = deadline - time.monotonic()
             if left <= 0:
                 break
             try:
@@ -275,7 +254,7 @@ class PodReader:
             except Unavailable:
                 self._failures += 1
                 if pause is not None:
-                    self._pause(min(pause, max(deadline - self._clock(), 0)))
+                    self._pause(min(pause, max(deadline - time.monotonic(), 0)))
             else:
                 self._failures = 0
                 return True

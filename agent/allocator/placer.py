@@ -38,8 +38,6 @@ class Placer:
     """Places containers on the cards of one node.
 
     Attributes:
-        table: the node's device IDs.
-        links: the links between the node's cards.
         withheld: returns why a card, by UUID, gets no new container; empty if it does.
     """
 
@@ -50,19 +48,11 @@ class Placer:
     def place(self, request: PlacementRequest, snapshot: AllocationSnapshot) -> Placement:
         """Choose cards and slots for one container.
 
-        Args:
-            request: the container, and the slots that the kubelet offers.
-            snapshot: the present snapshot.
-
         Raises:
             PlacementError: nothing fits; the message names the container that cannot be placed.
         """
         found = SearchInput(
-            request,
-            table=self.table,
-            snapshot=snapshot,
-            links=self.links,
-            withheld=self.withheld,
+            request, table=self.table, snapshot=snapshot, links=self.links, withheld=self.withheld
         )
         container, resource = request.container, request.resource
         try:
@@ -183,12 +173,8 @@ def pick(
 ) -> list[Slot]:
     """Choose slots on the chosen cards, lowest numbers first.
 
-    Args:
-        demand: the container's request.
-        resource: the requested resource.
-        cards: the chosen cards, by index.
-        free: available slots, by card, ascending; they include *must*.
-        must: slots that must be taken.
+    *free* has the available slots by card, ascending; they include *must*, the slots that must be
+    taken.
 
     Raises:
         PlacementError: the cards do not have enough slots.

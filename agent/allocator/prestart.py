@@ -4,19 +4,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.grants import (
-    check_parts,
-    check_request,
-    check_together,
-    grant_of,
-    translate,
-)
-from agent.allocator.interfaces import (
-    Checkpoint,
-    Containers,
-    DecisionLog,
-    HeldSlots,
-)
+from agent.allocator.grants import check_parts, check_request, check_together, grant_of, translate
+from agent.allocator.interfaces import Checkpoint, Containers, DecisionLog, HeldSlots
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.slot_holdings import holding_of, starting

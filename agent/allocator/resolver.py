@@ -193,8 +193,6 @@ class TargetRequest:
     """The facts that a call has about its target.
 
     Attributes:
-        resource: the requested resource.
-        size: the requested number of slots.
         owner: the pod whose init container's slots the call names (K7); ``None`` if it names none.
         named: the device IDs that the container gets in any case: in ``Allocate`` all of them.
     """
@@ -238,12 +236,8 @@ def resolve(
 ) -> Resolution:
     """Return the target of a call.
 
-    Args:
-        request: the facts that the call has about it.
-        snapshot: the present snapshot.
-        last_call: the state kept from the last call.
-        last_resort: also try pods that were listed before the last call, which was not for them.
-            Their admission has ended, unless the agent has missed something.
+    With *last_resort*, pods are tried, too, that were listed before the last call, which was not
+    for them. Their admission has ended, unless the agent has missed something.
 
     Raises:
         ResolutionError: no container can be the target; the message has the waiting ones.
@@ -397,10 +391,7 @@ def assumed_container(name: str, held: HeldSlots, request: TargetRequest) -> Con
     A share has cores and memory of each of its cards: if one of them is not known yet, one unit of
     each card is assumed. Memory that is not the same on each card is that of whole cards.
 
-    Args:
-        name: the container.
-        held: the slots that it holds.
-        request: the call, of another resource than that of *held*.
+    *request* is of another resource than *held*, the slots that it holds.
     """
     counts = {each: len(slots) for each, slots in held.items()} | {request.resource: request.size}
     cores, memory = (counts.get(each, 0) for each in (Resource.CORE, Resource.MEMORY))

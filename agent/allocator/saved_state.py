@@ -19,7 +19,6 @@ class Encoder:
     """Encodes the state; the last call, with hundreds of names, is encoded only if it changes."""
 
     def __init__(self) -> None:
-        """Start without a cached text."""
         self._last: tuple[LastCall, str] | None = None
 
     def encode(self, kubelet: str | None, current: CurrentPod | None, last_call: LastCall) -> str:
@@ -82,12 +81,7 @@ def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
         )
         for container, resource, ids, evidence, allocated in raw["assignments"]
     )
-    return CurrentPod(
-        _read_id(raw["id"]),
-        str(raw["uid"]),
-        raw["confirmed"] is True,
-        assignments,
-    )
+    return CurrentPod(_read_id(raw["id"]), str(raw["uid"]), raw["confirmed"] is True, assignments)
 
 
 def _read_last_call(raw: Mapping[str, Any]) -> LastCall:

@@ -21,7 +21,6 @@ from contract.text import format_count
 from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, is_for_shares, need_of, shortfall
 from placement.errors import NoPlacement
-from placement.pods import PodId
 from placement.scoring import Policy
 from placement.search import ContainerStep, Plan, bound_cards
 from placement.topology import Links
@@ -113,15 +112,7 @@ class SearchInput:
         links: Links,
         withheld: Callable[[str], str],
     ) -> None:
-        """Read *snapshot* for *request*.
-
-        Args:
-            request: the container to place.
-            table: the node's device IDs.
-            snapshot: the present snapshot.
-            links: the links between the node's cards.
-            withheld: returns why a card, by UUID, gets no new container; empty if it does.
-        """
+        """Read *snapshot* for *request*; the rest is that of the placer."""
         self._request = request
         self._pod = request.ref.pod
         self._resource = request.resource
@@ -224,34 +215,31 @@ class SearchInput:
     def reusable(self) -> list[Amounts]:
         """The reusable slots of the pod's ordinary init containers, by position (K7)."""
         # For the requested resource the call itself has them, as *must*.
-        left = self._per_card(
-            reusable_slots(self._pod, self._resource.other, self._snapshot, self._table)
-        )
+        other = self._resource.other
+        left = self._per_card(self._table.count(other, self._snapshot.reusable(self._pod, other)))
         return [
             _amounts(self._resource, must, more)
             for must, more in zip(self._must, left, strict=True)
         ]
 
     def free(self, assumptions: Assumptions) -> list[Amounts]:
-        """Return the free amounts of each card: those that the kubelet offers of the resource.
-
-        Args:
-            assumptions: the uncertain slots.
-        """
+        """Return the free amounts of each card: those that the kubelet offers of the resource."""
         resource, other = self._resource, self._resource.other
         kept, kept_of_other = (
             self._per_card(assumptions.reserved.get(each, {})) for each in (resource, other)
         )
         withheld = self._per_card(assumptions.withheld.get(other, {}))
         doubtful = self._per_card(assumptions.doubtful.get(other, {}))
-        found = self._per_card(free_slots(self._snapshot, self._table, other))
+        table = self._table
+        held = self._per_card(table.count(other, self._snapshot.held[other]))
+        sizes = (table.slot_count(other, card) for card in table.inventory.cards)
         return [
             _amounts(
                 resource,
                 max(self._offer[at] - self._must[at] - kept[at], 0),
-                max(found[at] - withheld[at] - kept_of_other[at] + doubtful[at], 0),
+                max(size - held[at] - withheld[at] - kept_of_other[at] + doubtful[at], 0),
             )
-            for at in range(len(found))
+            for at, size in enumerate(sizes)
         ]
 
     def _per_card(self, counts: Mapping[str, int]) -> list[int]:
@@ -261,27 +249,6 @@ class SearchInput:
 
 def _amounts(resource: Resource, count: int, of_other: int) -> Amounts:
     return Amounts(count, of_other) if resource is CORE else Amounts(of_other, count)
-
-
-def free_slots(
-    snapshot: AllocationSnapshot, table: DeviceTable, resource: Resource
-) -> dict[str, int]:
-    """Count the free slots of each card."""
-    held = table.count(resource, snapshot.held[resource])
-    return {
-        card.uuid: table.slot_count(resource, card) - held.get(card.uuid, 0)
-        for card in table.inventory.cards
-    }
-
-
-def reusable_slots(
-    pod: PodId, resource: Resource, snapshot: AllocationSnapshot, table: DeviceTable
-) -> Mapping[str, int]:
-    """Count, for each card, the reusable slots of the pod's ordinary init containers.
-
-    The kubelet makes the next container take them (fact K7), whatever it requests.
-    """
-    return table.count(resource, snapshot.reusable(pod, resource))
 
 
 def needed_after_restart(snapshot: AllocationSnapshot, table: DeviceTable) -> SlotCounts:
@@ -295,7 +262,7 @@ def needed_after_restart(snapshot: AllocationSnapshot, table: DeviceTable) -> Sl
         container = None if pod.listed is not None or pod.ended else pod.find_lacking()
         if container is None or not container.demand.is_share:
             continue
-        left = {each: reusable_slots(pod.id, each, snapshot, table) for each in Resource}
+        left = {each: table.count(each, snapshot.reusable(pod.id, each)) for each in Resource}
         for card in {card for counts in left.values() for card in counts}:
             for each in Resource:
                 more = container.demand.most_per_card(each) - left[each].get(card, 0)

@@ -42,18 +42,11 @@ def key_of(core_ids: Collection[str]) -> HoldingKey:
 
 
 def holding_of(
-    ref: ContainerRef,
-    slots: HeldSlots,
-    table: DeviceTable,
-    info: PodInfo | None,
+    ref: ContainerRef, slots: HeldSlots, table: DeviceTable, info: PodInfo | None
 ) -> Holding:
     """Return the holding of a container with these slots.
 
-    Args:
-        ref: the container.
-        slots: the device IDs that it holds; unreadable ones are left out.
-        table: the node's device IDs.
-        info: its pod, if the API has shown it.
+    Unreadable device IDs in *slots* are left out.
     """
     cards = table.amounts(slots)
     return Holding(
@@ -77,11 +70,8 @@ def _are_readable(slots: HeldSlots, cards: Mapping[str, Amounts]) -> bool:
 def granted(ref: ContainerRef, ids: Collection[str], grant: Grant, *, is_whole: bool) -> Holding:
     """Return what one call gives a container: cores or memory, without the other.
 
-    Args:
-        ref: the container.
-        ids: the slots.
-        grant: the same as a grant.
-        is_whole: whether its container certainly gets whole cards.
+    *grant* has the same slots as *ids*; *is_whole* is whether the container certainly gets whole
+    cards.
     """
     amounts = {
         each.card: Amounts(each.slots, 0)
@@ -121,12 +111,7 @@ def starting(
 ) -> list[Holding]:
     """Return the containers that may be about to start with these core slots, in their order.
 
-    Args:
-        pod: the pod.
-        info: the pod in the API.
-        held: the slots of its containers; several may hold these slots (K7).
-        ids: the core slots.
-        table: the node's device IDs.
+    *held* has the slots of the pod's containers; several may hold *ids*, the core slots (K7).
     """
     order = [each.name for each in info.demand.containers] if info is not None else sorted(held)
     found = [
@@ -148,12 +133,6 @@ def allocations_of(
 
     An ordinary init container may be missing if a later container has been served: without the
     checkpoint its slots cannot be known (K4).
-
-    Args:
-        held: the slots that the containers of the pod hold.
-        table: the node's device IDs.
-        info: the pod.
-        evidence: the evidence for these slots.
 
     Returns:
         Container name -> allocation; ``None`` while something is missing, or if the node has lost

@@ -26,7 +26,6 @@ class Slot:
     number: int
 
     def __str__(self) -> str:
-        """Write the device ID."""
         return f"{self.card}{_SEPARATOR}{self.number}"
 
     @classmethod
@@ -61,7 +60,6 @@ class DeviceTable:
     block: int
 
     def __post_init__(self) -> None:
-        """Refuse a block that is larger than a card."""
         for card in self.inventory.cards:
             if self.slot_count(Resource.MEMORY, card) < 1:
                 raise SettingsError(

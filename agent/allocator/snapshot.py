@@ -17,9 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.identity import KnownPods
-from agent.allocator.interfaces import (
-    Containers,
-)
+from agent.allocator.interfaces import Containers
 from agent.allocator.snapshot_pod import (
     NO_SLOTS,
     NOTHING,
@@ -59,7 +57,6 @@ class AllocationSnapshot:
     _by_id: Mapping[PodId, SnapshotPod] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Compute the values that every call needs."""
         listed = tuple([each for each in self.changing if each.listed is not None])
         signatures = dict(self.stable.signatures)
         for each in listed:
@@ -146,11 +143,6 @@ class AllocationSnapshot:
         slots of *requested* are not offered. A container without slots of *requested* counts like
         the other containers of its pod. The kubelet frees a pod as a whole, but may never have
         counted a container whose admission it rejected (K21).
-
-        Args:
-            requested: the requested resource.
-            offered: its offered slots.
-            other: the other resource.
         """
         counted: set[str] = set()
         for each in self.changing:

@@ -23,6 +23,9 @@ from placement.pods import PodId, PodInfo
 class SnapshotContext:
     """Earlier observations, and the offer of the present call.
 
+    The history follows from the sources of earlier snapshots, and confirmations are applied to the
+    snapshot itself: neither makes it another one, so they are not compared.
+
     Attributes:
         history: the pods that this kubelet instance has shown so far.
         confirmed: the kubelet's UIDs of pods that the API showed before and after ``List`` first
@@ -33,8 +36,8 @@ class SnapshotContext:
         synced: whether all pods of the node are known: then unknown ones were deleted.
     """
 
-    history: KubeletHistory = field(default_factory=KubeletHistory)
-    confirmed: AbstractSet[str] = frozenset()
+    history: KubeletHistory = field(default_factory=KubeletHistory, compare=False)
+    confirmed: AbstractSet[str] = field(default=frozenset(), compare=False)
     last_pod: PodId | None = None
     finished: AbstractSet[PodId] = frozenset()
     offered: Offered = field(default_factory=dict)

@@ -74,7 +74,6 @@ class SnapshotPod:
     lacks: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the values that are needed often."""
         names = self.listed.names if self.listed is not None else ()
         found = {
             "kubelet_id": PodId(*self.id.key, self.uid),
@@ -172,7 +171,6 @@ class StablePods:
     __slots__ = ("by_id", "by_key", "by_uid", "held", "signatures")
 
     def __init__(self, pods: Iterable[SnapshotPod] = ()) -> None:
-        """Collect *pods*."""
         self.by_uid: Mapping[str, SnapshotPod] = {each.uid: each for each in pods}
         self.by_id: Mapping[PodId, SnapshotPod] = {each.id: each for each in self.pods}
         self.by_key: Mapping[Key, SnapshotPod] = {each.id.key: each for each in self.pods}
@@ -211,13 +209,7 @@ def find_stable(  # noqa: PLR0913 -- the sources
 
     Sources are compared by value, which is fast because most are the same objects as before.
 
-    Args:
-        before: the stable pods of the last snapshot.
-        more: its other listed pods.
-        checkpoint: the checkpoint.
-        listed: the entries of ``List``.
-        served: the current pod and the one before it, which are never stable.
-        pods: the pods in the API.
+    *more* are the other listed pods of the last snapshot. The pods in *served* are never stable.
     """
     entries = {entry.key: entry for entry in listed}
     excluded = {each.id.key for each in served}

@@ -25,21 +25,7 @@ from common.apiserver.events import EventSubject, Notice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorParts:
-    """What both doors are made of.
-
-    Attributes:
-        settings: the agent's settings.
-        table: the node's cards.
-        api: the API server.
-        pods: the pods of this node.
-        watch: the health of the cards.
-        metrics: the agent's metrics.
-        send_event: queues an Event.
-        injector: makes container edits.
-        enforcer: enforces the limits of containers.
-        writer: writes allocations to pods.
-        stop: set when the agent stops.
-    """
+    """What both doors are made of; *stop* is set when the agent stops."""
 
     settings: Settings
     table: DeviceTable
@@ -76,39 +62,30 @@ class Door(Protocol):
     @property
     def registered(self) -> bool:
         """Whether a kubelet has registered this agent."""
-        ...
 
     @property
     def stands_in(self) -> bool:
         """Whether it is registered with the kubelet itself because the proxy has ended."""
-        ...
 
     @property
     def knows_all(self) -> bool:
         """Whether it knows everything that earlier agents gave to containers."""
-        ...
 
     @property
     def counts_problem(self) -> str:
         """Why the node's status does not have the counts of the cards; empty if it has."""
-        ...
 
     def update_node(self, node: Json) -> None:
         """Handle a reading of the node."""
-        ...
 
     def wake(self) -> None:
         """Publish the health of the cards, which has changed."""
-        ...
 
     def tick(self) -> None:
         """Report what is due, every few seconds."""
-        ...
 
     def stop(self) -> None:
         """Make the threads return; calls in flight finish."""
-        ...
 
     def close(self) -> None:
         """Close connections, after all threads have ended."""
-        ...

@@ -21,7 +21,6 @@ class MissingCards:
     """Reports once: only pods from before the agent's start can hold missing cards."""
 
     def __init__(self, node: str, send_event: Callable[[Notice], None]) -> None:
-        """Report nothing yet; *node* is the node's name."""
         self._node = node
         self._send_event = send_event
         self._reported = False

@@ -3,6 +3,7 @@
 import itertools
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from agent.holdings.core import NodeCore
 from agent.host import process
@@ -19,34 +20,25 @@ _SWEEP_EVERY = 12
 _SYNC_SECONDS = 10.0
 
 
+@dataclass(frozen=True, kw_only=True)
 class Refresher:
-    """Refreshes what containers hold periodically: for missing annotations and for ended pods."""
+    """Refreshes what containers hold periodically: for missing annotations and for ended pods.
 
-    def __init__(
-        self,
-        *,
-        core: NodeCore,
-        synced: threading.Event,
-        stop: threading.Event,
-        on_released: Callable[[], None],
-        on_tick: Callable[[], None],
-    ) -> None:
-        """Prepare; nothing is read yet.
+    *synced* is set once the node's pods are listed, and together with *stop*. *on_released* is
+    called when something that a container held has become free, *on_tick* every few seconds.
+    """
 
-        *synced* is set once the node's pods are listed, and together with *stop*. *on_released* is
-        called when something that a container held has become free, *on_tick* every few seconds.
-        """
-        self._core = core
-        self._synced = synced
-        self._stop = stop
-        self._on_released = on_released
-        self._on_tick = on_tick
+    core: NodeCore
+    synced: threading.Event
+    stop: threading.Event
+    on_released: Callable[[], None]
+    on_tick: Callable[[], None]
 
     def load(self) -> None:
         """Build the first snapshot, after the list of the node's pods or a timeout."""
-        self._synced.wait(_SYNC_SECONDS)
-        self._core.refresh()
-        self._on_tick()
+        self.synced.wait(_SYNC_SECONDS)
+        self.core.refresh()
+        self.on_tick()
         process.freeze()
 
     def run(self) -> None:
@@ -54,11 +46,11 @@ class Refresher:
         pause = min(_RELEASE_SECONDS, _REFRESH_SECONDS)
         often = max(round(_REFRESH_SECONDS / pause), 1)
         for tick in itertools.count(1):
-            if self._stop.wait(pause):
+            if self.stop.wait(pause):
                 return
-            if self._core.refresh(thorough=tick % often == 0):
-                self._on_released()
+            if self.core.refresh(thorough=tick % often == 0):
+                self.on_released()
             if tick % often == 0:
-                self._on_tick()
-            if tick % (often * _SWEEP_EVERY) == 0 and self._synced.is_set():
-                self._core.sweep()
+                self.on_tick()
+            if tick % (often * _SWEEP_EVERY) == 0 and self.synced.is_set():
+                self.core.sweep()

@@ -19,7 +19,6 @@ class UnclaimedPods:
     """Logs each such pod once, and sends an Event on it."""
 
     def __init__(self, send_event: Callable[[Notice], None]) -> None:
-        """Start without any."""
         self._send_event = send_event
         self._reported: frozenset[PodId] = frozenset()
 

@@ -203,9 +203,7 @@ def has_room(
 def holdings_of(claim: ClaimAllocation, info: PodInfo | None) -> list[Holding]:
     """Return what each container of a pod holds by its claim.
 
-    Args:
-        claim: the claim.
-        info: its pod; ``None`` while the API does not show it: each request is a container then.
+    *info* is ``None`` while the API does not show the pod: each request is a container then.
     """
     shares = claim.by_request
     requests = {each: each for each in shares}

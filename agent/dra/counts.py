@@ -25,8 +25,6 @@ class NodeCounts:
     """Writes the counts when a reading of the node shows others. For one thread.
 
     Attributes:
-        api: the API server.
-        node: the node's name.
         kubelet_dir: the kubelet's device plugin directory.
         counts: returns the wanted ``capacity`` and ``allocatable`` by resource.
         problem: why the counts are not written; empty if they are.

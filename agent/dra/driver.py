@@ -63,21 +63,11 @@ class ClaimDriver(NodeCore):
     ) -> None:
         """Read the claims of an earlier agent.
 
-        Args:
-            table: the node's cards.
-            driver: the driver's name.
-            pool: the name of the node's pool of devices.
-            claims: the claims with a card of this node.
-            api: the API server, for a claim that the watch does not show yet.
-            pods: the pods of this node.
-            specs: the CDI specs.
-            inject: returns the container edits of a holding.
-            enforcer: enforces the limits of containers, and adds container edits.
-            writer: writes allocations to pods.
-            unhealthy: returns the fault of a card by UUID, empty without one.
-            on_prepared: called for each prepared claim.
-            on_refusal: called for each refused claim whose pod is known, with the reason.
-            ending: seconds that a claim waits for others that have ended.
+        *claims* are those with a card of this node; *api* is asked for one that the watch does not
+        show yet. *inject* returns the container edits of a holding, *unhealthy* the fault of a card
+        by UUID, empty without one. *on_prepared* is called for each prepared claim, *on_refusal*
+        for each refused one whose pod is known, with the reason. A claim waits *ending* seconds for
+        others that have ended.
 
         Raises:
             EnforcementError: the specs cannot be read.

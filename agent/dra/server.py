@@ -53,10 +53,8 @@ class DriverServer:
     def __init__(self, calls: ClaimDriver, *, plugins: Path, registry: Path) -> None:
         """Prepare; nothing is served yet.
 
-        Args:
-            calls: the prepared claims.
-            plugins: the folder of the driver's own socket.
-            registry: the folder of registration sockets, the proxy's or the kubelet's.
+        *plugins* is the folder of the driver's own socket, *registry* that of registration sockets,
+        the proxy's or the kubelet's.
         """
         self._calls = calls
         self._plugins = plugins

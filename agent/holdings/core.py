@@ -125,8 +125,7 @@ class NodeCore(ABC):
     def refresh(self, *, thorough: bool = True) -> bool:
         """Observe, and write missing annotations; return whether something has become free.
 
-        Args:
-            thorough: look for changes that nothing has announced.
+        If *thorough*, it looks for changes that nothing has announced.
         """
         if not thorough and not self.may_have_changed():
             return False
@@ -154,9 +153,7 @@ class NodeCore(ABC):
     def entitled(self, runtime_uid: str, container: str) -> Holding | None:
         """Return the holding of a running container; ``None`` if it holds nothing here.
 
-        Args:
-            runtime_uid: the UID of its pod in the runtime.
-            container: its name.
+        *runtime_uid* is the UID of its pod in the runtime.
         """
         holdings = self.holdings()
         if not any(each.runtime_uid == runtime_uid for each in holdings.holders):

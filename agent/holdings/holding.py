@@ -18,7 +18,6 @@ class ContainerRef(NamedTuple):
     container: str
 
     def __str__(self) -> str:
-        """Write pod and container on one line."""
         return f"{self.pod} container {self.container}"
 
 
@@ -199,9 +198,7 @@ class NodeHoldings:
     def find(self, runtime_uid: str, container: str) -> Holding | None:
         """Return the holding of a running container; ``None`` if it has no card of this node.
 
-        Args:
-            runtime_uid: the UID of its pod in the runtime; unlike a name it is never reused.
-            container: its name.
+        *runtime_uid* is the UID of its pod in the runtime; unlike a name it is never reused.
         """
         here = [card.uuid for card in self.inventory]
         # It is one pod, unless a UID was forged.

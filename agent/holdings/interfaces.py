@@ -14,7 +14,6 @@ class AnnotationWriter(Protocol):
 
     def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Queue a pod's allocations, to be written to its allocation annotation."""
-        ...
 
 
 class NodePods(Protocol):
@@ -22,7 +21,6 @@ class NodePods(Protocol):
 
     def pods(self) -> Sequence[PodInfo]:
         """Return all known pods, without a request; the same object until one changes."""
-        ...
 
 
 class Enforcer(Protocol):
@@ -44,7 +42,6 @@ class Enforcer(Protocol):
         Raises:
             EnforcementError: the files cannot be made; nothing is assigned, the pod is refused.
         """
-        ...
 
     def prepare_start(self, holding: Holding) -> None:
         """Prepare the container that is about to start with a holding.
@@ -57,7 +54,6 @@ class Enforcer(Protocol):
         Raises:
             EnforcementError: the files cannot be made; the start is vetoed and retried.
         """
-        ...
 
     def identify_starting(self, candidates: Sequence[Holding]) -> Holding:
         """Return the container that is about to start, of several with the same key.
@@ -68,8 +64,6 @@ class Enforcer(Protocol):
         Args:
             candidates: containers of one pod in the order in which they start; not empty.
         """
-        ...
 
     def prune(self, pods: Collection[PodId]) -> None:
         """Remove the files of all pods except *pods*."""
-        ...

@@ -7,23 +7,12 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 
 
-def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the annotations of a pod or a template; empty if they are not a mapping."""
-    metadata = pod.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    return annotations if isinstance(annotations, dict) else {}
-
-
 def changes_at_create(
     given: Mapping[str, Any], names: Names, order_stamp: OrderStamp, *, reinvoked: bool = False
 ) -> dict[str, str | None]:
     """Return the changes to a new GPU pod's annotations: values, or ``None`` to remove.
 
-    Args:
-        given: the annotations.
-        names: resources and annotations.
-        order_stamp: the pod's.
-        reinvoked: keep what an earlier call for the same request has translated.
+    If *reinvoked*, what an earlier call for the same request has translated is kept.
     """
     changes: dict[str, str | None] = {
         names.predicate_time: str(order_stamp.time_ns),
@@ -63,12 +52,8 @@ def about_supplied(
 ) -> Iterator[str]:
     """Warn of our annotations in a manifest, often a copy of a running pod.
 
-    Args:
-        given: the annotations.
-        names: resources and annotations.
-        path: prefix of ``metadata`` in paths.
-        only_dropped: an earlier call for the same request wrote stamps and ``translated-from``: do
-            not warn of these.
+    If *only_dropped*, an earlier call for the same request wrote stamps and ``translated-from``:
+    these are no reason to warn.
     """
     stamps = _stamps(names)
     for key in sorted(given):
@@ -84,10 +69,7 @@ def about_dropped(
 ) -> Iterator[str]:
     """Warn of the annotations that :func:`changes_without_gpus` removes.
 
-    Args:
-        changes: its result.
-        names: resources and annotations.
-        stamped: do not warn of what an earlier call of ours wrote.
+    If *stamped*, what an earlier call of ours wrote is no reason to warn.
     """
     skipped = (*_stamps(names), names.translated_from) if stamped else ()
     for key in sorted(changes.keys() - skipped):

@@ -37,10 +37,7 @@ def stamp_binding(
 ) -> Decision:
     """Stamp a Binding; stamps that it already has are overwritten.
 
-    Args:
-        binding: the Binding as decoded JSON, possibly hostile.
-        names: resources and annotations.
-        stamp: returns the next order stamp; called once if the Binding is stamped.
+    *stamp* is called once if the Binding is stamped.
     """
     target = binding.get("target")
     node = target.get("name") if isinstance(target, Mapping) else None

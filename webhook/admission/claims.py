@@ -8,14 +8,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from contract.claims import (
-    CLAIM,
-    DRA_MODE,
-    MODE_LABEL,
-    PodClaim,
-    is_template_name,
-    request_names,
-)
+from contract.claims import CLAIM, DRA_MODE, MODE_LABEL, PodClaim, is_template_name, request_names
 from contract.demand import ContainerKind, PodDemand
 from contract.requests import walk_containers
 from webhook.admission.decision import Operation, short
@@ -41,9 +34,7 @@ def add_claim(spec: Mapping[str, Any], claim: PodClaim) -> tuple[Operation, ...]
 
     A copied pod, and one that another webhook changed after us, names the template of other limits.
 
-    Args:
-        spec: the pod's, as all other changes leave it.
-        claim: the pod's.
+    *spec* is the pod's, as all other changes leave it.
     """
     ours = {"name": CLAIM, "resourceClaimTemplateName": claim.template}
     return tuple(_changes(spec, [ours], claim.requests))
@@ -96,12 +87,7 @@ def drop_claims(pod: Mapping[str, Any]) -> tuple[tuple[Operation, ...], tuple[st
 
 
 def about_claims(spec: Mapping[str, Any], demand: PodDemand) -> Iterator[str]:
-    """Warn of what a claim does differently.
-
-    Args:
-        spec: of a pod or a pod template with GPUs, as decoded JSON, possibly hostile.
-        demand: the requests of its containers.
-    """
+    """Warn of what a claim does differently."""
     priority = spec.get("priority")  # set by the API server, of the class
     named = bool(spec.get("priorityClassName"))
     is_high = priority > 0 if isinstance(priority, int) else named

@@ -22,11 +22,8 @@ def validate_ephemeral_containers(
 
     Only containers that the update adds are judged: the API server lets nobody remove older ones.
 
-    Args:
-        review: UPDATE of v1/pods/ephemeralcontainers. Anything else means that the webhook
-            configuration sends too much: it is allowed, with a warning about that.
-        names: resources.
-        options: the operator's.
+    Anything but UPDATE of v1/pods/ephemeralcontainers means that the webhook configuration sends
+    too much: it is allowed, with a warning about that.
     """
     if review.operation != "UPDATE" or review.target.parts not in _TARGETS or not review.object:
         rule = "gpu-turnstile checks only UPDATE of v1/pods/ephemeralcontainers here"

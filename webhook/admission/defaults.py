@@ -45,11 +45,6 @@ def adjust_memory(
 
     The memory is written as an author would write it: in ``limits``, and in ``requests`` if the
     API server has already copied the limits there. Unreadable fields stay as they are.
-
-    Args:
-        pod: with a ``spec``, as decoded JSON, possibly hostile; it is not changed.
-        names: resources.
-        options: the operator's.
     """
     if not options.largest_card:
         return AdjustedPod(pod)

@@ -8,13 +8,13 @@ from contract.claims import make_claim
 from contract.demand import PodDemand
 from contract.errors import InvalidStamp
 from contract.names import Names
+from contract.requests import annotations_of
 from contract.spelling import advise_wishes
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import read_wishes
 from webhook.admission.annotations import (
     about_dropped,
     about_supplied,
-    annotations_of,
     changes_at_create,
     changes_without_gpus,
 )
@@ -26,12 +26,7 @@ from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
-from webhook.admission.warnings import (
-    about_environment,
-    about_memory,
-    about_runtime_class,
-    advise,
-)
+from webhook.admission.warnings import about_environment, about_memory, about_runtime_class, advise
 
 _SECOND = 10**9
 _LONGEST_REQUEST = 60 * _SECOND
@@ -53,12 +48,7 @@ def mutate_pod(
     is_pod = review.target.parts in {("", "v1", "pods", ""), ("", "v1", "Pod", "")}
     if review.operation != "CREATE" or not is_pod or review.object is None:
         return allow_unchecked(review, "gpu-turnstile checks only CREATE of v1/pods here")
-    return decide_pod(
-        review.object,
-        names=names,
-        stamp=stamp,
-        options=options,
-    )
+    return decide_pod(review.object, names=names, stamp=stamp, options=options)
 
 
 def decide_pod(
@@ -70,11 +60,7 @@ def decide_pod(
 ) -> Decision:
     """Decide about a new pod.
 
-    Args:
-        pod: the pod as decoded JSON, possibly hostile.
-        names: resources and annotations.
-        stamp: returns the next order stamp; called once at most.
-        options: the operator's.
+    *stamp* returns the next order stamp; it is called once at most.
 
     Returns:
         All errors; without errors, the patch with the stamps and the fields that the pod left out.
@@ -124,11 +110,7 @@ def decide_pod(
                 *about_memory(
                     demand, options.largest_card, in_blocks=not (translated.changes or again)
                 ),
-                *advise(
-                    demand,
-                    annotations_of(adjusted.pod),
-                    names=names,
-                ),
+                *advise(demand, annotations_of(adjusted.pod), names=names),
                 *about_environment(pod.get("spec"), demand, translated=again),
                 *about_runtime_class(pod["spec"], options.runtime_class),
                 *(about_claims(pod["spec"], demand) if claims is Claims.ON else ()),

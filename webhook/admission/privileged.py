@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from contract.errors import FieldError, FieldFault
+from contract.errors import FieldError
 from contract.requests import walk_containers
 from webhook.admission.decision import short
 
@@ -28,11 +28,7 @@ def check_privileged(
     container all devices of the host. This applies to every container of the pod, also to those
     that request no GPU.
 
-    Args:
-        spec: a pod spec as decoded JSON, possibly hostile.
-        treatment: the operator's option.
-        path: path of the spec in its object, for the paths of errors.
-        fields: the lists of containers to check.
+    *path* is that of *spec* in its object; *fields* are the lists of containers to check.
     """
     found = tuple(_privileged(spec, fields))
     if treatment is Privileged.WARN:
@@ -43,7 +39,6 @@ def check_privileged(
     return tuple(
         FieldError(
             f"{path}.{where}.securityContext.privileged",
-            FieldFault.INVALID,
             "a privileged container sees every card of its node, and this cluster denies it in "
             "GPU pods: remove it",
             "privileged",

@@ -152,11 +152,7 @@ def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
             "group": review.target.group,
             "kind": review.target.kind,
             "causes": [
-                {
-                    "reason": _CAUSES[error.fault],
-                    "message": text,
-                    "field": error.path,
-                }
+                {"reason": _CAUSES[error.fault], "message": text, "field": error.path}
                 for error, text in texts
             ],
         },

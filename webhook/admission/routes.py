@@ -23,10 +23,7 @@ def make_routes(
 ) -> Routes:
     """Return the function that decides reviews, by path.
 
-    Args:
-        names: resources and annotations.
-        stamp: returns the next order stamp, unique across processes.
-        options: the operator's.
+    *stamp* returns the next order stamp, unique across processes.
     """
     mutate = partial(mutate_pod, names=names, stamp=stamp)
     return {

@@ -7,10 +7,9 @@ from contract.claims import find_claim_errors
 from contract.demand import PodDemand
 from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
-from contract.requests import read_pod_demand
+from contract.requests import annotations_of, read_pod_demand
 from contract.spelling import advise_names, find_misnamed
 from contract.wishes import read_wishes
-from webhook.admission.annotations import annotations_of
 from webhook.admission.claims import Claims
 from webhook.admission.privileged import Privileged, check_privileged
 
@@ -38,13 +37,6 @@ def read_pod(
     claims: Claims = Claims.OFF,
 ) -> ReadPod | None:
     """Read a pod or a pod template: both have ``metadata`` and ``spec``.
-
-    Args:
-        pod: as decoded JSON, possibly hostile.
-        names: the resource names to read.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-        privileged: the operator's option.
-        claims: the operator's option.
 
     Returns:
         The result; ``None`` if the pod requests no GPU, nor anything that was meant as one.
@@ -78,10 +70,4 @@ def _check_metadata(metadata: object, path: str) -> Iterator[FieldError]:
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     for field, value in (("metadata", metadata), ("metadata.annotations", annotations)):
         if value is not None and not isinstance(value, dict):
-            yield FieldError(
-                f"{path}{field}",
-                FieldFault.INVALID,
-                "must be a mapping",
-                "not-a-mapping",
-                quote(value),
-            )
+            yield FieldError(f"{path}{field}", "must be a mapping", "not-a-mapping", quote(value))

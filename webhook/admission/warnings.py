@@ -30,20 +30,9 @@ _PREFIXES = ("NVIDIA_VISIBLE_", "CUDA_DEVICE_", "GPU_CORE_")  # a fast first che
 
 
 def advise(
-    demand: PodDemand,
-    annotations: Mapping[str, Any],
-    *,
-    names: Names,
-    path: str = "",
+    demand: PodDemand, annotations: Mapping[str, Any], *, names: Names, path: str = ""
 ) -> Iterator[str]:
-    """Warn of requests in a pod, or a pod template, that are probably not intended.
-
-    Args:
-        demand: the requests of its containers.
-        annotations: its annotations.
-        names: resources and annotations.
-        path: prefix of ``metadata`` in paths.
-    """
+    """Warn of requests in a pod, or a pod template, that are probably not intended."""
     yield from _about_core_limit(demand, annotations, names)
     for key in _gpu_manager_annotations(names):
         if key in annotations:
@@ -53,10 +42,8 @@ def advise(
 def about_memory(demand: PodDemand, largest_card: int, *, in_blocks: bool) -> Iterator[str]:
     """Warn of memory that no card has.
 
-    Args:
-        demand: the requests of its containers.
-        largest_card: memory blocks of the largest card; 0 if unknown.
-        in_blocks: whether the author wrote memory in blocks, and may have meant MiB.
+    *largest_card* is 0 if unknown. *in_blocks* is whether the author wrote memory in blocks, and
+    may have meant MiB.
     """
     for container in demand.containers:
         for line in _about_memory(container, largest_card, in_blocks=in_blocks):
@@ -108,9 +95,7 @@ def about_runtime_class(spec: Mapping[str, Any], ours: str) -> Iterator[str]:
     Without ``libcuda.so.1`` no CUDA program runs. With HAMi-core, which is preloaded and linked to
     it, no program of the container starts at all.
 
-    Args:
-        spec: of a pod or of a template, possibly hostile.
-        ours: the RuntimeClass of GPU pods that name none; empty if unknown.
+    *ours* is the RuntimeClass of GPU pods that name none; empty if unknown.
     """
     given = spec.get("runtimeClassName")
     if ours and isinstance(given, str) and given not in ("", ours) and "nvidia" not in given:
@@ -129,10 +114,7 @@ def about_environment(
     one of these, often copied from an example, overrides the node's value. NVIDIA's runtime adds
     ``libcuda.so.1`` (see :func:`about_runtime_class`) for the driver capability ``compute`` only.
 
-    Args:
-        spec: of a pod or of a template, possibly hostile.
-        demand: the requests of its containers.
-        translated: whether an earlier call for the same request added :data:`NO_CORE_LIMIT`.
+    *translated* is whether an earlier call for the same request added :data:`NO_CORE_LIMIT`.
     """
     with_gpus = {each.name for each in demand.containers}
     ignored = NO_CORE_LIMIT if translated else None

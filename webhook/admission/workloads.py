@@ -10,9 +10,10 @@ from typing import Any
 from contract.demand import PodDemand
 from contract.errors import FieldError
 from contract.names import Names
+from contract.requests import annotations_of
 from contract.spelling import advise_places, advise_wishes
 from contract.workloads import WORKLOADS, template_of
-from webhook.admission.annotations import about_supplied, annotations_of
+from webhook.admission.annotations import about_supplied
 from webhook.admission.claims import Claims, about_claims, drop_claims
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory
@@ -20,12 +21,7 @@ from webhook.admission.dialects.translation import translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import ReadPod, read_pod
-from webhook.admission.warnings import (
-    about_environment,
-    about_memory,
-    about_runtime_class,
-    advise,
-)
+from webhook.admission.warnings import about_environment, about_memory, about_runtime_class, advise
 
 _TEMPLATES = {
     (each.group, "v1", name): each.template
@@ -40,11 +36,8 @@ def validate_workload(
 ) -> Decision:
     """Decide a review sent to ``/validate/workloads``.
 
-    Args:
-        review: CREATE or UPDATE of a workload. Anything else means that the webhook configuration
-            sends too much: it is allowed, with a warning about that.
-        names: resources and annotations.
-        options: the operator's.
+    Anything but CREATE or UPDATE of a workload means that the webhook configuration sends too much:
+    it is allowed, with a warning about that.
     """
     group, version, name, subresource = review.target.parts
     steps = None if subresource else _TEMPLATES.get((group, version, name))
@@ -66,12 +59,7 @@ def decide_workload(
     An update is denied only for new errors. Errors that the old workload has too, from before the
     webhook was installed, must not block scaling to zero or a controller's status.
 
-    Args:
-        new: the workload as decoded JSON, possibly hostile.
-        old: the workload that it replaces; ``None`` if it is created.
-        steps: path to the template.
-        names: resources and annotations.
-        options: the operator's.
+    *old* is ``None`` if the workload is created; *steps* is the path to the template.
     """
     path = "".join(f"{each}." for each in steps)
     template = template_of(new, steps)
@@ -96,12 +84,7 @@ def decide_workload(
                 *warnings,
                 *adjusted.warnings,
                 *about_memory(demand, options.largest_card, in_blocks=not translated.changes),
-                *advise(
-                    demand,
-                    annotations_of(adjusted.pod),
-                    names=names,
-                    path=path,
-                ),
+                *advise(demand, annotations_of(adjusted.pod), names=names, path=path),
                 *about_environment(template.get("spec"), demand),
                 *about_runtime_class(template["spec"], options.runtime_class),
                 *(about_claims(template["spec"], demand) if claimed else ()),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.serving.errors import BadRequest
-from contract.errors import FieldError, FieldFault
+from contract.errors import FieldError
 from webhook.admission.decision import Decision
 from webhook.admission.reviews import (
     Review,
@@ -158,8 +158,8 @@ def test_a_patch_is_encoded_in_base64(review: Json) -> None:
 
 def test_a_denial_is_worded_as_the_api_server_words_its_own(review: Json) -> None:
     errors = (
-        FieldError("spec.a", FieldFault.INVALID, "must be even", "even", '"3"'),
-        FieldError("spec.b", FieldFault.REQUIRED, "say b", "b"),
+        FieldError("spec.a", "must be even", "even", '"3"'),
+        FieldError("spec.b", "say b", "b"),
     )
     assert _answer(review, Decision(errors=errors)) == {
         "uid": review["request"]["uid"],
@@ -186,9 +186,7 @@ def test_a_denial_is_worded_as_the_api_server_words_its_own(review: Json) -> Non
 
 
 def test_of_very_many_errors_the_last_line_counts_the_rest(review: Json) -> None:
-    errors = tuple(
-        FieldError(f"spec.c[{n}]", FieldFault.REQUIRED, "say it", "x") for n in range(4000)
-    )
+    errors = tuple(FieldError(f"spec.c[{n}]", "say it", "x") for n in range(4000))
     status = _answer(review, Decision(errors=errors))["status"]
     causes = status["details"]["causes"]
     assert [each["field"] for each in causes[:99]] == [f"spec.c[{n}]" for n in range(99)]
@@ -214,7 +212,7 @@ def test_an_object_without_a_name_yet_is_called_as_it_calls_itself(
 ) -> None:
     del review["request"]["name"]
     review["request"]["object"]["metadata"] = metadata
-    error = FieldError("spec", FieldFault.REQUIRED, "say it", "x")
+    error = FieldError("spec", "say it", "x")
     assert _answer(review, Decision(errors=(error,)))["status"]["details"]["name"] == name
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
-from contract.errors import FieldError, FieldFault
+from contract.errors import FieldError
 from contract.names import Names
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.warnings import about_memory, advise
@@ -26,8 +26,8 @@ def test_characters_that_break_a_line_are_replaced() -> None:
 
 
 def test_a_verdict_is_named_by_what_it_does() -> None:
-    error = FieldError("spec", FieldFault.INVALID, "no", "b")
-    other = FieldError("spec", FieldFault.INVALID, "no", "a")
+    error = FieldError("spec", "no", "b")
+    other = FieldError("spec", "no", "a")
     assert Decision().label == "allowed"
     assert Decision(patch=({"op": "add"},)).label == "patched"
     denied = Decision(errors=(error, other, error))

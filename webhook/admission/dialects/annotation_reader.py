@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.other_systems import WISHES
 from webhook.admission.decision import short
 
@@ -46,10 +46,8 @@ class AnnotationReader:
     def add_policy(self, key: str, allowed: Collection[str], kept: Collection[str] = ()) -> None:
         """Add the policy that a comma-separated annotation names first.
 
-        Args:
-            key: the annotation.
-            allowed: policies that we have as well.
-            kept: words that hold without a wish; others are warned of.
+        *allowed* are the policies that we have as well. The words in *kept* hold without a wish;
+        others are warned of.
         """
         words = list(filter(None, (each.strip() for each in self.get(key).split(","))))
         ours = [each for each in words if each in allowed]
@@ -62,4 +60,4 @@ class AnnotationReader:
         """Add the error of an annotation."""
         where = f"{self._path}metadata.annotations[{key}]"
         value = quote(self._annotations[key])
-        self.errors.append(FieldError(where, FieldFault.INVALID, detail, rule, value))
+        self.errors.append(FieldError(where, detail, rule, value))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.demand import LARGEST_COUNT
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.quantity import parse_quantity
 from contract.requests import listings_of, walk_containers
 from webhook.admission.decision import short
@@ -38,7 +38,7 @@ class CountedContainer:
     def refuse(self, name: str, detail: str, rule: str) -> FieldError:
         """Return the error of a count that can be read, but not be kept."""
         value = quote(str((self.counts or {}).get(name)))
-        return FieldError(f"{self.path}[{name}]", FieldFault.INVALID, detail, rule, value)
+        return FieldError(f"{self.path}[{name}]", detail, rule, value)
 
 
 def count_containers(
@@ -49,11 +49,7 @@ def count_containers(
     The API server makes requests equal to limits (``ValidateResourceRequirements``), and demands
     whole numbers. It does so after webhooks, and the translation removes both: so this looks, too.
 
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        names: the resources.
-        path: prefix of ``spec`` in paths.
-        prefix: names that begin so are looked for, too.
+    Names that begin with *prefix* are looked for, too.
     """
     for field, index, container in walk_containers(pod.get("spec")):
         if not container.get("resources"):  # first, because a pod may have thousands
@@ -91,10 +87,8 @@ def read_containers(
 ) -> tuple[tuple[ContainerReading, ...], tuple[FieldError, ...]]:
     """Read containers one by one; those with errors have no request.
 
-    Args:
-        found: the containers.
-        read: returns what a container requests, by its counts.
-        find_errors: returns what is wrong with counts that can be read.
+    *read* returns what a container requests, by its counts, *find_errors* what is wrong with counts
+    that can be read.
     """
     containers: list[ContainerReading] = []
     errors: list[FieldError] = []
@@ -116,13 +110,9 @@ def _read_count(
         detail, rule = f"must be a whole number from 0 to {LARGEST_COUNT}", "not-a-count"
         if number is not None and number > LARGEST_COUNT and str(value)[-1:].isalpha():
             detail += ", not bytes"
-        return FieldError(
-            f"{path}.{listing}[{name}]", FieldFault.INVALID, detail, rule, quote(value)
-        )
+        return FieldError(f"{path}.{listing}[{name}]", detail, rule, quote(value))
     if name in requests and parse_quantity(requests[name]) != number:
         detail = f"must be equal to limits ({quote(value)}): leave it out of requests"
         found = quote(requests[name])
-        return FieldError(
-            f"{path}.requests[{name}]", FieldFault.INVALID, detail, "requests-differ", found
-        )
+        return FieldError(f"{path}.requests[{name}]", detail, "requests-differ", found)
     return int(number)

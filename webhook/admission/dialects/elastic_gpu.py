@@ -26,8 +26,8 @@ from itertools import islice
 from typing import Any, Final
 
 from contract.demand import CORES_PER_CARD
-from contract.errors import FieldError, FieldFault, quote
-from webhook.admission.annotations import annotations_of
+from contract.errors import FieldError, quote
+from contract.requests import annotations_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Reading
 
@@ -40,17 +40,11 @@ _MOST_CLAIMS = 32
 
 
 def read_elastic_gpu(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of elastic-gpu; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of elastic-gpu; ``None`` if nothing."""
     given = annotations_of(pod)
     errors = [
         FieldError(
             f"{path}metadata.annotations[{key}]",
-            FieldFault.INVALID,
             "an ElasticGPUClaim is not read: request its cores and memory in limits",
             "elastic-gpu-claim",
             quote(given[key]),

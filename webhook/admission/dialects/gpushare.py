@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from contract.errors import FieldError, FieldFault, quote
-from webhook.admission.annotations import annotations_of
+from contract.errors import FieldError, quote
+from contract.requests import annotations_of, keys_of
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
 from webhook.admission.dialects.reading import MOST_MIB, CardRequest, Reading
 
@@ -40,10 +40,7 @@ _STAMPS = "ALIYUN_COM_GPU_MEM_"
 def read_gpushare(pod: Mapping[str, Any], *, path: str, memory_unit: int = GIB) -> Reading | None:
     """Read what a pod requests of gpushare; ``None`` if nothing.
 
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-        memory_unit: MiB of one ``aliyun.com/gpu-mem``.
+    *memory_unit* is the MiB of one ``aliyun.com/gpu-mem``.
     """
     found = tuple(count_containers(pod, (_MEMORY, _COUNT, _CORES), path=path))
     if not found:
@@ -99,13 +96,11 @@ def _find_errors(container: CountedContainer, *, memory_unit: int) -> Iterator[F
 
 
 def _check_label(pod: Mapping[str, Any], path: str) -> Iterator[FieldError]:
-    metadata = pod.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    value = labels.get(_COUNT, "1") if isinstance(labels, dict) else "1"
+    value = keys_of(pod, "labels").get(_COUNT, "1")
     if value != "1":
         detail = (
             f"only Alibaba Cloud's scheduler divides {_MEMORY} over cards: write vcuda-core, "
             "vcuda-memory and the annotation gpu-cards-<container>"
         )
         where = f"{path}metadata.labels[{_COUNT}]"
-        yield FieldError(where, FieldFault.INVALID, detail, "memory-of-several-cards", quote(value))
+        yield FieldError(where, detail, "memory-of-several-cards", quote(value))

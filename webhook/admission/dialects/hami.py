@@ -15,8 +15,8 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
+from contract.requests import annotations_of
 from contract.wishes import POLICIES
-from webhook.admission.annotations import annotations_of
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
 from webhook.admission.dialects.reading import CardRequest, Reading, find_variable
@@ -50,12 +50,7 @@ _NO_LIMITS = "CUDA_DISABLE_CONTROL"
 
 
 def read_hami(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of HAMi; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of HAMi; ``None`` if nothing."""
     found = tuple(count_containers(pod, _RESOURCES, path=path))
     if not found:
         return None

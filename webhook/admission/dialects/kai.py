@@ -29,10 +29,9 @@ from itertools import islice
 from typing import Any
 
 from contract.demand import LARGEST_COUNT
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.quantity import parse_quantity
-from contract.requests import listings_of, walk_containers
-from webhook.admission.annotations import annotations_of
+from contract.requests import annotations_of, listings_of, walk_containers
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.reading import CardRequest, ContainerReading, Field, Reading
 
@@ -48,12 +47,7 @@ _LONGEST_COUNT = len(str(LARGEST_COUNT))
 
 
 def read_kai(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of KAI's GPU sharing; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of KAI's GPU sharing; ``None`` if nothing."""
     given = annotations_of(pod)
     if _FRACTION not in given and _MEMORY not in given:
         return None
@@ -127,7 +121,6 @@ def _find_whole_cards(pod: Mapping[str, Any], path: str) -> Iterator[FieldError]
             if _WHOLE in counts:
                 yield FieldError(
                     f"{path}spec.{field}[{index}].resources.{listing}[{_WHOLE}]",
-                    FieldFault.INVALID,
                     f"the pod has {_FRACTION} or {_MEMORY}, too: KAI refuses both together",
                     "named-twice",
                     quote(counts[_WHOLE]),

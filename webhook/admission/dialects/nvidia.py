@@ -24,12 +24,7 @@ _MIG = (
 
 
 def read_nvidia(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of NVIDIA's device plugin; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of NVIDIA's device plugin; ``None`` if nothing."""
     found = tuple(count_containers(pod, NVIDIA, path=path, prefix=MIG_PREFIX))
     if not found:
         return None

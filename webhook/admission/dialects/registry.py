@@ -51,11 +51,6 @@ def read_dialects(
     ``nvidia.com/gpu`` belongs to HAMi as well as to NVIDIA's device plugin. If both are accepted,
     HAMi's reading counts: it knows the memory beside it.
 
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        accepted: the systems to look for.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-
     Returns:
         The readings that request something or have errors.
     """

@@ -27,19 +27,19 @@ from itertools import islice
 from typing import Any, Final
 
 from contract.demand import CORES_PER_CARD, LARGEST_COUNT
-from contract.errors import FieldError, FieldFault, quote
+from contract.errors import FieldError, quote
 from contract.names import Names
 from contract.other_systems import MIG_PREFIX, RESOURCES
 from contract.quantity import parse_quantity
 from contract.requests import (
     LONGEST_DIVIDED,
     MOST_CARDS,
+    annotations_of,
     has_cards_annotation,
     listings_of,
     walk_containers,
 )
 from contract.text import format_count
-from webhook.admission.annotations import annotations_of
 from webhook.admission.decision import Operation, short
 from webhook.admission.dialects.reading import MOST_MIB, CardRequest, ContainerReading, Reading
 from webhook.admission.dialects.registry import Dialect, read_dialects
@@ -96,14 +96,7 @@ class _Amounts:
 def translate(
     pod: Mapping[str, Any], *, names: Names, options: AdmissionOptions, path: str = ""
 ) -> Translation:
-    """Translate a pod that was written for one of the accepted systems.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile; it is not changed.
-        names: our resources and annotations.
-        options: the operator's: accepted systems, largest card, size of a memory block.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Translate a pod that was written for one of the accepted systems."""
     readings = read_dialects(pod, options.accept, path=path) if options.accept else {}
     if not readings:
         return Translation(pod)
@@ -125,15 +118,15 @@ def _refuse_mixtures(
     for other, also in others:
         _, where, value = _first_name(pod, also, path)
         detail = f"is of {other}, {beside}: write the names of one system"
-        yield FieldError(where, FieldFault.INVALID, detail, "mixed-systems", value)
+        yield FieldError(where, detail, "mixed-systems", value)
     refused = {each.path for each in reading.errors}
     for where, value in islice(_find_unread(pod, readings), _MOST_MIXED):
         if f"{path}{where}" not in refused:
             detail = f"is not read as a name of {dialect}, {beside}: write the names of one system"
-            yield FieldError(f"{path}{where}", FieldFault.INVALID, detail, "mixed-systems", value)
+            yield FieldError(f"{path}{where}", detail, "mixed-systems", value)
     for where, value in islice(_find_ours(pod, names), _MOST_MIXED):
         detail = f"{beside}: write the names of one system"
-        yield FieldError(f"{path}{where}", FieldFault.INVALID, detail, "mixed-systems", value)
+        yield FieldError(f"{path}{where}", detail, "mixed-systems", value)
 
 
 def _find_unread(
@@ -195,7 +188,6 @@ def _find_errors(
     if request.cards > (most := LARGEST_COUNT // CORES_PER_CARD if whole else MOST_CARDS):
         yield FieldError(
             f"{where}.resources",
-            FieldFault.INVALID,
             f"must be at most {most}" + ("" if whole else ", for parts of cards"),
             "too-many-cards",
             format_count(request.cards, "card"),
@@ -205,7 +197,6 @@ def _find_errors(
     if (request.memory or 0) >= MOST_MIB:
         yield FieldError(
             f"{where}.resources",
-            FieldFault.INVALID,
             "is more memory than any card has: it is counted in MiB",
             "memory-beyond-a-card",
             f"{request.memory} MiB",
@@ -213,7 +204,6 @@ def _find_errors(
     if request.memory is None and not options.largest_card:
         yield FieldError(
             f"{where}.resources",
-            FieldFault.INVALID,
             "a percentage of a card's memory needs the webhook's --largest-card: write MiB",
             "percentage-of-unknown",
             f"{float(request.percent or 0):g}%",
@@ -222,7 +212,6 @@ def _find_errors(
     if request.cards > 1 and not has_cards_annotation(name):
         yield FieldError(
             f"{where}.name",
-            FieldFault.INVALID,
             f"must have 1 to {LONGEST_DIVIDED} characters for parts of several cards, because an "
             "annotation has this name",
             "name-too-long",

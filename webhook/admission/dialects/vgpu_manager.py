@@ -37,8 +37,8 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
+from contract.requests import annotations_of
 from contract.wishes import POLICIES
-from webhook.admission.annotations import annotations_of
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
 from webhook.admission.dialects.reading import CardRequest, Reading, find_variable
@@ -68,12 +68,7 @@ _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.ASCII)
 
 
 def read_vgpu_manager(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of vgpu-manager; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of vgpu-manager; ``None`` if nothing."""
     found = tuple(count_containers(pod, (_NUMBER, _CORES, _MEMORY), path=path))
     if not found:
         return None

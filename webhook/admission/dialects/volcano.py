@@ -17,7 +17,7 @@ from typing import Any
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import FieldError
-from webhook.admission.annotations import annotations_of
+from contract.requests import annotations_of
 from webhook.admission.dialects.annotation_reader import AnnotationReader
 from webhook.admission.dialects.counts import CountedContainer, count_containers, read_containers
 from webhook.admission.dialects.hami import NOT_THE_LIBRARY, TYPES, strip_vendor
@@ -37,12 +37,7 @@ _MODE, _GANG = "volcano.sh/vgpu-mode", "volcano.sh/vgpu-podgroup-policy"
 
 
 def read_volcano(pod: Mapping[str, Any], *, path: str) -> Reading | None:
-    """Read what a pod requests of Volcano's shared GPUs; ``None`` if nothing.
-
-    Args:
-        pod: a pod or a template as decoded JSON, possibly hostile.
-        path: prefix of ``metadata`` and ``spec`` in paths.
-    """
+    """Read what a pod requests of Volcano's shared GPUs; ``None`` if nothing."""
     found = tuple(count_containers(pod, (*_NEW, *_OLD), path=path))
     if not found:
         return None

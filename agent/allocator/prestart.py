@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from agent.allocator.grants import check_parts, check_request, check_together, grant_of, translate
 from agent.allocator.interfaces import Checkpoint, Containers, DecisionLog, HeldSlots
@@ -40,14 +40,12 @@ class _Proof:
         ref: the container; its pod has no name if only the checkpoint has it.
         info: its pod in the API.
         held: the slots of its pod's containers.
-        is_news: whether the agent had guessed, or not known, what the checkpoint proves.
     """
 
     uid: str
     ref: ContainerRef
     info: PodInfo | None
     held: Containers
-    is_news: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +136,7 @@ class PreStartCall:
         if not found:
             return None
         unknown, ended, first = found[0]
-        if unknown and holders and (ended or not guessed):
-            return None
-        return replace(first, is_news=unknown or guessed or bool(corrections))
+        return None if unknown and holders and (ended or not guessed) else first
 
     def _check(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> None:
         """Compare a container's slots with its request.
@@ -166,9 +162,8 @@ class PreStartCall:
         check_together(grants)
         with self.state as state:
             state.prove(proof.uid, name, resource)
-            shown = info.annotated.get(name) if info is not None else None
-            # A guess may have been proven since Allocate published it.
-            if proof.is_news or without_wishes or not shown or shown.evidence is Evidence.ORDER:
+            written = info.annotated.get(name) if info is not None else None
+            if written is None or written.evidence is Evidence.ORDER:  # now it is proven
                 self.publisher.publish(info)
         if info is not None and by_annotations:
             self._check_wishes(resource, ids, info, name)

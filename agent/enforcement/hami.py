@@ -32,9 +32,9 @@ The shared file is written by the container's programs, under any user. It is th
 directory that a container may write. It is a file and not a folder, because the agent would have to
 traverse a folder to remove it. Every start of a container gets a new one (by a claim: the first
 start of its pod's sandbox): the limits in it are those of the container that first wrote it, and an
-init container may have held more of the same slots (fact K7). Its size counts against no quota of the container: put the state directory on a
-file system that may fill up without harm, or one with a project quota. The file is removed with the
-pod.
+init container may have held more of the same slots (fact K7). Its size counts against no quota of
+the container: put the state directory on a file system that may fill up without harm, or one with a
+project quota. The file is removed with the pod.
 
 Not adopted from HAMi:
 

@@ -347,3 +347,15 @@ def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_n
             _start_by_the_file(node, pod)
     node = Node(table=table)
     _start_by_the_file(node, _has(node, make_pod("a", asks(30, 1)), cores[:30], ["MIG-0::0"]))
+
+
+def test_a_guess_that_a_start_proves_is_written_as_proven(node: Node) -> None:
+    """Although the watch shows the allocation already: it says that it is a guess."""
+    pod = make_pod("a", asks(30, 8))
+    node.bind(pod)
+    node.list_error = "rate limited"
+    node.admit(pod)
+    assert node.written(pod)["main"].evidence is Evidence.ORDER
+    node.watch.deliver()
+    node.start(pod)
+    assert node.written(pod)["main"].evidence is Evidence.RECORD

@@ -663,6 +663,16 @@ def test_cdi_devices_are_numbered_by_request_whatever_the_order_of_the_container
         node.claims[ref.name]["status"]["allocation"]["devices"]["results"] = results
         found = {share.request: names for share, names in node.driver(folder).prepare(ref).items()}
         assert found == {"b": (f"{DRIVER}/claim=uid-a-0",), "z": (f"{DRIVER}/claim=uid-a-1",)}
+        cards = [
+            each["name"] + " " + env
+            for each in spec_of(folder / "cdi", ref)["devices"]
+            for env in each["containerEdits"]["env"]
+            if env.startswith("NVIDIA_VISIBLE_DEVICES")
+        ]
+        assert cards == [
+            "uid-a-0 NVIDIA_VISIBLE_DEVICES=GPU-1",
+            "uid-a-1 NVIDIA_VISIBLE_DEVICES=GPU-0",
+        ]
 
 
 def test_the_files_of_a_pod_that_has_ended_go_though_the_api_still_shows_it(tmp_path: Path) -> None:

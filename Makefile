@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard common/*/*.proto agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
-.PHONY: help demo page test test-fast check bench gpu e2e pictures image release version proto format clean
+.PHONY: help demo page test test-fast test-storm check bench gpu e2e pictures image release version proto format clean
 
 help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute (V=1: all of it)"
 	@echo "make page       the web page of four simulated nodes, until Ctrl-C"
 	@echo "make test       all tests, with branch coverage"
 	@echo "make test-fast  the decisions: no process, no server, no whole node"
+	@echo "make test-storm all tests beside a load of 20, until they have passed ten times (LOAD=, RUNS=, TESTS=)"
 	@echo "make check      format, lint, types, layers"
 	@echo "make bench      what is measured, against what (BENCH=name for one)"
 	@echo "make gpu        checks on a real GPU; says what it skips where there is none"
@@ -38,7 +39,7 @@ page: $(STAMP)
 	@$(BIN)/python -m simulator page
 
 # Compiled once, not by each worker and each process that a test starts.
-test test-fast: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-storm: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal --cov --cov-report=
@@ -46,6 +47,10 @@ test: $(STAMP)
 
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses=auto --dist=worksteal -m "not slow"
+
+# Not in CI: it takes hours. It names the first test that did not pass.
+test-storm: $(STAMP)
+	$(BIN)/python -m tests.storm $(if $(LOAD),--load $(LOAD)) $(if $(RUNS),--runs $(RUNS)) $(TESTS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -16,7 +16,7 @@ from contract.resource import Resource
 from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY, ids, patient, pod_id
 
-_texts = st.text(max_size=5)
+_texts = st.sampled_from(["", "a", "c0", "\n", '"', "\u00e9", "\ud800", "\0"])
 _pods = st.builds(PodId, _texts, _texts, _texts)
 _assignments = st.builds(
     Assignment,

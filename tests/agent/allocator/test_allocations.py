@@ -41,7 +41,7 @@ def _allocations(
     return allocations_of(held, NODE, pod, evidence=evidence)
 
 
-def test_what_a_container_holds_is_translated() -> None:
+def test_slots_of_a_container_are_translated_into_a_grant() -> None:
     held = ids("GPU-1", range(100)) | ids("GPU-0", range(100))
     assert grant_of(NODE, CORE, held) == Grant(
         CORE, (CardGrant("GPU-0", 100), CardGrant("GPU-1", 100))
@@ -49,7 +49,7 @@ def test_what_a_container_holds_is_translated() -> None:
     assert grant_of(NODE, MEMORY, None) is None
 
 
-def test_a_pod_whose_containers_all_have_what_they_ask_for_is_complete() -> None:
+def test_a_pod_is_complete_if_all_its_containers_have_what_they_request() -> None:
     pod = view("p", container("c0", 50, 4), container("c1", 100, 0))
     assert _allocations(pod, {"c0": SERVED, "c1": {CORE: ids("GPU-1", range(100))}}) == {
         "c0": GOT,
@@ -93,10 +93,10 @@ INIT_BEFORE = view("p", container("init", 10, 1, kind=INIT), container("c0"))
         "cores are missing": (view("p"), {"c0": {MEMORY: BLOCKS}}, None),
         "memory is missing": (view("p"), {"c0": {CORE: CORES}}, None),
         "another is missing": (view("p", container("c0"), container("c1")), {"c0": SERVED}, None),
-        "an init that the file did not show": (INIT_BEFORE, {"c0": SERVED}, {"c0": GOT}),
+        "an init that the checkpoint did not have": (INIT_BEFORE, {"c0": SERVED}, {"c0": GOT}),
         "nothing after it has anything": (INIT_BEFORE, {}, None),
         "an init still to come": (INIT_AFTER, {"c0": SERVED}, None),
-        "it asks for nothing": (view("p", container("c0", 0, 0)), {}, None),
+        "it requests nothing": (view("p", container("c0", 0, 0)), {}, None),
     },
 )
 def test_a_pod_is_complete_without_a_finished_init_container_but_no_other(
@@ -105,7 +105,7 @@ def test_a_pod_is_complete_without_a_finished_init_container_but_no_other(
     assert _allocations(pod, held) == found
 
 
-# --- whether it need be written -------------------------------------------------------
+# --- whether it must be written ---------------------------------------------------------
 
 ORDER, RECORD, WITNESS = Evidence.ORDER, Evidence.RECORD, Evidence.WITNESS
 
@@ -136,5 +136,5 @@ def _got(evidence: Evidence = WITNESS, *cards: str, cores: int = 50) -> Allocati
 def test_an_allocation_already_annotated_is_not_written_again(
     found: dict[str, Allocation], annotated: dict[str, Allocation], needed: bool
 ) -> None:
-    """Newer evidence alone is none either, but for the proof of a guess."""
+    """Nor is one with other evidence, except the proof of a guess."""
     assert needs_annotation(found, annotated) is needed

@@ -1,4 +1,4 @@
-"""Steps in a directory that is held open, with traps laid in it."""
+"""Files in an open directory, with hostile entries in it."""
 
 import os
 import socket
@@ -39,8 +39,8 @@ def test_a_path_that_is_no_file_is_not_read(
         folders.read(held, "x" * 300, 10)
 
 
-def test_a_file_that_was_open_is_left_as_it_was(tmp_path: Path, held: int) -> None:
-    """Whoever reads has the old one or the new, never half of each."""
+def test_an_open_file_is_replaced_and_not_changed(tmp_path: Path, held: int) -> None:
+    """A reader has the old one or the new, never half of each."""
     (tmp_path / "file").write_bytes(b"old")
     with (tmp_path / "file").open("rb") as reader:
         folders.replace(held, {"file": b"new", "other": b"x" * 100_000}, mode=0o600)
@@ -54,14 +54,14 @@ def test_a_file_that_was_open_is_left_as_it_was(tmp_path: Path, held: int) -> No
 def test_an_obstacle_to_a_file_is_removed_and_no_link_is_followed(
     tmp_path: Path, held: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    precious = tmp_path_factory.mktemp("elsewhere") / "precious"
-    precious.write_bytes(b"mine")
-    (tmp_path / "link").symlink_to(precious)
-    (tmp_path / ".link.new").symlink_to(precious)
+    other = tmp_path_factory.mktemp("elsewhere") / "other"
+    other.write_bytes(b"mine")
+    (tmp_path / "link").symlink_to(other)
+    (tmp_path / ".link.new").symlink_to(other)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "leaf").touch()
     (tmp_path / ".tree.new").mkdir()
     folders.replace(held, {"link": b"1", "tree": b"2"})
-    assert precious.read_bytes() == b"mine"
+    assert other.read_bytes() == b"mine"
     assert folders.names(held) == ["link", "tree"]
     assert not (tmp_path / "link").is_symlink()

@@ -1,4 +1,4 @@
-"""Decisions are told in one log line each, and counted."""
+"""Decisions are one log line each, and counted."""
 
 import logging
 from collections.abc import Callable
@@ -42,13 +42,13 @@ LINES: list[tuple[Callable[[LoggedDecisions], None], str, str]] = [
         "corrections_total",
     ),
     (
-        lambda log: log.unproven(A, ["GPU-0::1"], "nobody holds these"),
-        "INFO unproven | A ids=GPU-0::1 reason=nobody holds these",
+        lambda log: log.unproven(A, ["GPU-0::1"], "no container holds these"),
+        "INFO unproven | A ids=GPU-0::1 reason=no container holds these",
         "unproven_starts_total",
     ),
     (
-        lambda log: log.unproven(None, ["GPU-0::1"], "nobody holds these"),
-        "INFO unproven | pod= uid= container= ids=GPU-0::1 reason=nobody holds these",
+        lambda log: log.unproven(None, ["GPU-0::1"], "no container holds these"),
+        "INFO unproven | pod= uid= container= ids=GPU-0::1 reason=no container holds these",
         "unproven_starts_total",
     ),
     (

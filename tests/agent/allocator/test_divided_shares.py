@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from agent.errors import PlacementError, Refusal
+from agent.errors import Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY, cases
@@ -41,17 +41,6 @@ def test_a_share_gets_the_same_part_of_different_cards_whichever_resource_comes_
     node.start(pod)
     (written,) = node.written(pod).values()
     assert (written.cards, written.cores, written.memory_blocks) == (("GPU-1", "GPU-2"), 100, 8)
-
-
-def test_a_node_without_enough_cards_refuses_with_the_cards_that_fit() -> None:
-    node = Node(2)
-    node.admit(make_pod("x", asks(60, 2)))
-    with pytest.raises(PlacementError) as refused:
-        node.admit(halves("p"))
-    assert str(refused.value) == (
-        "no card fits 100 cores and 8 memory blocks over 2 cards: 2 cards needed, 1 found; "
-        "GPU-0: 40 of 50 cores free; GPU-1: fits"
-    )
 
 
 # --- the target -----------------------------------------------------------------------------

@@ -244,15 +244,6 @@ def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     assert about.ref == ContainerRef(pod.id, "main")
 
 
-def test_slots_of_a_removed_card_entitle_to_nothing(node: Node) -> None:
-    pod = make_pod("p", asks(2, 1))
-    node.bind(pod)
-    node.kubelet.know(pod)
-    node.kubelet.hold(pod, "main", {CORE: ["GPU-9::0", "GPU-9::1"]})
-    node.allocator.refresh()
-    assert node.allocator.entitled(pod.uid, "main") is None
-
-
 def test_a_static_pod_is_found_by_its_uid_in_the_runtime(node: Node) -> None:
     pod = static_pod("p", asks(30, 4))
     pod.mirror_uid = "mirror"

@@ -2,7 +2,7 @@
 
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY, cases
-from tests.in_memory.node import MEMORY_FIRST, Node
+from tests.in_memory.node import Node
 from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod
 
 
@@ -38,17 +38,6 @@ def test_slots_of_a_rejected_pod_are_reusable_in_the_next_pod_without_list(
     node.serve(pod, "init")
     node.list_error = "rate limited"
     node.admit(pod)
-    assert node.decision_log.refusals == []
-
-
-def test_a_pod_is_not_refused_because_a_call_for_another_was_resolved_to_it() -> None:
-    """Without ``List`` the first in the queue is guessed; the checkpoint has the true holder."""
-    node = Node()
-    guessed, current = make_pod("guessed", asks(30, 8)), make_pod("current", asks(10, 8))
-    node.bind(guessed, current)
-    node.list_error = "rate limited"
-    node.admit(current, MEMORY_FIRST)
-    node.admit(guessed, MEMORY_FIRST)
     assert node.decision_log.refusals == []
 
 

@@ -242,26 +242,6 @@ def test_reusable_slots_on_several_cards_prevent_no_pod_that_the_rules_permit(
         node.start(pod, container.name)
 
 
-@settings(patient, max_examples=share(50))
-@given(_containers, _orders)
-def test_a_pod_of_shares_planned_ahead_never_fails_on_reusable_slots(
-    containers: list[Any], order: tuple[Resource, ...]
-) -> None:
-    """Three shares fit three empty cards, whatever init containers leave (K7)."""
-    node = Node(3, blocks=10)
-    named = [
-        asks(min(cores, 33), min(max(memory, 1), 3), f"c{index}", kind)
-        for index, (kind, (cores, memory)) in enumerate(containers)
-    ]
-    named.sort(key=lambda each: each.kind is MAIN)
-    pod = node.admit(make_pod("p", *named), order)
-    for container in named:
-        assert {each: len(ids) for each, ids in node.held(pod, container.name).items()} == {
-            each: container.count(each) for each in Resource
-        }
-        assert len(node.cards(pod, container.name)) == 1
-
-
 def test_a_plan_with_withheld_slots_gives_way_to_a_card_that_is_healthy_again() -> None:
     """A restarted kubelet counts an ended pod's devices until its first batch is admitted (K31)."""
     node = Node(3)

@@ -182,22 +182,6 @@ def test_a_pod_with_devices_is_not_certain_because_the_api_has_one_of_its_name(
     assert {*node.decision_log.evidence("prefer")} == {ORDER}
 
 
-def test_a_pod_is_not_sure_while_the_api_has_shown_two_of_its_name(node: Node) -> None:
-    """The watch shows the pod before after a GET has shown the current one."""
-    node.admit(make_pod("before", asks(10, 2)))
-    first = make_pod("a", asks(30, 8))
-    node.bind(first, seen=False)
-    current = remake(node, first)
-    node.watch.cache.fetch(*current.key)
-    node.watch.deliver(1)
-    node.begin(current)
-    node.api.remove(current)
-    node.kubelet.deleted_by_force(current)
-    node.decision_log.take()
-    node.serve(current)
-    assert node.decision_log.evidence("prefer") == [ORDER, ORDER]
-
-
 # --- while the API server is unreachable ------------------------------------------------------
 
 

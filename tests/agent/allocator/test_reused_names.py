@@ -153,23 +153,6 @@ def test_a_pod_is_served_though_its_predecessor_was_refused_without_list(node: N
     assert last(node) == f"{second.uid}/main"
 
 
-def test_a_call_for_a_deleted_pod_is_not_resolved_to_a_pod_that_only_the_kubelet_knows(
-    node: Node,
-) -> None:
-    """The API shows its successor already, which requests other amounts."""
-    unknown = make_pod("unknown", PLAIN)
-    node.kubelet.bind(unknown)  # it was deleted by force before this agent started
-    node.admit(unknown)
-    node.admit(make_pod("before", asks(10, 2)))
-    first, second = make_pod("a", asks(30, 4)), make_pod("a", init(10, 2), asks(10, 2))
-    node.bind(first)
-    node.api.remove(first)
-    node.api.add(second)
-    node.begin(first)
-    node.call()
-    assert last(node) == f"{first.uid}/main"
-
-
 def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: Node) -> None:
     """Its successor was guessed, and requests the same."""
     containers = init(10, 2), init(10, 4, "second"), asks(10, 4)

@@ -74,6 +74,15 @@ def test_a_pod_that_only_the_kubelet_knows_stays_current_when_the_checkpoint_has
     assert node.decision_log.refusals == []
 
 
+def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: Node) -> None:
+    """Its ordinary init container may have got the slots, and is not listed (K4)."""
+    node.rejected(static_pod("another", asks(30, 8)))
+    current = node.begin(static_pod("current", init(30, 8), asks(10, 2)))
+    for resource in MEMORY_FIRST:
+        node.serve(current, "init", resource)
+        assert node.decision_log.last.target == "current/main"
+
+
 def test_slots_of_a_guess_that_are_offered_again_are_free(node: Node) -> None:
     """Another pod had got them, which the kubelet has rejected since; there is no ``List``."""
     node.list_error = "rate limited"

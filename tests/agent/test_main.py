@@ -277,7 +277,7 @@ def test_a_process_finds_the_library_where_the_loader_looks(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.count("NVIDIA A100-SXM4-80GB") == 3

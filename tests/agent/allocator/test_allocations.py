@@ -1,10 +1,5 @@
 import pytest
 
-from agent.allocator.grants import (
-    CardGrant,
-    Grant,
-    grant_of,
-)
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.slot_holdings import allocations_of
 from agent.holdings.annotation import needs_annotation
@@ -39,14 +34,6 @@ def _allocations(
         return cores if resource is CORE else memory
 
     return allocations_of(held, NODE, pod, evidence=evidence)
-
-
-def test_slots_of_a_container_are_translated_into_a_grant() -> None:
-    held = ids("GPU-1", range(100)) | ids("GPU-0", range(100))
-    assert grant_of(NODE, CORE, held) == Grant(
-        CORE, (CardGrant("GPU-0", 100), CardGrant("GPU-1", 100))
-    )
-    assert grant_of(NODE, MEMORY, None) is None
 
 
 def test_a_pod_is_complete_if_all_its_containers_have_what_they_request() -> None:

@@ -13,7 +13,7 @@ from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
-from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, static_pod
+from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod, static_pod
 
 ORDER, TICKET = Evidence.ORDER, Evidence.TICKET
 
@@ -156,30 +156,6 @@ def test_a_name_that_left_list_is_not_sure_when_it_is_listed_again(node: Node) -
     node.begin(make_pod("a", asks(30, 8)))
     node.call()
     assert last(node)[1] is ORDER
-
-
-def remake(node: Node, pod: Pod) -> Pod:
-    """Delete a pod by force, and make another of its name; the agent's watch is behind."""
-    made = make_pod(pod.name, *pod.containers)
-    node.api.remove(pod)
-    node.kubelet.deleted_by_force(pod)
-    node.bind(made, seen=False)
-    return made
-
-
-def test_a_pod_with_devices_is_not_certain_because_the_api_has_one_of_its_name(
-    node: Node,
-) -> None:
-    """Its admission began before; that pod was guessed, and the checkpoint disproves it."""
-    node.admit(make_pod("before", asks(10, 2)))
-    deleted = make_pod("a", asks(30, 8), asks(30, 8, "second"))
-    node.bind(deleted, seen=False)
-    node.begin(deleted)
-    remake(node, deleted)
-    node.decision_log.take()
-    node.serve(deleted, "main", MEMORY, CORE)
-    node.serve(deleted, "second", CORE, MEMORY)
-    assert {*node.decision_log.evidence("prefer")} == {ORDER}
 
 
 # --- while the API server is unreachable ------------------------------------------------------

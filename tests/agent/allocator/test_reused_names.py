@@ -29,21 +29,6 @@ def delete_by_force(node: Node, pod: Pod) -> None:
 # --- two pods with one name -----------------------------------------------------------------
 
 
-def test_a_pod_is_served_after_the_calls_of_its_predecessor_were_resolved_to_it(
-    node: Node,
-) -> None:
-    """``List`` has only the name, so it does not prove which of the two has the devices."""
-    node.admit(make_pod("before", asks(10, 4)))
-    first = node.begin(make_pod("a", asks(10, 2)))
-    node.delete(first, ends=False)
-    second = make_pod("a", asks(10, 2))
-    node.bind(second)
-    node.admit(first)
-    node.admit(second)
-    assert node.decision_log.refusals == []
-    assert last(node) == f"{second.uid}/main"
-
-
 def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(
     node: Node,
 ) -> None:
@@ -171,16 +156,6 @@ def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: 
 
 
 # --- pods that only the kubelet knows -----------------------------------------------------
-
-
-def test_a_pod_that_only_the_kubelet_knew_stays_ended_without_list() -> None:
-    node = Node(1)
-    node.ends(node.admit(static_pod("ended", asks(10, 2))))
-    pod = node.begin(make_pod("a", init(10, 2), asks(10, 2)))
-    node.serve(pod, "init", CORE)
-    node.list_error = "rate limited"
-    node.admit(pod)
-    assert node.decision_log.refusals == []
 
 
 def test_the_container_of_an_unknown_pod_is_corrected_by_its_own_entry() -> None:

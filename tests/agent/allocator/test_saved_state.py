@@ -118,9 +118,3 @@ def test_a_file_of_another_form_is_read_or_ignored_without_an_error() -> None:
 )
 def test_a_foreign_or_truncated_file_is_ignored(text: str) -> None:
     assert decode(text) == (None, None, LastCall())
-
-
-@patient
-@given(st.text())
-def test_any_other_text_is_ignored(text: str) -> None:
-    assert decode(text) == (None, None, LastCall())

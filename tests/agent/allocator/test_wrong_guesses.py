@@ -83,19 +83,6 @@ def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: No
         assert node.decision_log.last.target == "current/main"
 
 
-def test_slots_of_a_guess_that_are_offered_again_are_free(node: Node) -> None:
-    """Another pod had got them, which the kubelet has rejected since; there is no ``List``."""
-    node.list_error = "rate limited"
-    first, second = make_pod("first", asks(30, 8), at=1), make_pod("second", asks(30, 8), at=2)
-    node.bind(first, second)
-    node.serve(node.begin(second), "main", CORE)
-    assert node.decision_log.last.target == "first/main"
-    node.restart_kubelet()  # it has never written down what the second one got
-    node.begin(first)
-    node.call()
-    assert node.decision_log.last.target == "first/main"
-
-
 def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(
     node: Node,
 ) -> None:

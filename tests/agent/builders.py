@@ -8,12 +8,7 @@ import pytest
 from hypothesis import settings
 
 from agent.allocator.identity import KnownPods, kubelet_uid
-from agent.allocator.interfaces import (
-    Checkpoint,
-    HeldSlots,
-    ListedContainer,
-    ListedPod,
-)
+from agent.allocator.interfaces import Checkpoint, HeldSlots, ListedContainer, ListedPod
 from agent.allocator.slot_holdings import key_of
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot

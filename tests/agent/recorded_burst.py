@@ -101,8 +101,7 @@ def _listed(lacking: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[List
             name,
             tuple(
                 ListedContainer(
-                    container,
-                    {RESOURCES[each]: frozenset({f"{key}/{container}"}) for each in held},
+                    container, {RESOURCES[each]: frozenset({f"{key}/{container}"}) for each in held}
                 )
                 for container, held in containers.items()
             ),

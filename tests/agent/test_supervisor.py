@@ -82,8 +82,7 @@ def test_a_program_that_exits_is_not_restarted(starts: Path, status: int) -> Non
 
 
 def test_a_program_that_crashes_repeatedly_is_left_to_the_kubelet(
-    starts: Path,
-    caplog: pytest.LogCaptureFixture,
+    starts: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert supervise(command(CRASH, starts), clock=clock(QUICK_SECONDS - 0.5)) == 1
     assert caplog.messages == ["the agent has exited"] * 3

@@ -6,16 +6,7 @@ from agent.holdings.annotation import needs_annotation
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from placement.pods import PodInfo
-from tests.agent.builders import (
-    CORE,
-    INIT,
-    MEMORY,
-    cases,
-    container,
-    device_table,
-    ids,
-    view,
-)
+from tests.agent.builders import CORE, INIT, MEMORY, cases, container, device_table, ids, view
 
 NODE = device_table()
 CORES, BLOCKS = ids("GPU-0", range(50)), ids("GPU-0", range(4))

@@ -165,11 +165,7 @@ def test_slots_of_a_pod_deleted_by_force_are_free_once_its_containers_have_ended
     ],
 )
 def test_a_call_that_comes_before_the_watch_event_waits_for_it(
-    node: Node,
-    monkeypatch: pytest.MonkeyPatch,
-    uids: list[str],
-    paused: int,
-    evidence: Evidence,
+    node: Node, monkeypatch: pytest.MonkeyPatch, uids: list[str], paused: int, evidence: Evidence
 ) -> None:
     """Only the watch shows that a name has no other pod; on a busy node it is late."""
     before = node.admit(_named("uid-listed"))

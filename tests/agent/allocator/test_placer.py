@@ -4,12 +4,7 @@ from typing import Any
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.placer import (
-    Placement,
-    Placer,
-    at_least,
-    pick,
-)
+from agent.allocator.placer import Placement, Placer, at_least, pick
 from agent.allocator.search_input import Assumptions, PlacementRequest
 from agent.allocator.slots import Slot, summarize
 from agent.allocator.snapshot import AllocationSnapshot

@@ -11,9 +11,7 @@ from tests.agent.builders import CORE, INIT, MEMORY, SIDECAR, container, ids, li
 
 NOTHING: HeldSlots = {}
 WITH_PLAIN = replace(
-    view("p", container("c", 30, 8)),
-    mains=frozenset({"c", "plain"}),
-    sidecars=frozenset({"proxy"}),
+    view("p", container("c", 30, 8)), mains=frozenset({"c", "plain"}), sidecars=frozenset({"proxy"})
 )
 WITHOUT_NAMES = view(
     "p", container("i", kind=INIT), container("s", kind=SIDECAR), container("c", 30, 8)

@@ -6,13 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.resolver import (
-    LastCall,
-    Resolution,
-    TargetRequest,
-    assumed_container,
-    resolve,
-)
+from agent.allocator.resolver import LastCall, Resolution, TargetRequest, assumed_container, resolve
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
 from agent.errors import ResolutionError

@@ -29,9 +29,7 @@ def delete_by_force(node: Node, pod: Pod) -> None:
 # --- two pods with one name -----------------------------------------------------------------
 
 
-def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(
-    node: Node,
-) -> None:
+def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Node) -> None:
     """Otherwise the next call has evidence ``witness`` for the listed pod."""
     node.admit(make_pod("before", asks(10, 4)))
     first = node.admit(make_pod("a", init(50, 8), asks(10, 4)))

@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.current_pod import Assignment, CurrentPod
-from agent.allocator.interfaces import (
-    Checkpoint,
-    Containers,
-    HeldSlots,
-    ListedPod,
-)
+from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, ListedPod
 from agent.allocator.snapshot import AllocationSnapshot, KubeletHistory
 from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
 from agent.allocator.snapshot_pod import StablePods, find_stable

@@ -83,9 +83,7 @@ def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: No
         assert node.decision_log.last.target == "current/main"
 
 
-def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(
-    node: Node,
-) -> None:
+def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(node: Node) -> None:
     """One of them got the slots and was rejected since; no call was for the others."""
     node.rejected(make_pod("first", asks(30, 8), at=2))
     node.begin(failing(make_pod("second", asks(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))

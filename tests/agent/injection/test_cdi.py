@@ -160,10 +160,7 @@ def test_a_spec_of_nvidia_ctk_for_a_driver_in_a_container_names_our_cards() -> N
 
 def test_the_gpu_operators_spec_for_its_own_containers_is_not_used() -> None:
     spec = recorded("management.yaml")
-    assert (spec.kind, list(spec.devices)) == (
-        "management.nvidia.com/gpu",
-        ["all"],
-    )
+    assert (spec.kind, list(spec.devices)) == ("management.nvidia.com/gpu", ["all"])
     assert names_on_host(H100S, [[spec]]) is None
 
 

@@ -67,10 +67,7 @@ USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 @pytest.mark.parametrize(("act", "line", "metric"), LINES)
 def test_a_decision_is_one_line_and_is_counted(
-    act: Callable[[LoggedDecisions], None],
-    line: str,
-    metric: str,
-    caplog: pytest.LogCaptureFixture,
+    act: Callable[[LoggedDecisions], None], line: str, metric: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     metrics = Metrics()

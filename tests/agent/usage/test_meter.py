@@ -118,9 +118,7 @@ def _messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(each.getMessage(), vars(each).get("reason", "")) for each in caplog.records]
 
 
-def test_a_failed_measurement_is_absent_and_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_failed_measurement_is_absent_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world = World()
     meter = world.meter()

@@ -22,15 +22,15 @@ from tests.agent.builders import (
     INIT,
     MEMORY,
     cases,
+    checkpoint_of,
     container,
     ids,
     listed,
     pod_id,
     pods_of,
-    record_of,
-    recorded,
+    snapshot_of,
+    snapshot_pod,
     view,
-    written,
 )
 
 A, B = ids("GPU-0", range(50)), ids("GPU-0", range(50, 100))
@@ -40,7 +40,7 @@ OTHER = view("q")
 PODS = pods_of(POD, OTHER)
 GUESS = Assignment("c0", CORE, A, Evidence.ORDER, allocated=True)
 NOTHING = Checkpoint()
-OTHERS = written(q={"c0": {CORE: A}})
+OTHERS = checkpoint_of(q={"c0": {CORE: A}})
 STATIC = Checkpoint({"static": {"c0": {CORE: A}}})
 
 
@@ -82,7 +82,7 @@ def _by_checkpoint(
     "now, right",
     {
         "of another pod": (OTHERS, ContainerRef(OTHER.id, "c0")),
-        "of the same pod": (written(p={"c1": {CORE: A}}), ContainerRef(POD.id, "c1")),
+        "of the same pod": (checkpoint_of(p={"c1": {CORE: A}}), ContainerRef(POD.id, "c1")),
         "of one that only the kubelet knows": (STATIC, ContainerRef(PodId("", "", "static"), "c0")),
     },
 )
@@ -97,13 +97,13 @@ def test_a_guess_is_corrected_if_the_checkpoint_newly_has_its_slots_at_another_c
     {
         "the checkpoint does not have it yet": {"now": NOTHING},
         "it has an ended pod's entry besides (K29)": {
-            "now": written(p={"c0": {CORE: A}}, q={"c0": {CORE: A}})
+            "now": checkpoint_of(p={"c0": {CORE: A}}, q={"c0": {CORE: A}})
         },
-        "it has others": {"now": written(q={"c0": {CORE: B}})},
-        "it has the other resource": {"now": written(q={"c0": {MEMORY: A}})},
+        "it has others": {"now": checkpoint_of(q={"c0": {CORE: B}})},
+        "it has the other resource": {"now": checkpoint_of(q={"c0": {MEMORY: A}})},
         "it had that before": {"now": OTHERS, "before": OTHERS},
         "its pod is no longer listed (K33)": {"now": OTHERS, "may_be_new": False},
-        "it is reused from an init container (K7)": {"now": written(p={"i": {CORE: A}})},
+        "it is reused from an init container (K7)": {"now": checkpoint_of(p={"i": {CORE: A}})},
         "it was no guess": {"now": OTHERS, "current": KNOWN},
         "it is a reservation": {"now": OTHERS, "current": _current(allocated=False)},
     },
@@ -114,8 +114,8 @@ def test_nothing_else_is_corrected_by_the_checkpoint(given: dict[str, Any]) -> N
 
 # --- by List ----------------------------------------------------------------------------
 
-DENIES, HAS = recorded(POD), recorded(POD, c0={CORE: A})
-OTHER_HAS = recorded(OTHER, c0={CORE: A})
+DENIES, HAS = snapshot_pod(POD), snapshot_pod(POD, c0={CORE: A})
+OTHER_HAS = snapshot_pod(OTHER, c0={CORE: A})
 Q = ContainerRef(OTHER.id, "c0")
 
 
@@ -123,10 +123,10 @@ Q = ContainerRef(OTHER.id, "c0")
     "current, shown, left, right",
     {
         "it shows the slots": (GUESSED, [HAS], 1, []),
-        "it shows the container without": (GUESSED, [DENIES, recorded(OTHER)], 0, []),
+        "it shows the container without": (GUESSED, [DENIES, snapshot_pod(OTHER)], 0, []),
         "it shows it at another": (GUESSED, [DENIES, OTHER_HAS], 0, [Q]),
         "it shows it at another, and ours not at all": (GUESSED, [OTHER_HAS], 0, [Q]),
-        "it does not show our pod": (GUESSED, [recorded(OTHER, c0={CORE: B})], 1, []),
+        "it does not show our pod": (GUESSED, [snapshot_pod(OTHER, c0={CORE: B})], 1, []),
         "no guess, and another's entry has it": (KNOWN, [OTHER_HAS], 1, []),
         "no guess, and its own entry has not": (KNOWN, [DENIES], 0, []),
         "it shows no init containers (K4)": (_current(name="i"), [DENIES], 1, []),
@@ -135,7 +135,7 @@ Q = ContainerRef(OTHER.id, "c0")
 def test_an_assignment_that_list_contradicts_is_void_and_a_wrong_guess_is_logged(
     current: CurrentPod, shown: list[SnapshotPod], left: int, right: list[ContainerRef]
 ) -> None:
-    after, found = correct_by_list(current, record_of(*shown))
+    after, found = correct_by_list(current, snapshot_of(*shown))
     assert (len(after.assignments), _right(found)) == (left, right)
 
 
@@ -158,12 +158,12 @@ def test_a_guess_whose_slots_are_all_offered_again_is_void(
     current: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
 ) -> None:
     """Slots in checkpoint or ``List`` are held although they are offered (K15)."""
-    assert len(correct_by_offer(current, offered, file, record_of(*shown)).assignments) == left
+    assert len(correct_by_offer(current, offered, file, snapshot_of(*shown)).assignments) == left
 
 
 def test_without_list_no_guess_is_void_because_its_slots_are_offered() -> None:
     """The kubelet may have forgotten them (K15); a second container would get the same."""
-    snapshot = replace(record_of(), listing=False)
+    snapshot = replace(snapshot_of(), listing=False)
     assert correct_by_offer(GUESSED, {CORE: A | B}, NOTHING, snapshot) == GUESSED
 
 

@@ -25,8 +25,8 @@ from tests.agent.builders import (
     device_table,
     every_id,
     ids,
-    record_of,
-    recorded,
+    snapshot_of,
+    snapshot_pod,
     view,
 )
 
@@ -58,12 +58,12 @@ def _placement(
     )
     links, withheld = Links(NODE.inventory), {unhealthy: "unhealthy (Xid 79)"}
     placer = Placer(table=NODE, links=links, withheld=lambda uuid: withheld.get(uuid, ""))
-    return placer.place(request, snapshot or record_of())
+    return placer.place(request, snapshot or snapshot_of())
 
 
 def _others(**held: HeldSlots) -> AllocationSnapshot:
     """A snapshot in which containers of another pod hold something."""
-    return record_of(recorded(view("q", *map(container, held)), **held))
+    return snapshot_of(snapshot_pod(view("q", *map(container, held)), **held))
 
 
 def _planned(*cards: int) -> Plan:
@@ -83,7 +83,7 @@ BEFORE_MORE = view("p", container("init", 10, 1, kind=INIT), container("c0", 80,
 HALF = _others(c0={CORE: ids("GPU-0", range(50))})
 SOME = _others(c0={CORE: ids("GPU-0", range(10))})  # binpack would take this card
 HAS_CORES, HAS_MEMORY, INIT_HAD, INIT_HAD_CARD = (
-    record_of(recorded(pod, **held), *_others(c0={CORE: ids("GPU-1", range(30))}).pods)
+    snapshot_of(snapshot_pod(pod, **held), *_others(c0={CORE: ids("GPU-1", range(30))}).pods)
     for pod, held in (
         (POD, {"c0": {CORE: ids("GPU-2", range(50))}}),
         (POD, {"c0": {MEMORY: ids("GPU-2", range(4))}}),
@@ -138,11 +138,11 @@ def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
     pod = view("p", container("c0", 200, 1))
     placement = _placement(pod, MEMORY)
     assert (placement.cards, placement.slots) == (("GPU-0", "GPU-1"), _slots(0, [0]))
-    snapshot = record_of(recorded(pod, c0={MEMORY: frozenset({"GPU-0::0"})}))
+    snapshot = snapshot_of(snapshot_pod(pod, c0={MEMORY: frozenset({"GPU-0::0"})}))
     for cards in ((0, 1), (0, 2)):
         found = _placement(pod, CORE, snapshot=snapshot, plan=_planned(*cards)).cards
         assert found == tuple(f"GPU-{at}" for at in cards)
-    snapshot = record_of(recorded(pod, c0={MEMORY: frozenset({"GPU-2::0"})}))
+    snapshot = snapshot_of(snapshot_pod(pod, c0={MEMORY: frozenset({"GPU-2::0"})}))
     assert _placement(pod, CORE, snapshot=snapshot).cards == ("GPU-0", "GPU-2"), "without a plan"
 
 

@@ -23,8 +23,8 @@ from tests.agent.builders import (
     ids,
     listed,
     pod_id,
-    record_of,
-    recorded,
+    snapshot_of,
+    snapshot_pod,
     view,
 )
 
@@ -35,14 +35,14 @@ WITNESS, ORDER = Evidence.WITNESS, Evidence.ORDER
 
 # The table has pods "a" to "c" that lack both, or cores ("half"), or nothing ("full").
 VIEW_A, VIEW_B, VIEW_C = (view(name, at=at) for at, name in enumerate("abc", 1))
-A, B, C = map(recorded, (VIEW_A, VIEW_B, VIEW_C))
-A_HALF, C_HALF = recorded(VIEW_A, c0=HALF), recorded(VIEW_C, c0=HALF)
-A_FULL, C_FULL = recorded(VIEW_A, c0=FULL), recorded(VIEW_C, c0=FULL)
-A_AGAIN = recorded(view("a", uid="again", at=9))  # the same containers
-A_OTHER = recorded(view("a", container("main"), uid="other", at=9))
-B_ENDED = recorded(replace(VIEW_B, terminal=True))
-B_RUNS = recorded(replace(VIEW_B, running=True))
-B_REQUESTS_60 = recorded(view("b", container("c0", 60, 4), at=2))
+A, B, C = map(snapshot_pod, (VIEW_A, VIEW_B, VIEW_C))
+A_HALF, C_HALF = snapshot_pod(VIEW_A, c0=HALF), snapshot_pod(VIEW_C, c0=HALF)
+A_FULL, C_FULL = snapshot_pod(VIEW_A, c0=FULL), snapshot_pod(VIEW_C, c0=FULL)
+A_AGAIN = snapshot_pod(view("a", uid="again", at=9))  # the same containers
+A_OTHER = snapshot_pod(view("a", container("main"), uid="other", at=9))
+B_ENDED = snapshot_pod(replace(VIEW_B, terminal=True))
+B_RUNS = snapshot_pod(replace(VIEW_B, running=True))
+B_REQUESTS_60 = snapshot_pod(view("b", container("c0", 60, 4), at=2))
 
 
 def _nameless(name: str, **held: HeldSlots | None) -> SnapshotPod:
@@ -68,7 +68,7 @@ def _last_call(*pods: SnapshotPod, pod: PodInfo | None = None, guessed: bool = F
     """Return the state after a call for *pod*, while ``List`` showed *pods*."""
     if pod is None:
         return LastCall(None, Counter(each.signature for each in pods), guessed=False)
-    return LastCall(None, {}, guessed=False).after(record_of(*pods), pod.id, guessed=guessed)
+    return LastCall(None, {}, guessed=False).after(snapshot_of(*pods), pod.id, guessed=guessed)
 
 
 NEW, STARTED = _last_call(), LastCall()
@@ -139,8 +139,10 @@ def test_the_likeliest_lacking_pod_is_the_target_and_a_witness_if_it_is_the_only
 
 
 def test_a_pod_that_was_listed_before_is_only_a_last_resort() -> None:
-    assert _refusal(record_of(A_FULL, B), A_OF_TWO, last_resort=False)
-    assert _refusal(record_of(A_AGAIN), AFTER_FULL_A, last_resort=False), "its signature was listed"
+    assert _refusal(snapshot_of(A_FULL, B), A_OF_TWO, last_resort=False)
+    assert _refusal(snapshot_of(A_AGAIN), AFTER_FULL_A, last_resort=False), (
+        "its signature was listed"
+    )
 
 
 # --- the last call ------------------------------------------------------------------------
@@ -148,19 +150,19 @@ def test_a_pod_that_was_listed_before_is_only_a_last_resort() -> None:
 
 def test_a_new_pod_ends_earlier_admissions() -> None:
     """The kubelet admits one pod at a time (K1): what lacks something was rejected (K8)."""
-    after = AFTER_A.after(record_of(A, B), VIEW_B.id, guessed=False)
+    after = AFTER_A.after(snapshot_of(A, B), VIEW_B.id, guessed=False)
     assert after.finished == {VIEW_A.id}
-    assert _resolve(record_of(A, B), after).evidence is WITNESS
-    assert "waiting" in _refusal(record_of(A, C_FULL), after, last_resort=False)
+    assert _resolve(snapshot_of(A, B), after).evidence is WITNESS
+    assert "waiting" in _refusal(snapshot_of(A, C_FULL), after, last_resort=False)
 
 
 def test_a_refusal_ends_the_admissions_of_all_listed_pods_that_lack_something() -> None:
-    snapshot = record_of(A, B, C_FULL)
+    snapshot = snapshot_of(A, B, C_FULL)
     last_call = A_OF_TWO.refused(snapshot)
     assert last_call.finished == {VIEW_A.id, VIEW_B.id}
     assert _refusal(snapshot, last_call, last_resort=False)
     assert last_call.refused(snapshot).finished == last_call.finished
-    later = record_of(*snapshot.pods, recorded(view("d", at=4)))
+    later = snapshot_of(*snapshot.pods, snapshot_pod(view("d", at=4)))
     assert _resolve(later, last_call).evidence is WITNESS
 
 
@@ -168,18 +170,18 @@ def test_a_wrong_guess_restores_the_previous_last_call() -> None:
     """The calls are still for the pod of the call before; the guessed one comes last."""
     guessed = AFTER_A
     for _ in range(2):  # several calls of one pod count as one
-        guessed = guessed.after(record_of(A, B), VIEW_B.id, guessed=True)
+        guessed = guessed.after(snapshot_of(A, B), VIEW_B.id, guessed=True)
     back = guessed.before_wrong_guess()
     assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
 
 
 def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_then() -> None:
     """K1: an admission that began later proves that all earlier ones have ended."""
-    back = AFTER_FULL_A.after(record_of(A_FULL, B), VIEW_B.id, guessed=True).before_wrong_guess()
-    again = recorded(view("b", uid="again", at=9))
-    found = _resolve(record_of(A_FULL, again, recorded(VIEW_C)), back)
+    back = AFTER_FULL_A.after(snapshot_of(A_FULL, B), VIEW_B.id, guessed=True).before_wrong_guess()
+    again = snapshot_pod(view("b", uid="again", at=9))
+    found = _resolve(snapshot_of(A_FULL, again, snapshot_pod(VIEW_C)), back)
     assert [each.pod.uid for each in (found, *found.rivals)] == ["u-c", "again"]
-    at_refusal = back.refused(record_of(A_FULL, again)).at_wrong_guess
+    at_refusal = back.refused(snapshot_of(A_FULL, again)).at_wrong_guess
     assert at_refusal is None, "a refusal ends all admissions before it"
 
 
@@ -203,17 +205,17 @@ NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
 @pytest.mark.parametrize(
     ("pod", "resource", "size", "name"),
     [
-        (recorded(THREE), CORE, 20, "i"),
-        (recorded(THREE), CORE, 50, None),
-        (recorded(THREE, i=FULL), CORE, 50, "c0"),
-        (recorded(THREE, i=FULL), CORE, 30, None),
-        (recorded(THREE, i={CORE: CORES}), MEMORY, 2, "i"),
-        (recorded(THREE, i={CORE: CORES}), CORE, 50, None),
-        (recorded(THREE, i=FULL, c0=HALF), CORE, 50, "c0"),
-        (recorded(THREE, i=FULL, c0=HALF), MEMORY, 4, None),
-        (recorded(THREE, i=FULL, c0=FULL), MEMORY, 4, "c1"),
-        (recorded(THREE, i=FULL, c0=FULL, c1=FULL), MEMORY, 4, None),
-        (recorded(NO_MEMORY, c0={CORE: CORES}), CORE, 50, "c1"),
+        (snapshot_pod(THREE), CORE, 20, "i"),
+        (snapshot_pod(THREE), CORE, 50, None),
+        (snapshot_pod(THREE, i=FULL), CORE, 50, "c0"),
+        (snapshot_pod(THREE, i=FULL), CORE, 30, None),
+        (snapshot_pod(THREE, i={CORE: CORES}), MEMORY, 2, "i"),
+        (snapshot_pod(THREE, i={CORE: CORES}), CORE, 50, None),
+        (snapshot_pod(THREE, i=FULL, c0=HALF), CORE, 50, "c0"),
+        (snapshot_pod(THREE, i=FULL, c0=HALF), MEMORY, 4, None),
+        (snapshot_pod(THREE, i=FULL, c0=FULL), MEMORY, 4, "c1"),
+        (snapshot_pod(THREE, i=FULL, c0=FULL, c1=FULL), MEMORY, 4, None),
+        (snapshot_pod(NO_MEMORY, c0={CORE: CORES}), CORE, 50, "c1"),
     ],
 )
 def test_the_target_is_the_pods_first_container_that_lacks_something_if_it_requests_this(
@@ -221,15 +223,15 @@ def test_the_target_is_the_pods_first_container_that_lacks_something_if_it_reque
 ) -> None:
     if name is None:
         with pytest.raises(ResolutionError):
-            _resolve(record_of(pod), NEW, TargetRequest(resource, size))
+            _resolve(snapshot_of(pod), NEW, TargetRequest(resource, size))
     else:
-        found = _resolve(record_of(pod), NEW, TargetRequest(resource, size))
+        found = _resolve(snapshot_of(pod), NEW, TargetRequest(resource, size))
         assert (found.container.name, found.evidence) == (name, WITNESS)
 
 
 def test_a_call_with_device_ids_of_an_init_container_is_for_that_pod() -> None:
     """K7."""
-    found = _resolve(record_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
+    found = _resolve(snapshot_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
     assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)
 
 
@@ -237,7 +239,7 @@ def test_a_call_with_device_ids_of_an_init_container_is_for_that_pod() -> None:
 
 
 def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_this() -> None:
-    snapshot = record_of(_nameless("static", c0={CORE: CORES}, c1=None))
+    snapshot = snapshot_of(_nameless("static", c0={CORE: CORES}, c1=None))
     first, second = _resolve(snapshot, NEW, TargetRequest(MEMORY, 4)), _resolve(snapshot, NEW)
     assert (first.container.name, first.evidence, first.info) == ("c0", ORDER, None)
     assert first.container.demand == Demand(50, 4)
@@ -274,8 +276,8 @@ def _ids(*cards: int) -> frozenset[str]:
 
 def test_cards_of_one_resource_distinguish_divided_shares_from_whole_cards_in_the_other() -> None:
     """Of a pod that only the kubelet knows, a preferred call has only a size."""
-    divided = record_of(_nameless("static", c0={MEMORY: _ids(2, 2)}))
-    whole = record_of(_nameless("static", c0=None))
+    divided = snapshot_of(_nameless("static", c0={MEMORY: _ids(2, 2)}))
+    whole = snapshot_of(_nameless("static", c0=None))
     demands = [
         _resolve(snapshot, NEW, TargetRequest(CORE, 100)).container.demand
         for snapshot in (divided, whole)
@@ -287,7 +289,7 @@ def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_car
     divided = _nameless("static", c0={CORE: _ids(50, 50)}, c1={CORE: _ids(10)})
     whole = _nameless("static", c0={CORE: _ids(100)}, c1={CORE: _ids(10)})
     targets = [
-        _resolve(record_of(each), NEW, TargetRequest(MEMORY, 4)).container.name
+        _resolve(snapshot_of(each), NEW, TargetRequest(MEMORY, 4)).container.name
         for each in (divided, whole)
     ]
     assert targets == ["c0", "c1"]
@@ -298,16 +300,16 @@ def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_car
 
 def test_a_refusal_names_waiting_containers_and_their_requests() -> None:
     pods = [view(f"p{index}", container("c0", 10 + index, 1)) for index in range(7)]
-    snapshot = record_of(*map(recorded, pods), C_FULL)
+    snapshot = snapshot_of(*map(snapshot_pod, pods), C_FULL)
     assert _refusal(snapshot, NEW) == (
         "no container waits for 50 cores; waiting: "
         "default/p0 container c0 (cores 10, memory 1); default/p1 container c0 (cores 11, "
         "memory 1); default/p2 container c0 (cores 12, memory 1); default/p3 container c0 "
         "(cores 13, memory 1); default/p4 container c0 (cores 14, memory 1) and 2 more"
     )
-    assert _refusal(record_of(), NEW).endswith("waiting: none")
+    assert _refusal(snapshot_of(), NEW).endswith("waiting: none")
 
 
 def test_a_refusal_of_one_core_has_it_in_the_singular() -> None:
     with pytest.raises(ResolutionError, match=r"^no container waits for 1 core; waiting: none$"):
-        _resolve(record_of(), NEW, TargetRequest(CORE, 1))
+        _resolve(snapshot_of(), NEW, TargetRequest(CORE, 1))

@@ -16,12 +16,12 @@ from tests.agent.builders import (
     CORE,
     INIT,
     MEMORY,
+    checkpoint_of,
     container,
     device_table,
     ids,
     listed,
     view,
-    written,
 )
 from tests.in_memory.node import Store
 
@@ -44,7 +44,7 @@ def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> NodeHoldings:
         )
         for pod, held in pods
     ]
-    state.apply_observation(written(**{pod.id.name: held for pod, held in pods}), entries)
+    state.apply_observation(checkpoint_of(**{pod.id.name: held for pod, held in pods}), entries)
     return read_holdings(state.snapshot, table)
 
 

@@ -23,16 +23,16 @@ from tests.agent.builders import (
     INIT,
     MEMORY,
     cases,
+    checkpoint_of,
     container,
     ids,
     listed,
     patient,
     pod_id,
     pods_of,
-    record_of,
-    recorded,
+    snapshot_of,
+    snapshot_pod,
     view,
-    written,
 )
 
 A, B, C = (ids("GPU-0", range(start, start + 10)) for start in (0, 10, 20))
@@ -40,8 +40,8 @@ POD = view("p", container("i", 10, 1, kind=INIT), container("c0", 10, 1))
 UNSEEN, HAS_B, HAS_C = (listed("p", c0=held) for held in (None, {CORE: B}, {CORE: C}))
 ME = pod_id("p")
 GUEST = view("q", container("c0", 10, 1))
-SAVED = written(p={"i": {CORE: A}, "c0": {CORE: B}})
-INIT_ONLY = written(p={"i": {CORE: A}})
+SAVED = checkpoint_of(p={"i": {CORE: A}, "c0": {CORE: B}})
+INIT_ONLY = checkpoint_of(p={"i": {CORE: A}})
 BOTH = {"i": A, "c0": B}
 
 
@@ -167,7 +167,7 @@ def test_a_static_pod_is_one_pod_by_its_uid_in_the_checkpoint(
 # --- free again -------------------------------------------------------------------------
 
 ALL_B: HeldSlots = {CORE: B, MEMORY: B}
-ALL = written(p={"i": {CORE: A, MEMORY: A}, "c0": ALL_B})
+ALL = checkpoint_of(p={"i": {CORE: A, MEMORY: A}, "c0": ALL_B})
 OFFERED, OTHER_OFFERED = {CORE: {"GPU-0::5"}}, {MEMORY: {"GPU-0::5"}}
 REUSABLE_OFFERED: dict[str, Any] = {"offered": OFFERED, "last_pod": ME}
 ENDED = [replace(POD, terminal=True)]
@@ -233,7 +233,7 @@ def test_a_pods_slots_are_free_once_the_kubelet_frees_them(
 def test_a_pod_lacks_something_until_every_container_has_all_it_requests(
     held: Containers, lacks: bool
 ) -> None:
-    assert recorded(POD, **held).lacks is lacks
+    assert snapshot_pod(POD, **held).lacks is lacks
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_pod_that_only_the_kubelet_knows_lacks_the_other_resource_of_its_share
 
 def test_slots_of_other_pods_are_taken_and_reusable_slots_of_the_pod_are_not() -> None:
     """K7, K15."""
-    snapshot = record_of(recorded(POD, i={CORE: A}), recorded(GUEST, c0={CORE: B}))
+    snapshot = snapshot_of(snapshot_pod(POD, i={CORE: A}), snapshot_pod(GUEST, c0={CORE: B}))
     mine, other = ContainerRef(POD.id, "c0"), ContainerRef(GUEST.id, "c0")
     assert snapshot.taken(mine, CORE, A | B) == B
     assert snapshot.taken(other, CORE, A | B) == A
@@ -270,13 +270,15 @@ def test_slots_of_other_pods_are_taken_and_reusable_slots_of_the_pod_are_not() -
 
 def test_slots_that_a_later_container_has_reused_are_no_longer_reusable() -> None:
     some = frozenset(sorted(A)[:4])
-    snapshot = record_of(recorded(POD, i={CORE: A}, c0={CORE: some | B}))
+    snapshot = snapshot_of(snapshot_pod(POD, i={CORE: A}, c0={CORE: some | B}))
     assert snapshot.reusable(POD.id, CORE) == A - some
     assert snapshot.taken(ContainerRef(POD.id, "another"), CORE, A | B) == some | B
 
 
 def test_reused_slots_are_found_at_both_containers() -> None:
-    snapshot = record_of(recorded(POD, i={CORE: A}, c0={CORE: A}), recorded(GUEST, c0={CORE: B}))
+    snapshot = snapshot_of(
+        snapshot_pod(POD, i={CORE: A}, c0={CORE: A}), snapshot_pod(GUEST, c0={CORE: B})
+    )
     assert snapshot.find(CORE, A) == [ContainerRef(POD.id, "i"), ContainerRef(POD.id, "c0")]
     assert snapshot.find(CORE, A | B) == []
 
@@ -304,7 +306,7 @@ def test_slots_of_an_ended_pod_are_withheld_as_a_whole_or_not_at_all(
     offered: frozenset[str], others: list[ListedPod], withheld: frozenset[str]
 ) -> None:
     """K31, R7."""
-    checkpoint = written(p={"c0": {CORE: A, MEMORY: B}})
+    checkpoint = checkpoint_of(p={"c0": {CORE: A, MEMORY: B}})
     snapshot = _build_from(others, checkpoint, views=[POD, GUEST], listed={"u-p"})
     assert snapshot.withheld(CORE, offered, MEMORY) == withheld
 
@@ -314,7 +316,7 @@ def test_a_container_that_the_kubelet_refused_proves_nothing_about_earlier_ones(
     cores = [ids("GPU-0", range(at, at + 10)) for at in (0, 10)]
     blocks = [ids("GPU-0", [at]) for at in (0, 1)]
     held = {f"c{at}": {CORE: cores[at], MEMORY: blocks[at]} for at in (0, 1)}
-    snapshot = _build_from([], written(p=held), listed={"u-p"})
+    snapshot = _build_from([], checkpoint_of(p=held), listed={"u-p"})
     assert snapshot.withheld(MEMORY, EVERY - blocks[0], CORE) == cores[0]
 
 
@@ -333,7 +335,7 @@ def test_slots_of_a_pod_rejected_in_mid_admission_are_withheld() -> None:
 
 def test_a_container_without_this_resource_is_ignored_in_its_pod() -> None:
     held = {"c0": {CORE: A, MEMORY: B}, "c1": {MEMORY: C}}
-    snapshot = _build_from([], written(p=held), listed={"u-p"})
+    snapshot = _build_from([], checkpoint_of(p=held), listed={"u-p"})
     assert snapshot.withheld(CORE, EVERY, MEMORY) == frozenset()
     assert snapshot.withheld(CORE, EVERY - A, MEMORY) == B | C
 

@@ -14,7 +14,7 @@ from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.scoring import Policy
 from tests.adversary.oracle import Task, fits
-from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, device_table, patient
 from tests.examples import share
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import (
@@ -183,6 +183,7 @@ _kinds = st.sampled_from([INIT, SIDECAR, MAIN])
 _containers = st.lists(st.tuples(_kinds, _demands), min_size=1, max_size=3)
 _mixed = st.lists(st.tuples(_kinds, _divided), min_size=1, max_size=3)
 _orders = st.sampled_from([CORE_FIRST, MEMORY_FIRST])
+_NINE_CARDS = device_table(9, blocks=30)
 
 
 @settings(patient, max_examples=share(30))
@@ -233,7 +234,7 @@ def test_reusable_slots_on_several_cards_prevent_no_pod_that_the_rules_permit(
     named.sort(key=lambda each: each.kind is MAIN)
     pod = make_pod("p", *named)
     assume(not pod.invalid)
-    node = Node(9, blocks=30)
+    node = Node(table=_NINE_CARDS)
     node.admit(pod, order)
     for container in named:
         held = node.held(pod, container.name)

@@ -58,7 +58,7 @@ def test_a_deleted_pod_without_devices_is_no_target_once_the_checkpoint_lacks_it
     assert {*node.decision_log.evidence("prefer")} == {Evidence.WITNESS}
 
 
-# --- without a call -----------------------------------------------------------------------
+# --- without a call -------------------------------------------------------------------
 
 
 def test_slots_of_a_missing_card_do_not_keep_the_agent_from_starting(node: Node) -> None:

@@ -139,7 +139,7 @@ def test_an_assignment_that_list_contradicts_is_void_and_a_wrong_guess_is_logged
     assert (len(after.assignments), _right(found)) == (left, right)
 
 
-# --- by offered slots ---------------------------------------------------------------------
+# --- by offered slots -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_without_list_no_guess_is_void_because_its_slots_are_offered() -> None:
     assert correct_by_offer(GUESSED, {CORE: A | B}, NOTHING, snapshot) == GUESSED
 
 
-# --- the UID of a pod ---------------------------------------------------------------------
+# --- the UID of a pod -------------------------------------------------------------------
 
 ASSIGNMENTS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
 

@@ -43,7 +43,7 @@ def test_a_share_gets_the_same_part_of_different_cards_whichever_resource_comes_
     assert (written.cards, written.cores, written.memory_blocks) == (("GPU-1", "GPU-2"), 100, 8)
 
 
-# --- the target -----------------------------------------------------------------------------
+# --- the target -------------------------------------------------------------------------------
 
 
 @cases(

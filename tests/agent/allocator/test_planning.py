@@ -174,7 +174,7 @@ def test_a_strict_choice_that_does_not_fit_is_refused() -> None:
             node.admit(pod)
 
 
-# --- any pods ---------------------------------------------------------------------------
+# --- any pods -------------------------------------------------------------------------
 
 _shares = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6))
 _demands = _shares | st.tuples(st.sampled_from([100, 200]), st.integers(0, 7))

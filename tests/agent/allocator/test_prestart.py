@@ -55,7 +55,7 @@ def unproven(node: Node) -> list[tuple[str, str]]:
     return [(str(each.ref), each.reason) for each in node.decision_log.of("unproven")]
 
 
-# --- the proof is the checkpoint --------------------------------------------------------
+# --- the proof is the checkpoint -----------------------------------------------------------
 
 
 def test_containers_of_every_kind_are_proven_by_the_checkpoint_without_list(node: Node) -> None:
@@ -80,7 +80,7 @@ def test_a_pod_known_only_from_the_checkpoint_starts_without_a_name(node: Node) 
     assert not node.decision_log.refs("prestart")
 
 
-# --- the checkpoint is one container old: K33 ----------------------------------------------------
+# --- the checkpoint is one container old: K33 ----------------------------------------------
 
 
 def test_a_checkpoint_that_is_one_container_old_is_read_again(
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_lacks_assigned_slots_vetoes_nothing(node: Node) -> No
     assert not unproven(node)
 
 
-# --- a wrong guess ------------------------------------------------------------------------------
+# --- a wrong guess -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["the start", "the next List"])
@@ -253,7 +253,7 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
     assert node.decision_log.refs("prestart")[-2:] == ["b/main", "b/main"]
 
 
-# --- the veto -----------------------------------------------------------------------------------
+# --- the veto ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _refusal(snapshot: AllocationSnapshot, last_call: LastCall, *, last_resort: 
     return str(caught.value)
 
 
-# --- the pod ---------------------------------------------------------------------------
+# --- the pod ------------------------------------------------------------------------------
 
 
 @cases(
@@ -196,7 +196,7 @@ def test_after_a_call_without_list_the_listed_signatures_stay() -> None:
     assert AFTER_A.refused(_snapshot(*_blind(A))) is AFTER_A
 
 
-# --- the container -------------------------------------------------------------------------
+# --- the container ------------------------------------------------------------------------
 
 THREE = view("p", container("i", 20, 2, kind=INIT), container("c0"), container("c1", 30, 4))
 NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
@@ -295,7 +295,7 @@ def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_car
     assert targets == ["c0", "c1"]
 
 
-# --- refusals -------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------
 
 
 def test_a_refusal_names_waiting_containers_and_their_requests() -> None:

@@ -61,7 +61,7 @@ def assert_snapshot_is_true(node: Node) -> None:
             assert state.snapshot.held[resource] == node.kubelet.held(resource)
 
 
-# --- the agent restarts -------------------------------------------------------------------
+# --- the agent restarts -----------------------------------------------------------------------
 
 
 @AGENT
@@ -236,7 +236,7 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
     assert_snapshot_is_true(node)
 
 
-# --- without any witness -----------------------------------------------------------------------
+# --- without any witness ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST])

@@ -26,7 +26,7 @@ def delete_by_force(node: Node, pod: Pod) -> None:
     node.kubelet.deleted_by_force(pod, keeps=False)
 
 
-# --- two pods with one name -----------------------------------------------------------------
+# --- two pods with one name ---------------------------------------------------------------
 
 
 def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Node) -> None:

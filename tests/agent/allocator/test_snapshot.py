@@ -217,7 +217,7 @@ def test_a_pods_slots_are_free_once_the_kubelet_frees_them(
     assert all(each.held or each.ended for each in snapshot.pods)
 
 
-# --- lacking pods -------------------------------------------------------------------------
+# --- lacking pods -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_pod_that_only_the_kubelet_knows_lacks_the_other_resource_of_its_share
     assert pod.lacks is lacks
 
 
-# --- slots of other pods -------------------------------------------------------------------
+# --- slots of other pods ----------------------------------------------------------------
 
 
 def test_slots_of_other_pods_are_taken_and_reusable_slots_of_the_pod_are_not() -> None:
@@ -340,7 +340,7 @@ def test_a_container_without_this_resource_is_ignored_in_its_pod() -> None:
     assert snapshot.withheld(CORE, EVERY - A, MEMORY) == B | C
 
 
-# --- stable pods -------------------------------------------------------------------------------
+# --- stable pods ------------------------------------------------------------------------
 
 NAMES = "pqr"
 VIEWS = {

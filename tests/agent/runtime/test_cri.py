@@ -192,7 +192,7 @@ def test_a_closed_client_sends_no_request(runtime: FakeRuntime, cri: Cri) -> Non
     cri.close()
 
 
-# --- containers that succeeded-------------------------------------------------------------
+# --- containers that succeeded ------------------------------------------------------------
 
 
 def ended(name: str, created: int = 0, **changes: Any) -> runtime_pb2.Container:

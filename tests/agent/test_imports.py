@@ -85,7 +85,7 @@ ABSENT = {
 }
 
 
-def test_of_the_kubernetes_client_only_what_sends_requests_is_imported(
+def test_only_the_request_modules_of_the_kubernetes_client_are_imported(
     imported: frozenset[str],
 ) -> None:
     absent = {f"{package}.{name}".strip(".") for package in ABSENT for name in ABSENT[package]}

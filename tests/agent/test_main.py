@@ -177,7 +177,7 @@ def test_a_dump_is_a_cards_file_of_the_same_cards(node: NvmlScript, tmp_path: Pa
     assert (shown.exit_code, shown.stdout) == (0, path.read_text())
 
 
-def test_a_dump_warns_of_what_is_left_out(node: NvmlScript) -> None:
+def test_a_dump_warns_of_cards_that_are_left_out(node: NvmlScript) -> None:
     node.card(0, mig=1)
     result = CliRunner().invoke(main, ["cards", "dump"])
     assert result.exit_code == 0
@@ -221,7 +221,7 @@ def test_cards_of_the_driver_are_shown_with_their_links(node: NvmlScript) -> Non
     assert "- {cards: [0, 1], kind: PHB}\n" in result.stdout
 
 
-def test_cards_are_shown_that_are_left_out_even_if_none_is_served(node: NvmlScript) -> None:
+def test_cards_that_are_left_out_are_shown_even_if_none_is_served(node: NvmlScript) -> None:
     for index in range(2):
         node.card(index, mig=1)
     result = CliRunner().invoke(main, ["cards", "show"])

@@ -1,4 +1,4 @@
-"""An agent that dies is started again in its container; one that ends, ends."""
+"""A killed agent is started again in its container; an agent that exits is not."""
 
 import itertools
 import json

@@ -103,7 +103,7 @@ def test_a_list_entry_with_slots_is_the_pod_that_holds_them(
         "one shows slots, and comes first": ([HOLDS_A, EMPTY], _checkpoint(old=A)),
     },
 )
-def test_two_entries_of_a_name_are_two_pods_whatever_their_order(
+def test_two_entries_of_a_name_are_two_pods_in_any_order(
     entries: list[ListedPod], checkpoint: Checkpoint
 ) -> None:
     for shuffled in itertools.permutations(entries):

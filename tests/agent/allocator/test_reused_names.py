@@ -201,7 +201,7 @@ def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(no
 
 
 def test_a_pod_that_runs_without_devices_in_the_checkpoint_comes_after_others(node: Node) -> None:
-    """K33: the kubelet died before it had written them, and before it had reported the start."""
+    """K33: the kubelet was killed before it had written them or reported the start."""
     running = node.begin(make_pod("running", asks(10, 2), at=2))
     node.kubelet.overtake()
     node.admit(running)

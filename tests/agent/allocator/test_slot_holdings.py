@@ -39,7 +39,7 @@ def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> NodeHoldings:
             **{
                 name: ids
                 for name, ids in held.items()
-                if (asked := pod.demand.of(name)) is not None and asked.kind is not INIT
+                if (requested := pod.demand.of(name)) is not None and requested.kind is not INIT
             },
         )
         for pod, held in pods

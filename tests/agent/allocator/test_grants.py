@@ -34,13 +34,11 @@ def _grant(resource: Resource, *cards: int) -> Grant:
 @pytest.mark.parametrize(
     ("resource", "cards"),
     [
-        (CORE, [1]),
         (CORE, [0, 99]),
         (CORE, [100]),
         (CORE, [100, 0, 100]),
         (CORE, [50, 50]),
         (CORE, [20, 0, 20, 20]),
-        (MEMORY, [1]),
         (MEMORY, [3, 2]),
     ],
 )

@@ -39,15 +39,3 @@ def test_slots_of_a_rejected_pod_are_reusable_in_the_next_pod_without_list(
     node.list_error = "rate limited"
     node.admit(pod)
     assert node.decision_log.refusals == []
-
-
-def test_a_pod_that_one_kubelet_rejected_holds_its_slots_until_the_next_one_lists_pods() -> None:
-    """The next one admits the pod again, with its checkpoint entry (K31)."""
-    node = Node(1)
-    reject(node, CORE, MEMORY, written=True)
-    node.begin(make_pod("next", asks(10, 2)))
-    node.call()
-    node.restart_kubelet()
-    node.list_error = "not up yet"
-    node.allocator.refresh()
-    assert node.allocator.free(CORE) == {"GPU-0": 90}

@@ -39,24 +39,6 @@ def refusal(node: Node, pod: Pod) -> str:
 # --- the whole pod --------------------------------------------------------------------
 
 
-def test_slots_of_a_rejected_pod_count_until_the_kubelet_has_freed_them() -> None:
-    """K21: a kubelet that has just restarted frees nothing; the checkpoint lacks half of it."""
-    node = Node(blocks=16)
-    second = asks(20, 8, "second", other=True)
-    refused = failing(make_pod("refused", asks(50, 4, "first"), second))
-    other = make_pod("other", asks(10, 8))
-    node.bind(refused, other)
-    node.restart_kubelet()
-    node.begin(refused)
-    node.serve(refused, "first")
-    node.kubelet.first = (MEMORY, OTHER_PLUGIN)
-    node.call()
-    node.admit(refused, (MEMORY, OTHER_PLUGIN))
-    node.publish_statuses()
-    node.admit(other)
-    assert node.cards(other) == ["GPU-1"]
-
-
 def test_a_pod_is_refused_at_once_for_a_later_container_that_will_not_fit() -> None:
     node = Node(1)
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))

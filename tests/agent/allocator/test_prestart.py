@@ -13,7 +13,7 @@ from contract.inventory import Inventory
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY, card
 from tests.in_memory.node import Node
-from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
+from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
 
 
 def ids(card: int, numbers: range) -> list[str]:
@@ -298,20 +298,6 @@ def test_cards_that_wishes_exclude_are_vetoed_if_the_wishes_were_not_known(
         f"cards that the pod's annotations rule out: {reason}; the pod was not "
         "known when they were chosen: delete it, and its successor is placed again"
     )
-
-
-def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish(
-    node: Node,
-) -> None:
-    """The annotation was changed since."""
-    pod = node.admit(make_pod("a", asks(30, 8)))
-    node.start(pod)
-    node.publish_statuses()
-    pod.annotations[NAMES.nouse_gpu_uuid] = ",".join(node.cards(pod))
-    node.api.changed(pod)
-    node.watch.deliver()
-    node.start(pod)
-    assert node.decision_log.refs("prestart") == ["a/main"] * 4
 
 
 def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_named() -> None:

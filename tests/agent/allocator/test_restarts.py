@@ -130,22 +130,6 @@ def test_an_assignment_to_a_refused_pod_is_not_saved_for_the_next_agent(node: No
     assert "GPU-0::0" not in node.store.text
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_guess_of_the_wrong_container_keeps_the_pod_current(
-    node: Node, *, checkpointed: bool
-) -> None:
-    """Its spec is unknown: its first container is guessed, and ``List`` shows the second."""
-    node.admit(make_pod("a", asks(30, 8)))
-    node.api.away = True
-    pod = node.begin(make_pod("b", asks(0, 0, "plain"), asks(30, 8)))
-    node.serve(pod, "main", CORE)
-    assert last(node)[0] == "b/plain"
-    if checkpointed:  # in mid-admission (K30)
-        node.kubelet.state.write()
-    node.serve(pod, "main", MEMORY)
-    assert last(node)[0] == "b/main"
-
-
 def test_a_name_that_left_list_is_not_sure_when_it_is_listed_again(node: Node) -> None:
     """The watch is behind, and the API server unavailable: it shows the pod before."""
     pod = node.admit(failing(make_pod("a", asks(30, 8, other=True))), (CORE, OTHER_PLUGIN))

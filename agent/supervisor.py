@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 from common.logs import configure
@@ -27,8 +27,10 @@ The kubelet waits longer after each restart.
 _BAD_SETTINGS = 2
 
 
-def supervise(command: Sequence[str]) -> int:
+def supervise(command: Sequence[str], *, clock: Callable[[], float] = time.monotonic) -> int:
     """Run a command, and run it again if it crashes, until it exits or this process gets a signal.
+
+    *clock* returns seconds.
 
     Returns:
         The exit status for this process.
@@ -45,14 +47,14 @@ def supervise(command: Sequence[str]) -> int:
         signal.signal(each, forward)
     quick = 0
     while not signals:
-        started = time.monotonic()
+        started = clock()
         child = subprocess.Popen(command)  # noqa: S603 -- our own program
         if signals:  # one came before there was a child to forward it to
             child.send_signal(signals[-1])
         status = child.wait()
         if signals or status in (0, _BAD_SETTINGS):
             return max(status, 0)
-        seconds = time.monotonic() - started
+        seconds = clock() - started
         quick = quick + 1 if seconds < QUICK_SECONDS else 0
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
         log.error("the agent has exited", extra={"how": how, "ran_seconds": round(seconds, 1)})

@@ -60,6 +60,7 @@ class Allocator(NodeCore):
         policy: Policy = Policy.BINPACK,
         strict: bool = False,
         kubelet: Callable[[], str] = lambda: "",
+        clock: Callable[[], float] = time.monotonic,
         pause: Pause = time.sleep,
     ) -> None:
         """Start with an empty snapshot.
@@ -67,7 +68,8 @@ class Allocator(NodeCore):
         *inject* returns the container edits of a holding, *withheld* why a card, by UUID, gets no
         new container (empty if it does), and *kubelet* the name of the running kubelet instance.
         *policy* is which card a share prefers, unless the pod has a wish. If *strict*, a pod is
-        refused if the cards that a scheduler chose do not fit. *pause* waits so many seconds.
+        refused if the cards that a scheduler chose do not fit. *clock* returns seconds, and *pause*
+        waits so many.
         """
         super().__init__(pods=pods, writer=writer, enforcer=enforcer, inject=inject)
         self.state = state = NodeState(store)
@@ -81,6 +83,7 @@ class Allocator(NodeCore):
             checkpoint=checkpoint,
             kubelet=kubelet,
             decision_log=decision_log,
+            clock=clock,
             pause=pause,
         )
         self._preferred = PreferredCall(

@@ -4,7 +4,6 @@ All are read without the lock; the results are applied under it. The checkpoint 
 ``List``: so slots that only the checkpoint has were freed in between (R2).
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -44,6 +43,7 @@ class KubeletObserver:
 
     Attributes:
         kubelet: returns the name of the running kubelet instance.
+        clock: returns seconds.
         pause: waits so many seconds.
     """
 
@@ -53,6 +53,7 @@ class KubeletObserver:
     checkpoint: CheckpointSource
     kubelet: Callable[[], str]
     decision_log: DecisionLog
+    clock: Callable[[], float]
     pause: Callable[[float], object]
     _reader: "PodReader" = field(init=False)
     _assignments_before: int = field(default=0, init=False)
@@ -60,7 +61,7 @@ class KubeletObserver:
 
     def __post_init__(self) -> None:
         """Make the reader; nothing is read yet."""
-        self._reader = PodReader(self.pods, self.pause)
+        self._reader = PodReader(self.pods, self.clock, self.pause)
 
     def detect_restart(self) -> str:
         """Apply the running kubelet instance, and the pods that the API shows now; return it."""
@@ -228,14 +229,17 @@ _UNREACHABLE_AFTER = 4
 class PodReader:
     """Reads pods within a deadline while a call waits. Safe to share between threads."""
 
-    def __init__(self, pods: PodSource, pause: Callable[[float], object]) -> None:
+    def __init__(
+        self, pods: PodSource, clock: Callable[[], float], pause: Callable[[float], object]
+    ) -> None:
         self._pods = pods
+        self._clock = clock
         self._pause = pause
         self._failures = 0
 
     def deadline(self, within: float) -> float:
         """Return the time *within* seconds from now."""
-        return time.monotonic() + within
+        return self._clock() + within
 
     def read(self, keys: Iterable[Key], *, deadline: float) -> bool:
         """Get pods, one after the other; return whether all responses came in time."""
@@ -244,7 +248,7 @@ class PodReader:
     def _read(self, key: Key, deadline: float) -> bool:
         pauses = _PAUSES if self._failures < _UNREACHABLE_AFTER else _PAUSES[:1]
         for pause in (*pauses, None):
-            left = deadline - time.monotonic()
+            left = deadline - self._clock()
             if left <= 0:
                 break
             try:
@@ -254,7 +258,7 @@ class PodReader:
             except Unavailable:
                 self._failures += 1
                 if pause is not None:
-                    self._pause(min(pause, max(deadline - time.monotonic(), 0)))
+                    self._pause(min(pause, max(deadline - self._clock(), 0)))
             else:
                 self._failures = 0
                 return True

@@ -3,7 +3,7 @@
 import logging
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -12,11 +12,16 @@ log = logging.getLogger(__name__)
 _STARTUP_SECONDS = 10.0
 
 
-def remove_dead(folder: Path, patterns: Collection[str]) -> None:
-    """Remove the sockets in *folder* on which no process listens; log those that cannot be."""
+def remove_dead(
+    folder: Path, patterns: Collection[str], *, unix: Callable[[], float] = time.time
+) -> None:
+    """Remove the sockets in *folder* on which no process listens; log those that cannot be.
+
+    *unix* returns seconds since 1970.
+    """
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         try:
-            old = time.time() - path.stat().st_ctime > _STARTUP_SECONDS
+            old = unix() - path.stat().st_ctime > _STARTUP_SECONDS
             if old and path.is_socket() and refuses(path):
                 path.unlink(missing_ok=True)
         except OSError as error:

@@ -6,7 +6,7 @@ choose the cgroup from which its container's ID was read (:mod:`agent.runtime.cg
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +43,10 @@ class ContainerInfo:
 class Cri:
     """A client of one container runtime. Safe to share between threads."""
 
-    def __init__(self, socket: Path) -> None:
-        """Open a channel to *socket*; nothing is requested yet."""
+    def __init__(self, socket: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open a channel to *socket*; nothing is requested yet. *clock* returns seconds."""
         self._socket = socket
+        self._clock = clock
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
         self._runtime = make_stub(self._channel, runtime_pb2.DESCRIPTOR, "RuntimeService")
 
@@ -77,10 +78,10 @@ class Cri:
             Unavailable: no response to all requests *within* so many seconds.
         """
         label = {UID_LABEL: pod_uid}
-        end = time.monotonic() + within
+        end = self._clock() + within
 
         def remaining() -> float:
-            return max(end - time.monotonic(), 0.001)
+            return max(end - self._clock(), 0.001)
 
         with self._translated():
             sandboxes = self._runtime.ListPodSandbox(

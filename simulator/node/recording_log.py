@@ -36,6 +36,11 @@ class LoggedDecision:
     size: int = 0
     reason: str = ""
 
+    @property
+    def target(self) -> str:
+        """``pod/container`` of the container named; empty if there is none."""
+        return f"{self.ref.pod.name}/{self.ref.container}" if self.ref else ""
+
     def __str__(self) -> str:
         amount = f"{len(self.ids) or self.size} {self.resource or 'places'}"
         parts = (self.word, str(self.ref), self.evidence, self.call, amount, self.reason)
@@ -66,11 +71,12 @@ class RecordingLog:
 
     def refs(self, call: str) -> list[str]:
         """Return ``pod/container`` of every decision of one kind of call, in order."""
-        return [
-            f"{each.ref.pod.name}/{each.ref.container}"
-            for each in self.everything
-            if each.ref and each.evidence and each.call == call
-        ]
+        return [each.target for each in self.everything if each.evidence and each.call == call]
+
+    @property
+    def last(self) -> LoggedDecision:
+        """The last decision that found a target."""
+        return [each for each in self.everything if each.evidence][-1]
 
     def of(self, word: str) -> list[LoggedDecision]:
         """Return the entries with this *word*."""

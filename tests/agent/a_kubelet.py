@@ -25,19 +25,19 @@ def make_kubelet(folder: Path, **more: Any) -> Kubelet:
 
 
 def registered(kubelet: Kubelet) -> list[str]:
-    """The resources registered so far, in order."""
+    """Return the resources registered so far, in order."""
     return kubelet.settings.misbehavior.of("Register")
 
 
 def client_of(kubelet: Kubelet, resource: str) -> PluginClient:
-    """The kubelet's connection to the plugin of a resource."""
+    """Return the kubelet's connection to the plugin of a resource."""
     found = kubelet.instance.manager.plugins.get(resource)
     assert found is not None
     return found
 
 
 def serve(kubelet: Kubelet, admin: ApiClient, name: str) -> list[str]:
-    """Run a pod of the API server; give the device nodes of its container ``c0``."""
+    """Run a pod of the API server; return the device nodes of its container ``c0``."""
     pod = admin.get(f"{PODS}/{name}")
     kubelet.add_pods(pod)
     found = eventually(lambda: kubelet.received(pod["metadata"]["uid"], "c0"), f"{name} starts")
@@ -45,7 +45,7 @@ def serve(kubelet: Kubelet, admin: ApiClient, name: str) -> list[str]:
 
 
 class TurnsAway:
-    """Raises ``TurnedAway`` so many times; counts how often it was asked."""
+    """Raises ``TurnedAway`` so many times; counts its calls."""
 
     def __init__(self, error: TurnedAway, times: int = 1_000_000) -> None:
         self.asked = 0

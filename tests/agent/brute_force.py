@@ -1,4 +1,4 @@
-"""Whether a pod's containers can all be placed: by trying every card for every container."""
+"""Decide whether all containers of a pod can be placed: try every card for every container."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -7,7 +7,7 @@ from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource
 
 FreeSlots = Mapping[str, Mapping[Resource, int]]
-"""Card -> places by resource."""
+"""Card -> slots by resource."""
 
 
 Condition = Callable[[ContainerDemand, tuple[str, ...]], bool]
@@ -27,8 +27,8 @@ def can_be_placed(
     Args:
         containers: in the kubelet's order.
         free: the free slots of each card.
-        left: what ordinary init containers of the pod hold and no later one was handed (K7).
-        may_have: what else cards must fulfil.
+        left: reusable slots of each card (K7).
+        may_have: returns whether a container may have these cards.
         held: a resource that a container holds already, by its name.
     """
     if not containers:
@@ -54,34 +54,34 @@ def _placed(
     now_free = {card: dict(amounts) for card, amounts in free.items()}
     now_left = {card: dict(amounts) for card, amounts in left.items()}
     for resource in Resource:
-        asked = resource.count_in(demand)
-        if not asked or resource is held:
+        requested = resource.count_in(demand)
+        if not requested or resource is held:
             continue
         if any(left[card][resource] for card in left if card not in cards):
-            return None  # the kubelet may hand on places of a card that the container is not on
+            return None  # the kubelet may reuse slots of a card that the container is not on
         if resource is Resource.MEMORY or demand.split > 1:
             parts = list(demand.per_card(resource))
         else:
             parts = [min(demand.cores, 100)] * len(cards)
         if demand.split > 1 and any(left[card][resource] > parts[0] for card in cards):
-            return None  # the kubelet may hand on more of a card than its part
+            return None  # the kubelet may reuse more slots of a card than its part
         if any(free[card][resource] + left[card][resource] < max(parts) for card in cards):
             return None
-        to_hand = min(asked, sum(left[card][resource] for card in cards))
-        to_take = asked - to_hand
-        in_parts = min(to_hand, sum(map(min, parts, (left[card][resource] for card in cards))))
-        beyond = to_hand - in_parts
+        to_reuse = min(requested, sum(left[card][resource] for card in cards))
+        to_take = requested - to_reuse
+        in_parts = min(to_reuse, sum(map(min, parts, (left[card][resource] for card in cards))))
+        beyond = to_reuse - in_parts
         for card, part in zip(cards, parts, strict=True):
             first = min(part, left[card][resource], in_parts)
-            handed = first + min(left[card][resource] - first, beyond)
-            fresh = min(max(part - handed, 0), to_take)
-            in_parts, beyond = in_parts - first, beyond - (handed - first)
-            to_hand, to_take = to_hand - handed, to_take - fresh
+            reused = first + min(left[card][resource] - first, beyond)
+            fresh = min(max(part - reused, 0), to_take)
+            in_parts, beyond = in_parts - first, beyond - (reused - first)
+            to_reuse, to_take = to_reuse - reused, to_take - fresh
             if fresh > free[card][resource]:
                 return None
             now_free[card][resource] -= fresh
-            gain = fresh if container.kind is ContainerKind.INIT else -handed
+            gain = fresh if container.kind is ContainerKind.INIT else -reused
             now_left[card][resource] += gain
-        if to_hand or to_take:
+        if to_reuse or to_take:
             return None
     return now_free, now_left

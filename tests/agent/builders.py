@@ -8,12 +8,7 @@ import pytest
 from hypothesis import settings
 
 from agent.allocator.identity import KnownPods, kubelet_uid
-from agent.allocator.interfaces import (
-    Checkpoint,
-    HeldSlots,
-    ListedContainer,
-    ListedPod,
-)
+from agent.allocator.interfaces import Checkpoint, HeldSlots, ListedContainer, ListedPod
 from agent.allocator.slot_holdings import key_of
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
@@ -30,16 +25,16 @@ INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.M
 BLOCK = 256 << 20
 
 patient = settings(deadline=None, max_examples=share(50))
-"""For property tests: a busy machine is no failure, and every run tries other examples."""
+"""For property tests: they have no deadline, and every run tries other examples."""
 
 
 def cases(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
-    """Try a test with every row of a table: what the case is -> its values."""
+    """Run a test with every row of a table: the name of a case -> its values."""
     return pytest.mark.parametrize(names, list(table.values()), ids=list(table))
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """Stand in for something that fails, however it is called."""
+    """Return a function that raises *error*, however it is called."""
 
     def fail(*_: object, **__: object) -> Any:
         raise error
@@ -55,12 +50,12 @@ def container(
     kind: ContainerKind = MAIN,
     index: int = 0,
 ) -> ContainerDemand:
-    """A container that asks for GPUs."""
+    """Return a container that requests GPUs."""
     return ContainerDemand(name, kind, index, Demand(cores, memory))
 
 
 def pod_id(name: str = "p", uid: str | None = None, *, namespace: str = "default") -> PodId:
-    """A pod's identity; its UID is ``u-<name>`` unless told."""
+    """Return a pod's identity; its UID is ``u-<name>`` by default."""
     return PodId(namespace, name, f"u-{name}" if uid is None else uid)
 
 
@@ -71,9 +66,9 @@ def view(
     at: int = 0,
     terminal: bool = False,
 ) -> PodInfo:
-    """A pod as the API shows it; one container of 50 cores and 4 blocks unless told.
+    """Return a pod in the API, by default with one container of 50 cores and 4 blocks.
 
-    *at* is its place in the queue.
+    *at* is its position in the queue.
     """
     identity = pod_id(name, uid)
     position = AdmissionRank(at, "", "", 0, identity.uid)
@@ -81,12 +76,12 @@ def view(
 
 
 def ids(card: str, numbers: Iterable[int]) -> frozenset[str]:
-    """Device IDs of some places of one card."""
+    """Return device IDs of slots of one card."""
     return frozenset(f"{card}::{number}" for number in numbers)
 
 
 def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None) -> ListedPod:
-    """One entry of ``List``: container name -> what it holds, ``None`` or empty for nothing."""
+    """Return an entry of ``List``: container name -> its slots, ``None`` or empty for none."""
     return ListedPod(
         "default",
         name,
@@ -95,17 +90,17 @@ def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None)
 
 
 def pods_of(*views: PodInfo, departed: Iterable[PodInfo] = ()) -> KnownPods:
-    """What the API shows of pods, and what it showed of those that have left it."""
+    """Return the pods that the API shows, and those that it showed before."""
     return KnownPods().updated([*views, *departed]).updated(list(views))
 
 
-def written(**pods: Mapping[str, HeldSlots]) -> Checkpoint:
-    """The kubelet's checkpoint: name of a pod (its UID is ``u-<name>``) -> what it shows."""
+def checkpoint_of(**pods: Mapping[str, HeldSlots]) -> Checkpoint:
+    """Return a checkpoint: name of a pod (its UID is ``u-<name>``) -> slots of its containers."""
     return Checkpoint({f"u-{name}": containers for name, containers in pods.items()})
 
 
-def recorded(pod: PodInfo, /, **held: HeldSlots) -> SnapshotPod:
-    """A listed pod of the record: container name -> what it holds."""
+def snapshot_pod(pod: PodInfo, /, **held: HeldSlots) -> SnapshotPod:
+    """Return a listed pod of a snapshot: container name -> its slots."""
     shown = {
         each.name: held.get(each.name, {})
         for each in pod.demand.containers
@@ -115,8 +110,8 @@ def recorded(pod: PodInfo, /, **held: HeldSlots) -> SnapshotPod:
     return SnapshotPod(pod.id, kubelet_uid(pod), pod, entry, held)
 
 
-def record_of(*pods: SnapshotPod) -> AllocationSnapshot:
-    """A record of these pods, ``List`` at hand."""
+def snapshot_of(*pods: SnapshotPod) -> AllocationSnapshot:
+    """Return a snapshot of these pods while ``List`` is available."""
     return AllocationSnapshot(pods, listing=True)
 
 
@@ -135,14 +130,14 @@ def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:
 
 
 def device_table(cards: int = 2, *, blocks: int = 10) -> DeviceTable:
-    """The device IDs of a node with ``GPU-0`` … of *blocks* memory blocks each."""
+    """Return the device IDs of cards ``GPU-0`` … with *blocks* memory blocks each."""
     return DeviceTable(
         Inventory(tuple(card(index, blocks=blocks) for index in range(cards))), BLOCK
     )
 
 
 def every_id(node: DeviceTable, resource: Resource) -> list[str]:
-    """Every device ID of one resource, as a kubelet with nothing allocated offers them."""
+    """Return every device ID of one resource, as a kubelet without allocations offers them."""
     return list(node.slots(resource))
 
 
@@ -153,7 +148,7 @@ def holding(
     *,
     core_limit: int | None = None,
 ) -> Holding:
-    """The holding of a container with these core slots, and with memory blocks by card."""
+    """Return the holding of a container with core slots, and with memory blocks by card."""
     core_ids, blocks = frozenset(core_ids), blocks or {}
     cores = Counter(each.partition("::")[0] for each in core_ids)
     names = (*sorted(cores), *(each for each in blocks if each not in cores))

@@ -1,5 +1,6 @@
 """The recorded burst of a real kubelet, parsed: targets of its calls, and what ``List`` showed."""
 
+import functools
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.allocator.interfaces import ListedContainer, ListedPod
-from contract.names import Names
 from contract.requests import read_pod_demand
-from contract.resource import Resource
 from simulator.rules import Candidate, RuleCall
+from tests.agent.fakes import NAMES, RESOURCES
 
 RECORDING = Path(__file__).parents[1] / "data" / "kubelet-1.36-burst80.json.gz"
 
@@ -20,63 +20,48 @@ _CALLS_OF_A_CONTAINER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What ``List`` showed in a preferred call: the pods that still lacked something.
-
-    ``None`` in place of a sight: the kubelet's rate limit turned the ``List`` away (fact K5).
-    """
-
-    lacking: tuple[ListedPod, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One resource of one container: the preferred call, and the ``Allocate`` after it.
+class RecordedCalls:
+    """A preferred call for one resource of a container, and the ``Allocate`` after it.
 
     Attributes:
-        observe: what the preferred call could see.
+        request: the call with its true target.
+        listed: what ``List`` showed in the preferred call of pods that still lacked something;
+            ``None`` if the kubelet's rate limit turned it away (fact K5).
     """
 
     request: RuleCall
-    observe: Sight | None
+    listed: Sequence[ListedPod] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """A burst."""
+@functools.cache
+def load_burst() -> tuple[Sequence[Candidate], Sequence[RecordedCalls]]:
+    """Return the pods of the burst, and its calls.
 
-    pods: tuple[Candidate, ...]
-    calls: tuple[Recorded, ...]
-
-
-def load_burst(path: Path, names: Names) -> Burst:
-    """Read and parse a recording.
-
-    The calls of one container come together (fact K1): where the ``List`` of one of them was
-    turned away, the others say whose they are.
+    The calls of one container come together (fact K1). If ``List`` was turned away in one of them,
+    the others show the target.
     """
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    with gzip.open(RECORDING, "rt", encoding="utf-8") as file:
         document = json.load(file)
-    pods = tuple(_candidate(each, names) for each in document["pods"])
-    resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
+    pods = tuple(map(_candidate, document["pods"]))
     calls = [each for each in document["calls"] if each["rpc"] != "PreStartContainer"]
-    found: list[Recorded] = []
+    found: list[RecordedCalls] = []
     for begin in range(0, len(calls), _CALLS_OF_A_CONTAINER):
         group = calls[begin : begin + _CALLS_OF_A_CONTAINER]
-        pod, container = _whose(group, pods)
+        pod, container = _target(group, pods)
         for prefer, allocate in (group[:2], group[2:]):
             request = RuleCall(
-                resources[allocate["resource"]],
+                RESOURCES[allocate["resource"]],
                 allocate["ids"],
                 document["first_call_ns"] + int(allocate["ms"] * 1e6),
                 pod,
                 container,
             )
-            found.append(Recorded(request, _observe(prefer, resources)))
-    return Burst(pods, tuple(found))
+            listed = tuple(_listed(prefer["lacking"])) if "lacking" in prefer else None
+            found.append(RecordedCalls(request, listed))
+    return pods, found
 
 
-def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
+def _candidate(pod: Mapping[str, Any]) -> Candidate:
     spec = {
         "containers": [
             {"name": each["name"], "resources": {"limits": each["limits"]}}
@@ -88,12 +73,12 @@ def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
         pod["uid"],
         pod["bind_ns"],
         pod["bind_ns"],
-        read_pod_demand({"spec": spec}, names)[0].containers,
+        read_pod_demand({"spec": spec}, NAMES)[0].containers,
     )
 
 
-def _whose(group: Sequence[Mapping[str, Any]], pods: Sequence[Candidate]) -> tuple[str, str]:
-    """Return the container of four calls: the first that lacked what was asked."""
+def _target(group: Sequence[Mapping[str, Any]], pods: Sequence[Candidate]) -> tuple[str, str]:
+    """Return the container of four calls: the first that lacked the requested resource."""
     by_name = {each.pod: each for each in pods}
     for call in group:
         for pod, containers in call.get("lacking", {}).items():
@@ -104,16 +89,10 @@ def _whose(group: Sequence[Mapping[str, Any]], pods: Sequence[Candidate]) -> tup
             ]
             if lacking:
                 return pod, lacking[0]
-    raise ValueError(f"nothing shows whose these calls are: {group}")
+    raise ValueError(f"no target is shown of these calls: {group}")
 
 
-def _observe(call: Mapping[str, Any], resources: Mapping[str, Resource]) -> Sight | None:
-    return Sight(tuple(_listed(call["lacking"], resources))) if "lacking" in call else None
-
-
-def _listed(
-    lacking: Mapping[str, Mapping[str, Sequence[str]]], resources: Mapping[str, Resource]
-) -> Iterator[ListedPod]:
+def _listed(lacking: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[ListedPod]:
     """Build listed pods; the recording has the resources of which a container held devices."""
     for key, containers in lacking.items():
         namespace, _, name = key.partition("/")
@@ -122,8 +101,7 @@ def _listed(
             name,
             tuple(
                 ListedContainer(
-                    container,
-                    {resources[each]: frozenset({f"{key}/{container}"}) for each in held},
+                    container, {RESOURCES[each]: frozenset({f"{key}/{container}"}) for each in held}
                 )
                 for container, held in containers.items()
             ),

@@ -1,7 +1,7 @@
-"""Whatever a pod brings with it: calls are served or refused, allocations are written or not.
+"""Hostile pods: calls are served or refused, and allocations are written or not.
 
-Nothing else may happen: an exception that nobody foresaw answers a call with INTERNAL, or ends a
-thread of the agent, and with it everybody else's pods on the node.
+Nothing else may happen: an unexpected exception would end a call with INTERNAL, or a thread of the
+agent, and with it the service for all pods of the node.
 """
 
 import json
@@ -46,8 +46,8 @@ class WholeNode(Node):
     def make_decision_log(self) -> DecisionLog:
         return LoggedDecisions(Metrics())
 
-    def live(self, pod: Pod) -> None:
-        """Bind a pod, admit it, start it, and look after it, as the agent's threads do."""
+    def run(self, pod: Pod) -> None:
+        """Bind a pod, admit it, start it, and refresh, as the agent's threads do."""
         self.bind(pod)
         self.catch_up()
         with suppress(Refusal):
@@ -70,12 +70,12 @@ class WholeNode(Node):
 def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
     """Copied into a manifest of kube-system, or older than the webhook."""
     written = encode_allocations({"c0": LOST, "c1": LOST})
-    asked = asks(30, 8, "c0"), asks(30, 8, "c1")
+    containers = asks(30, 8, "c0"), asks(30, 8, "c1")
     node = Node()
-    pod = node.admit(make_pod("a", *asked, gpu_allocation=written, gpu_assigned="true"))
+    pod = node.admit(make_pod("a", *containers, gpu_allocation=written, gpu_assigned="true"))
     node.allocator.refresh()
-    told = {name: list(each.cards) for name, each in node.written(pod).items()}
-    assert told == {name: node.cards(pod, name) for name in ("c0", "c1")}
+    cards = {name: list(each.cards) for name, each in node.written(pod).items()}
+    assert cards == {name: node.cards(pod, name) for name in ("c0", "c1")}
 
 
 # --- any annotations ------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def formatted() -> Iterator[None]:
     root.removeHandler(handler)
 
 
-@example(  # an earlier call has shown less of the pod than a later one does
+@example(  # in an earlier call less of the pod was known than in a later one
     drawn=[
         Drawn({}, [], [None], "Pending"),
         Drawn({}, [("30", "40")], [None, ("30", "8")], "Pending"),
@@ -201,14 +201,14 @@ def formatted() -> Iterator[None]:
     patient, max_examples=share(60), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )  # the log's handler is the same for all
 @given(drawn=_pods, restarted=st.booleans(), strict=st.booleans())
-def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
+def test_calls_of_any_pod_are_served_or_refused(
     drawn: list[Drawn], restarted: bool, strict: bool, formatted: None
 ) -> None:
     node = WholeNode(strict=strict)
     for number, each in enumerate(drawn):
-        node.live(ReadPod(_pod(number, each)))
+        node.run(ReadPod(_pod(number, each)))
     if restarted:
         node.restart_agent()
         node.allocator.refresh()
         node.catch_up()
-        node.live(make_pod("last", asks(30, 8)))
+        node.run(make_pod("last", asks(30, 8)))

@@ -1,4 +1,4 @@
-"""What an agent that serves has not imported: the parts of a library that it has no use for.
+"""The parts of libraries that a running agent does not import, because it does not use them.
 
 They would be a quarter of its memory on every node.
 """
@@ -17,8 +17,8 @@ from tests.agent.fakes import eventually, short_dir, write_cards
 
 pytestmark = pytest.mark.slow
 
-# The agent's own command line in a pod, with a service account; it tells what has run, which a
-# deferred module has not, once it serves.
+# The agent's own command line in a pod, with a service account. Once it serves, it prints the
+# modules that have run, which a deferred module has not.
 _PROGRAM = """
 import json, pathlib, sys
 import agent.__main__ as program
@@ -33,14 +33,14 @@ def serves(self):
     print(json.dumps(sorted(ran)), flush=True)
 
 refresher.Refresher.run = serves
-refresher._SYNC_SECONDS = 1.0  # nobody answers
+refresher._SYNC_SECONDS = 1.0  # the API server is unavailable
 program.main(sys.argv[2:])
 """
 
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
-    """The modules that have run when a real agent serves."""
+    """Return the modules that have run in a real agent that serves."""
     made = tmp_path_factory.mktemp("pod")
     (made / "token").write_text("token")
     trustme.CA().cert_pem.write_to_path(made / "ca.crt")
@@ -55,18 +55,17 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
             *("--pod-resources-socket", str(folder / "pr.sock")),
             *("--http-host", "127.0.0.1", "--http-port", "0"),
         ]
-        away = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+        api = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
         with (
             (made / "out").open("wb") as out,
             subprocess.Popen(
-                command, cwd=Path(__file__).parents[2], env=os.environ | away, stdout=out
+                command, cwd=Path(__file__).parents[2], env=os.environ | api, stdout=out
             ) as process,
         ):
             try:
                 eventually(
                     lambda: (made / "out").read_bytes().endswith(b"\n") or process.poll(),
                     "the agent serves",
-                    within=60,
                 )
             finally:
                 process.kill()
@@ -86,11 +85,11 @@ ABSENT = {
 }
 
 
-def test_of_the_kubernetes_client_only_what_sends_requests_is_imported(
+def test_only_the_request_modules_of_the_kubernetes_client_are_imported(
     imported: frozenset[str],
 ) -> None:
     absent = {f"{package}.{name}".strip(".") for package in ABSENT for name in ABSENT[package]}
     assert len(absent) == 15
     assert not imported & absent
-    # Else the names above would be absent for another reason.
+    # Otherwise the names above would be absent for another reason.
     assert {"kubernetes.client.rest", "common.apiserver.access"} <= imported

@@ -22,9 +22,9 @@ from agent.cards.source import discover
 from agent.errors import SettingsError
 from agent.settings import Settings
 from simulator.api.faults import SILENCE
-from simulator.api.server import ApiServer
+from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.kubelet.node import Kubelet
-from tests.agent.a_kubelet import make_kubelet, registered
+from tests.agent.a_kubelet import registered
 from tests.agent.fakes import DEADLINE_S, eventually, write_cards
 from tests.agent.nvml_node import NvmlScript, build, instance_uuid, mig_minors, unload, uuid
 
@@ -32,25 +32,31 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def kubelet(folder: Path) -> Iterator[Kubelet]:
-    made = make_kubelet(folder)
-    made.start()
-    yield made
-    made.stop()
+def flags(tmp_path: Path) -> dict[str, str]:
+    """Flags that an agent reads without a kubelet or an API server; a test changes one."""
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(kubeconfig_for("http://127.0.0.1:1"))
+    return {
+        "--node-name": "n1",
+        "--kubeconfig": str(kubeconfig),
+        "--kubelet-dir": "/nowhere/plugins",
+        "--plugin-dir": "/nowhere/plugins",
+        "--pod-resources-socket": "/nowhere/pr.sock",
+        "--cards": str(write_cards(tmp_path / "cards.yaml")),
+        "--http-host": "127.0.0.1",
+        "--http-port": "0",
+    }
 
 
 @pytest.fixture
-def flags(kubelet: Kubelet, kubeconfig: Path, tmp_path: Path) -> dict[str, str]:
-    """Flags an agent runs with; a test changes one."""
-    return {
-        "--node-name": "n1",
+def flags_of_a_node(flags: dict[str, str], kubelet: Kubelet, kubeconfig: Path) -> dict[str, str]:
+    """Flags of an agent beside a kubelet that runs, and with an API server."""
+    kubelet.start()
+    return flags | {
         "--kubeconfig": str(kubeconfig),
         "--kubelet-dir": str(kubelet.settings.plugin_dir),
         "--plugin-dir": str(kubelet.settings.plugin_dir),
         "--pod-resources-socket": str(kubelet.settings.pod_resources_socket),
-        "--cards": str(write_cards(tmp_path / "cards.yaml")),
-        "--http-host": "127.0.0.1",
-        "--http-port": "0",
     }
 
 
@@ -171,7 +177,7 @@ def test_a_dump_is_a_cards_file_of_the_same_cards(node: NvmlScript, tmp_path: Pa
     assert (shown.exit_code, shown.stdout) == (0, path.read_text())
 
 
-def test_a_dump_warns_of_what_is_left_out(node: NvmlScript) -> None:
+def test_a_dump_warns_of_cards_that_are_left_out(node: NvmlScript) -> None:
     node.card(0, mig=1)
     result = CliRunner().invoke(main, ["cards", "dump"])
     assert result.exit_code == 0
@@ -215,7 +221,7 @@ def test_cards_of_the_driver_are_shown_with_their_links(node: NvmlScript) -> Non
     assert "- {cards: [0, 1], kind: PHB}\n" in result.stdout
 
 
-def test_cards_are_shown_that_are_left_out_even_if_none_is_served(node: NvmlScript) -> None:
+def test_cards_that_are_left_out_are_shown_even_if_none_is_served(node: NvmlScript) -> None:
     for index in range(2):
         node.card(index, mig=1)
     result = CliRunner().invoke(main, ["cards", "show"])
@@ -260,6 +266,7 @@ def test_a_machine_without_nvml_is_one_line_and_exit_code_2(
     )
 
 
+@pytest.mark.slow
 def test_a_process_finds_the_library_where_the_loader_looks(tmp_path: Path) -> None:
     """Nothing patched: as in a container, by the loader's path alone."""
     script = NvmlScript(tmp_path / "node", cards=3)
@@ -270,7 +277,7 @@ def test_a_process_finds_the_library_where_the_loader_looks(tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.count("NVIDIA A100-SXM4-80GB") == 3
@@ -301,10 +308,10 @@ def ended_cleanly(agent: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def test_a_signal_ends_a_registered_agent_cleanly(
-    flags: dict[str, str], kubelet: Kubelet, tmp_path: Path
+    flags_of_a_node: dict[str, str], kubelet: Kubelet, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
-    with process(flags, log) as agent:
+    with process(flags_of_a_node, log) as agent:
         eventually(lambda: "registered" in log.read_text(), "it registers")
         ended_cleanly(agent, log)
     assert set(registered(kubelet)) == {"tencent.com/vcuda-core", "tencent.com/vcuda-memory"}
@@ -312,18 +319,18 @@ def test_a_signal_ends_a_registered_agent_cleanly(
 
 
 def test_a_signal_ends_an_agent_without_a_kubelet_whose_api_server_hangs(
-    flags: dict[str, str], kubelet: Kubelet, server: ApiServer, tmp_path: Path
+    flags_of_a_node: dict[str, str], kubelet: Kubelet, server: ApiServer, tmp_path: Path
 ) -> None:
     """The thread in the request is left behind; it ends with the process."""
     kubelet.stop()
     server.fail(SILENCE)
-    with process(flags, tmp_path / "log") as agent:
-        eventually(lambda: server.requests, "it asks")
+    with process(flags_of_a_node, tmp_path / "log") as agent:
+        eventually(lambda: server.requests, "it sends a request")
         ended_cleanly(agent, tmp_path / "log")
 
 
 def test_main_runs_until_a_signal_comes(
-    flags: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    flags_of_a_node: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process, with the signals left alone."""
     blocked: list[set[int]] = []
@@ -331,6 +338,6 @@ def test_main_runs_until_a_signal_comes(
     monkeypatch.setattr(signal, "pthread_sigmask", lambda _how, which: blocked.append(which))
     monkeypatch.setattr(signal, "sigwait", waited.append)
     monkeypatch.setattr("agent.__main__.configure", lambda _level, **_more: None)
-    result = CliRunner().invoke(main, words(flags))
+    result = CliRunner().invoke(main, words(flags_of_a_node))
     assert (result.exit_code, result.stderr) == (0, "")
     assert blocked == waited == [{signal.SIGTERM, signal.SIGINT}]

@@ -42,7 +42,7 @@ def test_a_path_too_long_for_a_socket_is_refused_by_flag(flag: str, path: str) -
 
 
 @pytest.mark.parametrize("flag", ["state-dir", "hami-library-dir", "cdi-dir", "host-root"])
-def test_what_containers_find_is_at_an_absolute_path(flag: str) -> None:
+def test_folders_that_containers_use_have_absolute_paths(flag: str) -> None:
     with pytest.raises(SettingsError, match=f"^{flag}: Invalid value: "):
         replace(SETTINGS, **{flag.replace("-", "_"): Path("relative")})
 

@@ -1,20 +1,20 @@
-"""An agent that dies is started again in its container; one that ends, ends."""
+"""A killed agent is started again in its container; an agent that exits is not."""
 
+import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from agent.supervisor import QUICK_SECONDS, supervise
 from tests.agent.fakes import DEADLINE_S, eventually
 
-pytestmark = pytest.mark.slow
-
-KEEP = """
+RUN = """
 import sys
 from agent import supervisor
 from common.logs import configure
@@ -23,31 +23,50 @@ sys.exit(supervisor.supervise([sys.executable, "-c", sys.argv[1], sys.argv[2]]))
 """
 SERVE = """
 import os, signal, sys
-with open(sys.argv[1], "a") as told:
-    print(os.getpid(), file=told)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+with open(sys.argv[1], "a") as started:
+    print(os.getpid(), file=started)
 signal.sigwait({signal.SIGTERM})
 """
+CRASH = "kill -KILL $$"
+CRASH_FOUR_TIMES = f'[ $(wc -l < "$0") -gt 4 ] || {CRASH}'
 
 
-@contextmanager
-def _supervised(folder: Path, program: str) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen(
-        [sys.executable, "-c", KEEP, program, folder / "pids"], stderr=subprocess.PIPE, text=True
-    ) as process:
-        yield process
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Restore the handlers of signals."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
-def _pids(folder: Path) -> list[str]:
-    path = folder / "pids"
-    return path.read_text().split() if path.exists() else []
+@pytest.fixture
+def starts(tmp_path: Path) -> Path:
+    """A file that gets a line at each start of a command."""
+    return tmp_path / "starts"
 
 
+def command(script: str, starts: Path) -> list[str]:
+    """Return the command line of a shell script."""
+    return ["sh", "-c", f'echo started >> "$0"; {script}', str(starts)]
+
+
+def clock(seconds: float) -> Callable[[], float]:
+    """Return a clock on which every run of the command takes so many seconds."""
+    return itertools.count(step=seconds).__next__
+
+
+@pytest.mark.slow
 def test_a_killed_agent_is_started_again_and_ends_with_its_supervisor(tmp_path: Path) -> None:
-    blocked = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
-    with _supervised(tmp_path, blocked + SERVE) as supervisor:
-        eventually(lambda: len(_pids(tmp_path)) == 1, "it runs")
-        subprocess.run(["kill", "-KILL", *_pids(tmp_path)], check=True)
-        eventually(lambda: len(_pids(tmp_path)) == 2, "it runs again")
+    pids = tmp_path / "pids"
+    pids.touch()
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, SERVE, pids], stderr=subprocess.PIPE, text=True
+    ) as supervisor:
+        eventually(lambda: pids.read_text().count("\n") == 1, "it runs")
+        os.kill(int(pids.read_text()), signal.SIGKILL)
+        eventually(lambda: pids.read_text().count("\n") == 2, "it runs again")
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(DEADLINE_S) == 0
         assert supervisor.stderr is not None
@@ -57,27 +76,30 @@ def test_a_killed_agent_is_started_again_and_ends_with_its_supervisor(tmp_path: 
 
 
 @pytest.mark.parametrize("status", [0, 2])
-def test_a_program_that_exits_is_not_restarted(tmp_path: Path, status: int) -> None:
-    with _supervised(tmp_path, f"import sys; sys.exit({status})") as supervisor:
-        assert supervisor.wait(DEADLINE_S) == status
+def test_a_program_that_exits_is_not_restarted(starts: Path, status: int) -> None:
+    assert supervise(command(f"exit {status}", starts)) == status
+    assert starts.read_text() == "started\n"
 
 
-def test_a_program_that_crashes_repeatedly_is_left_to_the_kubelet(tmp_path: Path) -> None:
-    with _supervised(
-        tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
-    ) as supervisor:
-        assert supervisor.wait(DEADLINE_S) == 1
-        assert supervisor.stderr is not None
-        assert len(supervisor.stderr.readlines()) == 3
+def test_a_program_that_crashes_repeatedly_is_left_to_the_kubelet(
+    starts: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert supervise(command(CRASH, starts), clock=clock(QUICK_SECONDS - 0.5)) == 1
+    assert caplog.messages == ["the agent has exited"] * 3
 
 
-def test_it_imports_nothing_of_what_it_keeps() -> None:
+def test_a_program_that_ran_for_a_while_is_always_restarted(starts: Path) -> None:
+    assert supervise(command(CRASH_FOUR_TIMES, starts), clock=clock(QUICK_SECONDS)) == 0
+    assert starts.read_text() == "started\n" * 5
+
+
+@pytest.mark.slow
+def test_it_imports_nothing_of_the_agent() -> None:
     found = subprocess.run(
         [sys.executable, "-c", "import sys, agent.supervisor; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-
     ours = {each for each in found if each.partition(".")[0] in {"agent", "common", "grpc"}}
     assert ours == {"agent", "agent.supervisor", "common", "common.logs"}

@@ -126,6 +126,7 @@ class Node:
             withheld=lambda uuid: withheld(self.unhealthy.get(uuid, ""), cordoned=False),
             policy=self._policy,
             strict=self._strict,
+            clock=lambda: self.now,
             pause=self.pause,
         )
         self.watch.deliver(0)

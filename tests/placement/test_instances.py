@@ -26,7 +26,7 @@ from placement.errors import NoPlacement
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.topology import Links
-from tests.agent.builders import cases, record_of
+from tests.agent.builders import cases, snapshot_of
 from tests.examples import share
 from tests.placement.cluster.builders import BLOCK, NAMES, a_pod, bare_node
 
@@ -290,7 +290,7 @@ def _place(pod: PodInfo, table: DeviceTable, resource: Resource, wishes: Wishes)
         constraints=PlacementConstraints(wishes=wishes),
     )
     placer = Placer(table=table, links=Links(table.inventory), withheld=lambda _uuid: "")
-    return placer.place(request, record_of()).cards
+    return placer.place(request, snapshot_of()).cards
 
 
 @pytest.mark.parametrize("resource", Resource)

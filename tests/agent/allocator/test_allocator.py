@@ -1,4 +1,4 @@
-"""The allocator on a node in memory: who a call is for, what it gets, and what is refused."""
+"""The allocator on a node in memory: targets of calls, their slots, and refusals."""
 
 import pytest
 
@@ -10,11 +10,6 @@ from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import NAMES, Pod, asks, init, make_pod, sidecar, static_pod
 
 ORDERS = pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST], ids=["cores", "memory"])
-
-
-@pytest.fixture
-def node() -> Node:
-    return Node()
 
 
 # --- the three calls for one container ------------------------------------------------
@@ -43,10 +38,8 @@ def test_a_share_is_resolved_placed_translated_and_proven(
 # --- evidence -------------------------------------------------------------------------
 
 
-def test_pods_are_listed_before_a_call_is_refused_for_an_unwatched_pod(
-    node: Node,
-) -> None:
-    """Without the kubelet's record nothing else names it."""
+def test_pods_are_listed_before_a_call_for_an_unwatched_pod_is_refused(node: Node) -> None:
+    """Without ``List`` no other source has it."""
     pod = make_pod("a", asks(30, 8))
     node.bind(pod, seen=False)
     node.list_error = "hanging"
@@ -55,37 +48,38 @@ def test_pods_are_listed_before_a_call_is_refused_for_an_unwatched_pod(
     assert node.decision_log.refs("prefer") == ["a/main"]
 
 
-def test_a_pod_that_has_been_freed_is_not_asking_when_the_checkpoint_forgets_it_too(
+def test_a_deleted_pod_without_devices_is_no_target_once_the_checkpoint_lacks_it_too(
     node: Node,
 ) -> None:
-    """K20: deleted by force, it is listed with nothing, as if it waited."""
+    """K20: deleted by force, it is listed with nothing, like a pod that is being admitted."""
     deleted = node.admit(make_pod("a", asks(10, 2)))
     node.delete(deleted, ends=False, keeps=False)
     node.admit(make_pod("b", asks(10, 2, "first"), asks(10, 2, "second")))
     assert {*node.decision_log.evidence("prefer")} == {Evidence.WITNESS}
 
 
-# --- what no call tells of ---------------------------------------------------------------
+# --- without a call -------------------------------------------------------------------
 
 
-def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
-    """A card was taken out; the kubelet's checkpoint still shows its places."""
-    for name, card in (("stale", 9), ("fine", 1)):
-        pod = make_pod(name, asks(2, 1))
-        node.bind(pod)
+def test_slots_of_a_missing_card_do_not_keep_the_agent_from_starting(node: Node) -> None:
+    """A card was removed; the kubelet's checkpoint still has its slots."""
+    pods = make_pod("stale", asks(2, 1)), make_pod("fine", asks(2, 1))
+    node.bind(*pods)
+    for pod, card in zip(pods, (9, 1), strict=True):
         node.kubelet.know(pod)
         cores = [f"GPU-{card}::{number}" for number in range(2)]
         node.kubelet.hold(pod, "main", {CORE: cores, MEMORY: cores[:1]})
     node.allocator.refresh()
     assert [each["metadata"]["name"] for each in node.api.patches] == ["fine"]
     assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 98}
+    assert node.allocator.entitled(pods[0].uid, "main") is None
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "agent-and-kubelet"])
-def test_an_allocation_left_unwritten_by_an_ended_agent_is_written_without_a_call(
+def test_an_allocation_that_a_killed_agent_did_not_write_is_written_without_a_call(
     node: Node, *, both: bool
 ) -> None:
-    """By the evidence that its file tells; after a new kubelet that file means nothing."""
+    """With the evidence in its file, which is not valid for another kubelet."""
     node.written(node.admit(make_pod("done", asks(10, 2))))
     pod = node.admit(make_pod("a", sidecar(10, 2), asks(30, 8)))
     if both:
@@ -101,7 +95,7 @@ def test_an_allocation_left_unwritten_by_an_ended_agent_is_written_without_a_cal
     assert node.allocator.free(CORE) == {"GPU-0": 50, "GPU-1": 100}
 
 
-def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node) -> None:
+def test_only_a_missing_allocation_annotation_is_written_at_an_event(node: Node) -> None:
     pod = node.admit(make_pod("a", asks(30, 8)))
     node.written(pod)
     node.bind(make_pod("plain"), make_pod("waiting", asks(30, 8)))
@@ -116,16 +110,16 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
 def test_the_kubelet_is_not_called_if_nothing_may_have_changed(node: Node) -> None:
     node.admit(make_pod("a", asks(30, 8)))
     node.allocator.refresh()
-    asked = node.asked
+    calls = node.asked
     node.allocator.refresh(thorough=False)
-    assert node.asked == asked
+    assert node.asked == calls
     node.admit(make_pod("b", asks(30, 8)))
-    asked = node.asked
+    calls = node.asked
     node.allocator.refresh(thorough=False)
-    assert node.asked == asked + 1
+    assert node.asked == calls + 1
 
 
-def test_what_a_pod_held_is_free_though_no_call_comes_and_an_old_list_keeps_it() -> None:
+def test_slots_of_an_ended_pod_are_free_without_a_call_though_an_old_list_shows_it() -> None:
     """K8: until it is deleted."""
     node = Node(active_only=False)
     pod = node.admit(make_pod("a", init(40, 8), asks(30, 8)))
@@ -136,7 +130,7 @@ def test_what_a_pod_held_is_free_though_no_call_comes_and_an_old_list_keeps_it()
     assert not node.allocator.refresh()
 
 
-def test_what_a_pod_held_that_was_deleted_by_force_is_free_when_its_containers_have_ended(
+def test_slots_of_a_pod_deleted_by_force_are_free_once_its_containers_have_ended(
     node: Node,
 ) -> None:
     """K20."""
@@ -161,23 +155,19 @@ def test_what_a_pod_held_that_was_deleted_by_force_is_free_when_its_containers_h
         (["uid-listed"], 50, Evidence.ORDER),
     ],
     ids=[
-        "it was uids of, alone",
-        "others may have been there before the watch",
-        "its name had another pod, which the kubelet may come to now",
-        "its name had another pod, which the kubelet has come to",
-        "and one more, which it has not come to",
-        "nobody knows whether there are others",
-        "it is never told of",
+        "its event, alone",
+        "other pods may have been there before the watch",
+        "its name had another pod, which may be admitted now",
+        "its name had another pod, which was admitted",
+        "and one more, which was not admitted",
+        "there may be other pods",
+        "no event",
     ],
 )
 def test_a_call_that_comes_before_the_watch_event_waits_for_it(
-    node: Node,
-    monkeypatch: pytest.MonkeyPatch,
-    uids: list[str],
-    paused: int,
-    evidence: Evidence,
+    node: Node, monkeypatch: pytest.MonkeyPatch, uids: list[str], paused: int, evidence: Evidence
 ) -> None:
-    """Only the watch tells that no other pod of a name can be asking; on a busy node it is late."""
+    """Only the watch shows that a name has no other pod; on a busy node it is late."""
     before = node.admit(_named("uid-listed"))
     node.start(before)
     node.delete(before)
@@ -200,10 +190,10 @@ def _named(uid: str) -> Pod:
     return pod
 
 
-def test_what_a_guess_gave_a_pod_without_a_spec_is_free_when_two_looks_do_not_find_it(
+def test_guessed_slots_of_a_pod_without_a_spec_are_free_if_two_observations_lack_them(
     node: Node,
 ) -> None:
-    """One look may come before the kubelet has written down what was answered."""
+    """One observation may come before the kubelet has written the allocation."""
     node.begin(static_pod("static", asks(30, 8)))
     node.allocator.allocate(CORE, node.call())
     free = []

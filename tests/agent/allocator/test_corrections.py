@@ -22,15 +22,15 @@ from tests.agent.builders import (
     INIT,
     MEMORY,
     cases,
+    checkpoint_of,
     container,
     ids,
     listed,
     pod_id,
     pods_of,
-    record_of,
-    recorded,
+    snapshot_of,
+    snapshot_pod,
     view,
-    written,
 )
 
 A, B = ids("GPU-0", range(50)), ids("GPU-0", range(50, 100))
@@ -40,22 +40,22 @@ OTHER = view("q")
 PODS = pods_of(POD, OTHER)
 GUESS = Assignment("c0", CORE, A, Evidence.ORDER, allocated=True)
 NOTHING = Checkpoint()
-OTHERS = written(q={"c0": {CORE: A}})
+OTHERS = checkpoint_of(q={"c0": {CORE: A}})
 STATIC = Checkpoint({"static": {"c0": {CORE: A}}})
 
 
-def _service(
+def _current(
     evidence: Evidence = Evidence.ORDER, *, name: str = "c0", allocated: bool = True
 ) -> CurrentPod:
     assignment = Assignment(name, CORE, A, evidence, allocated)
     return CurrentPod(POD.id, "u-p", assignments=(assignment,))
 
 
-GUESSED, KNOWN = _service(), _service(Evidence.WITNESS)
+GUESSED, KNOWN = _current(), _current(Evidence.WITNESS)
 
 
 def _right(found: list[Correction]) -> list[ContainerRef]:
-    """Whose they are, of corrections of the guess."""
+    """Return the proven containers in corrections of the guess."""
     wrong = ContainerRef(POD.id, "c0")
     assert all(each == Correction(CORE, A, wrong, each.proven) for each in found)
     return [each.proven for each in found]
@@ -64,86 +64,86 @@ def _right(found: list[Correction]) -> list[ContainerRef]:
 # --- by the checkpoint ------------------------------------------------------------------
 
 
-def _by_file(
+def _by_checkpoint(
     now: Checkpoint,
-    service: CurrentPod = GUESSED,
+    current: CurrentPod = GUESSED,
     before: Checkpoint = NOTHING,
     *,
     may_be_new: bool = True,
 ) -> tuple[int, list[ContainerRef]]:
-    """Return how many answers are left, and whose the others are."""
-    service, found = correct_by_checkpoint(
-        service, before, now, may_be_new=lambda *_entry: may_be_new, pods=PODS
+    """Return how many assignments are left, and the proven containers of the others."""
+    current, found = correct_by_checkpoint(
+        current, before, now, may_be_new=lambda *_entry: may_be_new, pods=PODS
     )
-    return len(service.assignments), _right(found)
+    return len(current.assignments), _right(found)
 
 
 @cases(
     "now, right",
     {
         "of another pod": (OTHERS, ContainerRef(OTHER.id, "c0")),
-        "of the same pod": (written(p={"c1": {CORE: A}}), ContainerRef(POD.id, "c1")),
+        "of the same pod": (checkpoint_of(p={"c1": {CORE: A}}), ContainerRef(POD.id, "c1")),
         "of one that only the kubelet knows": (STATIC, ContainerRef(PodId("", "", "static"), "c0")),
     },
 )
-def test_a_guess_that_the_file_newly_shows_at_another_container_is_corrected(
+def test_a_guess_is_corrected_if_the_checkpoint_newly_has_its_slots_at_another_container(
     now: Checkpoint, right: ContainerRef
 ) -> None:
-    assert _by_file(now) == (0, [right])
+    assert _by_checkpoint(now) == (0, [right])
 
 
 @cases(
     "given",
     {
-        "the file does not show it yet": {"now": NOTHING},
-        "it shows an ended pod's entry besides (K29)": {
-            "now": written(p={"c0": {CORE: A}}, q={"c0": {CORE: A}})
+        "the checkpoint does not have it yet": {"now": NOTHING},
+        "it has an ended pod's entry besides (K29)": {
+            "now": checkpoint_of(p={"c0": {CORE: A}}, q={"c0": {CORE: A}})
         },
-        "it shows others": {"now": written(q={"c0": {CORE: B}})},
-        "it shows the other resource": {"now": written(q={"c0": {MEMORY: A}})},
-        "it showed that before": {"now": OTHERS, "before": OTHERS},
-        "its pod is listed no more (K33)": {"now": OTHERS, "may_be_new": False},
-        "it was handed on by an init container (K7)": {"now": written(p={"i": {CORE: A}})},
-        "it was no guess": {"now": OTHERS, "service": KNOWN},
-        "it was only promised": {"now": OTHERS, "service": _service(allocated=False)},
+        "it has others": {"now": checkpoint_of(q={"c0": {CORE: B}})},
+        "it has the other resource": {"now": checkpoint_of(q={"c0": {MEMORY: A}})},
+        "it had that before": {"now": OTHERS, "before": OTHERS},
+        "its pod is no longer listed (K33)": {"now": OTHERS, "may_be_new": False},
+        "it is reused from an init container (K7)": {"now": checkpoint_of(p={"i": {CORE: A}})},
+        "it was no guess": {"now": OTHERS, "current": KNOWN},
+        "it is a reservation": {"now": OTHERS, "current": _current(allocated=False)},
     },
 )
-def test_nothing_else_is_corrected_by_the_file(given: dict[str, Any]) -> None:
-    assert _by_file(**given) == (1, [])
+def test_nothing_else_is_corrected_by_the_checkpoint(given: dict[str, Any]) -> None:
+    assert _by_checkpoint(**given) == (1, [])
 
 
 # --- by List ----------------------------------------------------------------------------
 
-DENIES, HAS = recorded(POD), recorded(POD, c0={CORE: A})
-OTHER_HAS = recorded(OTHER, c0={CORE: A})
+DENIES, HAS = snapshot_pod(POD), snapshot_pod(POD, c0={CORE: A})
+OTHER_HAS = snapshot_pod(OTHER, c0={CORE: A})
 Q = ContainerRef(OTHER.id, "c0")
 
 
 @cases(
-    "service, shown, left, right",
+    "current, shown, left, right",
     {
-        "it shows the answer": (GUESSED, [HAS], 1, []),
-        "it shows the container without": (GUESSED, [DENIES, recorded(OTHER)], 0, []),
+        "it shows the slots": (GUESSED, [HAS], 1, []),
+        "it shows the container without": (GUESSED, [DENIES, snapshot_pod(OTHER)], 0, []),
         "it shows it at another": (GUESSED, [DENIES, OTHER_HAS], 0, [Q]),
         "it shows it at another, and ours not at all": (GUESSED, [OTHER_HAS], 0, [Q]),
-        "it does not show our pod": (GUESSED, [recorded(OTHER, c0={CORE: B})], 1, []),
+        "it does not show our pod": (GUESSED, [snapshot_pod(OTHER, c0={CORE: B})], 1, []),
         "no guess, and another's entry has it": (KNOWN, [OTHER_HAS], 1, []),
         "no guess, and its own entry has not": (KNOWN, [DENIES], 0, []),
-        "of an init container it tells nothing (K4)": (_service(name="i"), [DENIES], 1, []),
+        "it shows no init containers (K4)": (_current(name="i"), [DENIES], 1, []),
     },
 )
 def test_an_assignment_that_list_contradicts_is_void_and_a_wrong_guess_is_logged(
-    service: CurrentPod, shown: list[SnapshotPod], left: int, right: list[ContainerRef]
+    current: CurrentPod, shown: list[SnapshotPod], left: int, right: list[ContainerRef]
 ) -> None:
-    after, found = correct_by_list(service, record_of(*shown))
+    after, found = correct_by_list(current, snapshot_of(*shown))
     assert (len(after.assignments), _right(found)) == (left, right)
 
 
-# --- by what is offered -------------------------------------------------------------------
+# --- by offered slots -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("service", "offered", "file", "shown", "left"),
+    ("current", "offered", "file", "shown", "left"),
     [
         (GUESSED, {CORE: A | B}, NOTHING, [], 0),
         (KNOWN, {CORE: A | B}, NOTHING, [], 1),
@@ -155,19 +155,19 @@ def test_an_assignment_that_list_contradicts_is_void_and_a_wrong_guess_is_logged
     ],
 )
 def test_a_guess_whose_slots_are_all_offered_again_is_void(
-    service: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
+    current: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
 ) -> None:
-    """What file or ``List`` shows is held although it is offered (K15)."""
-    assert len(correct_by_offer(service, offered, file, record_of(*shown)).assignments) == left
+    """Slots in checkpoint or ``List`` are held although they are offered (K15)."""
+    assert len(correct_by_offer(current, offered, file, snapshot_of(*shown)).assignments) == left
 
 
 def test_without_list_no_guess_is_void_because_its_slots_are_offered() -> None:
-    """The kubelet may have forgotten them (K15), and a second container would get the same."""
-    snapshot = replace(record_of(), listing=False)
+    """The kubelet may have forgotten them (K15); a second container would get the same."""
+    snapshot = replace(snapshot_of(), listing=False)
     assert correct_by_offer(GUESSED, {CORE: A | B}, NOTHING, snapshot) == GUESSED
 
 
-# --- whose UID it is ----------------------------------------------------------------------
+# --- the UID of a pod -------------------------------------------------------------------
 
 ASSIGNMENTS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
 
@@ -175,20 +175,20 @@ ASSIGNMENTS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated
 def _identified(
     *views: PodInfo, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
 ) -> CurrentPod:
-    service = CurrentPod(pod_id("p", ""), "", assignments=ASSIGNMENTS)
+    current = CurrentPod(pod_id("p", ""), "", assignments=ASSIGNMENTS)
     entries = [listed("p", c0=None)]
     return with_uid(
-        service, before, now, entries=entries, pods=pods_of(*views), identified=frozenset()
+        current, before, now, entries=entries, pods=pods_of(*views), identified=frozenset()
     )
 
 
-def test_a_nameless_pod_gets_the_uid_that_the_file_newly_shows_with_its_answer() -> None:
+def test_a_pod_with_unknown_uid_gets_the_one_that_the_checkpoint_newly_has_with_its_slots() -> None:
     found = _identified(now=STATIC)
     assert (found.id, found.uid) == (pod_id("p", "static"), "static")
     assert _identified(now=STATIC, before=STATIC).uid == ""
 
 
-def test_a_nameless_pod_whose_uid_was_a_rejected_pods_gets_its_own_once_the_file_shows_it() -> None:
+def test_the_uid_of_a_rejected_pod_is_replaced_once_the_checkpoint_has_the_right_one() -> None:
     """The rejected pod's entry was newly written, by a write that came late (K33)."""
     taken = replace(_identified(now=STATIC), uid="rejected")
     assert (
@@ -206,13 +206,13 @@ def test_a_nameless_pod_whose_uid_was_a_rejected_pods_gets_its_own_once_the_file
     "containers, names",
     {
         "as it was guessed": ([container("c0")], ["c0", "c0"]),
-        "nobody had told of its init container": (
+        "its init container was unknown": (
             [container("i", kind=INIT), container("c0")],
             ["i", "i"],
         ),
     },
 )
-def test_a_nameless_pod_is_the_one_that_the_api_has_told_of_since(
+def test_a_pod_with_unknown_uid_is_the_one_that_the_api_has_shown_since(
     containers: list[Any], names: list[str]
 ) -> None:
     found = _identified(view("p", *containers, uid="late"))
@@ -227,10 +227,12 @@ def test_a_nameless_pod_is_the_one_that_the_api_has_told_of_since(
     {
         "unknown": [],
         "ended": [view("p", uid="late", terminal=True)],
-        "asks for other counts": [view("p", container("c0", 60, 4), uid="late")],
+        "requests other counts": [view("p", container("c0", 60, 4), uid="late")],
         "other containers": [view("p", container("another"), uid="late")],
         "two of the name": [view("p", uid="one"), view("p", uid="two")],
     },
 )
-def test_a_nameless_pod_stays_so_while_nobody_has_told_which_it_is(views: list[PodInfo]) -> None:
+def test_an_unknown_uid_stays_unknown_while_the_api_does_not_show_the_pod(
+    views: list[PodInfo],
+) -> None:
     assert _identified(*views).uid == ""

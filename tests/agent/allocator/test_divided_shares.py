@@ -1,11 +1,11 @@
-"""Shares of several cards: whose a call is, what is given, and what may start."""
+"""Shares of several cards: targets of calls, slots, and starts."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
-from agent.errors import GrantError, PlacementError, Refusal
+from agent.errors import Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY, cases
@@ -14,7 +14,7 @@ from tests.in_memory.pods import Pod, asks, card_of, init, make_pod, static_pod
 
 
 def parts(node: Node, pod: Pod, container: str = "main") -> dict[Resource, dict[str, int]]:
-    """Return what a container holds of each card."""
+    """Return how many slots of each card a container holds."""
     held = node.held(pod, container)
     return {each: dict(sorted(Counter(map(card_of, ids)).items())) for each, ids in held.items()}
 
@@ -43,18 +43,7 @@ def test_a_share_gets_the_same_part_of_different_cards_whichever_resource_comes_
     assert (written.cards, written.cores, written.memory_blocks) == (("GPU-1", "GPU-2"), 100, 8)
 
 
-def test_a_node_without_enough_cards_refuses_with_the_cards_that_fit() -> None:
-    node = Node(2)
-    node.admit(make_pod("x", asks(60, 2)))
-    with pytest.raises(PlacementError) as refused:
-        node.admit(halves("p"))
-    assert str(refused.value) == (
-        "no card fits 100 cores and 8 memory blocks over 2 cards: 2 cards needed, 1 found; "
-        "GPU-0: 40 of 50 cores free; GPU-1: fits"
-    )
-
-
-# --- whose a call is ------------------------------------------------------------------------
+# --- the target -------------------------------------------------------------------------------
 
 
 @cases(
@@ -64,10 +53,10 @@ def test_a_node_without_enough_cards_refuses_with_the_cards_that_fit() -> None:
         "a whole card": ((("GPU-0", 100),), "whole"),
     },
 )
-def test_without_list_the_ids_of_allocate_tell_halves_from_a_whole_card(
+def test_without_list_device_ids_in_allocate_distinguish_halves_from_a_whole_card(
     ids: Sequence[tuple[str, int]], name: str
 ) -> None:
-    """No preferred call came before; both pods are as likely."""
+    """There was no preferred call; both pods are as likely."""
     node = Node(2)
     pods = {"halves": halves("halves", at=1), "whole": whole("whole", at=2)}
     node.list_error = "hanging"
@@ -78,18 +67,8 @@ def test_without_list_the_ids_of_allocate_tell_halves_from_a_whole_card(
     assert node.decision_log.evidence("allocate") == [Evidence.ORDER]
 
 
-def test_ids_that_are_neither_fit_nobody() -> None:
-    node = Node(2)
-    node.begin(whole("whole"))
-    with pytest.raises(GrantError) as refused:
-        node.allocator.allocate(CORE, [f"GPU-{n % 2}::{n}" for n in range(100)])
-    assert str(refused.value) == (
-        "100 cores must be whole cards, but they are not: 50 on GPU-0, 50 on GPU-1"
-    )
-
-
 def test_a_whole_card_guessed_for_halves_is_refused_when_its_memory_is_requested() -> None:
-    """Without ``List`` the older pod is taken; the refused pod's successor gets its halves."""
+    """Without ``List`` the older pod is guessed; the refused pod's successor gets its halves."""
     node = Node(3)
     older, pod = whole("older", at=1), halves("p", at=2)
     node.list_error = "hanging"
@@ -133,8 +112,8 @@ def test_a_static_pod_without_a_mirror_gets_a_whole_card_because_its_annotations
 # --- init containers --------------------------------------------------------------------------
 
 
-def test_after_a_restart_a_pod_keeps_what_it_needs_of_each_card_of_its_init_container() -> None:
-    """30 cores of either card are left to it (K7, K11), so it needs 20 more of either, not 70."""
+def test_after_a_restart_slots_are_kept_for_a_pod_on_each_card_of_its_init_container() -> None:
+    """30 cores of each card are reusable (K7, K11), so it needs 20 more of each, not 70."""
     node = Node(3)
     main = asks(100, 8, other=True, split=2)
     pod = node.begin(make_pod("p", init(60, 4, split=2), main))

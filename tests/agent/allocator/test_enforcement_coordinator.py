@@ -1,4 +1,4 @@
-"""What enforcement is told: before an assignment, before a start, and when pods are gone."""
+"""Calls of the enforcer: before an assignment, before a start, and after pods have ended."""
 
 import threading
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +10,6 @@ from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN, ContainerRef, Holding
 from contract.inventory import Amounts
-from contract.resource import Resource
 from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY, holding
 from tests.agent.fakes import DEADLINE_S
@@ -19,7 +18,7 @@ from tests.in_memory.pods import asks, init, make_pod, static_pod
 
 
 class FakeEnforcer:
-    """An ``Enforcer`` that keeps what it is told, or raises *error*."""
+    """An ``Enforcer`` that records its calls, or raises *error*."""
 
     limits = True
 
@@ -28,7 +27,7 @@ class FakeEnforcer:
         self.made: list[Holding] = []
         self.started: list[Holding] = []
         self.kept: list[set[PodId]] = []
-        self.asked: list[list[str]] = []
+        self.candidates: list[list[str]] = []
         self.chosen = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -44,7 +43,7 @@ class FakeEnforcer:
         self.started.append(holding)
 
     def identify_starting(self, candidates: Sequence[Holding]) -> Holding:
-        self.asked.append([each.ref.container for each in candidates])
+        self.candidates.append([each.ref.container for each in candidates])
         return candidates[self.chosen]
 
     def prune(self, pods: Collection[PodId]) -> None:
@@ -53,10 +52,6 @@ class FakeEnforcer:
     def _fail(self) -> None:
         if self.error is not None:
             raise self.error
-
-
-def resources(holding: Holding) -> list[Resource]:
-    return [each for each in Resource if holding.count(each)]
 
 
 @pytest.fixture
@@ -77,7 +72,7 @@ def test_the_enforcer_adds_to_the_response(node: Node) -> None:
     )
 
 
-def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
+def test_a_call_that_cannot_be_prepared_is_refused_and_nothing_is_assigned(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     node.begin(make_pod("p", asks(30, 4)))
@@ -92,7 +87,7 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
 def test_nothing_is_created_for_slots_of_another_container(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    """What lies on disk for the live container must not be touched (fact K15)."""
+    """Files of the running container must not change (fact K15)."""
     holder = node.admit(make_pod("a", asks(30, 4)))
     node.begin(make_pod("b", asks(30, 4)))
     before = list(enforcer.made)
@@ -116,7 +111,7 @@ def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
 
 @pytest.mark.parametrize("memory", [0, 4])
 def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, memory: int) -> None:
-    """As with gpu-manager, whatever is asked for beside them."""
+    """As with gpu-manager, whatever memory is requested beside them."""
     node.start(node.admit(make_pod("p", asks(100, memory))))
     assert [each.cards for each in enforcer.made] == [{"GPU-0": Amounts(100, 0)}]
     (about,) = enforcer.started
@@ -146,18 +141,20 @@ def test_memory_reserved_on_two_cards_is_limited_by_an_agent_that_cannot_read_th
     node.restart_agent()
     for _ in ("memory", "cores, preferred", "cores"):
         node.call()
-    assert [len(node.cards(pod)), *map(resources, enforcer.made)] == [2, [MEMORY], [CORE]]
+    assert [(each.count(MEMORY), each.count(CORE)) for each in enforcer.made] == [(8, 0), (0, 100)]
+    assert len(node.cards(pod)) == 2
 
 
-def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share(
+def test_the_memory_of_a_guessed_container_is_limited_because_it_may_be_a_share(
     enforcer: FakeEnforcer,
 ) -> None:
     node = Node(1, enforcer=enforcer, active_only=False)
     node.rejected(make_pod("p", asks(100, 4)))
     pod = node.begin(make_pod("q", asks(100, 4)), MEMORY_FIRST)
     node.serve(pod, "main", MEMORY)
-    assert [resources(each) for each in enforcer.made] == [[MEMORY]]
-    assert enforcer.made[0].memory_limits
+    (made,) = enforcer.made
+    assert (made.count(MEMORY), made.count(CORE)) == (4, 0)
+    assert made.memory_limits
 
 
 def test_a_start_of_an_unknown_container_is_prepared_by_its_slots(
@@ -178,27 +175,29 @@ def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: Fa
     assert len(enforcer.started) == 1, "for the cores alone"
 
 
-def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEnforcer) -> None:
-    held, waiting, gone = (make_pod(name, asks(10, 1)) for name in ("held", "waiting", "gone"))
+def test_a_sweep_keeps_pods_that_are_held_bound_or_listed(
+    node: Node, enforcer: FakeEnforcer
+) -> None:
+    held, bound, deleted = (make_pod(name, asks(10, 1)) for name in ("held", "bound", "deleted"))
     node.admit(held)
-    node.admit(gone)
-    node.bind(waiting)
-    node.delete(gone)
+    node.admit(deleted)
+    node.bind(bound)
+    node.delete(deleted)
     node.allocator.refresh()
     node.allocator.sweep()
-    assert enforcer.kept == [{held.id, waiting.id, PodId("default", "held", "")}]
+    assert enforcer.kept == [{held.id, bound.id, PodId("default", "held", "")}]
 
 
 def test_a_sweep_removes_nothing_while_the_kubelet_is_unavailable(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    node.list_error = "no answer"
+    node.list_error = "rate limited"
     node.allocator.sweep()
     assert enforcer.kept == []
 
 
-def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer) -> None:
-    """Between making and assigning nobody else shows the pod: the watch is behind."""
+def test_a_sweep_waits_for_an_allocation_in_progress(node: Node, enforcer: FakeEnforcer) -> None:
+    """Between preparation and assignment no source has the pod: the watch is behind."""
     pod = make_pod("p", asks(100, 0))
     node.bind(pod, seen=False)
     node.begin(pod)
@@ -213,7 +212,7 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
 def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    """An init container hands its places on, and nothing but the places is told (K7, K10)."""
+    """An init container leaves its slots, and a start has nothing but slots (K7, K10)."""
     pod = node.admit(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8)))
     same = {node.held(pod, name)[CORE] for name in ("a", "b", "main")}
     assert len(same) == 1
@@ -222,16 +221,16 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
         about = enforcer.started[-1]
         assert about.ref.container == name
         assert about.memory_limits == {"GPU-0": blocks}
-    assert enforcer.asked == [["a", "b", "main"]] * 3
+    assert enforcer.candidates == [["a", "b", "main"]] * 3
 
 
-def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
+def test_a_new_agent_knows_init_containers_by_the_checkpoint(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     pod = node.admit(make_pod("p", init(30, 4), asks(30, 8)))
     node.restart_agent()
     node.start(pod, "init")
-    assert enforcer.asked == [["init", "main"]]
+    assert enforcer.candidates == [["init", "main"]]
     assert node.allocator.entitled(pod.uid, "init") == enforcer.started[0]
 
 
@@ -245,16 +244,7 @@ def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     assert about.ref == ContainerRef(pod.id, "main")
 
 
-def test_slots_of_a_removed_card_entitle_to_nothing(node: Node) -> None:
-    pod = make_pod("p", asks(2, 1))
-    node.bind(pod)
-    node.kubelet.know(pod)
-    node.kubelet.hold(pod, "main", {CORE: ["GPU-9::0", "GPU-9::1"]})
-    node.allocator.refresh()
-    assert node.allocator.entitled(pod.uid, "main") is None
-
-
-def test_a_static_pod_is_looked_up_by_the_uid_that_the_runtime_has(node: Node) -> None:
+def test_a_static_pod_is_found_by_its_uid_in_the_runtime(node: Node) -> None:
     pod = static_pod("p", asks(30, 4))
     pod.mirror_uid = "mirror"
     node.admit(pod)

@@ -1,4 +1,4 @@
-"""Which pod each entry of ``List`` is (R5): it tells names, and no UIDs."""
+"""The pod of each entry of ``List`` (R5), which has names and no UIDs."""
 
 import itertools
 from collections.abc import Collection, Sequence
@@ -24,12 +24,12 @@ OTHER_CONTAINERS = view("p", container("another"), uid="other")
 MIRROR = replace(view("p", container("c0", 3, 1), uid="mirror"), runtime_uid="hash")
 
 
-def _file(**held: frozenset[str]) -> Checkpoint:
-    """The checkpoint: UID -> what its container ``c0`` holds."""
-    return Checkpoint({uid: {"c0": {CORE: places}} for uid, places in held.items()})
+def _checkpoint(**held: frozenset[str]) -> Checkpoint:
+    """The checkpoint: UID -> slots of its container ``c0``."""
+    return Checkpoint({uid: {"c0": {CORE: slots}} for uid, slots in held.items()})
 
 
-def _service(uid: str, held: frozenset[str]) -> CurrentPod:
+def _current(uid: str, held: frozenset[str]) -> CurrentPod:
     assignment = Assignment("c0", CORE, held, Evidence.WITNESS, allocated=True)
     return CurrentPod(pod_id("p", uid), uid, assignments=(assignment,))
 
@@ -37,8 +37,8 @@ def _service(uid: str, held: frozenset[str]) -> CurrentPod:
 def _found(
     entries: Sequence[ListedPod],
     *,
-    file: Checkpoint | None = None,
-    service: CurrentPod | None = None,
+    checkpoint: Checkpoint | None = None,
+    current: CurrentPod | None = None,
     views: Sequence[PodInfo] = (OLD, NEW),
     departed: Sequence[PodInfo] = (),
     confirmed: Collection[str] = (),
@@ -47,8 +47,8 @@ def _found(
     """Return the UID of each entry's pod, the entry, and whether it is sure."""
     found = identify(
         entries,
-        file or Checkpoint(),
-        () if service is None else (service,),
+        checkpoint or Checkpoint(),
+        () if current is None else (current,),
         pods_of(*views, departed=departed),
         confirmed=frozenset(confirmed),
         last_pod=last_pod,
@@ -58,24 +58,36 @@ def _found(
 
 ALONE: dict[str, Any] = {"views": [NEW]}
 OLD_LEFT: dict[str, Any] = {"views": [NEW], "departed": [OLD]}
-NOBODY: dict[str, Any] = {"views": []}
-SHOWN: dict[str, Any] = {"confirmed": ["old", "new"]}
-OLD_HAD, NEW_HAD = {"file": _file(old=A)}, {"file": _file(new=A)}
-NEW_WAS_GIVEN = {"service": _service("new", A)}
+NO_PODS: dict[str, Any] = {"views": []}
+CONFIRMED: dict[str, Any] = {"confirmed": ["old", "new"]}
+OLD_HAD, NEW_HAD = {"checkpoint": _checkpoint(old=A)}, {"checkpoint": _checkpoint(new=A)}
+NEW_WAS_ASSIGNED = {"current": _current("new", A)}
 OLD_ENDED = {"views": [replace(OLD, terminal=True), NEW]}
-ANOTHER_CONTAINERS = ALONE | {"file": Checkpoint({"old": {"c1": {CORE: A}}})}
-ANOTHER_NAMES = {"file": _file(other=A), "views": [NEW, OTHER_NAME]}
+ANOTHER_CONTAINERS = ALONE | {"checkpoint": Checkpoint({"old": {"c1": {CORE: A}}})}
+ANOTHER_NAMES = {"checkpoint": _checkpoint(other=A), "views": [NEW, OTHER_NAME]}
 
 
 @cases(
     "given, uid, sure",
     {
-        "the file has its places with this pod": (OLD_HAD, "old", True),
-        "our answers before an ended pod's entry (K29)": (OLD_HAD | NEW_WAS_GIVEN, "new", False),
-        "the file has them with another container": (ANOTHER_CONTAINERS, "new", False),
-        "the file has them with a pod of another name": (ANOTHER_NAMES, "new", False),
-        "a static pod (K34)": ({"file": _file(hash=A), "views": [MIRROR]}, "hash", True),
-        "the API does not show it": (NOBODY | {"file": _file(static=A)}, "static", True),
+        "the checkpoint has its slots at this pod": (OLD_HAD, "old", True),
+        "our assignments before an ended pod's entry (K29)": (
+            OLD_HAD | NEW_WAS_ASSIGNED,
+            "new",
+            False,
+        ),
+        "the checkpoint has them at another container": (ANOTHER_CONTAINERS, "new", False),
+        "the checkpoint has them at a pod of another name": (ANOTHER_NAMES, "new", False),
+        "a static pod (K34)": (
+            {"checkpoint": _checkpoint(hash=A), "views": [MIRROR]},
+            "hash",
+            True,
+        ),
+        "the API does not show it": (
+            NO_PODS | {"checkpoint": _checkpoint(static=A)},
+            "static",
+            True,
+        ),
     },
 )
 def test_a_list_entry_with_slots_is_the_pod_that_holds_them(
@@ -85,60 +97,60 @@ def test_a_list_entry_with_slots_is_the_pod_that_holds_them(
 
 
 @cases(
-    "entries, file",
+    "entries, checkpoint",
     {
-        "both show places": ([HOLDS_A, HOLDS_B], _file(old=A, new=B)),
-        "one shows places, and goes first": ([HOLDS_A, EMPTY], _file(old=A)),
+        "both show slots": ([HOLDS_A, HOLDS_B], _checkpoint(old=A, new=B)),
+        "one shows slots, and comes first": ([HOLDS_A, EMPTY], _checkpoint(old=A)),
     },
 )
-def test_two_entries_of_a_name_are_two_pods_whatever_their_order(
-    entries: list[ListedPod], file: Checkpoint
+def test_two_entries_of_a_name_are_two_pods_in_any_order(
+    entries: list[ListedPod], checkpoint: Checkpoint
 ) -> None:
     for shuffled in itertools.permutations(entries):
-        found = {uid: entry for uid, entry, _ in _found(shuffled, file=file)}
+        found = {uid: entry for uid, entry, _ in _found(shuffled, checkpoint=checkpoint)}
         assert found == dict(zip(("old", "new"), entries, strict=True))
 
 
 @cases(
     "given, uid, sure",
     {
-        "the only one": (ALONE | SHOWN, "new", True),
+        "the only one": (ALONE | CONFIRMED, "new", True),
         "the only one, but List showed the name first": (ALONE, "new", False),
-        "the older of two": (SHOWN, "old", False),
-        "one that had something is over": (OLD_HAD, "new", False),
+        "the older of two": (CONFIRMED, "old", False),
+        "one that had something has ended": (OLD_HAD, "new", False),
         "one that has ended is not admitted": (OLD_ENDED, "new", False),
-        "one that has left the API goes behind (K20)": (OLD_LEFT | SHOWN, "new", False),
+        "one that has left the API comes last (K20)": (OLD_LEFT | CONFIRMED, "new", False),
         "but not while it is being admitted": (OLD_LEFT | {"last_pod": OLD.id}, "old", False),
         "nor where the other has had something": (OLD_LEFT | NEW_HAD, "old", False),
-        "it had something, and shows nothing now": (OLD_LEFT | SHOWN | OLD_HAD, "new", True),
-        "the one that has left the API alone": (NOBODY | {"departed": [OLD]}, "old", False),
-        "it had something: another may have come": (ALONE | SHOWN | NEW_HAD, "new", False),
-        "nobody knows it: nothing to be wrong about": (NOBODY, "", True),
+        "it had something, and shows nothing now": (OLD_LEFT | CONFIRMED | OLD_HAD, "new", True),
+        "the one that has left the API alone": (NO_PODS | {"departed": [OLD]}, "old", False),
+        "it had something: another may have come": (ALONE | CONFIRMED | NEW_HAD, "new", False),
+        "no pod of its name is known": (NO_PODS, "", True),
         "another name": ({"views": [OTHER_NAME]}, "", True),
         "other containers": ({"views": [OTHER_CONTAINERS]}, "", True),
         "a static pod": ({"views": [MIRROR]}, "hash", False),
-        "the pod in service": (NOBODY | {"service": _service("static", A)}, "static", True),
+        "the current pod": (NO_PODS | {"current": _current("static", A)}, "static", True),
     },
 )
-def test_an_entry_that_shows_nothing_is_the_likeliest_pod_of_its_name(
+def test_an_entry_without_slots_is_the_likeliest_pod_of_its_name(
     given: dict[str, Any], uid: str, sure: bool
 ) -> None:
     assert _found([EMPTY], **given) == [(uid, EMPTY, sure)]
 
 
-def test_the_current_pod_is_no_entry_with_other_containers() -> None:
+def test_an_entry_with_other_containers_is_not_the_current_pod() -> None:
     """It was deleted and created again, and the API has not shown the new one."""
     other = view("p", container("another"), uid="static")
-    (found,) = _found([EMPTY], views=[], departed=[other], service=_service("static", A))
+    (found,) = _found([EMPTY], views=[], departed=[other], current=_current("static", A))
     assert found[0] == ""
 
 
-def test_the_current_pod_is_not_one_of_two_nameless_entries() -> None:
-    found = _found([EMPTY, EMPTY], views=[], service=_service("static", A))
+def test_two_entries_of_unknown_pods_are_not_the_current_pod() -> None:
+    found = _found([EMPTY, EMPTY], views=[], current=_current("static", A))
     assert [each[0] for each in found] == ["", ""]
 
 
-# --- whatever is shown ----------------------------------------------------------------
+# --- any entries ----------------------------------------------------------------------
 
 _UIDS = st.sampled_from(["u1", "u2", "u3"])
 _HELD = st.sampled_from([None, {CORE: A}, {CORE: B}, {CORE: A | B}])
@@ -155,17 +167,17 @@ _views = st.lists(
     max_size=3,
     unique_by=lambda each: each.id.uid,
 )
-_files = st.dictionaries(_UIDS | st.just("unknown"), st.sampled_from([A, B])).map(
-    lambda held: _file(**held)
+_checkpoints = st.dictionaries(_UIDS | st.just("unknown"), st.sampled_from([A, B])).map(
+    lambda held: _checkpoint(**held)
 )
 
 
 @patient
-@given(_entries, _views, _files, st.data())
-def test_every_entry_is_one_pod_whatever_the_order_and_no_pod_is_two(
-    entries: list[ListedPod], views: list[PodInfo], file: Checkpoint, data: st.DataObject
+@given(_entries, _views, _checkpoints, st.data())
+def test_every_entry_is_one_pod_in_any_order_and_no_pod_is_two_entries(
+    entries: list[ListedPod], views: list[PodInfo], checkpoint: Checkpoint, data: st.DataObject
 ) -> None:
-    found = identify(entries, file, (), pods_of(*views), confirmed=frozenset(), last_pod=None)
+    found = identify(entries, checkpoint, (), pods_of(*views), confirmed=frozenset(), last_pod=None)
     assert sorted(repr(each.entry) for each in found) == sorted(map(repr, entries))
     taken = [each.uid for each in found if each.uid]
     assert len(taken) == len(set(taken))
@@ -173,5 +185,5 @@ def test_every_entry_is_one_pod_whatever_the_order_and_no_pod_is_two(
         assert each.id.key == each.entry.key
         assert each.info is None or kubelet_uid(each.info) == each.uid
     shuffled = pods_of(*data.draw(st.permutations(views)))
-    again = identify(entries, file, (), shuffled, confirmed=frozenset(), last_pod=None)
+    again = identify(entries, checkpoint, (), shuffled, confirmed=frozenset(), last_pod=None)
     assert again == found

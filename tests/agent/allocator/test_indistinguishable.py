@@ -1,6 +1,6 @@
-"""Worlds that the agent cannot distinguish: what it may guess wrong in one, it needs in the other.
+"""Nodes that the agent cannot distinguish: a wrong guess on one is needed on the other.
 
-Each test shows that the agent's inputs are equal in both (docs/architecture.md, "Where the agent
+Each test shows that the agent's inputs are equal on both (docs/architecture.md, "Where the agent
 may guess wrong").
 """
 
@@ -14,7 +14,7 @@ from tests.in_memory.pods import NAMES, Container, Pod, asks, init, make_pod
 
 
 def same_in_both(number: int, name: str, *containers: Container, **annotations: str) -> Pod:
-    """Return a pod whose UID and times are the same in both worlds."""
+    """Return a pod whose UID and times are the same on both nodes."""
     pod = make_pod(name, *containers, at=1_736_928_000 + number, **annotations)
     pod.number, pod.uid = number, f"uid-{number}"
     return pod
@@ -32,8 +32,8 @@ def inputs(node: Node) -> dict[str, Any]:
     }
 
 
-def test_the_first_resource_is_placed_before_wishes_of_either_kind_can_be_read() -> None:
-    """Any choice of a card leaves no room for the other resource in one of the worlds."""
+def test_the_first_resource_is_placed_before_wishes_can_be_read() -> None:
+    """On one of the nodes the chosen card has no slots for the other resource."""
     seen, cornered = [], []
     for uuid in ("GPU-0", "GPU-1"):
         node = Node()
@@ -81,10 +81,10 @@ def running_on_a_card_against_its_annotation(*, edited: bool) -> tuple[Node, Pod
 def test_a_running_pod_was_placed_before_its_annotation_could_be_read_or_before_it_was_edited() -> (
     None
 ):
-    """A veto would end the restarts of a pod whose annotation somebody has edited."""
-    worlds = [running_on_a_card_against_its_annotation(edited=each) for each in (True, False)]
-    assert inputs(worlds[0][0]) == inputs(worlds[1][0])
-    for node, pod in worlds:
+    """A veto would end the restarts of a pod whose annotation was edited."""
+    nodes = [running_on_a_card_against_its_annotation(edited=each) for each in (True, False)]
+    assert inputs(nodes[0][0]) == inputs(nodes[1][0])
+    for node, pod in nodes:
         node.start(pod)
         assert node.decision_log.refusals == []
 
@@ -120,10 +120,10 @@ def first_call_of_a_kubelet(*, rejected: bool) -> tuple[Node, Pod]:
 
 def test_a_pod_that_is_listed_was_deleted_or_the_other_one_rejected() -> None:
     """The agent does not know the form of ``List``."""
-    worlds = [first_call_of_a_kubelet(rejected=each) for each in (True, False)]
-    assert inputs(worlds[0][0]) == inputs(worlds[1][0])
-    for node, _ in worlds:
+    nodes = [first_call_of_a_kubelet(rejected=each) for each in (True, False)]
+    assert inputs(nodes[0][0]) == inputs(nodes[1][0])
+    for node, _ in nodes:
         node.call()
-    named = [node.decision_log.everything[-1].ref for node, _ in worlds]
+    named = [node.decision_log.everything[-1].ref for node, _ in nodes]
     assert named[0] == named[1], "one of the two is wrong"
-    assert worlds[0][1].key != worlds[1][1].key
+    assert nodes[0][1].key != nodes[1][1].key

@@ -1,13 +1,13 @@
-"""``List`` is unavailable for a while: what it has shown to have ended has ended (R2)."""
+"""While ``List`` is unavailable, pods that it showed as ended stay ended (R2)."""
 
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY, cases
-from tests.in_memory.node import MEMORY_FIRST, Node
+from tests.in_memory.node import Node
 from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod
 
 
 def reject(node: Node, *resources: str, written: bool = False, known: bool = True) -> None:
-    """Have another vendor's plugin fail after these calls for a pod; the API is not told."""
+    """Have another vendor's plugin fail after these calls for a pod; the API does not show it."""
     first = asks(10, 2, "init", ContainerKind.INIT, other=True)
     bad = failing(make_pod("bad", first, asks(30, 8)))
     node.api.away = not known
@@ -24,14 +24,14 @@ def reject(node: Node, *resources: str, written: bool = False, known: bool = Tru
     {
         "between its two resources": ([MEMORY], False, True, False),
         "after the checkpoint had it": ([CORE, MEMORY], True, True, False),
-        "that nobody but the kubelet knew": ([MEMORY], False, False, False),
+        "that only the kubelet knew": ([MEMORY], False, False, False),
         "that an old List still shows": ([MEMORY], False, True, True),
     },
 )
-def test_what_a_rejected_pod_had_can_be_handed_on_by_the_next_one_when_list_goes_away(
+def test_slots_of_a_rejected_pod_are_reusable_in_the_next_pod_without_list(
     resources: list[str], *, written: bool, known: bool, old: bool
 ) -> None:
-    """The next pod's init container has got it, and its main container is to keep it (K7)."""
+    """The next pod's init container has got them, and its main container is to keep them (K7)."""
     node = Node(1, active_only=not old)
     reject(node, *resources, written=written, known=known)
     pod = node.begin(make_pod("next", init(10, 2), asks(30, 8)))
@@ -39,26 +39,3 @@ def test_what_a_rejected_pod_had_can_be_handed_on_by_the_next_one_when_list_goes
     node.list_error = "rate limited"
     node.admit(pod)
     assert node.decision_log.refusals == []
-
-
-def test_a_pod_is_not_refused_because_the_call_of_another_was_taken_for_its_own() -> None:
-    """Without ``List`` the first in the queue is guessed; the file shows whose places they are."""
-    node = Node()
-    guessed, asking = make_pod("guessed", asks(30, 8)), make_pod("asking", asks(10, 8))
-    node.bind(guessed, asking)
-    node.list_error = "rate limited"
-    node.admit(asking, MEMORY_FIRST)
-    node.admit(guessed, MEMORY_FIRST)
-    assert node.decision_log.refusals == []
-
-
-def test_a_restarted_kubelet_tries_a_pod_anew_that_the_one_before_had_rejected() -> None:
-    """It has taken the entry back (K31), so the pod holds until ``List`` shows otherwise."""
-    node = Node(1)
-    reject(node, CORE, MEMORY, written=True)
-    node.begin(make_pod("next", asks(10, 2)))
-    node.call()
-    node.restart_kubelet()
-    node.list_error = "not up yet"
-    node.allocator.refresh()
-    assert node.allocator.free(CORE) == {"GPU-0": 90}

@@ -4,12 +4,7 @@ from typing import Any
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.placer import (
-    Placement,
-    Placer,
-    at_least,
-    pick,
-)
+from agent.allocator.placer import Placement, Placer, at_least, pick
 from agent.allocator.search_input import Assumptions, PlacementRequest
 from agent.allocator.slots import Slot, summarize
 from agent.allocator.snapshot import AllocationSnapshot
@@ -30,8 +25,8 @@ from tests.agent.builders import (
     device_table,
     every_id,
     ids,
-    record_of,
-    recorded,
+    snapshot_of,
+    snapshot_pod,
     view,
 )
 
@@ -43,17 +38,17 @@ def _placement(
     resource: Resource,
     *,
     name: str = "",
-    record: AllocationSnapshot | None = None,
+    snapshot: AllocationSnapshot | None = None,
     available: Sequence[str] | None = None,
     must: Sequence[Slot] = (),
     unhealthy: str = "",
     **given: Any,
 ) -> Placement:
     """Place a container, by default the last; the kubelet offers everything by default."""
-    asked = (pod.demand.of(name) if name else None) or pod.demand.containers[-1]
+    requested = (pod.demand.of(name) if name else None) or pod.demand.containers[-1]
     request = PlacementRequest(
-        ContainerRef(pod.id, asked.name),
-        asked,
+        ContainerRef(pod.id, requested.name),
+        requested,
         pod.demand,
         resource,
         Policy.BINPACK,
@@ -63,12 +58,12 @@ def _placement(
     )
     links, withheld = Links(NODE.inventory), {unhealthy: "unhealthy (Xid 79)"}
     placer = Placer(table=NODE, links=links, withheld=lambda uuid: withheld.get(uuid, ""))
-    return placer.place(request, record or record_of())
+    return placer.place(request, snapshot or snapshot_of())
 
 
 def _others(**held: HeldSlots) -> AllocationSnapshot:
-    """A record in which containers of another pod hold something."""
-    return record_of(recorded(view("q", *map(container, held)), **held))
+    """A snapshot in which containers of another pod hold something."""
+    return snapshot_of(snapshot_pod(view("q", *map(container, held)), **held))
 
 
 def _planned(*cards: int) -> Plan:
@@ -76,7 +71,7 @@ def _planned(*cards: int) -> Plan:
     return {"c0": ContainerPlan(cards)}
 
 
-def _tickets(card: int, device_ids: Iterable[int]) -> list[Slot]:
+def _slots(card: int, device_ids: Iterable[int]) -> list[Slot]:
     return [Slot(f"GPU-{card}", slot) for slot in device_ids]
 
 
@@ -88,7 +83,7 @@ BEFORE_MORE = view("p", container("init", 10, 1, kind=INIT), container("c0", 80,
 HALF = _others(c0={CORE: ids("GPU-0", range(50))})
 SOME = _others(c0={CORE: ids("GPU-0", range(10))})  # binpack would take this card
 HAS_CORES, HAS_MEMORY, INIT_HAD, INIT_HAD_CARD = (
-    record_of(recorded(pod, **held), *_others(c0={CORE: ids("GPU-1", range(30))}).pods)
+    snapshot_of(snapshot_pod(pod, **held), *_others(c0={CORE: ids("GPU-1", range(30))}).pods)
     for pod, held in (
         (POD, {"c0": {CORE: ids("GPU-2", range(50))}}),
         (POD, {"c0": {MEMORY: ids("GPU-2", range(4))}}),
@@ -101,40 +96,40 @@ LITTLE_MEMORY = _others(**ALL_CARDS)
 FEW = [*ids("GPU-0", range(10)), *ids("GPU-2", range(40, 90)), "GPU-9::0", "nonsense"]
 
 
-def _withheld(record: AllocationSnapshot, *cards: int) -> dict[str, Any]:
+def _withheld(snapshot: AllocationSnapshot, *cards: int) -> dict[str, Any]:
     withheld = {MEMORY: {f"GPU-{card}": 10 for card in cards}}
-    return {"record": record, "assumptions": Assumptions(withheld=withheld)}
+    return {"snapshot": snapshot, "assumptions": Assumptions(withheld=withheld)}
 
 
-BEFORE = {"name": "init", "record": HALF}
-CONTRADICTED = {"record": HAS_CORES, "plan": _planned(0)}
-HANDED_ON = {"record": INIT_HAD, "must": _tickets(2, [5, 6])}
-DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY: {"GPU-2": 8}})}
+BEFORE = {"name": "init", "snapshot": HALF}
+CONTRADICTED = {"snapshot": HAS_CORES, "plan": _planned(0)}
+REUSABLE = {"snapshot": INIT_HAD, "must": _slots(2, [5, 6])}
+DOUBTFUL = {"snapshot": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY: {"GPU-2": 8}})}
 
 
 @cases(
     "pod, resource, given, device_ids",
     {
-        "the lowest of the fullest card": (POD, CORE, {"record": SOME}, "GPU-0::10-59"),
-        "that fits": (BEFORE_MORE, CORE, {"record": HALF}, "GPU-1::0-79"),
-        "memory follows cores": (POD, MEMORY, {"record": HAS_CORES}, "GPU-2::0-3"),
-        "cores follow memory": (POD, CORE, {"record": HAS_MEMORY}, "GPU-2::0-49"),
+        "the lowest of the fullest card": (POD, CORE, {"snapshot": SOME}, "GPU-0::10-59"),
+        "that fits": (BEFORE_MORE, CORE, {"snapshot": HALF}, "GPU-1::0-79"),
+        "memory follows cores": (POD, MEMORY, {"snapshot": HAS_CORES}, "GPU-2::0-3"),
+        "cores follow memory": (POD, CORE, {"snapshot": HAS_MEMORY}, "GPU-2::0-49"),
         "a plan that contradicts what is held": (POD, MEMORY, CONTRADICTED, "GPU-2::0-3"),
-        "what is offered, and the node has": (POD, CORE, {"available": FEW}, "GPU-2::40-89"),
+        "slots that are offered and exist": (POD, CORE, {"available": FEW}, "GPU-2::40-89"),
         "no unhealthy card": (POD, CORE, {"unhealthy": "GPU-0"}, "GPU-1::0-49"),
-        "what is handed on settles the card (K7)": (WITH_INIT, CORE, HANDED_ON, "GPU-2::0-1,5-6"),
-        "and what will be": (WITH_INIT, MEMORY, {"record": INIT_HAD_CARD}, "GPU-2::0"),
-        "an init: where what follows fits": (BEFORE_MORE, CORE, BEFORE, "GPU-1::0-9"),
-        "rather where nothing is withheld": (POD, CORE, _withheld(SOME, 0), "GPU-1::0-49"),
+        "reusable slots decide the card (K7)": (WITH_INIT, CORE, REUSABLE, "GPU-2::0-1,5-6"),
+        "later reusable slots, too": (WITH_INIT, MEMORY, {"snapshot": INIT_HAD_CARD}, "GPU-2::0"),
+        "an init: where later containers fit": (BEFORE_MORE, CORE, BEFORE, "GPU-1::0-9"),
+        "preferably where nothing is withheld": (POD, CORE, _withheld(SOME, 0), "GPU-1::0-49"),
         "else where it is only assumed": (POD, CORE, _withheld(SOME, 0, 1, 2), "GPU-0::10-59"),
-        "else what a pod holds that may be over": (POD, CORE, DOUBTFUL, "GPU-2::0-49"),
+        "else slots of a pod that may have ended": (POD, CORE, DOUBTFUL, "GPU-2::0-49"),
     },
 )
 def test_a_container_gets_slots(
     pod: PodInfo, resource: Resource, given: dict[str, Any], device_ids: str
 ) -> None:
     placement = _placement(pod, resource, **given)
-    assert summarize([str(ticket) for ticket in placement.slots]) == device_ids
+    assert summarize([str(each) for each in placement.slots]) == device_ids
     assert placement.cards == (device_ids[:5],)
 
 
@@ -142,30 +137,30 @@ def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
     """One block lies on one card; the plan made with it knows the other card."""
     pod = view("p", container("c0", 200, 1))
     placement = _placement(pod, MEMORY)
-    assert (placement.cards, placement.slots) == (("GPU-0", "GPU-1"), _tickets(0, [0]))
-    record = record_of(recorded(pod, c0={MEMORY: frozenset({"GPU-0::0"})}))
+    assert (placement.cards, placement.slots) == (("GPU-0", "GPU-1"), _slots(0, [0]))
+    snapshot = snapshot_of(snapshot_pod(pod, c0={MEMORY: frozenset({"GPU-0::0"})}))
     for cards in ((0, 1), (0, 2)):
-        found = _placement(pod, CORE, record=record, plan=_planned(*cards)).cards
+        found = _placement(pod, CORE, snapshot=snapshot, plan=_planned(*cards)).cards
         assert found == tuple(f"GPU-{at}" for at in cards)
-    record = record_of(recorded(pod, c0={MEMORY: frozenset({"GPU-2::0"})}))
-    assert _placement(pod, CORE, record=record).cards == ("GPU-0", "GPU-2"), "without a plan"
+    snapshot = snapshot_of(snapshot_pod(pod, c0={MEMORY: frozenset({"GPU-2::0"})}))
+    assert _placement(pod, CORE, snapshot=snapshot).cards == ("GPU-0", "GPU-2"), "without a plan"
 
 
 FULL = _others(c0={CORE: ids("GPU-0", range(60))}, c1={MEMORY: ids("GPU-1", range(7))})
 
 
-NOWHERE = {"record": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
+NOWHERE = {"snapshot": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
 
 
 @cases(
     "resource, given, why",
     {
         "for each card": (
-            *(CORE, {"record": FULL, "unhealthy": "GPU-2"}),
+            *(CORE, {"snapshot": FULL, "unhealthy": "GPU-2"}),
             "GPU-0: 40 of 50 cores; GPU-1: 3 of 4 memory blocks; GPU-2: unhealthy (Xid 79)",
         ),
         "it cannot follow its cores": (MEMORY, NOWHERE, "GPU-2: 0 of 4 memory blocks"),
-        "by the record, whatever is withheld": (
+        "by the snapshot, whatever is withheld": (
             *(CORE, _withheld(LITTLE_MEMORY, 0)),
             "3 cards: 2 of 4 memory blocks",
         ),
@@ -176,8 +171,8 @@ def test_a_refusal_has_the_reason_that_nothing_fits(
 ) -> None:
     with pytest.raises(PlacementError) as caught:
         _placement(POD, resource, **given)
-    asked, _, found = str(caught.value).partition(": ")
-    assert asked == "no card fits 50 cores and 4 memory blocks"
+    requested, _, found = str(caught.value).partition(": ")
+    assert requested == "no card fits 50 cores and 4 memory blocks"
     assert found.replace(" free", "") == why
 
 
@@ -194,16 +189,16 @@ def test_a_refusal_has_the_reason_that_nothing_fits(
         (1, 11, 0, 1),
     ],
 )
-def test_more_memory_than_a_card_has_is_asked_for_with_whole_cards(
+def test_a_request_for_more_memory_than_a_card_has_becomes_whole_cards(
     cores: int, memory: int, cards: int, needed: int
 ) -> None:
-    asked = container("c0", cores, memory)
-    found = at_least(asked, device_table(cards=cards))
+    requested = container("c0", cores, memory)
+    found = at_least(requested, device_table(cards=cards))
     assert (found.demand.cores, found.demand.memory) == (needed, memory)
-    assert (found is asked) is (needed == cores)
+    assert (found is requested) is (needed == cores)
 
 
-# --- which places of the cards -------------------------------------------------------
+# --- slots of the cards --------------------------------------------------------------
 
 SHARE, WHOLE = Demand(5, 4), Demand(200, 5)
 
@@ -214,24 +209,24 @@ SHARE, WHOLE = Demand(5, 4), Demand(200, 5)
         "the lowest": (SHARE, CORE, [1], [], "GPU-1::0-4"),
         "the lowest blocks": (SHARE, MEMORY, [1], [], "GPU-1::0-3"),
         "whole cards": (WHOLE, CORE, [0, 2], [], "GPU-0::0-99; GPU-2::0-99"),
-        "their memory is shared out": (WHOLE, MEMORY, [0, 2], [], "GPU-0::0-2; GPU-2::0-1"),
-        "what must be taken counts": (SHARE, CORE, [0], [8, 9], "GPU-0::0-2,8-9"),
-        "on its card": (Demand(200, 4), MEMORY, [0, 1], [8, 9], "GPU-0::8-9; GPU-1::0-1"),
-        "and is all of it": (Demand(200, 4), MEMORY, [0, 1], [0, 1, 2], "GPU-0::0-2; GPU-1::0"),
-        "be it more than asked for": (Demand(50, 2), MEMORY, [0], [0, 1, 2], "GPU-0::0-2"),
+        "their memory is distributed": (WHOLE, MEMORY, [0, 2], [], "GPU-0::0-2; GPU-2::0-1"),
+        "included slots count": (SHARE, CORE, [0], [8, 9], "GPU-0::0-2,8-9"),
+        "on their card": (Demand(200, 4), MEMORY, [0, 1], [8, 9], "GPU-0::8-9; GPU-1::0-1"),
+        "and are all of it": (Demand(200, 4), MEMORY, [0, 1], [0, 1, 2], "GPU-0::0-2; GPU-1::0"),
+        "even if they are more": (Demand(50, 2), MEMORY, [0], [0, 1, 2], "GPU-0::0-2"),
     },
 )
-def test_places_are_picked(
+def test_slots_are_picked(
     demand: Demand, resource: Resource, cards: list[int], must: list[int], chosen: str
 ) -> None:
-    free = {f"GPU-{card}": _tickets(card, range(100)) for card in range(3)}
-    taken = _tickets(0, must)
+    free = {f"GPU-{card}": _slots(card, range(100)) for card in range(3)}
+    taken = _slots(0, must)
     found = pick(demand, resource, [f"GPU-{n}" for n in cards], free=free, must=taken)
-    assert found[: len(must)] == taken, "what must be taken goes first"
-    assert summarize([str(ticket) for ticket in found]) == chosen
+    assert found[: len(must)] == taken, "included slots come first"
+    assert summarize([str(each) for each in found]) == chosen
 
 
 def test_too_few_slots_are_refused() -> None:
     with pytest.raises(PlacementError) as caught:
-        pick(WHOLE, MEMORY, ["GPU-0", "GPU-1"], free={"GPU-0": _tickets(0, range(9))})
+        pick(WHOLE, MEMORY, ["GPU-0", "GPU-1"], free={"GPU-0": _slots(0, range(9))})
     assert str(caught.value) == ("5 memory blocks requested on GPU-0, GPU-1, but only 3 free there")

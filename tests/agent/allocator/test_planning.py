@@ -1,4 +1,4 @@
-"""The allocator plans for whole pods, and follows what authors and schedulers want."""
+"""The allocator plans for whole pods, and follows wishes and schedulers' choices."""
 
 from contextlib import suppress
 from typing import Any
@@ -14,7 +14,7 @@ from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.scoring import Policy
 from tests.adversary.oracle import Task, fits
-from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, device_table, patient
 from tests.examples import share
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import (
@@ -39,24 +39,6 @@ def refusal(node: Node, pod: Pod) -> str:
 # --- the whole pod --------------------------------------------------------------------
 
 
-def test_what_a_refused_pod_had_got_counts_until_the_kubelet_has_freed_it() -> None:
-    """K21: a kubelet that has just restarted frees nothing, and the file lacks half of it."""
-    node = Node(blocks=16)
-    second = asks(20, 8, "second", other=True)
-    refused = failing(make_pod("refused", asks(50, 4, "first"), second))
-    other = make_pod("other", asks(10, 8))
-    node.bind(refused, other)
-    node.restart_kubelet()
-    node.begin(refused)
-    node.serve(refused, "first")
-    node.kubelet.first = (MEMORY, OTHER_PLUGIN)
-    node.call()
-    node.admit(refused, (MEMORY, OTHER_PLUGIN))
-    node.publish_statuses()
-    node.admit(other)
-    assert node.cards(other) == ["GPU-1"]
-
-
 def test_a_pod_is_refused_at_once_for_a_later_container_that_will_not_fit() -> None:
     node = Node(1)
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
@@ -73,7 +55,7 @@ def test_a_broken_container_later_in_the_pod_is_named() -> None:
 
 
 def test_one_of_several_possible_targets_is_not_refused_for_a_later_container() -> None:
-    """Nor is another served in its stead: it was the likeliest."""
+    """It is the likeliest, so the call is not resolved to the other one either."""
     node = Node(1)
     node.list_error = "hanging"
     node.bind(make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"), at=1))
@@ -83,7 +65,7 @@ def test_one_of_several_possible_targets_is_not_refused_for_a_later_container() 
     assert node.decision_log.evidence("prefer") == [Evidence.ORDER]
 
 
-def test_what_was_planned_for_a_pod_is_free_once_it_is_gone() -> None:
+def test_planned_slots_of_a_rejected_pod_are_free() -> None:
     node = Node(1)
     begun = make_pod("a", asks(30, 4, "first", other=True), asks(60, 4, "second"))
     node.admit(failing(begun), (CORE, OTHER_PLUGIN))
@@ -91,8 +73,8 @@ def test_what_was_planned_for_a_pod_is_free_once_it_is_gone() -> None:
     assert node.cards(other) == ["GPU-0"]
 
 
-def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew() -> None:
-    """A card has fallen ill, and the kubelet was told first."""
+def test_a_plan_is_made_again_if_the_kubelet_does_not_offer_its_slots() -> None:
+    """A card has become unhealthy, and the kubelet knows that first."""
     node = Node()
     pod = node.begin(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
     node.serve(pod, "first", CORE)
@@ -105,7 +87,7 @@ def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew()
     assert node.cards(pod, "second") == ["GPU-1"]
 
 
-# --- what others want -----------------------------------------------------------------
+# --- wishes and choices ---------------------------------------------------------------
 
 
 def _chosen(pod: Pod, card: int) -> Pod:
@@ -114,7 +96,7 @@ def _chosen(pod: Pod, card: int) -> Pod:
     return pod
 
 
-def test_wishes_and_health_are_followed_or_named() -> None:
+def test_a_refusal_names_wishes_and_health_that_exclude_cards() -> None:
     node = Node(3)
     node.unhealthy["GPU-1"] = "Xid 79"
     pod = node.admit(make_pod("a", asks(50, 4), nouse_gpu_uuid="GPU-0"))
@@ -125,7 +107,7 @@ def test_wishes_and_health_are_followed_or_named() -> None:
     )
 
 
-def test_the_policy_that_a_pod_wishes_goes_before_the_nodes() -> None:
+def test_the_policy_in_a_pods_wish_comes_before_the_nodes() -> None:
     node = Node()
     node.admit(make_pod("x", asks(20, 4)))
     spread = node.admit(make_pod("a", asks(20, 4), gpu_policy="spread"))
@@ -133,7 +115,7 @@ def test_the_policy_that_a_pod_wishes_goes_before_the_nodes() -> None:
     assert (node.cards(spread), node.cards(packed)) == (["GPU-1"], ["GPU-0"])
 
 
-def test_a_schedulers_choice_is_used_if_it_fits_and_else_replaced_and_reported() -> None:
+def test_a_schedulers_choice_is_used_if_it_fits_and_otherwise_replaced_and_logged() -> None:
     node = Node(3)
     chosen = node.admit(_chosen(make_pod("a", asks(50, 4)), 2))
     assert node.cards(chosen) == ["GPU-2"]
@@ -146,10 +128,10 @@ def test_a_schedulers_choice_is_used_if_it_fits_and_else_replaced_and_reported()
 
 
 @pytest.mark.parametrize(("before", "card"), [(init(70, 4), 2), (sidecar(70, 4), 0)])
-def test_what_runs_before_a_container_leaves_it_the_card_that_a_scheduler_chose(
+def test_earlier_containers_leave_a_container_the_card_that_a_scheduler_chose(
     before: Container, card: int
 ) -> None:
-    """By itself it would go to GPU-0, and what follows an init container must follow it there."""
+    """It would be placed on GPU-0, and the container after an init container must follow it."""
     node = Node(3)
     node.admit(make_pod("x", asks(20, 4)))
     pod = node.admit(_chosen(make_pod("p", before, asks(70, 4)), card))
@@ -157,7 +139,7 @@ def test_what_runs_before_a_container_leaves_it_the_card_that_a_scheduler_chose(
     assert node.decision_log.of("replaced") == []
 
 
-def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
+def test_a_choice_that_does_not_fit_does_not_place_an_earlier_container() -> None:
     node = Node(3)
     node.admit(_chosen(make_pod("x", asks(60, 4)), 2))
     pod = _chosen(make_pod("p", init(50, 4), asks(50, 4)), 2)
@@ -165,7 +147,7 @@ def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
     assert (node.cards(pod, "init"), node.cards(pod)) == (["GPU-0"], ["GPU-0"])
 
 
-def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
+def test_a_strict_choice_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
     node.admit(make_pod("x", asks(60, 4)))
     for number, name in ((0, "GPU-0"), (9, "card 9")):
@@ -174,7 +156,7 @@ def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
             node.admit(pod)
 
 
-# --- whatever pods come -----------------------------------------------------------------
+# --- any pods -------------------------------------------------------------------------
 
 _shares = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6))
 _demands = _shares | st.tuples(st.sampled_from([100, 200]), st.integers(0, 7))
@@ -183,14 +165,15 @@ _kinds = st.sampled_from([INIT, SIDECAR, MAIN])
 _containers = st.lists(st.tuples(_kinds, _demands), min_size=1, max_size=3)
 _mixed = st.lists(st.tuples(_kinds, _divided), min_size=1, max_size=3)
 _orders = st.sampled_from([CORE_FIRST, MEMORY_FIRST])
+_NINE_CARDS = device_table(9, blocks=30)
 
 
 @settings(patient, max_examples=share(30))
 @given(st.lists(st.tuples(_mixed, _orders), max_size=8), st.sampled_from(Policy))
-def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_served_to_its_end(
+def test_every_pod_that_fits_is_served_to_its_end_and_any_other_is_refused_at_once(
     pods: list[tuple[list[Any], tuple[Resource, ...]]], policy: Policy
 ) -> None:
-    """Nothing is handed on, and nothing is given back."""
+    """No slots are reusable, and no pod ends."""
     node = Node(3, blocks=10, policy=policy)
     cards = [card.uuid for card in node.table.inventory.cards]
     for number, (containers, order) in enumerate(pods):
@@ -210,11 +193,11 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
         if not possible:
             assert pod.uid not in node.kubelet.holdings, "refused at its first call"
             continue
-        for asked in named:
-            memory = node.table.read(MEMORY, node.held(pod, asked.name).get(MEMORY, ()))
-            shares = filter(None, asked.demand.per_card(MEMORY))
+        for each in named:
+            memory = node.table.read(MEMORY, node.held(pod, each.name).get(MEMORY, ()))
+            shares = filter(None, each.demand.per_card(MEMORY))
             assert sorted(per_card(memory).values()) == sorted(shares)
-            assert asked.is_divided(CORE, node.held(pod, asked.name)[CORE])
+            assert each.is_divided(CORE, node.held(pod, each.name)[CORE])
 
 
 def _asks(name: str, kind: ContainerKind, demand: tuple[int, int], split: int) -> Container:
@@ -225,7 +208,7 @@ def _asks(name: str, kind: ContainerKind, demand: tuple[int, int], split: int) -
 
 @settings(patient, max_examples=share(60))
 @given(_mixed, _orders)
-def test_what_is_left_on_several_cards_spoils_no_pod_that_the_rules_permit(
+def test_reusable_slots_on_several_cards_prevent_no_pod_that_the_rules_permit(
     containers: list[Any], order: tuple[Resource, ...]
 ) -> None:
     """Nine empty cards are enough for three containers; the kubelet chooses what is reused (K7)."""
@@ -233,33 +216,13 @@ def test_what_is_left_on_several_cards_spoils_no_pod_that_the_rules_permit(
     named.sort(key=lambda each: each.kind is MAIN)
     pod = make_pod("p", *named)
     assume(not pod.invalid)
-    node = Node(9, blocks=30)
+    node = Node(table=_NINE_CARDS)
     node.admit(pod, order)
-    for asked in named:
-        held = node.held(pod, asked.name)
-        assert {*held} == {each for each in Resource if asked.count(each)}
-        assert all(asked.is_divided(*each) for each in held.items())
-        node.start(pod, asked.name)
-
-
-@settings(patient, max_examples=share(50))
-@given(_containers, _orders)
-def test_a_pod_of_shares_planned_ahead_never_fails_on_reusable_slots(
-    containers: list[Any], order: tuple[Resource, ...]
-) -> None:
-    """Three empty cards have room for three shares; no init container may spoil that (K7)."""
-    node = Node(3, blocks=10)
-    named = [
-        asks(min(cores, 33), min(max(memory, 1), 3), f"c{index}", kind)
-        for index, (kind, (cores, memory)) in enumerate(containers)
-    ]
-    named.sort(key=lambda each: each.kind is MAIN)
-    pod = node.admit(make_pod("p", *named), order)
-    for asked in named:
-        assert {each: len(ids) for each, ids in node.held(pod, asked.name).items()} == {
-            each: asked.count(each) for each in Resource
-        }
-        assert len(node.cards(pod, asked.name)) == 1
+    for container in named:
+        held = node.held(pod, container.name)
+        assert {*held} == {each for each in Resource if container.count(each)}
+        assert all(container.is_divided(*each) for each in held.items())
+        node.start(pod, container.name)
 
 
 def test_a_plan_with_withheld_slots_gives_way_to_a_card_that_is_healthy_again() -> None:

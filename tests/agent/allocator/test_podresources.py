@@ -11,9 +11,7 @@ from tests.agent.builders import CORE, INIT, MEMORY, SIDECAR, container, ids, li
 
 NOTHING: HeldSlots = {}
 WITH_PLAIN = replace(
-    view("p", container("c", 30, 8)),
-    mains=frozenset({"c", "plain"}),
-    sidecars=frozenset({"proxy"}),
+    view("p", container("c", 30, 8)), mains=frozenset({"c", "plain"}), sidecars=frozenset({"proxy"})
 )
 WITHOUT_NAMES = view(
     "p", container("i", kind=INIT), container("s", kind=SIDECAR), container("c", 30, 8)
@@ -32,10 +30,10 @@ WITHOUT_NAMES = view(
         (WITHOUT_NAMES, "i c", False),
     ],
 )
-def test_an_entry_may_be_a_pod_if_it_has_the_containers_that_are_known_of_that(
+def test_an_entry_may_be_a_pod_if_it_has_the_known_containers_of_the_pod(
     pod: PodInfo, names: str, may_be: bool
 ) -> None:
-    """Those that ask for no GPU too; ordinary init containers are never among them (K4)."""
+    """Containers without GPUs count, too; ordinary init containers are not listed (K4)."""
     assert listed("p", **dict.fromkeys(names.split(), NOTHING)).may_be(pod) is may_be
 
 
@@ -49,7 +47,7 @@ def test_an_entry_may_be_a_pod_if_it_has_the_containers_that_are_known_of_that(
         ({MEMORY: ids("GPU-0", range(9))}, True),
     ],
 )
-def test_an_entry_that_holds_another_count_than_asked_for_contradicts_its_pod(
+def test_an_entry_with_another_count_than_requested_contradicts_its_pod(
     held: HeldSlots, contradicted: bool
 ) -> None:
     shown: Mapping[str, HeldSlots] = {"c": held}

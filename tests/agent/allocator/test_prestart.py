@@ -1,5 +1,6 @@
-"""``PreStartContainer``: a container starts proven by the kubelet's file, or is vetoed."""
+"""``PreStartContainer``: a container starts proven by the checkpoint, or is vetoed."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,20 +13,15 @@ from contract.inventory import Inventory
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY, card
 from tests.in_memory.node import Node
-from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
+from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
 
 
 def ids(card: int, numbers: range) -> list[str]:
-    """Device IDs of one card."""
+    """Return device IDs of one card."""
     return [f"GPU-{card}::{number}" for number in numbers]
 
 
 NOT_SHOWN = "the kubelet's checkpoint shows no container with exactly these devices"
-
-
-@pytest.fixture
-def node() -> Node:
-    return Node()
 
 
 def veto(node: Node, pod: Pod, container: str = "main") -> str:
@@ -35,49 +31,41 @@ def veto(node: Node, pod: Pod, container: str = "main") -> str:
     return str(caught.value)
 
 
-def _has(
-    node: Node,
-    pod: Pod,
-    cores: list[str] | None = None,
-    memory: list[str] | None = None,
-    *,
-    known: bool = True,
-) -> Pod:
-    """Have the kubelet show a container with these places, or with 30 and 8 of GPU-0."""
-    held = {CORE: cores or ids(0, range(30)), MEMORY: memory or ids(0, range(8))}
-    if known:
-        node.bind(pod)
-        node.kubelet.know(pod)
-    node.kubelet.hold(pod, "main", held)
-    if known:
-        node.allocator.refresh()
+CORES, BLOCKS = ids(0, range(30)), ids(0, range(8))
+
+
+def hold(node: Node, pod: Pod, held: Mapping[Resource, list[str]], container: str = "main") -> Pod:
+    """Let a container of a bound pod hold slots that this agent has not allocated."""
+    node.bind(pod)
+    node.kubelet.know(pod)
+    node.kubelet.hold(pod, container, held)
+    node.allocator.refresh()
     return pod
 
 
-def _start_by_the_file(node: Node, pod: Pod) -> None:
+def start_by_checkpoint(node: Node, pod: Pod) -> None:
+    """Start the main container with the slots that the kubelet has for it."""
     assert node.held(pod)
     for resource, held in node.held(pod).items():
         node.allocator.prestart(resource, sorted(held))
 
 
 def unproven(node: Node) -> list[tuple[str, str]]:
-    """The starts without proof: whose it was by our answers, and why."""
+    """Return the starts without proof: the container by our assignments, and the reason."""
     return [(str(each.ref), each.reason) for each in node.decision_log.of("unproven")]
 
 
-# --- the proof is the file --------------------------------------------------------------
+# --- the proof is the checkpoint -----------------------------------------------------------
 
 
-def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
-    node: Node,
-) -> None:
+def test_containers_of_every_kind_are_proven_by_the_checkpoint_without_list(node: Node) -> None:
     pod = node.admit(make_pod("a", init(40, 10), sidecar(10, 2), asks(30, 8)))
     node.restart_agent()
     node.allocator.refresh()
-    asked = node.asked
+    calls_of_list = node.asked
     for name in ("init", "side", "main"):
         node.start(pod, name)
-    assert node.asked == asked
+    assert node.asked == calls_of_list
     assert node.decision_log.refs("prestart") == ["a/init"] * 2 + ["a/side"] * 2 + ["a/main"] * 2
     assert set(node.decision_log.evidence("prestart")) == {Evidence.RECORD}
     assert not unproven(node)
@@ -85,18 +73,20 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
 
 
 def test_a_pod_known_only_from_the_checkpoint_starts_without_a_name(node: Node) -> None:
-    _start_by_the_file(node, _has(node, make_pod("static", asks(30, 8)), known=False))
+    pod = make_pod("static", asks(30, 8))
+    node.kubelet.hold(pod, "main", {CORE: CORES, MEMORY: BLOCKS})
+    start_by_checkpoint(node, pod)
     assert not unproven(node)
     assert not node.decision_log.refs("prestart")
 
 
-# --- the file is one container old: K33 ----------------------------------------------------
+# --- the checkpoint is one container old: K33 ----------------------------------------------
 
 
-def test_a_file_that_is_one_container_old_is_read_again(
+def test_a_checkpoint_that_is_one_container_old_is_read_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next write, by whatever, brings what was overtaken."""
+    """The next write has what was overtaken."""
     pod = make_pod("a", init(30, 8))
     node.begin(pod)
     node.kubelet.overtake()
@@ -116,8 +106,8 @@ def test_a_file_that_is_one_container_old_is_read_again(
     assert not unproven(node)
 
 
-def test_a_file_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
-    """Though it has the same places for a pod that has ended (K29)."""
+def test_a_checkpoint_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
+    """Although it has the same slots for a pod that has ended (K29)."""
     node.delete(node.admit(make_pod("ended", init(30, 8))))
     node.kubelet.overtake()
     pod = node.admit(make_pod("a", init(30, 8)))
@@ -149,7 +139,7 @@ def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target
 
 
 def test_a_late_checkpoint_is_no_proof_for_a_pod_with_unknown_uid(node: Node) -> None:
-    """It has the places with a pod that has ended, whose container has the same name."""
+    """It has the slots at a pod that has ended, whose container has the same name."""
     ended = node.admit(make_pod("ended", asks(30, 8)))
     node.ends(ended)
     node.publish_statuses()
@@ -183,48 +173,40 @@ def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
 @pytest.mark.parametrize("container", ["init", "main"])
 @pytest.mark.parametrize("given", [CORE, MEMORY])
 @pytest.mark.parametrize("list_error", ["", "rate limited"])
-def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
+def test_a_container_for_which_the_kubelet_skipped_a_resource_does_not_start(
     node: Node, given: Resource, container: str, list_error: str
 ) -> None:
-    device_ids = {CORE: ids(0, range(30)), MEMORY: ids(0, range(8))}[given]
-    pod = make_pod("a", init(30, 8), asks(30, 8))
-    node.bind(pod)
-    node.kubelet.know(pod)
-    node.kubelet.hold(pod, container, {given: device_ids})
-    node.allocator.refresh()
+    device_ids = {CORE: CORES, MEMORY: BLOCKS}[given]
+    hold(node, make_pod("a", init(30, 8), asks(30, 8)), {given: device_ids}, container)
     node.list_error = list_error
     missing = given.other
-    asked = {CORE: 30, MEMORY: 8}[missing]
+    requested = {CORE: 30, MEMORY: 8}[missing]
     with pytest.raises(GrantError) as vetoed:
         node.allocator.prestart(given, device_ids)
     assert str(vetoed.value) == (
-        f"no {missing.unit}, but the container requests {asked}: the kubelet did not know the "
+        f"no {missing.unit}, but the container requests {requested}: the kubelet did not know the "
         "resource when it admitted the pod; delete the pod, and its successor gets both"
     )
 
 
 @pytest.mark.parametrize("container", ["init", "main"])
-def test_a_file_that_shows_only_one_resource_yet_is_read_again(
+def test_a_checkpoint_that_has_only_one_resource_yet_is_read_again(
     node: Node, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:
     """K30 and K33: it may be older than the container's second resource."""
-    pod = make_pod("a", init(30, 8), asks(30, 8))
-    node.bind(pod)
-    node.kubelet.know(pod)
-    node.kubelet.hold(pod, container, {CORE: ids(0, range(30))})
-    node.allocator.refresh()
+    pod = hold(node, make_pod("a", init(30, 8), asks(30, 8)), {CORE: CORES}, container)
     node.list_error = "rate limited"
 
     def pause(_seconds: float) -> None:
-        node.kubelet.hold(pod, container, {MEMORY: ids(0, range(8))})
+        node.kubelet.hold(pod, container, {MEMORY: BLOCKS})
 
     monkeypatch.setattr(node, "pause", pause)
     node.restart_agent()
-    node.allocator.prestart(CORE, ids(0, range(30)))
+    node.allocator.prestart(CORE, CORES)
     assert not unproven(node)
 
 
-def test_a_file_that_lacks_what_the_agent_assigned_vetoes_nothing(node: Node) -> None:
+def test_a_checkpoint_that_lacks_assigned_slots_vetoes_nothing(node: Node) -> None:
     """It is older than the second resource (K33), and ``List`` cannot show that."""
     pod = node.admit(make_pod("a", asks(30, 8)))
     held = node.kubelet.state.devices.pods[pod.uid]["main"]
@@ -236,20 +218,20 @@ def test_a_file_that_lacks_what_the_agent_assigned_vetoes_nothing(node: Node) ->
     assert not unproven(node)
 
 
-# --- a wrong guess ------------------------------------------------------------------------------
+# --- a wrong guess -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["the start", "the next List"])
 def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> None:
-    """Without ``List``, ``b`` is guessed by its queue position, and it was ``a``."""
-    asked, guessed = make_pod("a", asks(30, 8), at=2), make_pod("b", asks(30, 8), at=1)
-    node.bind(asked, guessed)
+    """Without ``List``, ``b`` is guessed by its admission rank, and it was ``a``."""
+    right, guessed = make_pod("a", asks(30, 8), at=2), make_pod("b", asks(30, 8), at=1)
+    node.bind(right, guessed)
     node.list_error = "rate limited"
-    node.admit(asked)
+    node.admit(right)
     assert set(node.decision_log.refs("allocate")) == {"b/main"}
     assert node.written(guessed)["main"].evidence is Evidence.ORDER
     if by == "the start":
-        node.start(asked)
+        node.start(right)
         assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
         assert len(node.decision_log.of("corrected")) == 2
         node.list_error = ""
@@ -265,36 +247,37 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
         (resource, "default/b container main", "it was default/a container main")
         for resource in (CORE, MEMORY)
     ]
-    assert node.written(asked) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
+    assert node.written(right) == {"main": Allocation(("GPU-0",), 30, 8, Evidence.RECORD)}
     assert node.written(guessed)["main"].evidence is Evidence.WITNESS
     node.start(guessed)
     assert node.decision_log.refs("prestart")[-2:] == ["b/main", "b/main"]
 
 
-# --- the veto -----------------------------------------------------------------------------------
+# --- the veto ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("asked", "cores", "memory", "why"),
+    ("requested", "cores", "memory", "why"),
     [
-        ((40, 8), ids(0, range(30)), [], "30 cores, but the container requests 40"),
-        ((30, 9), [], ids(0, range(8)), "8 memory blocks, but the container requests 9"),
-        ((30, 8), [], ids(1, range(8)), "memory on GPU-1, but the container's cores are on GPU-0"),
-        ((2, 1), ["GPU-9::0", "GPU-9::1"], [], "names a card this node does not have"),
+        ((40, 8), CORES, BLOCKS, "30 cores, but the container requests 40"),
+        ((30, 9), CORES, BLOCKS, "8 memory blocks, but the container requests 9"),
+        ((30, 8), CORES, ids(1, range(8)), "memory on GPU-1, but the container's cores are on GPU"),
+        ((2, 8), ids(9, range(2)), BLOCKS, "names a card this node does not have"),
     ],
 )
 def test_a_container_whose_slots_contradict_each_other_or_its_request_is_vetoed(
-    node: Node, asked: tuple[int, int], cores: list[str], memory: list[str], why: str
+    node: Node, requested: tuple[int, int], cores: list[str], memory: list[str], why: str
 ) -> None:
-    pod = _has(node, make_pod("a", asks(*asked)), cores, memory)
+    pod = hold(node, make_pod("a", asks(*requested)), {CORE: cores, MEMORY: memory})
     with pytest.raises(GrantError, match=why):
-        _start_by_the_file(node, pod)
+        start_by_checkpoint(node, pod)
 
 
 def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
-    pod = _has(node, make_pod("a", asks(30, 8)), memory=ids(1, range(8)), known=False)
+    pod = make_pod("a", asks(30, 8))
+    node.kubelet.hold(pod, "main", {CORE: CORES, MEMORY: ids(1, range(8))})
     with pytest.raises(GrantError, match="memory on GPU-1"):
-        _start_by_the_file(node, pod)
+        start_by_checkpoint(node, pod)
 
 
 @pytest.mark.parametrize(
@@ -304,7 +287,7 @@ def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
         (200, {"gpu_link": "nvlink"}, "GPU-0, GPU-1 by gpu-link (nvlink)"),
     ],
 )
-def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_known(
+def test_cards_that_wishes_exclude_are_vetoed_if_the_wishes_were_not_known(
     node: Node, cores: int, wish: dict[str, Any], reason: str
 ) -> None:
     node.api.away = True
@@ -317,36 +300,22 @@ def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_kno
     )
 
 
-def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish(
-    node: Node,
-) -> None:
-    """The annotation was changed since."""
-    pod = node.admit(make_pod("a", asks(30, 8)))
-    node.start(pod)
-    node.publish_statuses()
-    pod.annotations[NAMES.nouse_gpu_uuid] = ",".join(node.cards(pod))
-    node.api.changed(pod)
-    node.watch.deliver()
-    node.start(pod)
-    assert node.decision_log.refs("prestart") == ["a/main"] * 4
-
-
 def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_named() -> None:
     """A kubelet may choose other devices than those that the agent prefers."""
     table = DeviceTable(Inventory((card(uuid="MIG-0"),)), BLOCK)
     cores = [f"MIG-0::{number}" for number in range(100)]
-    wishes: list[dict[str, Any]] = [{}, {"use_gpu_uuid": "MIG-0"}]
-    for wish in wishes:
-        node = Node(table=table)
-        pod = make_pod("a", asks(100, 1), **wish)
-        _has(node, pod, cores, ["MIG-0::0"])
-        if not wish:
-            with pytest.raises(GrantError, match="MIG-0, a MIG instance that they do not name"):
-                _start_by_the_file(node, pod)
-        else:
-            _start_by_the_file(node, pod)
-    node = Node(table=table)
-    _start_by_the_file(node, _has(node, make_pod("a", asks(30, 1)), cores[:30], ["MIG-0::0"]))
+    pods = (
+        make_pod("named", asks(100, 1), use_gpu_uuid="MIG-0"),
+        make_pod("share", asks(30, 1)),
+        make_pod("whole", asks(100, 1)),
+    )
+    nodes = [Node(table=table) for _ in pods]
+    for node, pod in zip(nodes, pods, strict=True):
+        hold(node, pod, {CORE: cores[: pod.containers[0].cores], MEMORY: ["MIG-0::0"]})
+    start_by_checkpoint(nodes[0], pods[0])
+    start_by_checkpoint(nodes[1], pods[1])
+    with pytest.raises(GrantError, match="MIG-0, a MIG instance that they do not name"):
+        start_by_checkpoint(nodes[2], pods[2])
 
 
 def test_a_guess_that_a_start_proves_is_written_as_proven(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Which container is asking (R3, R4)."""
+"""The target of a call (R3, R4)."""
 
 from collections import Counter
 from dataclasses import replace
@@ -6,13 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.resolver import (
-    LastCall,
-    Resolution,
-    TargetRequest,
-    assumed_container,
-    resolve,
-)
+from agent.allocator.resolver import LastCall, Resolution, TargetRequest, assumed_container, resolve
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
 from agent.errors import ResolutionError
@@ -29,8 +23,8 @@ from tests.agent.builders import (
     ids,
     listed,
     pod_id,
-    record_of,
-    recorded,
+    snapshot_of,
+    snapshot_pod,
     view,
 )
 
@@ -41,14 +35,14 @@ WITNESS, ORDER = Evidence.WITNESS, Evidence.ORDER
 
 # The table has pods "a" to "c" that lack both, or cores ("half"), or nothing ("full").
 VIEW_A, VIEW_B, VIEW_C = (view(name, at=at) for at, name in enumerate("abc", 1))
-A, B, C = map(recorded, (VIEW_A, VIEW_B, VIEW_C))
-A_HALF, C_HALF = recorded(VIEW_A, c0=HALF), recorded(VIEW_C, c0=HALF)
-A_FULL, C_FULL = recorded(VIEW_A, c0=FULL), recorded(VIEW_C, c0=FULL)
-A_AGAIN = recorded(view("a", uid="again", at=9))  # the same containers
-A_OTHER = recorded(view("a", container("main"), uid="other", at=9))
-B_ENDED = recorded(replace(VIEW_B, terminal=True))
-B_RUNS = recorded(replace(VIEW_B, running=True))
-B_ASKS_60 = recorded(view("b", container("c0", 60, 4), at=2))
+A, B, C = map(snapshot_pod, (VIEW_A, VIEW_B, VIEW_C))
+A_HALF, C_HALF = snapshot_pod(VIEW_A, c0=HALF), snapshot_pod(VIEW_C, c0=HALF)
+A_FULL, C_FULL = snapshot_pod(VIEW_A, c0=FULL), snapshot_pod(VIEW_C, c0=FULL)
+A_AGAIN = snapshot_pod(view("a", uid="again", at=9))  # the same containers
+A_OTHER = snapshot_pod(view("a", container("main"), uid="other", at=9))
+B_ENDED = snapshot_pod(replace(VIEW_B, terminal=True))
+B_RUNS = snapshot_pod(replace(VIEW_B, running=True))
+B_REQUESTS_60 = snapshot_pod(view("b", container("c0", 60, 4), at=2))
 
 
 def _nameless(name: str, **held: HeldSlots | None) -> SnapshotPod:
@@ -66,15 +60,15 @@ def _blind(*pods: SnapshotPod) -> list[SnapshotPod]:
     return [replace(each, listed=None) for each in pods]
 
 
-def _record(*pods: SnapshotPod) -> AllocationSnapshot:
+def _snapshot(*pods: SnapshotPod) -> AllocationSnapshot:
     return AllocationSnapshot(pods, listing=any(each.listed is not None for each in pods))
 
 
 def _last_call(*pods: SnapshotPod, pod: PodInfo | None = None, guessed: bool = False) -> LastCall:
-    """What a call of *pod* has left, when ``List`` showed *pods*."""
+    """Return the state after a call for *pod*, while ``List`` showed *pods*."""
     if pod is None:
         return LastCall(None, Counter(each.signature for each in pods), guessed=False)
-    return LastCall(None, {}, guessed=False).after(record_of(*pods), pod.id, guessed=guessed)
+    return LastCall(None, {}, guessed=False).after(snapshot_of(*pods), pod.id, guessed=guessed)
 
 
 NEW, STARTED = _last_call(), LastCall()
@@ -83,52 +77,52 @@ AFTER_FULL_A = _last_call(A_FULL, pod=VIEW_A)
 GUESSED_A = _last_call(A, pod=VIEW_A, guessed=True)
 AFTER_C = _last_call(A, C, pod=VIEW_C)
 A_OF_TWO = _last_call(A, B, pod=VIEW_A)
-B_PASSED = replace(_last_call(A, B), finished=frozenset({VIEW_B.id}))
-B_TRIED = replace(AFTER_FULL_A, ruled_out=frozenset({VIEW_B.id}))
+B_FINISHED = replace(_last_call(A, B), finished=frozenset({VIEW_B.id}))
+B_RULED_OUT = replace(AFTER_FULL_A, ruled_out=frozenset({VIEW_B.id}))
 
 
 def _resolve(
-    record: AllocationSnapshot,
-    turn: LastCall,
+    snapshot: AllocationSnapshot,
+    last_call: LastCall,
     request: TargetRequest | None = None,
     *,
     last_resort: bool = True,
 ) -> Resolution:
-    return resolve(request or TargetRequest(CORE, 50), record, turn, last_resort=last_resort)
+    return resolve(request or TargetRequest(CORE, 50), snapshot, last_call, last_resort=last_resort)
 
 
-def _refusal(record: AllocationSnapshot, turn: LastCall, *, last_resort: bool = True) -> str:
+def _refusal(snapshot: AllocationSnapshot, last_call: LastCall, *, last_resort: bool = True) -> str:
     with pytest.raises(ResolutionError) as caught:
-        _resolve(record, turn, last_resort=last_resort)
+        _resolve(snapshot, last_call, last_resort=last_resort)
     return str(caught.value)
 
 
-# --- whose turn it is -------------------------------------------------------------------
+# --- the pod ------------------------------------------------------------------------------
 
 
 @cases(
-    "pods, turn, who",
+    "pods, last_call, found",
     {
-        "a sole newcomer": ([A_FULL, B], AFTER_FULL_A, "witness: u-b"),
-        "that may be another of its name": ([replace(B, sure=False)], NEW, "order: u-b"),
-        "no newcomer: the pod of the last call": ([A_HALF], AFTER_A, "witness: u-a"),
-        "two newcomers: the other was rejected without a call": ([A, B], NEW, "order: u-b u-a"),
-        "one of two newcomers asks for this": ([A, B_ASKS_60], NEW, "witness: u-a"),
-        "the last one, and a newcomer lacks something": ([A, B_ASKS_60], AFTER_A, "order: u-a"),
+        "a single new pod": ([A_FULL, B], AFTER_FULL_A, "witness: u-b"),
+        "which may be another pod of its name": ([replace(B, sure=False)], NEW, "order: u-b"),
+        "no new pod: the pod of the last call": ([A_HALF], AFTER_A, "witness: u-a"),
+        "two new pods: the other was rejected without a call": ([A, B], NEW, "order: u-b u-a"),
+        "one of two new pods requests this": ([A, B_REQUESTS_60], NEW, "witness: u-a"),
+        "the last one, and a new pod lacks something": ([A, B_REQUESTS_60], AFTER_A, "order: u-a"),
         "the last one was a guess": ([A], GUESSED_A, "order: u-a"),
-        "List shows the answer of the guess": ([A_HALF], GUESSED_A, "witness: u-a"),
-        "an agent's first call: who is new?": ([A, B, C_FULL], STARTED, "order: u-b u-a"),
+        "List shows the slots of the guess": ([A_HALF], GUESSED_A, "witness: u-a"),
+        "an agent's first call: any may be new": ([A, B, C_FULL], STARTED, "order: u-b u-a"),
         "one that runs has been admitted": ([A, B_RUNS], STARTED, "order: u-a"),
-        "as a last resort one that was there": ([A_FULL, B], A_OF_TWO, "order: u-b"),
-        "of these one that no other has passed": ([A, B], B_PASSED, "order: u-a"),
-        "the only newcomer was guessed wrongly": ([A_FULL, B], B_TRIED, "order: u-b"),
-        "another is over": ([A, replace(B, ended=True)], NEW, "witness: u-a"),
+        "as a last resort a pod listed before": ([A_FULL, B], A_OF_TWO, "order: u-b"),
+        "of these one whose admission has not ended": ([A, B], B_FINISHED, "order: u-a"),
+        "the only new pod was guessed wrongly": ([A_FULL, B], B_RULED_OUT, "order: u-b"),
+        "the slots of another are free": ([A, replace(B, ended=True)], NEW, "witness: u-a"),
         "another has ended": ([A, B_ENDED], NEW, "witness: u-a"),
         "a name with other containers is new": ([A_OTHER], AFTER_A, "witness: other"),
         "a second entry of a name (K20)": ([A_FULL, A_AGAIN], AFTER_FULL_A, "witness: again"),
         "the newer if both show nothing": ([A, A_AGAIN], AFTER_A, "witness: again"),
-        "a name that was there may have come back": ([A_AGAIN, B, C_FULL], AFTER_C, "order: u-b"),
-        "no name has": ([A, B, C_FULL], AFTER_C, "witness: u-b"),
+        "a listed name may be another pod by now": ([A_AGAIN, B, C_FULL], AFTER_C, "order: u-b"),
+        "no listed name is another pod": ([A, B, C_FULL], AFTER_C, "witness: u-b"),
         "another is known to the kubelet alone": ([A, STATIC], NEW, "order: u-a"),
         "no List: the oldest": (_blind(B, A, C_FULL), STARTED, "order: u-a u-b"),
         "no List: the last one": (_blind(A, B), LastCall(VIEW_B.id), "order: u-b u-a"),
@@ -136,70 +130,73 @@ def _refusal(record: AllocationSnapshot, turn: LastCall, *, last_resort: bool = 
     },
 )
 def test_the_likeliest_lacking_pod_is_the_target_and_a_witness_if_it_is_the_only_one(
-    pods: list[SnapshotPod], turn: LastCall, who: str
+    pods: list[SnapshotPod], last_call: LastCall, found: str
 ) -> None:
-    found = _resolve(_record(*pods), turn)
-    assert f"{found.evidence}: {' '.join(each.pod.uid for each in (found, *found.rivals))}" == who
-    assert {each.evidence for each in found.rivals} <= {ORDER}
+    target = _resolve(_snapshot(*pods), last_call)
+    uids = " ".join(each.pod.uid for each in (target, *target.rivals))
+    assert f"{target.evidence}: {uids}" == found
+    assert {each.evidence for each in target.rivals} <= {ORDER}
 
 
-def test_one_that_was_there_already_is_tried_as_a_last_resort_alone() -> None:
-    assert _refusal(record_of(A_FULL, B), A_OF_TWO, last_resort=False)
-    assert _refusal(record_of(A_AGAIN), AFTER_FULL_A, last_resort=False), "its shape was there"
+def test_a_pod_that_was_listed_before_is_only_a_last_resort() -> None:
+    assert _refusal(snapshot_of(A_FULL, B), A_OF_TWO, last_resort=False)
+    assert _refusal(snapshot_of(A_AGAIN), AFTER_FULL_A, last_resort=False), (
+        "its signature was listed"
+    )
 
 
-# --- what a call leaves -------------------------------------------------------------------
+# --- the last call ------------------------------------------------------------------------
 
 
 def test_a_new_pod_ends_earlier_admissions() -> None:
     """The kubelet admits one pod at a time (K1): what lacks something was rejected (K8)."""
-    after = AFTER_A.after(record_of(A, B), VIEW_B.id, guessed=False)
+    after = AFTER_A.after(snapshot_of(A, B), VIEW_B.id, guessed=False)
     assert after.finished == {VIEW_A.id}
-    assert _resolve(record_of(A, B), after).evidence is WITNESS
-    assert "waiting" in _refusal(record_of(A, C_FULL), after, last_resort=False)
+    assert _resolve(snapshot_of(A, B), after).evidence is WITNESS
+    assert "waiting" in _refusal(snapshot_of(A, C_FULL), after, last_resort=False)
 
 
-def test_a_refusal_ends_everybody_listed_who_lacks_something() -> None:
-    record = record_of(A, B, C_FULL)
-    turn = A_OF_TWO.refused(record)
-    assert turn.finished == {VIEW_A.id, VIEW_B.id}
-    assert _refusal(record, turn, last_resort=False)
-    assert turn.refused(record).finished == turn.finished
-    later = record_of(*record.pods, recorded(view("d", at=4)))
-    assert _resolve(later, turn).evidence is WITNESS
+def test_a_refusal_ends_the_admissions_of_all_listed_pods_that_lack_something() -> None:
+    snapshot = snapshot_of(A, B, C_FULL)
+    last_call = A_OF_TWO.refused(snapshot)
+    assert last_call.finished == {VIEW_A.id, VIEW_B.id}
+    assert _refusal(snapshot, last_call, last_resort=False)
+    assert last_call.refused(snapshot).finished == last_call.finished
+    later = snapshot_of(*snapshot.pods, snapshot_pod(view("d", at=4)))
+    assert _resolve(later, last_call).evidence is WITNESS
 
 
 def test_a_wrong_guess_restores_the_previous_last_call() -> None:
-    """The pod of the call before is asking on; the guessed one is tried after others."""
+    """The calls are still for the pod of the call before; the guessed one comes last."""
     guessed = AFTER_A
-    for _ in range(2):  # several calls of one pod are one turn
-        guessed = guessed.after(record_of(A, B), VIEW_B.id, guessed=True)
+    for _ in range(2):  # several calls of one pod count as one
+        guessed = guessed.after(snapshot_of(A, B), VIEW_B.id, guessed=True)
     back = guessed.before_wrong_guess()
     assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
 
 
 def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_then() -> None:
     """K1: an admission that began later proves that all earlier ones have ended."""
-    back = AFTER_FULL_A.after(record_of(A_FULL, B), VIEW_B.id, guessed=True).before_wrong_guess()
-    again = recorded(view("b", uid="again", at=9))
-    found = _resolve(record_of(A_FULL, again, recorded(VIEW_C)), back)
+    back = AFTER_FULL_A.after(snapshot_of(A_FULL, B), VIEW_B.id, guessed=True).before_wrong_guess()
+    again = snapshot_pod(view("b", uid="again", at=9))
+    found = _resolve(snapshot_of(A_FULL, again, snapshot_pod(VIEW_C)), back)
     assert [each.pod.uid for each in (found, *found.rivals)] == ["u-c", "again"]
-    at_refusal = back.refused(record_of(A_FULL, again)).at_wrong_guess
+    at_refusal = back.refused(snapshot_of(A_FULL, again)).at_wrong_guess
     assert at_refusal is None, "a refusal ends all admissions before it"
 
 
-def test_a_certain_assignment_is_never_disproved() -> None:
+def test_no_previous_last_call_is_restored_without_a_guess() -> None:
     assert AFTER_A.before_wrong_guess() is AFTER_A
     assert STARTED.before_wrong_guess() is STARTED
 
 
-def test_a_call_without_list_leaves_what_was_listed_before() -> None:
-    after = AFTER_A.after(_record(*_blind(A, B)), VIEW_B.id, guessed=False)
+def test_after_a_call_without_list_the_listed_signatures_stay() -> None:
+    after = AFTER_A.after(_snapshot(*_blind(A, B)), VIEW_B.id, guessed=False)
     assert (after.pod, after.signatures, after.guessed) == (VIEW_B.id, AFTER_A.signatures, True)
-    assert AFTER_A.refused(_record(*_blind(A))) is AFTER_A
+    assert AFTER_A.refused(_snapshot(*_blind(A))) is AFTER_A
 
 
-# --- within the pod -----------------------------------------------------------------------
+# --- the container ------------------------------------------------------------------------
 
 THREE = view("p", container("i", 20, 2, kind=INIT), container("c0"), container("c1", 30, 4))
 NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
@@ -208,33 +205,33 @@ NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
 @pytest.mark.parametrize(
     ("pod", "resource", "size", "name"),
     [
-        (recorded(THREE), CORE, 20, "i"),
-        (recorded(THREE), CORE, 50, None),
-        (recorded(THREE, i=FULL), CORE, 50, "c0"),
-        (recorded(THREE, i=FULL), CORE, 30, None),
-        (recorded(THREE, i={CORE: CORES}), MEMORY, 2, "i"),
-        (recorded(THREE, i={CORE: CORES}), CORE, 50, None),
-        (recorded(THREE, i=FULL, c0=HALF), CORE, 50, "c0"),
-        (recorded(THREE, i=FULL, c0=HALF), MEMORY, 4, None),
-        (recorded(THREE, i=FULL, c0=FULL), MEMORY, 4, "c1"),
-        (recorded(THREE, i=FULL, c0=FULL, c1=FULL), MEMORY, 4, None),
-        (recorded(NO_MEMORY, c0={CORE: CORES}), CORE, 50, "c1"),
+        (snapshot_pod(THREE), CORE, 20, "i"),
+        (snapshot_pod(THREE), CORE, 50, None),
+        (snapshot_pod(THREE, i=FULL), CORE, 50, "c0"),
+        (snapshot_pod(THREE, i=FULL), CORE, 30, None),
+        (snapshot_pod(THREE, i={CORE: CORES}), MEMORY, 2, "i"),
+        (snapshot_pod(THREE, i={CORE: CORES}), CORE, 50, None),
+        (snapshot_pod(THREE, i=FULL, c0=HALF), CORE, 50, "c0"),
+        (snapshot_pod(THREE, i=FULL, c0=HALF), MEMORY, 4, None),
+        (snapshot_pod(THREE, i=FULL, c0=FULL), MEMORY, 4, "c1"),
+        (snapshot_pod(THREE, i=FULL, c0=FULL, c1=FULL), MEMORY, 4, None),
+        (snapshot_pod(NO_MEMORY, c0={CORE: CORES}), CORE, 50, "c1"),
     ],
 )
-def test_within_a_pod_the_first_container_that_lacks_something_is_asking_if_it_asks_for_this(
+def test_the_target_is_the_pods_first_container_that_lacks_something_if_it_requests_this(
     pod: SnapshotPod, resource: Resource, size: int, name: str | None
 ) -> None:
     if name is None:
         with pytest.raises(ResolutionError):
-            _resolve(record_of(pod), NEW, TargetRequest(resource, size))
+            _resolve(snapshot_of(pod), NEW, TargetRequest(resource, size))
     else:
-        found = _resolve(record_of(pod), NEW, TargetRequest(resource, size))
+        found = _resolve(snapshot_of(pod), NEW, TargetRequest(resource, size))
         assert (found.container.name, found.evidence) == (name, WITNESS)
 
 
 def test_a_call_with_device_ids_of_an_init_container_is_for_that_pod() -> None:
     """K7."""
-    found = _resolve(record_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
+    found = _resolve(snapshot_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
     assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)
 
 
@@ -242,8 +239,8 @@ def test_a_call_with_device_ids_of_an_init_container_is_for_that_pod() -> None:
 
 
 def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_this() -> None:
-    record = record_of(_nameless("static", c0={CORE: CORES}, c1=None))
-    first, second = _resolve(record, NEW, TargetRequest(MEMORY, 4)), _resolve(record, NEW)
+    snapshot = snapshot_of(_nameless("static", c0={CORE: CORES}, c1=None))
+    first, second = _resolve(snapshot, NEW, TargetRequest(MEMORY, 4)), _resolve(snapshot, NEW)
     assert (first.container.name, first.evidence, first.info) == ("c0", ORDER, None)
     assert first.container.demand == Demand(50, 4)
     assert (second.container.name, second.evidence) == ("c1", ORDER)
@@ -262,7 +259,7 @@ def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_th
         ([], [4, 3], Demand(200, 7)),
     ],
 )
-def test_what_is_not_known_of_a_share_is_assumed_to_be_one_unit_of_each_card(
+def test_an_unknown_amount_of_a_share_is_assumed_to_be_one_unit_of_each_card(
     cores: list[int], memory: list[int], demand: Demand
 ) -> None:
     core_ids, memory_ids = _ids(*cores), _ids(*memory)
@@ -277,15 +274,13 @@ def _ids(*cards: int) -> frozenset[str]:
     )
 
 
-def test_cards_of_one_resource_tell_a_divided_share_from_whole_cards_in_a_call_for_the_other() -> (
-    None
-):
+def test_cards_of_one_resource_distinguish_divided_shares_from_whole_cards_in_the_other() -> None:
     """Of a pod that only the kubelet knows, a preferred call has only a size."""
-    divided = record_of(_nameless("static", c0={MEMORY: _ids(2, 2)}))
-    whole = record_of(_nameless("static", c0=None))
+    divided = snapshot_of(_nameless("static", c0={MEMORY: _ids(2, 2)}))
+    whole = snapshot_of(_nameless("static", c0=None))
     demands = [
-        _resolve(record, NEW, TargetRequest(CORE, 100)).container.demand
-        for record in (divided, whole)
+        _resolve(snapshot, NEW, TargetRequest(CORE, 100)).container.demand
+        for snapshot in (divided, whole)
     ]
     assert demands == [Demand(100, 4, 2), Demand(100, 0)]
 
@@ -294,27 +289,27 @@ def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_car
     divided = _nameless("static", c0={CORE: _ids(50, 50)}, c1={CORE: _ids(10)})
     whole = _nameless("static", c0={CORE: _ids(100)}, c1={CORE: _ids(10)})
     targets = [
-        _resolve(record_of(each), NEW, TargetRequest(MEMORY, 4)).container.name
+        _resolve(snapshot_of(each), NEW, TargetRequest(MEMORY, 4)).container.name
         for each in (divided, whole)
     ]
     assert targets == ["c0", "c1"]
 
 
-# --- nobody ---------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------
 
 
-def test_a_refusal_names_who_is_waiting_and_for_what() -> None:
+def test_a_refusal_names_waiting_containers_and_their_requests() -> None:
     pods = [view(f"p{index}", container("c0", 10 + index, 1)) for index in range(7)]
-    record = record_of(*map(recorded, pods), C_FULL)
-    assert _refusal(record, NEW) == (
+    snapshot = snapshot_of(*map(snapshot_pod, pods), C_FULL)
+    assert _refusal(snapshot, NEW) == (
         "no container waits for 50 cores; waiting: "
         "default/p0 container c0 (cores 10, memory 1); default/p1 container c0 (cores 11, "
         "memory 1); default/p2 container c0 (cores 12, memory 1); default/p3 container c0 "
         "(cores 13, memory 1); default/p4 container c0 (cores 14, memory 1) and 2 more"
     )
-    assert _refusal(record_of(), NEW).endswith("waiting: none")
+    assert _refusal(snapshot_of(), NEW).endswith("waiting: none")
 
 
 def test_a_refusal_of_one_core_has_it_in_the_singular() -> None:
     with pytest.raises(ResolutionError, match=r"^no container waits for 1 core; waiting: none$"):
-        _resolve(record_of(), NEW, TargetRequest(CORE, 1))
+        _resolve(snapshot_of(), NEW, TargetRequest(CORE, 1))

@@ -1,4 +1,4 @@
-"""Agent and kubelet die at any moment; names come back; the checkpoint is late."""
+"""Agent and kubelet restart at any moment; names are used again; the checkpoint is late."""
 
 from collections.abc import Callable
 
@@ -13,60 +13,47 @@ from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
-from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, static_pod
+from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod, static_pod
 
 ORDER, TICKET = Evidence.ORDER, Evidence.TICKET
 
 Step = Callable[[Node], None]
 
 
-@pytest.fixture
-def node() -> Node:
-    return Node()
-
-
 def nothing(_node: Node) -> None:
-    """Kill no process."""
+    """Restart no process."""
 
 
-def agent_dies(node: Node) -> None:
+def agent(node: Node) -> None:
     node.restart_agent()
     node.allocator.refresh()
 
 
-def kubelet_dies(node: Node) -> None:
+def kubelet(node: Node) -> None:
     node.restart_kubelet()
 
 
-def both_die(node: Node) -> None:
+def both(node: Node) -> None:
     node.restart_kubelet()
-    agent_dies(node)
+    agent(node)
 
 
-def agent_dies_unseen(node: Node) -> None:
-    """The next agent is called before it has looked."""
+def agent_without_observation(node: Node) -> None:
+    """The next agent is called before it has observed anything."""
     node.restart_agent()
 
 
-ANY = pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
-AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
+ANY = pytest.mark.parametrize("restart", [nothing, agent, kubelet, both])
+AGENT = pytest.mark.parametrize("restart", [agent, agent_without_observation])
 
 
-def last(node: Node) -> tuple[str, Evidence]:
-    """Whom the last call was for, and by which evidence."""
-    decision = [each for each in node.decision_log.everything if each.evidence][-1]
-    assert decision.ref is not None
-    assert decision.evidence is not None
-    return f"{decision.ref.pod.name}/{decision.ref.container}", decision.evidence
+def last(node: Node) -> tuple[str, Evidence | None]:
+    """Return the target that the agent found for the last call, and the evidence."""
+    return node.decision_log.last.target, node.decision_log.last.evidence
 
 
-def free(node: Node) -> dict[str, int]:
-    node.allocator.refresh()
-    return node.allocator.free(CORE)
-
-
-def is_true(node: Node) -> None:
-    """Assert that the record is what the kubelet has given."""
+def assert_snapshot_is_true(node: Node) -> None:
+    """Assert that the snapshot has what the kubelet has allocated."""
     node.allocator.refresh()
     node.allocator.refresh()
     for resource in Resource:
@@ -74,27 +61,27 @@ def is_true(node: Node) -> None:
             assert state.snapshot.held[resource] == node.kubelet.held(resource)
 
 
-# --- the agent dies -----------------------------------------------------------------------
+# --- the agent restarts -----------------------------------------------------------------------
 
 
 @AGENT
 @pytest.mark.parametrize(("cores", "evidence"), [(40, TICKET), (30, ORDER)])
 def test_a_reservation_outlives_an_agent_killed_after_a_preferred_call(
-    dies: Step, cores: int, evidence: Evidence
+    restart: Step, cores: int, evidence: Evidence
 ) -> None:
     """One that was a guess stays one."""
     node = Node(active_only=False)
     node.rejected(make_pod("a", asks(30, 8)))
     node.begin(make_pod("b", asks(cores, 8)))
     node.call()
-    dies(node)
+    restart(node)
     node.call()
     assert last(node) == ("b/main", evidence)
 
 
 @AGENT
 def test_a_container_with_blocks_that_the_next_agent_does_not_offer_starts_again(
-    dies: Step,
+    restart: Step,
 ) -> None:
     """The driver keeps more than before, or the agent now has ``--reserved-memory``."""
     node = Node(cards=1, blocks=4)
@@ -102,34 +89,34 @@ def test_a_container_with_blocks_that_the_next_agent_does_not_offer_starts_again
     node.admit(pod)
     node.start(pod)
     node.table = DeviceTable(reserve_memory(node.table.inventory, BLOCK), BLOCK)
-    dies(node)
+    restart(node)
     node.start(pod)
     node.allocator.refresh()
     assert node.allocator.free(MEMORY) == {"GPU-0": 0}
 
 
-@pytest.mark.parametrize("dies", [nothing, agent_dies, agent_dies_unseen])
+@pytest.mark.parametrize("restart", [nothing, agent, agent_without_observation])
 @pytest.mark.parametrize("late", [False, True])
 def test_reused_slots_are_distinguished_from_a_repeated_call(
-    node: Node, dies: Step, *, late: bool
+    node: Node, restart: Step, *, late: bool
 ) -> None:
-    """K7: the next container gets the very same places, and the file has the one before.
+    """K7: the next container gets the very same slots, and the checkpoint has the one before.
 
-    If that is late (K33) either may be asking, but for an agent that lives: no call is repeated.
+    If that is late (K33), an agent that has restarted cannot know whether the call is repeated.
     """
     pod = node.begin(make_pod("a", init(30, 8, "i0"), init(30, 8), asks(30, 8)))
     for name, resource in (("i0", CORE), ("i0", MEMORY), ("init", MEMORY), ("init", CORE)):
         if late and (name, resource) == ("init", CORE):
             node.kubelet.overtake()
         node.serve(pod, name, resource)
-        dies(node)
+        restart(node)
     node.serve(pod, "main", CORE)
-    assert last(node)[1] is ORDER if late and dies is not nothing else last(node)[0] == "a/main"
-    dies(node)
+    assert last(node)[1] is ORDER if late and restart is not nothing else last(node)[0] == "a/main"
+    restart(node)
     node.admit(pod)
     node.start(pod)
     assert not node.decision_log.of("unproven")
-    is_true(node)
+    assert_snapshot_is_true(node)
 
 
 def test_an_assignment_to_a_refused_pod_is_not_saved_for_the_next_agent(node: Node) -> None:
@@ -143,24 +130,8 @@ def test_an_assignment_to_a_refused_pod_is_not_saved_for_the_next_agent(node: No
     assert "GPU-0::0" not in node.store.text
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_the_wrong_container_of_the_right_pod_leaves_it_its_turn(
-    node: Node, *, checkpointed: bool
-) -> None:
-    """Nobody has told its spec: its first container was taken, and ``List`` shows the second."""
-    node.admit(make_pod("a", asks(30, 8)))
-    node.api.away = True
-    pod = node.begin(make_pod("b", asks(0, 0, "plain"), asks(30, 8)))
-    node.serve(pod, "main", CORE)
-    assert last(node)[0] == "b/plain"
-    if checkpointed:  # in mid-admission (K30)
-        node.kubelet.state.write()
-    node.serve(pod, "main", MEMORY)
-    assert last(node)[0] == "b/main"
-
-
-def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> None:
-    """The watch is behind, and the API server away: the pod that it shows is the one before."""
+def test_a_name_that_left_list_is_not_sure_when_it_is_listed_again(node: Node) -> None:
+    """The watch is behind, and the API server unavailable: it shows the pod before."""
     pod = node.admit(failing(make_pod("a", asks(30, 8, other=True))), (CORE, OTHER_PLUGIN))
     assert last(node)[1] is TICKET
     node.allocator.refresh()
@@ -171,58 +142,18 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
     assert last(node)[1] is ORDER
 
 
-def remake(node: Node, pod: Pod) -> Pod:
-    """Delete a pod by force, and make another of its name; the agent's watch is behind."""
-    made = make_pod(pod.name, *pod.containers)
-    node.api.remove(pod)
-    node.kubelet.deleted_by_force(pod)
-    node.bind(made, seen=False)
-    return made
-
-
-def test_a_pod_with_devices_is_not_certain_because_the_api_has_one_of_its_name(
-    node: Node,
-) -> None:
-    """Its admission began before; that pod was guessed, and the checkpoint disproves it."""
-    node.admit(make_pod("before", asks(10, 2)))
-    deleted = make_pod("a", asks(30, 8), asks(30, 8, "second"))
-    node.bind(deleted, seen=False)
-    node.begin(deleted)
-    remake(node, deleted)
-    node.decision_log.take()
-    node.serve(deleted, "main", MEMORY, CORE)
-    node.serve(deleted, "second", CORE, MEMORY)
-    assert {*node.decision_log.evidence("prefer")} == {ORDER}
-
-
-def test_a_pod_is_not_sure_while_the_api_has_shown_two_of_its_name(node: Node) -> None:
-    """The watch tells of the one before after a GET has shown the one that is asking."""
-    node.admit(make_pod("before", asks(10, 2)))
-    first = make_pod("a", asks(30, 8))
-    node.bind(first, seen=False)
-    asking = remake(node, first)
-    node.watch.cache.fetch(*asking.key)
-    node.watch.deliver(1)
-    node.begin(asking)
-    node.api.remove(asking)
-    node.kubelet.deleted_by_force(asking)
-    node.decision_log.take()
-    node.serve(asking)
-    assert node.decision_log.evidence("prefer") == [ORDER, ORDER]
-
-
 # --- while the API server is unreachable ------------------------------------------------------
 
 
-@pytest.mark.parametrize("dies", [nothing, agent_dies])
+@pytest.mark.parametrize("restart", [nothing, agent])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_pod_that_only_the_kubelet_knew_is_known_by_its_uid_once_the_checkpoint_has_it(
-    node: Node, dies: Step, *, late: bool
+    node: Node, restart: Step, *, late: bool
 ) -> None:
     """Also if the file was late (K33), and shows it only when the next pod has been served."""
     node.api.away = True
     pod, following = make_pod("a", asks(30, 8)), make_pod("b", asks(20, 2))
-    for each, then in ((pod, dies), (following, nothing)):
+    for each, then in ((pod, restart), (following, nothing)):
         node.begin(each)
         if late and each is pod:
             node.kubelet.overtake()
@@ -238,10 +169,10 @@ def test_a_pod_that_only_the_kubelet_knew_is_known_by_its_uid_once_the_checkpoin
         assert {*node.written(each)} == {"main"}
 
 
-def test_the_entry_of_an_ended_pod_is_not_taken_for_a_pod_that_only_the_kubelet_knows(
+def test_the_entry_of_an_ended_pod_is_not_that_of_a_pod_that_only_the_kubelet_knows(
     node: Node,
 ) -> None:
-    """K29: it shows the same places until the container has got all."""
+    """K29: it shows the same slots until the container has got all."""
     ended = node.admit(make_pod("ended", asks(30, 8)))
     before = node.held(ended)[CORE]
     node.delete(ended)
@@ -249,26 +180,26 @@ def test_the_entry_of_an_ended_pod_is_not_taken_for_a_pod_that_only_the_kubelet_
     pod = node.begin(make_pod("a", asks(30, 8)))
     node.serve(pod, "main", CORE)
     assert node.held(pod)[CORE] == before
-    agent_dies(node)
+    agent(node)
     node.serve(pod, "main", MEMORY)
     assert last(node)[0] == "a/main"
-    is_true(node)
+    assert_snapshot_is_true(node)
 
 
 # --- static pods ------------------------------------------------------------------------------
 
 
-def test_what_a_static_pod_without_a_mirror_has_is_counted_by_the_next_agent(node: Node) -> None:
-    """What its init container left over beside its container, too (K4)."""
+def test_slots_of_a_static_pod_without_a_mirror_are_counted_by_the_next_agent(node: Node) -> None:
+    """Reusable slots of its init container, too (K4)."""
     node.admit(static_pod("static", init(30, 8), asks(10, 2)))
-    agent_dies(node)
-    assert free(node) == {"GPU-0": 70, "GPU-1": 100}
+    agent(node)
+    assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
 
 
 @ANY
 @pytest.mark.parametrize("mirror", ["before", "between", "never"])
 def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
-    node: Node, dies: Step, mirror: str
+    node: Node, restart: Step, mirror: str
 ) -> None:
     """K34: the kubelet knows it by the hash of its configuration."""
     pod = static_pod("static", asks(30, 8), asks(10, 2, "second"))
@@ -279,24 +210,24 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
         pod.mirror_uid = "mirror"
         node.api.add(pod)
         node.watch.deliver()
-    dies(node)
+    restart(node)
     node.admit(pod)
     node.start(pod, "main")
     node.start(pod, "second")
     assert not node.decision_log.refusals
     assert not node.decision_log.of("unproven")
     assert set(node.decision_log.refs("prestart")) <= {"static/main", "static/second"}
-    is_true(node)
+    assert_snapshot_is_true(node)
 
 
-# --- without any witness -----------------------------------------------------------------------
+# --- without any witness ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST])
-def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_to(
+def test_another_pod_leaves_slots_to_one_that_a_restarted_kubelet_has_yet_to_admit(
     order: tuple[Resource, ...],
 ) -> None:
-    """What its init container left over ties its next container to that card (K7)."""
+    """The reusable slots of its init container tie its next container to that card (K7)."""
     node = Node(2)
     node.admit(make_pod("fills", asks(85, 4)))
     half = node.begin(make_pod("half", init(5, 4), asks(10, 8)))
@@ -309,8 +240,8 @@ def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_
     assert node.cards(half) == ["GPU-0"]
 
 
-def test_what_a_kubelet_refused_means_nothing_to_the_next_one(node: Node) -> None:
-    """Also if nothing was assigned; the next agent cannot know what a deleted pod asks for."""
+def test_a_pod_that_one_kubelet_rejected_is_admitted_by_the_next(node: Node) -> None:
+    """Also if nothing was assigned; the next agent cannot know the request of a deleted pod."""
     node.restart_kubelet()
     node.unhealthy |= dict.fromkeys(node.table.by_card(CORE), "xid")
     pod = node.begin(make_pod("p", asks(30, 8)))
@@ -327,7 +258,7 @@ def test_what_a_kubelet_refused_means_nothing_to_the_next_one(node: Node) -> Non
 
 
 @pytest.mark.parametrize("what", ["call", "observation"])
-def test_what_was_read_of_a_killed_kubelet_means_nothing_for_the_next_one(
+def test_an_observation_of_a_killed_kubelet_is_not_applied_to_the_next_one(
     node: Node, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its ``List`` comes when the next kubelet has admitted half an init container."""

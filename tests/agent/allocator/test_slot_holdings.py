@@ -1,4 +1,4 @@
-"""What containers hold of cards, counted from the snapshot."""
+"""Holdings of cards, counted from the snapshot."""
 
 from dataclasses import replace
 
@@ -16,12 +16,12 @@ from tests.agent.builders import (
     CORE,
     INIT,
     MEMORY,
+    checkpoint_of,
     container,
     device_table,
     ids,
     listed,
     view,
-    written,
 )
 from tests.in_memory.node import Store
 
@@ -30,7 +30,7 @@ WHOLE = {CORE: ids("GPU-1", range(100))}
 
 
 def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> NodeHoldings:
-    """Count what these pods hold on two cards of ten blocks; the file shows it, and ``List``."""
+    """Count what these pods hold on two cards of ten blocks, by checkpoint and ``List``."""
     state, table = NodeState(Store()), device_table()
     state.set_pods([pod for pod, _ in pods], synced=True)
     entries = [
@@ -39,12 +39,12 @@ def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> NodeHoldings:
             **{
                 name: ids
                 for name, ids in held.items()
-                if (asked := pod.demand.of(name)) is not None and asked.kind is not INIT
+                if (requested := pod.demand.of(name)) is not None and requested.kind is not INIT
             },
         )
         for pod, held in pods
     ]
-    state.apply_observation(written(**{pod.id.name: held for pod, held in pods}), entries)
+    state.apply_observation(checkpoint_of(**{pod.id.name: held for pod, held in pods}), entries)
     return read_holdings(state.snapshot, table)
 
 
@@ -85,32 +85,16 @@ def test_a_share_of_two_cards_is_counted_on_each_and_is_no_whole_card() -> None:
     assert set(found.totals.values()) == {CardTotals(50, 50, 4 * BLOCK, 6 * BLOCK)}
 
 
-def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:
-    pod = replace(view("p", container("c0", 30, 4)), runtime_uid="u-static")
-    state = NodeState(Store())
-    state.set_pods([pod], synced=True)
-    state.apply_observation(written(static={"c0": SHARE}), [listed("p", c0=SHARE)])
-    (holder,) = read_holdings(state.snapshot, device_table()).holders
-    assert (holder.ref.pod, holder.runtime_uid) == (pod.id, "u-static")
-
-
-def test_a_whole_card_holds_all_of_its_memory_whatever_was_asked_for() -> None:
-    held = {**WHOLE, MEMORY: ids("GPU-1", range(3))}
-    found = _holdings((view("b", container("c0", 100, 3)), {"c0": held}))
-    assert _shares(found) == {"b/c0": {"GPU-1": HeldShare(100, 10 * BLOCK)}}
-    assert found.totals["GPU-1"] == CardTotals(100, 0, 10 * BLOCK, 0)
-
-
 @pytest.mark.parametrize(("running", "shown"), [(False, {"a/i", "a/c0"}), (True, {"a/c0"})])
 def test_an_init_container_is_shown_until_its_pod_runs(running: bool, shown: set[str]) -> None:
-    """What it took the pod keeps, by its later containers (fact K7)."""
+    """Its later containers keep its slots (fact K7)."""
     pod = view("a", container("i", 30, 4, kind=INIT), container("c0", 30, 4))
     found = _holdings((replace(pod, running=running), {"i": SHARE, "c0": SHARE}))
     assert set(_shares(found)) == shown
     assert found.totals["GPU-0"] == CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK)
 
 
-def test_what_is_held_of_a_missing_card_is_held_of_no_other() -> None:
+def test_slots_of_a_missing_card_are_held_of_no_other() -> None:
     pod = view("a", container("c0", 30, 4))
     held = {CORE: ids("GPU-9", range(30)), MEMORY: ids("GPU-9", range(4)) | {"of-another-plugin"}}
     found = _holdings((pod, {"c0": held}))
@@ -132,7 +116,7 @@ def test_the_key_depends_on_the_slots_in_any_order() -> None:
 
 
 def test_a_share_has_free_memory_beside_it_although_its_init_container_had_the_whole_card() -> None:
-    """What the init container had and the later one does not need is held until the pod ends."""
+    """Slots that the later container does not need are held until the pod ends."""
     pod = view("a", container("i", 100, 0, kind=INIT), container("c0", 50, 2))
     share = {CORE: ids("GPU-0", range(50)), MEMORY: ids("GPU-0", range(2))}
     before: dict[str, HeldSlots] = {"i": {CORE: ids("GPU-0", range(100))}, "c0": share}
@@ -148,7 +132,7 @@ FOREIGN = {CORE: frozenset(f"tencent.com/vcuda-core-{n}" for n in range(30)), ME
 
 
 @pytest.mark.parametrize("held", [FOREIGN, {**SHARE, MEMORY: ids("GPU-0", (0, 1, 2, 99))}])
-def test_of_devices_that_cannot_all_be_read_no_allocation_is_written(held: HeldSlots) -> None:
+def test_no_allocation_is_written_of_devices_that_cannot_all_be_read(held: HeldSlots) -> None:
     """Those of gpu-manager, or of larger cards: the node was not drained."""
     pod, table = view("a", container("c0", 30, 4)), device_table()
     evidence = Evidence.RECORD

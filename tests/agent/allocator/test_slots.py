@@ -12,16 +12,16 @@ from tests.agent.builders import BLOCK, CORE, MEMORY, card, device_table, patien
 
 
 @pytest.mark.parametrize(
-    ("device_id", "ticket"),
+    ("device_id", "slot"),
     [
         ("GPU-a::0", Slot("GPU-a", 0)),
         ("GPU-a::123456789", Slot("GPU-a", 123456789)),
         ("a::b::7", Slot("a::b", 7)),
     ],
 )
-def test_a_device_id_is_read_and_written(device_id: str, ticket: Slot) -> None:
-    assert Slot.parse(device_id) == ticket
-    assert str(ticket) == device_id
+def test_a_device_id_is_read_and_written(device_id: str, slot: Slot) -> None:
+    assert Slot.parse(device_id) == slot
+    assert str(slot) == device_id
 
 
 @pytest.mark.parametrize(
@@ -42,16 +42,16 @@ def test_a_device_id_with_another_form_is_refused(device_id: str) -> None:
 
 @patient
 @given(st.text() | st.from_regex(r"\A[a-z:]{0,3}::[0-9]{0,3}\Z"))
-def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
+def test_only_device_ids_that_can_be_written_are_read(device_id: str) -> None:
     try:
-        ticket = Slot.parse(device_id)
+        slot = Slot.parse(device_id)
     except GrantError:
         return
-    assert str(ticket) == device_id
+    assert str(slot) == device_id
 
 
 def test_a_card_has_100_core_slots_and_one_memory_slot_per_block() -> None:
-    """Memory that fills no block is not given out."""
+    """Memory that fills no block is not offered."""
     node = DeviceTable(Inventory((card(0, blocks=7), card(1, blocks=2))), 2 * BLOCK)
     assert list(node.slots(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
     assert list(node.slots(CORE)) == [
@@ -71,7 +71,7 @@ def test_a_block_larger_than_a_card_is_refused() -> None:
 
 
 def test_blocks_that_are_reserved_are_not_offered_and_still_read() -> None:
-    """A running container may hold them: the driver now keeps more than before."""
+    """A running container may hold them: the driver now reserves more than before."""
     node = DeviceTable(Inventory((without_memory(card(0, blocks=4), BLOCK),)), BLOCK)
     assert list(node.slots(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2"]
     assert node.read(MEMORY, ["GPU-0::3"]) == [Slot("GPU-0", 3)]

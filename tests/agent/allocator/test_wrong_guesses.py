@@ -2,6 +2,7 @@
 
 import pytest
 
+from agent.holdings.holding import ContainerRef
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import (
@@ -24,60 +25,46 @@ def node() -> Node:
     return made
 
 
-def last(node: Node) -> str:
-    """Which pod and container the last call was taken to be for."""
-    ref = [each for each in node.decision_log.everything if each.evidence][-1].ref
-    assert ref is not None
-    return f"{ref.pod.name}/{ref.container}"
+def begin_beside_a_newer_one(node: Node, *containers: Container) -> Pod:
+    """Two pods are new to ``List``: the newer is the likelier, and here it was rejected."""
+    current = make_pod("current", *containers)
+    node.rejected(make_pod("newer", *containers))
+    return node.begin(current)
 
 
-def asking_beside_a_newer_one(node: Node, *containers: Container) -> Pod:
-    """Two pods are new to ``List``: the newest is the likeliest, and here it is the other."""
-    asking = make_pod("asking", *containers)
-    node.rejected(make_pod("newest", *containers))
-    return node.begin(asking)
-
-
+@pytest.mark.parametrize("checkpointed", [False, True])
 def test_the_previous_last_call_is_restored_and_the_guessed_pod_is_tried_last(
-    node: Node,
+    node: Node, *, checkpointed: bool
 ) -> None:
-    asking = asking_beside_a_newer_one(node, asks(30, 8))
-    node.serve(asking, "main", CORE)
-    assert last(node) == "newest/main"
-    node.serve(asking, "main", MEMORY)
-    assert last(node) == "asking/main"
+    """Also if the checkpoint shows the true target first, in mid-admission (K30)."""
+    current = begin_beside_a_newer_one(node, asks(30, 8))
+    node.serve(current, "main", CORE)
+    assert node.decision_log.last.target == "newer/main"
+    if checkpointed:
+        node.kubelet.state.write()
+    node.serve(current, "main", MEMORY)
+    assert node.decision_log.last.target == "current/main"
 
 
-def test_a_guess_that_the_checkpoint_disproves_in_mid_admission_is_not_made_again(
-    node: Node,
-) -> None:
-    """K30: the file shows it before ``List`` is asked, which shows it as well."""
-    asking = asking_beside_a_newer_one(node, asks(30, 8))
-    node.serve(asking, "main", CORE)
-    node.kubelet.state.write()
-    node.serve(asking, "main", MEMORY)
-    assert last(node) == "asking/main"
-
-
-def test_the_init_container_that_was_guessed_wrongly_is_followed_by_those_of_its_own_pod(
+def test_after_a_wrong_guess_of_an_init_container_the_next_call_is_for_the_true_pod(
     node: Node,
 ) -> None:
     """``List`` shows no ordinary init container (K4): only the checkpoint disproves the guess."""
-    asking = asking_beside_a_newer_one(node, init(30, 8), asks(30, 8))
-    node.serve(asking, "init")
-    assert last(node) == "newest/init"
+    current = begin_beside_a_newer_one(node, init(30, 8), asks(30, 8))
+    node.serve(current, "init")
+    assert node.decision_log.last.target == "newer/init"
     for resource in MEMORY_FIRST:
-        node.serve(asking, "main", resource)
-        assert last(node) == "asking/main"
+        node.serve(current, "main", resource)
+        assert node.decision_log.last.target == "current/main"
 
 
 def test_a_pod_that_only_the_kubelet_knows_stays_current_when_the_checkpoint_has_its_container(
     node: Node,
 ) -> None:
-    """The file has its UID and no name: it may be the pod that was guessed, and here it is."""
+    """The file has its UID and no name: it may be the guessed pod, and here it is."""
     pod = node.begin(static_pod("unknown", init(30, 8), asks(10, 2)), MEMORY_FIRST)
     node.serve(pod, "init", MEMORY)
-    assert last(node) == "unknown/main"
+    assert node.decision_log.last.target == "unknown/main"
     node.kubelet.state.write()  # in mid-admission (K30)
     node.allocator.refresh()
     with node.allocator.state as state:
@@ -87,45 +74,28 @@ def test_a_pod_that_only_the_kubelet_knows_stays_current_when_the_checkpoint_has
     assert node.decision_log.refusals == []
 
 
-def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(
-    node: Node,
-) -> None:
-    """Its ordinary init container may have got it, which is not listed (K4)."""
+def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: Node) -> None:
+    """Its ordinary init container may have got the slots, and is not listed (K4)."""
     node.rejected(static_pod("another", asks(30, 8)))
-    asking = node.begin(static_pod("asking", init(30, 8), asks(10, 2)))
+    current = node.begin(static_pod("current", init(30, 8), asks(10, 2)))
     for resource in MEMORY_FIRST:
-        node.serve(asking, "init", resource)
-        assert last(node) == "asking/main"
+        node.serve(current, "init", resource)
+        assert node.decision_log.last.target == "current/main"
 
 
-def test_a_pod_whose_guessed_slots_are_offered_again_has_none_of_them(node: Node) -> None:
-    """They were another pod's, which the kubelet has rejected since; there is no ``List``."""
-    node.list_error = "rate limited"
-    first, second = make_pod("first", asks(30, 8), at=1), make_pod("second", asks(30, 8), at=2)
-    node.bind(first, second)
-    node.serve(node.begin(second), "main", CORE)
-    assert last(node) == "first/main"
-    node.restart_kubelet()  # it has never written down what the second one got
-    node.begin(first)
-    node.call()
-    assert last(node) == "first/main"
-
-
-def test_a_guess_whose_slots_are_offered_again_leaves_pods_listed_beside_it_rejected(
-    node: Node,
-) -> None:
-    """Whichever of them had got the places was rejected since; of the others none was asking."""
+def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(node: Node) -> None:
+    """One of them got the slots and was rejected since; no call was for the others."""
     node.rejected(make_pod("first", asks(30, 8), at=2))
     node.begin(failing(make_pod("second", asks(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))
     while node.kubelet.admitting is not None:
         node.call()
-    assert last(node) == "second/main"
-    node.begin(make_pod("asking", asks(30, 8), at=1))
+    assert node.decision_log.last.target == "second/main"
+    node.begin(make_pod("current", asks(30, 8), at=1))
     node.call()
-    assert last(node) == "asking/main"
+    assert node.decision_log.last.target == "current/main"
 
 
-def test_what_was_planned_with_a_wrong_guess_is_planned_anew() -> None:
+def test_a_plan_made_with_a_wrong_guess_is_made_again() -> None:
     """Part of the card that the whole pod was to be on is another's, as it turns out."""
     node = Node(blocks=16)
     guessed = make_pod("guessed", asks(10, 2, "first"), asks(10, 14, "second"), at=1)
@@ -133,7 +103,7 @@ def test_what_was_planned_with_a_wrong_guess_is_planned_anew() -> None:
     node.bind(guessed, right)
     node.list_error = "rate limited"
     node.admit(right)
-    assert last(node) == "guessed/first"
+    assert node.decision_log.last.target == "guessed/first"
     node.list_error = ""
     node.admit(guessed)
     assert node.cards(guessed, "second") == ["GPU-1"]
@@ -142,25 +112,25 @@ def test_what_was_planned_with_a_wrong_guess_is_planned_anew() -> None:
 def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force(
     node: Node,
 ) -> None:
-    """K20: its name is still listed, with nothing. Another of that name waits; it did not come."""
-    deleted, asking = make_pod("a", asks(30, 8)), make_pod("asking", asks(10, 4))
+    """K20: its name is still listed, with nothing; another pod of that name is not admitted yet."""
+    deleted, current = make_pod("a", asks(30, 8)), make_pod("current", asks(10, 4))
     node.bind(deleted, seen=False)  # the watch is behind, then and later
     node.admit(deleted)
     node.start(deleted)
     node.api.remove(deleted)
     node.kubelet.deleted_by_force(deleted, keeps=False)
     node.api.add(make_pod("a", asks(10, 4)))
-    node.bind(asking, seen=False)
-    node.begin(asking)
+    node.bind(current, seen=False)
+    node.begin(current)
     node.call()
-    assert last(node) == "asking/main"
+    assert node.decision_log.last.target == "current/main"
 
 
 @pytest.mark.parametrize("list_error", ["", "rate limited"])
-def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_shows(
+def test_slots_reserved_by_an_agent_are_free_for_the_next_one_whatever_the_checkpoint_shows(
     list_error: str,
 ) -> None:
-    """The kubelet had offered it: whoever had it has ended (R2), though the API shows that pod."""
+    """The kubelet had offered them: their holder has ended (R2), though the API shows that pod."""
     node = Node(1)
     ended = node.admit(make_pod("ended", asks(60, 4)))
     node.restart_agent()
@@ -172,30 +142,30 @@ def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_
     node.restart_agent()
     node.allocator.refresh()
     node.call()
-    assert last(node) == "a/main"
+    assert node.decision_log.last.target == "a/main"
 
 
-def test_the_pod_of_a_call_without_list_is_not_passed_over_for_one_that_was_rejected_before_it(
+def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earlier(
     node: Node,
 ) -> None:
     """A namesake is listed as well, until it has ended (K20)."""
-    gone = node.admit(make_pod("a", asks(10, 2)))
-    node.start(gone)
-    node.delete(gone, ends=False)
-    asking, rejected = make_pod("a", asks(30, 8), at=1), make_pod("rejected", asks(30, 8), at=2)
-    node.bind(asking, rejected)
+    deleted = node.admit(make_pod("a", asks(10, 2)))
+    node.start(deleted)
+    node.delete(deleted, ends=False)
+    current, rejected = make_pod("a", asks(30, 8), at=1), make_pod("rejected", asks(30, 8), at=2)
+    node.bind(current, rejected)
     node.admit(make_pod("between", asks(10, 4)))
     node.list_error = "rate limited"
     node.rejected(rejected)
-    node.begin(asking)
-    node.serve(asking, "main", CORE)
+    node.begin(current)
+    node.serve(current, "main", CORE)
     node.list_error = ""
-    node.serve(asking, "main", MEMORY)
-    assert last(node) == "a/main"
+    node.serve(current, "main", MEMORY)
+    assert node.decision_log.last.target == "a/main"
 
 
-def test_a_guess_that_was_wrong_does_not_bring_back_the_pod_of_a_name_that_has_left_list() -> None:
-    """It was served while ``List`` was away; its name is another pod's now."""
+def test_after_a_wrong_guess_the_last_pod_is_not_one_that_list_no_longer_shows() -> None:
+    """It was served while ``List`` was unavailable; another pod has its name now."""
     node = Node()
     node.admit(make_pod("before", asks(10, 4)))
     node.list_error = "rate limited"
@@ -205,24 +175,23 @@ def test_a_guess_that_was_wrong_does_not_bring_back_the_pod_of_a_name_that_has_l
     node.admit(unknown, (CORE, MEMORY, OTHER_PLUGIN))
     node.api.remove(left)
     node.kubelet.removed(left)
-    asking = make_pod("a", asks(30, 8))
-    node.bind(asking, seen=False)
-    node.begin(asking, MEMORY_FIRST)
+    current = make_pod("a", asks(30, 8))
+    node.bind(current, seen=False)
+    node.begin(current, MEMORY_FIRST)
     node.call()
-    named = node.decision_log.everything[-1].ref
-    assert named is not None
-    assert named.pod == asking.id
+    assert node.decision_log.last.ref == ContainerRef(current.id, "main")
 
 
 def test_a_pod_that_was_guessed_before_it_was_listed_has_not_ended(node: Node) -> None:
-    guessed, asking = make_pod("guessed", asks(20, 2), at=1), make_pod("asking", asks(20, 2), at=2)
-    node.bind(guessed, asking)
+    guessed = make_pod("guessed", asks(20, 2), at=1)
+    current = make_pod("current", asks(20, 2), at=2)
+    node.bind(guessed, current)
     node.list_error = "rate limited"
-    node.begin(asking, MEMORY_FIRST)
-    node.serve(asking, "main", MEMORY)
-    assert last(node) == "guessed/main"
+    node.begin(current, MEMORY_FIRST)
+    node.serve(current, "main", MEMORY)
+    assert node.decision_log.last.target == "guessed/main"
     node.list_error = ""
-    node.serve(asking, "main", CORE)
+    node.serve(current, "main", CORE)
     node.list_error = "rate limited"
     node.admit(guessed)
     assert node.decision_log.refusals == []

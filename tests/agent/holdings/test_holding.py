@@ -1,4 +1,4 @@
-"""What whole cards take, whichever door gave them."""
+"""Holdings of whole cards and shares, by either door."""
 
 from agent.holdings.holding import ContainerRef, Holding, NodeHoldings, are_whole, make_key
 from contract.inventory import Amounts

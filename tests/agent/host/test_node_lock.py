@@ -1,16 +1,16 @@
-"""Of the agents of one node one works, and the next as soon as that one has ended."""
+"""One agent at a time works on a node, and the next one as soon as it has ended."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agent.host.node_lock import LOCK, NodeLock
-from tests.agent.fakes import eventually
 
 HOLD = """
 import sys, threading
@@ -22,24 +22,33 @@ sys.stdin.read()
 """
 
 
-def _in_background(lock: NodeLock, stop: threading.Event) -> list[bool]:
-    taken: list[bool] = []
-    threading.Thread(target=lambda: taken.append(lock.take(stop)), daemon=True).start()
-    return taken
+class Waits(threading.Event):
+    """The event that ends an agent: set after these actions, of which each happens at a wait."""
+
+    def __init__(self, *actions: Callable[[], object]) -> None:
+        super().__init__()
+        self._actions = list(actions)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._actions:
+            self._actions.pop(0)()
+        else:
+            self.set()
+        return self.is_set()
 
 
-def test_the_next_agent_waits_until_the_lock_is_released_or_it_must_end(tmp_path: Path) -> None:
-    first, second, third = (NodeLock(tmp_path) for _ in range(3))
+def test_the_next_agent_waits_until_the_lock_is_released(tmp_path: Path) -> None:
+    first, second = NodeLock(tmp_path), NodeLock(tmp_path)
+    waiting: list[bool] = []
     assert first.take(threading.Event())
-    stop = threading.Event()
-    taken, given_up = _in_background(second, threading.Event()), _in_background(third, stop)
-    eventually(lambda: second.waiting and third.waiting, "they wait")
-    stop.set()
-    eventually(lambda: given_up == [False], "it ends")
-    assert taken == []
-    first.release()
-    eventually(lambda: taken == [True], "it works")
-    assert not second.waiting
+    assert second.take(Waits(lambda: waiting.append(second.waiting), first.release))
+    assert (waiting, second.waiting) == ([True], False)
+
+
+def test_an_agent_that_must_end_stops_waiting(tmp_path: Path) -> None:
+    first, second = NodeLock(tmp_path), NodeLock(tmp_path)
+    assert first.take(threading.Event())
+    assert not second.take(Waits())
 
 
 @pytest.mark.slow
@@ -49,30 +58,26 @@ def test_a_killed_agent_delays_no_call(tmp_path: Path) -> None:
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"taken\n"
-        lock = NodeLock(tmp_path)
-        taken = _in_background(lock, threading.Event())
-        eventually(lambda: lock.waiting, "it waits")
-        holder.send_signal(signal.SIGKILL)
-        eventually(lambda: taken == [True], "it works")
+
+        def kill() -> None:
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+
+        assert NodeLock(tmp_path).take(Waits(kill))
 
 
 def test_a_missing_folder_is_waited_for_with_a_log_message(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("agent.host.node_lock._PROBLEM_SECONDS", 0.01)
     folder = tmp_path / "later"
     lock = NodeLock(folder)
-    taken = _in_background(lock, threading.Event())
-    eventually(lambda: lock.problem != "", "it says why")
-    path = folder / LOCK
-    assert lock.problem == (
-        f"cannot lock the node: [Errno 2] No such file or directory: {os.fspath(path)!r}"
-    )
-
-    folder.mkdir()
-
-    eventually(lambda: taken == [True], "it works")
+    problems: list[str] = []
+    assert lock.take(Waits(lambda: problems.append(lock.problem), folder.mkdir))
+    assert problems == [
+        f"cannot lock the node: [Errno 2] No such file or directory: {os.fspath(folder / LOCK)!r}"
+    ]
     assert lock.problem == ""
+    assert caplog.messages == ["cannot lock the node"]
 
 
 def test_a_lock_whose_file_was_removed_excludes_no_process(tmp_path: Path) -> None:
@@ -80,5 +85,4 @@ def test_a_lock_whose_file_was_removed_excludes_no_process(tmp_path: Path) -> No
     first, second = NodeLock(tmp_path), NodeLock(tmp_path)
     first.take(threading.Event())
     (tmp_path / LOCK).unlink()
-
     assert second.take(threading.Event())

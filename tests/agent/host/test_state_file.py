@@ -8,7 +8,7 @@ import pytest
 
 from agent.host.state_file import StateFile
 
-KEPT_NOT = "state file cannot be written"
+NOT_WRITTEN = "state file cannot be written"
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "current-pod.json"
 
 
-def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
-    """Whoever has it open reads on in the old one, and an agent killed while writing leaves it."""
+def test_the_next_agent_reads_the_last_saved_text(path: Path) -> None:
+    """An open old file stays whole, and an agent that is killed while it writes changes nothing."""
     file = StateFile(path)
     assert file.load() == ""
     before = os.umask(0)
@@ -52,7 +52,7 @@ def test_a_link_instead_of_the_file_is_replaced_and_one_beside_it_is_not_followe
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = path.parent / "other"
-    other.write_text("of somebody else", encoding="utf-8")
+    other.write_text("of another program", encoding="utf-8")
     path.symlink_to(other)
     file = StateFile(path)
     file.save("ours")
@@ -60,8 +60,8 @@ def test_a_link_instead_of_the_file_is_replaced_and_one_beside_it_is_not_followe
     assert not path.is_symlink()
     path.with_name(f".{path.name}.new").symlink_to(other)
     file.save("ours again")
-    assert KEPT_NOT in caplog.messages
-    assert other.read_text(encoding="utf-8") == "of somebody else"
+    assert NOT_WRITTEN in caplog.messages
+    assert other.read_text(encoding="utf-8") == "of another program"
 
 
 def test_a_full_disk_is_logged_once_and_leaves_no_outdated_file(
@@ -76,7 +76,7 @@ def test_a_full_disk_is_logged_once_and_leaves_no_outdated_file(
         disk.setattr(os, "open", full)
         for text in ("new", "newer"):
             file.save(text)
-    assert caplog.messages == [KEPT_NOT]
+    assert caplog.messages == [NOT_WRITTEN]
     assert vars(caplog.records[0])["reason"] == "[Errno 28] No space left on device"
     assert not path.exists()
     file.save("again")
@@ -84,4 +84,4 @@ def test_a_full_disk_is_logged_once_and_leaves_no_outdated_file(
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", full)
         file.save("lost")
-    assert caplog.messages == [KEPT_NOT] * 2
+    assert caplog.messages == [NOT_WRITTEN] * 2

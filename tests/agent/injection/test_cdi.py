@@ -1,4 +1,4 @@
-"""CDI specs as data; ours against the schema of those who specify CDI."""
+"""CDI specs as data; ours against CDI's own schema."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ def schema() -> jsonschema.Draft7Validator:
 # --- ours -----------------------------------------------------------------------------------
 
 
-def test_our_spec_has_the_edits_that_the_response_has_otherwise() -> None:
+def test_our_spec_has_the_edits_that_a_response_has_without_cdi() -> None:
     assert spec_document(TWO, COMMON) == {
         "cdiVersion": "0.3.0",
         "kind": "gpu-turnstile.io/gpu",
@@ -81,7 +81,7 @@ def test_our_spec_has_the_edits_that_the_response_has_otherwise() -> None:
     }
 
 
-def test_a_spec_asks_for_no_more_than_it_needs() -> None:
+def test_a_spec_has_the_lowest_version_and_only_the_edits_that_it_needs() -> None:
     digit = Inventory((card(0), card(1, uuid="1-2")))
     spec = spec_document(digit, ContainerEdits(mounts=(Mount("/a", "/b", read_only=False),)))
     assert spec["cdiVersion"] == "0.5.0"  # the lowest that allows such a name
@@ -90,7 +90,7 @@ def test_a_spec_asks_for_no_more_than_it_needs() -> None:
     assert spec_document(digit, ContainerEdits())["containerEdits"] == {}
 
 
-def test_nodes_that_the_host_has_elsewhere_are_found_there_and_only_they() -> None:
+def test_a_node_that_the_host_has_elsewhere_has_its_path_there() -> None:
     """A driver in a container has the device nodes in its own ``/dev``."""
     found = {"/dev/nvidia1": "/run/nvidia/driver/dev/nvidia1"}
     spec = spec_document(TWO, COMMON, lambda path: found.get(path, path))
@@ -132,7 +132,7 @@ def nvidia() -> Spec:
     return parse_spec(decode_yaml((DATA / "nvidia.yaml").read_text()))
 
 
-def test_what_nvidias_tool_writes_is_read() -> None:
+def test_a_spec_of_nvidias_tool_is_read() -> None:
     spec = nvidia()
     assert spec.kind == "nvidia.com/gpu"
     assert list(spec.devices) == ["0", "GPU-0", "1", "GPU-1", "all"]
@@ -152,18 +152,15 @@ def recorded(name: str) -> Spec:
     return parse_spec(decode_yaml((DATA / name).read_text()))
 
 
-def test_what_nvidia_ctk_wrote_of_a_driver_in_a_container_names_our_cards() -> None:
+def test_a_spec_of_nvidia_ctk_for_a_driver_in_a_container_names_our_cards() -> None:
     assert names_on_host(H100S, [[recorded("driver-container.yaml")]]) == {
         each.uuid: f"nvidia.com/gpu={each.uuid}" for each in H100S.cards
     }
 
 
-def test_the_gpu_operators_spec_for_its_own_containers_is_none_for_ours() -> None:
+def test_the_gpu_operators_spec_for_its_own_containers_is_not_used() -> None:
     spec = recorded("management.yaml")
-    assert (spec.kind, list(spec.devices)) == (
-        "management.nvidia.com/gpu",
-        ["all"],
-    )
+    assert (spec.kind, list(spec.devices)) == ("management.nvidia.com/gpu", ["all"])
     assert names_on_host(H100S, [[spec]]) is None
 
 
@@ -185,7 +182,7 @@ def instances_spec(*names: str, swapped: bool = False) -> Spec:
     return Spec(HOST_KIND, whole | found, frozenset({"/dev/nvidiactl"}))
 
 
-def test_mig_instances_are_named_by_uuid_in_the_hosts_spec_and_else_in_ours() -> None:
+def test_mig_instances_are_named_by_uuid_in_the_hosts_spec_or_in_ours() -> None:
     assert names_on_host(INSTANCES, [[instances_spec("MIG-0", "MIG-7")]]) == {
         uuid: f"nvidia.com/gpu={uuid}" for uuid in ("GPU-1", "MIG-0", "MIG-7")
     }
@@ -227,13 +224,13 @@ ON_HOST: dict[str, tuple[list[list[Spec]], dict[str, str] | None]] = {
     "another card by UUID": ([[spec_of(GPU_0="nvidia1", GPU_1="nvidia0")]], None),
     "two cards under a name": ([[spec_of(i0="nvidia0 nvidia1", i1="nvidia1")]], None),
     "no card under a name": ([[spec_of(i0="nvidia0", i1="")]], None),
-    "a card for everybody": ([[replace(JUST, nodes=frozenset({"/dev/nvidia1"}))]], None),
+    "a card for all containers": ([[replace(JUST, nodes=frozenset({"/dev/nvidia1"}))]], None),
     "stale UUIDs, just indices": (
         [[spec_of(GPU_0="nvidia1", GPU_1="nvidia1", i0="nvidia0", i1="nvidia1")]],
         BY_INDEX,
     ),
     "a later directory replaces": ([[STALE], [JUST]], BY_INDEX),
-    "a later directory spoils": ([[JUST], [STALE]], None),
+    "a later directory replaces it wrongly": ([[JUST], [STALE]], None),
     "a name twice in one directory, which the runtime refuses": ([[JUST, AGAIN]], None),
     "and one directory later": ([[JUST, AGAIN], [AGAIN]], BY_INDEX),
     "below a driver's own root": (
@@ -244,7 +241,7 @@ ON_HOST: dict[str, tuple[list[list[Spec]], dict[str, str] | None]] = {
 
 
 @pytest.mark.parametrize(("specs", "names"), ON_HOST.values(), ids=ON_HOST)
-def test_the_hosts_names_are_used_where_they_name_just_our_cards(
+def test_the_hosts_names_are_used_if_they_name_exactly_our_cards(
     specs: list[list[Spec]], names: dict[str, str] | None
 ) -> None:
     assert names_on_host(TWO, specs) == names
@@ -268,7 +265,7 @@ GOOD: dict[str, Any] = {
         {"containerEdits": {"deviceNodes": [{"path": "/a", "hostPath": "/dev/nvidia7"}]}},
     ],
 )
-def test_specs_that_can_be_read(change: dict[str, Any]) -> None:
+def test_valid_specs_are_read(change: dict[str, Any]) -> None:
     spec = parse_spec({**GOOD, **change})
     assert spec.kind == "nvidia.com/gpu"
     assert spec.nodes <= {"/dev/nvidia7"}  # where it is on the host
@@ -322,7 +319,7 @@ def edits(**changes: object) -> dict[str, object]:
         (edits(deviceNodes=[TWO_NODES]), ONE_NODE),
     ],
 )
-def test_specs_that_cannot_be_read_are_refused_with_field_and_reason(
+def test_invalid_specs_are_refused_with_field_and_reason(
     change: dict[str, object], message: str
 ) -> None:
     with pytest.raises(SettingsError) as refused:

@@ -56,7 +56,7 @@ def content(host: Host) -> object:
 # --- ours -----------------------------------------------------------------------------------
 
 
-def test_where_the_host_has_no_spec_ours_is_written_for_all_to_read(host: Host) -> None:
+def test_without_a_spec_of_the_host_ours_is_written_and_readable_for_all(host: Host) -> None:
     before = os.umask(0o077)
     try:
         assert host.file.refresh(TWO) == OURS == own_names(TWO)
@@ -68,10 +68,6 @@ def test_where_the_host_has_no_spec_ours_is_written_for_all_to_read(host: Host) 
     assert [each.name for each in host.dynamic.iterdir()] == [FILE_NAME]
 
 
-def _spoil(path: Path) -> None:
-    path.write_text("{}")
-
-
 def _link(path: Path) -> None:
     elsewhere = path.with_name("elsewhere")
     path.rename(elsewhere)
@@ -79,20 +75,20 @@ def _link(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm",
+    "damage",
     [
         lambda path: shutil.rmtree(path.parent),
         lambda path: path.write_bytes(b" " * path.stat().st_size),
         lambda path: path.chmod(0o600),
         _link,
     ],
-    ids=["gone", "same length", "hidden", "linked"],
+    ids=["missing", "same length", "unreadable", "linked"],
 )
 def test_missing_or_changed_files_are_written_again(
-    host: Host, harm: Callable[[Path], object]
+    host: Host, damage: Callable[[Path], object]
 ) -> None:
     host.file.refresh(TWO)
-    harm(host.file.path)
+    damage(host.file.path)
     assert host.file.refresh(TWO) == OURS
     assert content(host) == spec_document(TWO, COMMON)
     assert stat.S_ISREG(host.file.path.lstat().st_mode)
@@ -112,7 +108,7 @@ def test_a_disk_error_is_a_refusal_and_loses_nothing(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", _full)
-        assert host.file.refresh(TWO) == OURS  # as it should be: nothing is written
+        assert host.file.refresh(TWO) == OURS  # nothing has changed: nothing is written
         with pytest.raises(EnforcementError) as refused:
             host.file.refresh(Inventory((card(0),)))
     assert str(refused.value) == (
@@ -152,15 +148,15 @@ def test_the_hosts_own_spec_is_used_and_ours_not_written(
 def test_a_spec_added_to_the_host_is_used_and_ours_stays_valid_for_its_containers(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The kubelet starts a container again with the answer of its first day (fact K12)."""
+    """The kubelet starts a container again with its first response (fact K12)."""
     host.file.refresh(TWO)
     installed = host.install()
     assert host.file.refresh(TWO) == THEIRS
     assert content(host) == spec_document(TWO, COMMON)
-    _spoil(host.file.path)
+    host.file.path.write_text("{}")
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", _full)
-        assert host.file.refresh(TWO) == THEIRS  # what cannot be kept true holds nobody up
+        assert host.file.refresh(TWO) == THEIRS  # an old spec that cannot be updated delays no call
     assert "old CDI spec not updated" in caplog.messages
     assert host.file.refresh(TWO) == THEIRS
     assert content(host) == spec_document(TWO, COMMON)
@@ -230,7 +226,7 @@ def test_a_directory_that_cannot_be_listed_is_reported(
     assert "cannot list CDI specs" in caplog.messages
 
 
-def test_a_file_that_grows_after_it_was_looked_at_is_not_read_to_its_end(
+def test_a_file_that_has_grown_since_its_size_was_read_is_not_read_to_its_end(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = host.static / "grows.json"

@@ -1,4 +1,4 @@
-"""Decisions are told in one log line each, and counted."""
+"""Decisions are one log line each, and counted."""
 
 import logging
 from collections.abc import Callable
@@ -42,13 +42,13 @@ LINES: list[tuple[Callable[[LoggedDecisions], None], str, str]] = [
         "corrections_total",
     ),
     (
-        lambda log: log.unproven(A, ["GPU-0::1"], "nobody holds these"),
-        "INFO unproven | A ids=GPU-0::1 reason=nobody holds these",
+        lambda log: log.unproven(A, ["GPU-0::1"], "no container holds these"),
+        "INFO unproven | A ids=GPU-0::1 reason=no container holds these",
         "unproven_starts_total",
     ),
     (
-        lambda log: log.unproven(None, ["GPU-0::1"], "nobody holds these"),
-        "INFO unproven | pod= uid= container= ids=GPU-0::1 reason=nobody holds these",
+        lambda log: log.unproven(None, ["GPU-0::1"], "no container holds these"),
+        "INFO unproven | pod= uid= container= ids=GPU-0::1 reason=no container holds these",
         "unproven_starts_total",
     ),
     (
@@ -67,10 +67,7 @@ USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 @pytest.mark.parametrize(("act", "line", "metric"), LINES)
 def test_a_decision_is_one_line_and_is_counted(
-    act: Callable[[LoggedDecisions], None],
-    line: str,
-    metric: str,
-    caplog: pytest.LogCaptureFixture,
+    act: Callable[[LoggedDecisions], None], line: str, metric: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     metrics = Metrics()

@@ -42,7 +42,7 @@ def test_the_first_reports_pass_and_then_a_count() -> None:
 
 
 def test_a_flood_of_kinds_is_bounded_too() -> None:
-    """A reason may name a pod, and be another one each time."""
+    """A reason may name another pod each time."""
     clock = FakeClock()
     repeats: RepeatFilter[int] = RepeatFilter(clock)
     assert sum(repeats.add(f"held by pod {number}", number) for number in range(1000)) == 5

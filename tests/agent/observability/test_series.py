@@ -1,4 +1,4 @@
-"""Gauges of what containers hold of cards."""
+"""Gauges of the holdings of containers."""
 
 from dataclasses import replace
 
@@ -62,10 +62,10 @@ def used(cores: int | None, memory: int | None) -> dict[str, MeasuredUse]:
 
 def test_use_is_exported_for_existing_containers_without_values_the_driver_lacks() -> None:
     (a, _, b), metrics = HELD.holders, Metrics()
-    gone = holder("gone", 1, 1).ref
+    ended = holder("ended", 1, 1).ref
     measured = NodeMeasurement(
         {"GPU-0": CardUse(70, None), "GPU-9": CardUse(1, 1)},
-        {a.ref: used(0, None), b.ref: used(None, 7), gone: used(50, 50)},
+        {a.ref: used(0, None), b.ref: used(None, 7), ended: used(50, 50)},
     )
     metrics.read_series = lambda: card_series(HELD, measured)
     assert {each for each in shown(metrics) if "used" in each} == {

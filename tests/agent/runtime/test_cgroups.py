@@ -1,4 +1,4 @@
-"""Which container a process belongs to, from what kernels, kubelets and runtimes write."""
+"""The container of a process, from cgroup paths of kernels, kubelets and runtimes."""
 
 import errno
 import os
@@ -72,7 +72,7 @@ FOUND: dict[str, tuple[str | None, str, str]] = {  # the pod, its container's di
     "another namespace of the same pod": (None, f"/../cri-containerd-{ID}.scope", ""),
     "no pod": (None, f"/k8s.io/{ID}", ""),
     "a pod without a usual UID": (None, f"/kubepods/pod_123-456/crio-{ID}", ""),
-    "posing from outside Kubernetes": (
+    "a pod's path below another container": (
         None,
         f"/docker/{ID}",
         f"/kubepods/pod{OTHER_UID}/{OTHER}",
@@ -108,7 +108,7 @@ V1 = f"""\
 """
 
 
-def test_the_hierarchies_of_v1_that_show_a_container_agree() -> None:
+def test_all_hierarchies_of_v1_that_show_a_container_are_found() -> None:
     assert parse_memberships("0::/a:b\u2028c\x0bd\r\n") == (Membership("", "/a:b\u2028c\x0bd\r"),)
     assert find_container(parse_memberships(V1)) == ContainerCgroup(
         ID,
@@ -128,7 +128,7 @@ def test_the_hierarchies_of_v1_that_show_a_container_agree() -> None:
         (f"/kubepods/pod{OTHER_UID}/{ID}", f'"/kubepods/burstable/pod{UID}/{ID}'[:65] + '"...'),
     ],
 )
-def test_hierarchies_that_name_several_containers_are_not_believed(other: str, named: str) -> None:
+def test_hierarchies_that_name_several_containers_are_refused(other: str, named: str) -> None:
     with pytest.raises(CgroupError) as error:
         find_container([Membership("pids", f"{FS}/{ID}"), Membership("memory", other)])
     assert str(error.value) == f"a process is in the cgroups of several containers: {named}"
@@ -142,7 +142,7 @@ def test_hierarchies_that_name_several_containers_are_not_believed(other: str, n
         (f"/system.slice/docker-{OTHER}.scope", f"/system.slice/docker-{OTHER}.scope/init.scope"),
     ],
 )
-def test_a_node_that_is_a_container_itself_is_looked_through(root: str, init: str) -> None:
+def test_containers_of_a_node_that_is_a_container_itself_are_found(root: str, init: str) -> None:
     inside = f"{root}/kubelet{FS}/{ID}"
     found = v2(inside, init)
     assert found == ContainerCgroup(ID, UID, (Membership("", inside),))
@@ -150,7 +150,7 @@ def test_a_node_that_is_a_container_itself_is_looked_through(root: str, init: st
 
 
 def test_only_the_full_cgroup_path_of_init_is_used() -> None:
-    """``/docker/a`` is not above ``/docker/ab``; and what init is in does not hide others."""
+    """``/docker/a`` is not above ``/docker/ab``; init's container hides no others."""
     found = v2(f"/docker/{OTHER}", f"/docker/{OTHER[:-1]}")
     assert found is not None
     assert found.container_id == OTHER
@@ -166,7 +166,7 @@ def test_only_the_full_cgroup_path_of_init_is_used() -> None:
         (f"0::/\n{'y' * 100}", f'"{"y" * 64}"...'),
     ],
 )
-def test_what_the_kernel_does_not_write_is_refused(text: str, line: str) -> None:
+def test_a_line_in_another_form_is_refused(text: str, line: str) -> None:
     with pytest.raises(CgroupError) as error:
         parse_memberships(text)
     assert str(error.value) == f"a line of /proc/<pid>/cgroup cannot be read: {line}"
@@ -201,7 +201,9 @@ owns = st.sampled_from(
 
 @patient
 @given(owns, st.lists(names | hostile, max_size=6))
-def test_no_directory_made_inside_changes_who_a_container_is(own: str, inner: list[str]) -> None:
+def test_no_directory_inside_changes_the_identity_of_a_container(
+    own: str, inner: list[str]
+) -> None:
     text = f"0::{'/'.join([own, *inner])}\n"
     assert find_container(parse_memberships(text)) == ContainerCgroup(
         ID, UID, (Membership("", own),)
@@ -272,11 +274,15 @@ def test_a_hierarchy_is_found_however_it_is_mounted(tree: Tree, directory: str, 
 @pytest.mark.parametrize(
     ("where", "code", "most", "pids"),
     [
-        pytest.param("/a", errno.EOPNOTSUPP, 9, (7, 8), id="threaded: told further up"),
-        pytest.param("", errno.EOPNOTSUPP, 9, (7, 8, 9), id="itself threaded: all are asked"),
+        pytest.param(
+            "/a", errno.EOPNOTSUPP, 9, (7, 8), id="threaded: its parent lists the processes"
+        ),
+        pytest.param(
+            "", errno.EOPNOTSUPP, 9, (7, 8, 9), id="itself threaded: all processes are read"
+        ),
         pytest.param("/a", errno.ENOENT, 9, (7, 8), id="removed meanwhile"),
-        pytest.param("/none", 0, 1, (7, 8, 9), id="too many cgroups: all are asked"),
-        pytest.param("/none", 0, 9, (1001, 7, 8), id="as it should be"),
+        pytest.param("/none", 0, 1, (7, 8, 9), id="too many cgroups: all processes are read"),
+        pytest.param("/none", 0, 9, (1001, 7, 8), id="no error"),
     ],
 )
 def test_processes_are_counted_despite_cgroup_errors(
@@ -299,18 +305,18 @@ def test_processes_are_counted_despite_cgroup_errors(
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, where: Path, code: int) -> None:
-    """Make reads in a directory fail as the kernel's may; no file system does so on demand."""
-    honest = Path.read_text
+    """Make reads in a directory fail as the kernel's may."""
+    real = Path.read_text
 
     def read_text(self: Path, *args: Any, **kwargs: Any) -> str:
         if self.parent == where:
             raise OSError(code, os.strerror(code))
-        return honest(self, *args, **kwargs)
+        return real(self, *args, **kwargs)
 
     monkeypatch.setattr(Path, "read_text", read_text)
 
 
-def test_where_the_directory_is_not_seen_every_process_is_asked(tree: Tree) -> None:
+def test_if_the_directory_is_not_visible_every_process_is_read(tree: Tree) -> None:
     """From another cgroup namespace a path does not lead to the directory."""
     (tree.mount / "cgroup.controllers").touch()
     (tree.proc / "1/cgroup").unlink()  # nor is the first process seen
@@ -327,7 +333,7 @@ def test_where_the_directory_is_not_seen_every_process_is_asked(tree: Tree) -> N
 
 @pytest.mark.parametrize("pid", [0, -1])
 def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> None:
-    """This is how the kernel shows the other end of a socket that the agent cannot see."""
+    """The kernel shows such a PID for the other end of a socket that the agent cannot see."""
     with pytest.raises(CgroupError) as error:
         tree.cgroups.container_of(pid)
     reason = "is in a PID namespace that the agent does not see: it needs hostPID"

@@ -1,6 +1,6 @@
 """The client of CRI, against a fake runtime on a real unix socket."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from agent.errors import Unavailable
 from agent.runtime.api import runtime_pb2
 from agent.runtime.cri import ContainerInfo, Cri
 from common.grpc_services import add_service
+from tests.agent.fakes import FakeClock
 
 ID, OTHER = "4aa6" * 16, "9e07" * 16
 LABELS = {
@@ -33,14 +34,16 @@ def entry(labels: dict[str, str] = LABELS, **changes: Any) -> runtime_pb2.Contai
 
 
 class FakeRuntime:
-    """A runtime whose containers a test writes; like containerd it takes part of an ID."""
+    """A runtime whose containers a test writes; like containerd it accepts a part of an ID."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.containers: list[runtime_pb2.Container] = [entry()]
         self.sandboxes = [runtime_pb2.PodSandbox(id=OTHER, created_at=1)]
         self.codes: dict[str, int] = {}
-        self.asked: list[str] = []
+        self.requested: list[str] = []
+        self.within: list[float] = []
+        self.on_call: Callable[[], object] = lambda: None
         self.fails: grpc.StatusCode | None = None
         self._server: grpc.Server | None = None
 
@@ -56,17 +59,23 @@ class FakeRuntime:
             self._server.stop(None).wait(10)
             self._server = None
 
+    def _log_call(self, context: grpc.ServicerContext) -> None:
+        self.within.append(context.time_remaining())
+        self.on_call()
+        if self.fails is not None:
+            context.abort(self.fails, "out of order")
+
     def ListPodSandbox(  # noqa: N802 -- the API's name
         self, request: runtime_pb2.ListPodSandboxRequest, context: grpc.ServicerContext
     ) -> runtime_pb2.ListPodSandboxResponse:
-        if self.fails is not None:
-            context.abort(self.fails, "as the test wants it")
+        self._log_call(context)
         assert dict(request.filter.label_selector) == {"io.kubernetes.pod.uid": INFO.pod_uid}
         return runtime_pb2.ListPodSandboxResponse(items=self.sandboxes)
 
     def ContainerStatus(  # noqa: N802 -- the API's name
         self, request: runtime_pb2.ContainerStatusRequest, context: grpc.ServicerContext
     ) -> runtime_pb2.ContainerStatusResponse:
+        self._log_call(context)
         code = self.codes[request.container_id]
         status = runtime_pb2.ContainerStatus(id=request.container_id, exit_code=code)
         return runtime_pb2.ContainerStatusResponse(status=status)
@@ -74,9 +83,8 @@ class FakeRuntime:
     def ListContainers(  # noqa: N802 -- the API's name
         self, request: runtime_pb2.ListContainersRequest, context: grpc.ServicerContext
     ) -> runtime_pb2.ListContainersResponse:
-        self.asked.append(request.filter.id)
-        if self.fails is not None:
-            context.abort(self.fails, "as the test wants it")
+        self.requested.append(request.filter.id)
+        self._log_call(context)
         found = [
             each
             for each in self.containers
@@ -87,8 +95,15 @@ class FakeRuntime:
 
 
 @pytest.fixture
-def runtime(folder: Path) -> Iterator[FakeRuntime]:
-    fake = FakeRuntime(folder / "cri.sock")
+def socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A socket in an empty folder; the folder's whole path may be too long for a socket."""
+    monkeypatch.chdir(tmp_path)
+    return Path("cri.sock")
+
+
+@pytest.fixture
+def runtime(socket: Path) -> Iterator[FakeRuntime]:
+    fake = FakeRuntime(socket)
     fake.start()
     yield fake
     fake.stop()
@@ -104,10 +119,10 @@ def cri(runtime: FakeRuntime) -> Iterator[Cri]:
 def test_a_container_is_identified_by_its_labels(runtime: FakeRuntime, cri: Cri) -> None:
     runtime.containers.append(entry(id=OTHER))
     assert cri.container(ID, within=60) == INFO
-    assert runtime.asked == [ID]
+    assert runtime.requested == [ID]
 
 
-def test_only_what_has_exited_has_ended(runtime: FakeRuntime, cri: Cri) -> None:
+def test_only_exited_containers_have_ended(runtime: FakeRuntime, cri: Cri) -> None:
     for state in (0, 1, 2, 3, 17):
         runtime.containers = [entry(state=state)]
         assert cri.container(ID, within=60) == replace(INFO, ended=state == 2)
@@ -117,7 +132,7 @@ def test_only_what_has_exited_has_ended(runtime: FakeRuntime, cri: Cri) -> None:
 def test_an_incomplete_container_id_is_none(
     runtime: FakeRuntime, cri: Cri, container_id: str
 ) -> None:
-    """The runtime takes part of an ID for one, and none for all containers."""
+    """The runtime accepts a part of an ID, and no ID for all containers."""
     assert cri.container(container_id, within=60) is None
 
 
@@ -145,28 +160,28 @@ def test_every_error_of_the_runtime_is_raised_as_unavailable(
         runtime.fails = code
         with pytest.raises(Unavailable) as error:
             cri.container(ID, within=60)
-        assert str(error.value) == f"CRI: {code.name}: as the test wants it"
-    with pytest.raises(Unavailable, match=r"^CRI: [A-Z_]+: as the test wants it$"):
+        assert str(error.value) == f"CRI: {code.name}: out of order"
+    with pytest.raises(Unavailable, match=r"^CRI: [A-Z_]+: out of order$"):
         cri.succeeded(INFO.pod_uid, within=60)
 
 
-def test_an_absent_socket_is_reported_at_once(folder: Path) -> None:
-    client = Cri(folder / "cri.sock")
+def test_an_absent_socket_is_reported_at_once(socket: Path) -> None:
+    client = Cri(socket)
     with pytest.raises(Unavailable) as error:
         client.container(ID, within=60)
     client.close()
-    assert str(error.value) == f"CRI: no socket at {folder}/cri.sock"
+    assert str(error.value) == "CRI: no socket at cri.sock"
 
 
-def test_a_socket_that_nobody_serves_is_left_at_the_deadline(folder: Path) -> None:
-    (folder / "cri.sock").touch()
-    client = Cri(folder / "cri.sock")
+def test_a_request_to_a_socket_without_a_server_ends_at_the_deadline(socket: Path) -> None:
+    socket.touch()
+    client = Cri(socket)
     with pytest.raises(Unavailable, match=r"^CRI: DEADLINE_EXCEEDED: "):
         client.container(ID, within=0.3)
     client.close()
 
 
-def test_a_runtime_that_is_back_is_reached_again(runtime: FakeRuntime, cri: Cri) -> None:
+def test_a_restarted_runtime_is_reached_again(runtime: FakeRuntime, cri: Cri) -> None:
     assert cri.container(ID, within=60) == INFO
     for _ in range(3):
         runtime.stop()
@@ -176,15 +191,15 @@ def test_a_runtime_that_is_back_is_reached_again(runtime: FakeRuntime, cri: Cri)
         assert cri.container(ID, within=60) == INFO
 
 
-def test_a_closed_client_asks_nothing(runtime: FakeRuntime, cri: Cri) -> None:
+def test_a_closed_client_sends_no_request(runtime: FakeRuntime, cri: Cri) -> None:
     cri.close()
     with pytest.raises(Unavailable, match=r"^CRI: closed$"):
         cri.container(ID, within=60)
-    assert runtime.asked == []
+    assert runtime.requested == []
     cri.close()
 
 
-# --- which have ended well ----------------------------------------------------------------
+# --- containers that succeeded ------------------------------------------------------------
 
 
 def ended(name: str, created: int = 0, **changes: Any) -> runtime_pb2.Container:
@@ -214,7 +229,7 @@ def test_containers_that_ended_with_0_are_named_by_their_last_attempt(
     assert cri.succeeded(INFO.pod_uid, within=60) == {"tried-again"}
 
 
-def test_a_pod_that_was_set_up_anew_begins_anew(runtime: FakeRuntime, cri: Cri) -> None:
+def test_in_a_new_sandbox_no_container_has_succeeded(runtime: FakeRuntime, cri: Cri) -> None:
     runtime.sandboxes = [
         runtime_pb2.PodSandbox(id="old", created_at=1),
         runtime_pb2.PodSandbox(id="new", created_at=2),
@@ -224,8 +239,22 @@ def test_a_pod_that_was_set_up_anew_begins_anew(runtime: FakeRuntime, cri: Cri) 
     assert cri.succeeded(INFO.pod_uid, within=60) == frozenset()
 
 
-def test_a_pod_that_the_runtime_does_not_know_has_ended_nothing(
-    runtime: FakeRuntime, cri: Cri
-) -> None:
+def test_no_container_of_an_unknown_pod_has_succeeded(runtime: FakeRuntime, cri: Cri) -> None:
     runtime.sandboxes.clear()
     assert cri.succeeded(INFO.pod_uid, within=60) == frozenset()
+
+
+def test_all_requests_share_one_deadline(runtime: FakeRuntime) -> None:
+    clock = FakeClock()
+
+    def take_20_seconds() -> None:
+        clock.now += 20
+
+    runtime.on_call = take_20_seconds
+    runtime.containers = [ended("init", 1)]
+    runtime.codes = {"init-1": 0}
+    client = Cri(runtime.socket, clock=clock)
+    assert client.succeeded(INFO.pod_uid, within=60) == {"init"}
+    client.close()
+    for remaining, most in zip(runtime.within, (60, 40, 20), strict=True):
+        assert 0 < remaining < most + 1  # gRPC rounds up

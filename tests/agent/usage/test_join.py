@@ -1,4 +1,4 @@
-"""Samples joined to containers, and containers that take more than they hold."""
+"""Samples joined to containers, and containers that use more than they hold."""
 
 from collections.abc import Mapping
 
@@ -52,7 +52,7 @@ OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: ProcessOwner("a", "pla
             {"GPU-0": CardUse(9, 9, None, {1: 1}), "GPU-1": CardUse(9, 9, {3: 7}, None)},
             {"GPU-0": MeasuredUse(None, 1)},
             {"GPU-1": MeasuredUse(7, None)},
-            id="what the driver cannot tell",
+            id="values that the driver lacks",
         ),
         pytest.param(
             {"GPU-0": CardUse(9, 9, {}, {}), "GPU-1": CardUse(9, 9, {1: 40}, {1: 4})},
@@ -65,7 +65,7 @@ OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: ProcessOwner("a", "pla
 def test_use_is_that_of_the_holders(
     cards: dict[str, CardUse], of_a: dict[str, MeasuredUse], of_b: dict[str, MeasuredUse]
 ) -> None:
-    unknown = holder("", {"GPU-0": HALF})  # its UID is not known yet: it may be anybody
+    unknown = holder("", {"GPU-0": HALF})  # its UID is not known yet
     assert join(cards, OWNERS, holding_all(A, B, unknown)) == {A.ref: of_a, B.ref: of_b}
 
 
@@ -104,16 +104,13 @@ def test_only_lasting_overuse_is_reported_and_once() -> None:
         return [each.ref for each in watch.find(at, holding_all(A), use)] == [A.ref]
 
     assert not any(has_finding(at) for at in (0, 29))
-    assert not has_finding(30, {})  # a pause: it begins anew
+    assert not has_finding(30, {})  # no use: it begins again
     assert not any(has_finding(at) for at in (31, 60))
-    watch_twice = OveruseWatch()
-    assert [watch_twice.find(at, holding_all(A), much) for at in (0, 60)] == [
-        [],
-        [],
-    ]  # too few looks
+    seldom = OveruseWatch()  # too few measurements
+    assert [seldom.find(at, holding_all(A), much) for at in (0, 60)] == [[], []]
     assert has_finding(61)
     assert not any(has_finding(at) for at in (70, 200))
-    watch.find(201, holding_all(), {})  # the container has gone: another of its name is another
+    watch.find(201, holding_all(), {})  # the container has ended; one with its name starts again
     assert not has_finding(202)
     watch.interrupt()
     assert not any(has_finding(at) for at in (240, 260))

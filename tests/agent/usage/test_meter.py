@@ -1,4 +1,4 @@
-"""Repeated measurements of use: what is requested, cached, reported and given up."""
+"""Repeated measurements of use: requests, known containers, reports and problems."""
 
 import logging
 import os
@@ -14,7 +14,6 @@ from agent.errors import Unavailable
 from agent.holdings.holding import ContainerRef, Holding, NodeHoldings, make_key
 from agent.runtime.cgroups import Cgroups, ContainerCgroup
 from agent.runtime.cri import ContainerInfo, Cri
-from agent.usage import join
 from agent.usage.join import MeasuredUse, NodeMeasurement, Overuse
 from agent.usage.meter import Meter, Owners
 from contract.inventory import Amounts
@@ -30,32 +29,25 @@ HOLDINGS = NodeHoldings.of(
 ID = "a" * 64
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two looks are enough, however soon."""
-    monkeypatch.setattr(join, "REPORT_AFTER_SECONDS", 0)
-    monkeypatch.setattr(join, "REPORT_AFTER_MEASUREMENTS", 2)
-
-
 @dataclass
 class World:
-    """Driver, kernel, runtime and record, as a test wants them."""
+    """Driver, kernel, runtime and holdings, as a test wants them."""
 
     cards: dict[str, CardUse] = field(
         default_factory=lambda: {"GPU-0": CardUse(70, 9, {7: 90}, {7: 5, 8: 1})}
     )
     holdings: NodeHoldings | None = HOLDINGS
-    away: str = ""
+    problem: str = ""
     now: float = 100.0
     since: int = 0
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
     overuses: list[Overuse] = field(default_factory=list)
     closed: bool = False
 
     def read(self, uuids: Collection[str], since: int) -> Mapping[str, CardUse]:
         assert list(uuids) == ["GPU-0"]
-        if self.away:
-            raise Unavailable(self.away)
+        if self.problem:
+            raise Unavailable(self.problem)
         self.since = since
         return self.cards
 
@@ -64,8 +56,8 @@ class World:
         return {pid: cgroup if pid == 7 else other for pid in pids}
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        self.asked.append(container_id[:1])
-        if container_id != ID:  # of nobody's making
+        self.requested.append(container_id[:1])
+        if container_id != ID:  # not from a kubelet
             return None
         return ContainerInfo("main", "uid-a", ended=False)
 
@@ -86,26 +78,29 @@ class World:
 
 
 def measured(meter: Meter) -> NodeMeasurement | None:
+    """Return the newest measurement; mypy would take a property for a constant."""
     return meter.measured
 
 
-def test_an_observation_joins_driver_kernel_runtime_and_snapshot() -> None:
+def test_a_measurement_joins_driver_kernel_runtime_and_holdings() -> None:
     world = World()
     meter = world.meter()
     assert measured(meter) is None
     meter.measure()
     found = {REF: {"GPU-0": MeasuredUse(90, 5)}}
     assert measured(meter) == NodeMeasurement(world.cards, found)
-    assert world.since == 95_000_000  # microseconds: since the look before
-    assert world.asked == ["a", "b"]
+    assert world.since == 95_000_000  # microseconds: since the measurement before
+    assert world.requested == ["a", "b"]
+    world.now += 15
     meter.measure()
-    assert world.asked == ["a", "b", "b"]  # what the runtime has named, it is not asked again
+    assert world.requested == ["a", "b", "b"]  # known containers are not requested again
+    world.now += 15
+    meter.measure()
+    meter.measure()
     assert [each.ref for each in world.overuses] == [REF]
-    meter.measure()
-    assert len(world.overuses) == 1
 
 
-def test_an_old_observation_is_not_shown() -> None:
+def test_an_old_measurement_is_not_shown() -> None:
     world = World()
     meter = world.meter()
     meter.measure()
@@ -114,7 +109,7 @@ def test_an_old_observation_is_not_shown() -> None:
     world.now += 0.1
     assert measured(meter) is None
     meter.measure()
-    world.holdings = None  # another agent serves
+    world.holdings = None  # another agent works
     meter.measure()
     assert measured(meter) is None
 
@@ -123,34 +118,36 @@ def _messages(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     return [(each.getMessage(), vars(each).get("reason", "")) for each in caplog.records]
 
 
-def test_what_cannot_be_measured_is_absent_and_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_failed_measurement_is_absent_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     world = World()
     meter = world.meter()
     meter.measure()
-    world.away = "NVML: Driver Not Loaded"
+    world.problem = "NVML: Driver Not Loaded"
     meter.measure()
     meter.measure()
     assert measured(meter) is None
-    world.away = ""
+    world.problem = ""
+    world.now += 30
+    meter.measure()
+    meter.measure()
+    assert world.overuses == []  # overuse before the failure does not count
+    world.requested.clear()
     world.cards = {"GPU-0": CardUse(problems=("in MIG mode",))}
     meter.measure()
     meter.measure()
     assert measured(meter) == NodeMeasurement(
         world.cards, {REF: {"GPU-0": MeasuredUse(None, None)}}
     )
-    assert world.asked == ["a", "b"]
+    assert world.requested == []
     world.cards = {"GPU-0": CardUse(0, 0, {7: 0}, {})}
     meter.measure()
-    assert world.asked == ["a", "b", "a"]  # it was gone, and forgotten
+    assert world.requested == ["a"]  # it was forgotten without a process
     assert _messages(caplog) == [
         ("use cannot be measured", "NVML: Driver Not Loaded"),
-        ("the driver does not report use", "in MIG mode"),
         ("use is measured again", ""),
+        ("the driver does not report use", "in MIG mode"),
     ]
-    assert world.overuses == []  # what was seen before the break does not count
 
 
 def test_an_agent_that_cannot_see_the_host_logs_that_instead_of_reporting_zeros(
@@ -164,16 +161,16 @@ def test_an_agent_that_cannot_see_the_host_logs_that_instead_of_reporting_zeros(
     assert reason.endswith("the agent needs hostPID")
 
 
-def test_it_observes_until_it_is_stopped() -> None:
+def test_it_measures_until_it_is_stopped() -> None:
     world, stop = World(), threading.Event()
     meter = world.meter(period=0.001)
     world.holdings = NodeHoldings((), {}, CARDS, BLOCK)
 
-    def look_and_stop(uuids: Collection[str], since: int) -> Mapping[str, CardUse]:
+    def measure_and_stop(uuids: Collection[str], since: int) -> Mapping[str, CardUse]:
         stop.set()
         return {}
 
-    meter._read = look_and_stop
+    meter._read = measure_and_stop
     meter.run(stop)
     assert measured(meter) is not None
     assert world.closed

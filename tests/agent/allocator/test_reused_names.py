@@ -1,4 +1,4 @@
-"""Names that come back, pods that only the kubelet knows, and pods that outlive a kubelet."""
+"""Two pods with one name, pods that only the kubelet knows, and pods that outlive a kubelet."""
 
 import pytest
 
@@ -12,51 +12,29 @@ from tests.in_memory.pods import Container, Pod, asks, failing, init, make_pod, 
 PLAIN = Container("plain", ContainerKind.MAIN)
 
 
-@pytest.fixture
-def node() -> Node:
-    return Node()
-
-
 def last(node: Node) -> str:
-    """Return the container that the last call was taken to be for, with its pod's UID."""
-    ref = [each for each in node.decision_log.everything if each.evidence][-1].ref
+    """Return the target that the agent found for the last call, with its pod's UID."""
+    ref = node.decision_log.last.ref
     assert ref is not None
     return f"{ref.pod.uid}/{ref.container}"
 
 
-def leaves_devices(node: Node, pod: Pod) -> None:
-    """Delete a running pod by force: it frees its devices, and ``List`` still shows it (K20)."""
+def delete_by_force(node: Node, pod: Pod) -> None:
+    """Delete a running pod: its devices are free, but ``List`` still shows it (K20)."""
     node.start(pod)
     node.api.remove(pod)
     node.kubelet.deleted_by_force(pod, keeps=False)
 
 
-# --- names that come back -----------------------------------------------------------------
+# --- two pods with one name ---------------------------------------------------------------
 
 
-def test_a_pod_for_which_its_predecessor_was_taken_is_served_when_its_turn_comes(
-    node: Node,
-) -> None:
-    """``List`` has only the name, so it does not prove which of the two had the devices."""
-    node.admit(make_pod("before", asks(10, 4)))
-    first = node.begin(make_pod("a", asks(10, 2)))
-    node.delete(first, ends=False)
-    second = make_pod("a", asks(10, 2))
-    node.bind(second)
-    node.admit(first)
-    node.admit(second)
-    assert node.decision_log.refusals == []
-    assert last(node) == f"{second.uid}/main"
-
-
-def test_a_pod_that_the_api_has_not_shown_is_not_taken_for_a_listed_one_of_its_name(
-    node: Node,
-) -> None:
-    """Otherwise the next call is the listed pod's for certain, once ``List`` shows otherwise."""
+def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Node) -> None:
+    """Otherwise the next call has evidence ``witness`` for the listed pod."""
     node.admit(make_pod("before", asks(10, 4)))
     first = node.admit(make_pod("a", init(50, 8), asks(10, 4)))
     node.start(first, "init")
-    leaves_devices(node, first)
+    delete_by_force(node, first)
     second = make_pod("a", asks(50, 8))
     node.bind(second, seen=False)
     node.api.away = True
@@ -72,7 +50,7 @@ def test_a_pod_that_the_api_has_not_shown_is_not_taken_for_a_listed_one_of_its_n
 def test_of_two_pods_with_one_name_the_one_that_the_api_shows_is_new(node: Node) -> None:
     """The queue position of the deleted one may be the later one: several webhooks stamp pods."""
     first = node.admit(make_pod("a", asks(10, 2), at=2))
-    leaves_devices(node, first)
+    delete_by_force(node, first)
     second = make_pod("a", asks(10, 2), at=1)
     node.bind(second, seen=False)
     node.admit(make_pod("between", asks(10, 4)))
@@ -87,7 +65,7 @@ def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node
     node.start(first)
     node.restart_kubelet()
     node.begin(first)
-    leaves_devices(node, first)
+    delete_by_force(node, first)
     second = make_pod("a", asks(10, 2), use_gpu_uuid="GPU-elsewhere")
     node.bind(second, seen=False)
     node.begin(second)
@@ -98,10 +76,12 @@ def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node
     assert [each.word for each in node.decision_log.everything] == ["refused"]
 
 
-def test_a_pod_for_which_its_predecessor_was_taken_is_served_while_list_is_away(node: Node) -> None:
+def test_a_pod_whose_calls_were_resolved_to_its_predecessor_is_served_without_list(
+    node: Node,
+) -> None:
     """The admission of the predecessor has ended, but not that of the pod."""
     first = node.admit(make_pod("a", asks(10, 2)))
-    leaves_devices(node, first)
+    delete_by_force(node, first)
     second = make_pod("a", asks(20, 2))
     node.bind(second, seen=False)
     node.admit(make_pod("between", asks(10, 4)))
@@ -110,7 +90,7 @@ def test_a_pod_for_which_its_predecessor_was_taken_is_served_while_list_is_away(
     assert node.decision_log.refusals == []
 
 
-def test_a_start_is_proven_though_its_pod_was_taken_for_the_predecessor(node: Node) -> None:
+def test_a_start_is_proven_though_its_calls_were_resolved_to_the_predecessor(node: Node) -> None:
     """``List`` showed the name with some of the devices, and the guess is corrected by now."""
     before = node.admit(make_pod("before", asks(10, 4)))
     first, second = make_pod("a", asks(20, 2)), make_pod("a", asks(20, 2))
@@ -126,8 +106,8 @@ def test_a_start_is_proven_though_its_pod_was_taken_for_the_predecessor(node: No
     assert node.decision_log.counts["unproven"] == 0
 
 
-def test_a_pod_is_served_though_its_predecessor_died_in_its_admission(node: Node) -> None:
-    """``List`` shows an entry of this name, as in the last call: now it is the other pod's."""
+def test_a_pod_is_served_though_its_predecessor_was_deleted_in_its_admission(node: Node) -> None:
+    """``List`` shows an entry of this name, as in the last call, but of the other pod."""
     failed = asks(10, 2, "second", ContainerKind.INIT, other=True)
     first = failing(make_pod("a", init(50, 8), failed, asks(10, 4)))
     node.serve(node.begin(first), "init")
@@ -156,23 +136,6 @@ def test_a_pod_is_served_though_its_predecessor_was_refused_without_list(node: N
     assert last(node) == f"{second.uid}/main"
 
 
-def test_the_calls_of_a_deleted_pod_are_its_own_not_those_of_a_pod_that_nobody_knows(
-    node: Node,
-) -> None:
-    """The API shows its successor already, which requests other amounts."""
-    unknown = make_pod("unknown", PLAIN)
-    node.kubelet.bind(unknown)  # it was deleted by force before this agent started
-    node.admit(unknown)
-    node.admit(make_pod("before", asks(10, 2)))
-    first, second = make_pod("a", asks(30, 4)), make_pod("a", init(10, 2), asks(10, 2))
-    node.bind(first)
-    node.api.remove(first)
-    node.api.add(second)
-    node.begin(first)
-    node.call()
-    assert last(node) == f"{first.uid}/main"
-
-
 def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: Node) -> None:
     """Its successor was guessed, and requests the same."""
     containers = init(10, 2), init(10, 4, "second"), asks(10, 4)
@@ -193,36 +156,28 @@ def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: 
 # --- pods that only the kubelet knows -----------------------------------------------------
 
 
-def test_a_pod_that_only_the_kubelet_knew_stays_ended_while_list_is_away() -> None:
-    node = Node(1)
-    node.ends(node.admit(static_pod("ended", asks(10, 2))))
-    pod = node.begin(make_pod("a", init(10, 2), asks(10, 2)))
-    node.serve(pod, "init", CORE)
-    node.list_error = "rate limited"
-    node.admit(pod)
-    assert node.decision_log.refusals == []
-
-
 def test_the_container_of_an_unknown_pod_is_corrected_by_its_own_entry() -> None:
     """An ended pod had the same devices in a container of the same name (K29)."""
     node = Node(1)
     node.ends(node.admit(static_pod("ended", asks(10, 2))))
-    asking = static_pod("asking", PLAIN, asks(10, 2))
-    node.begin(asking)
-    node.serve(asking, "main", CORE)
+    current = static_pod("current", PLAIN, asks(10, 2))
+    node.begin(current)
+    node.serve(current, "main", CORE)
     assert last(node).endswith("/plain")
-    node.serve(asking, "main", MEMORY)
-    node.start(asking)
+    node.serve(current, "main", MEMORY)
+    node.start(current)
     assert node.decision_log.counts["unproven"] == 0
 
 
-def test_a_new_entry_proves_a_start_though_its_pod_seems_to_have_ended(node: Node) -> None:
+def test_a_new_checkpoint_entry_proves_a_start_though_its_pod_seems_to_have_ended(
+    node: Node,
+) -> None:
     """The API has not shown the pod, and ``List`` does not show its init container (K4)."""
     for name in ("x", "y", "z"):
         node.admit(static_pod(name, PLAIN))
-    asking = node.admit(static_pod("asking", init(20, 2), asks(10, 4)))
+    current = node.admit(static_pod("current", init(20, 2), asks(10, 4)))
     for container in ("init", "main"):
-        node.start(asking, container)
+        node.start(current, container)
     assert node.decision_log.counts["unproven"] == 0
 
 
@@ -246,21 +201,21 @@ def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(no
 
 
 def test_a_pod_that_runs_without_devices_in_the_checkpoint_comes_after_others(node: Node) -> None:
-    """K33: the kubelet died before it had written them, and before it had reported the start."""
+    """K33: the kubelet was killed before it had written them or reported the start."""
     running = node.begin(make_pod("running", asks(10, 2), at=2))
     node.kubelet.overtake()
     node.admit(running)
     node.start(running)
     node.restart_kubelet()
     node.begin(running)
-    asking = make_pod("asking", asks(10, 2), at=1)
-    node.bind(asking)
-    node.admit(asking)
-    assert last(node) == f"{asking.uid}/main"
+    current = make_pod("current", asks(10, 2), at=1)
+    node.bind(current)
+    node.admit(current)
+    assert last(node) == f"{current.uid}/main"
     assert node.decision_log.counts["corrected"] == 0
 
 
-def test_a_pod_that_the_api_showed_late_is_no_ended_one_when_the_kubelet_admits_it_again() -> None:
+def test_a_pod_that_the_api_showed_late_has_not_ended_when_the_kubelet_admits_it_again() -> None:
     """A restarted kubelet has not listed it, and offers none of its devices (K11)."""
     node = Node(1)
     pod = make_pod("a", asks(10, 4, "first"), asks(10, 4, "second"))
@@ -278,7 +233,7 @@ def test_a_pod_that_the_api_showed_late_is_no_ended_one_when_the_kubelet_admits_
     assert node.decision_log.refusals == []
 
 
-def test_a_pod_that_ran_before_is_vetoed_on_a_card_that_was_chosen_for_another_pod() -> None:
+def test_a_pod_that_ran_before_does_not_start_on_a_card_chosen_for_another_pod() -> None:
     """It ended unreported, so a restarted kubelet admits it again; the API shows it as running."""
     node = Node()
     pod = node.admit(make_pod("a", asks(10, 2), use_gpu_uuid="GPU-1", at=2))

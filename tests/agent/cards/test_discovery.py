@@ -29,7 +29,7 @@ from agent.host.state_file import StateFile
 from contract.inventory import Card
 from tests.agent.builders import device_table
 from tests.agent.fakes import eventually
-from tests.agent.threads import running
+from tests.agent.threads import CountedStop, running
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 TWO = Discovery(device_table(2).inventory, "550.54.15")
@@ -440,21 +440,6 @@ def test_a_driver_that_was_unloaded_sets_cards_up_anew(watch: CardWatch, scene: 
     eventually(lambda: watch.status.problem == "", "it works again")
     scene.clock.at = 1300
     eventually(lambda: not watch.unhealthy("GPU-0"), "it is back")
-
-
-class CountedStop(threading.Event):
-    """Is set after so many waits, and does not wait."""
-
-    def __init__(self, waits: int) -> None:
-        super().__init__()
-        self.waited: list[float | None] = []
-        self._left = waits
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waited.append(timeout)
-        if len(self.waited) == self._left:
-            self.set()
-        return self.is_set()
 
 
 def test_failures_are_tried_again_ever_more_slowly(scene: Scene) -> None:

@@ -28,7 +28,7 @@ from agent.errors import DriverUnloaded, Unavailable
 from agent.host.state_file import StateFile
 from contract.inventory import Card
 from tests.agent.builders import device_table
-from tests.agent.fakes import eventually
+from tests.agent.fakes import DEADLINE_S, eventually
 from tests.agent.threads import CountedStop, running
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -158,8 +158,8 @@ class Scene:
     ) -> Iterator[CardWatch]:
         """Run a watch in its thread, from when it knows its cards on unless told."""
         watch, stop = self.make(replace(BUSY, **pace), rules=rules), threading.Event()
-        with running(lambda: watch.run(stop), stop.set, within=10):
-            assert not known or watch.known.wait(20)
+        with running(lambda: watch.run(stop), stop.set):
+            assert not known or watch.known.wait(DEADLINE_S)
             yield watch
 
     def go_round(self) -> None:
@@ -200,7 +200,7 @@ def test_a_node_without_a_card_to_serve_is_looked_at_again(scene: Scene) -> None
         assert watch.status.discovery == scene.driver.found
         assert watch.inventory is None
         scene.driver.found = TWO
-        assert watch.known.wait(20)
+        assert watch.known.wait(DEADLINE_S)
         assert watch.inventory == TWO.inventory
 
 
@@ -228,8 +228,8 @@ def test_a_served_card_that_becomes_unhealthy_is_reported_once(scene: Scene) -> 
 
 def test_memory_of_each_card_is_kept_back_from_any_source(scene: Scene) -> None:
     watch, stop = scene.make(reserved_memory=512 << 20), threading.Event()
-    with running(lambda: watch.run(stop), stop.set, within=10):
-        assert watch.known.wait(20)
+    with running(lambda: watch.run(stop), stop.set):
+        assert watch.known.wait(DEADLINE_S)
     before = TWO.inventory.cards[0].memory
     assert watch.inventory is not None
     assert [(each.memory, each.reserved) for each in watch.inventory.cards] == [
@@ -247,8 +247,8 @@ def test_an_edited_cards_file_is_followed(scene: Scene, tmp_path: Path) -> None:
 
     write(*lines[:2])
     watch, stop = scene.make(source=FileSource(path)), threading.Event()
-    with running(lambda: watch.run(stop), stop.set, within=10):
-        assert watch.known.wait(20)
+    with running(lambda: watch.run(stop), stop.set):
+        assert watch.known.wait(DEADLINE_S)
         write(f"{lines[0]}, health: too hot", lines[2])
         eventually(lambda: watch.withheld_cards() == {"GPU-0", "GPU-1"}, "both are unhealthy")
         assert watch.unhealthy("GPU-0") == "too hot at 2026-11-21T12:00:00Z"

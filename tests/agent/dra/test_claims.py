@@ -146,8 +146,8 @@ LIMITS = "but the container's limits are 1 x 50 cores and 4 memory blocks"
         "more cards": (
             [result("c0", f"gpu-{at}", 50, 4) for at in range(2)],
             (
-                '"c0": 50 cores and 4 memory blocks of gpu-0, 50 cores and 4 memory blocks of gpu-1, '
-                f"{LIMITS}"
+                '"c0": 50 cores and 4 memory blocks of gpu-0, '
+                f"50 cores and 4 memory blocks of gpu-1, {LIMITS}"
             ),
         ),
         "a container without limits": (

@@ -45,17 +45,17 @@ def test_more_processes_than_are_read_are_cut(site: Site, ticket_dir: Path) -> N
 def test_what_a_container_had_that_is_gone_is_removed(site: Site, ticket_dir: Path) -> None:
     site.register(ticket_dir, container_name="main")
     site.put(ID_A, POD_A)
-    site.runtime.down = True  # then nobody knows
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
+    site.runtime.down = True  # then its end is not known
+    before = site.runtime.calls
+    eventually(lambda: site.runtime.calls > before + 1, "the runtime was called")
     assert pids(ticket_dir / ID_A) == (5, 7, ME)
     site.runtime.down = False  # it has no processes, but it may yet
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
+    before = site.runtime.calls
+    eventually(lambda: site.runtime.calls > before + 1, "the runtime was called")
     assert (ticket_dir / ID_A).exists()
     site.runtime.containers.clear()
-    eventually(lambda: not (ticket_dir / ID_A).exists(), "it is gone")
-    eventually(lambda: not (ticket_dir / "pids.config").exists(), "and its list")
+    eventually(lambda: not (ticket_dir / ID_A).exists(), "its files are removed")
+    eventually(lambda: not (ticket_dir / "pids.config").exists(), "and its list is")
     assert limits(ticket_dir) == CONFIG
 
 
@@ -166,7 +166,7 @@ class Processes:
 
 
 class Alone:
-    """Registrations at one ticket."""
+    """Registrations at one directory."""
 
     def __init__(self, root: Path) -> None:
         self.dirs = ContainerDirs(root)
@@ -224,15 +224,15 @@ def test_a_runtime_that_does_not_respond_is_called_once_and_delays_no_list(alone
         alone.processes.of[f"{number:064x}"] = ()
     alone.add(ID_A, 7)
     alone.processes.of[ID_A] = (7, 8)
-    asked = []
+    calls = []
 
     def ended(container: str) -> bool:
-        asked.append(container)
-        assert pids(alone.ticket.files) == (7, 8)  # who lives was listed before
+        calls.append(container)
+        assert pids(alone.ticket.files) == (7, 8)  # running containers were listed before
         raise Unavailable("CRI: DEADLINE_EXCEEDED")
 
     alone.registrations.refresh(ended)
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_what_cannot_be_removed_is_removed_the_next_time(
@@ -265,6 +265,6 @@ def test_a_socket_that_closes_takes_its_registrations_with_it(alone: Alone) -> N
         return True
 
     alone.registrations.refresh(ended)
-    alone.registrations.refresh(lambda _container: pytest.fail("nobody is left to ask about"))
+    alone.registrations.refresh(lambda _container: pytest.fail("no container is left"))
     with pytest.raises(EnforcementError, match="directory is not in use any more"):
         alone.registrations.recover(alone.ticket_dir)

@@ -28,7 +28,7 @@ class FakeNodeApi(Api):
 
 
 def unexpected(found: object) -> None:
-    pytest.fail(f"told {found}")
+    pytest.fail(f"reported {found}")
 
 
 def test_changes_are_reported_and_the_last_state_holds_during_an_outage(

@@ -149,7 +149,9 @@ def socket_sites(folder: Path) -> Iterator[Make]:
         listen: Sequence[str] = (T1, T2),
         **given: Any,
     ) -> SocketSite:
-        made.append(SocketSite(folder, ConnectionBudget(**{"seconds": 2 * DEADLINE_S, **given}), identify))
+        made.append(
+            SocketSite(folder, ConnectionBudget(**{"seconds": 2 * DEADLINE_S, **given}), identify)
+        )
         for digest in listen:
             made[-1].listen(digest)
         return made[-1]

@@ -33,7 +33,7 @@ from simulator.kubelet.numa import NO_NODE, DeviceAllocation
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.state import KubeletCheckpoint
-from tests.agent.a_kubelet import TurnsAway, client_of, make_kubelet, registered, serve
+from tests.agent.a_kubelet import TurnsAway, client_of, has_devices, make_kubelet, registered, serve
 from tests.agent.app.whole import FAST, PODS, events, metrics, page, ready, running
 from tests.agent.builders import BLOCK, raising
 from tests.agent.driver.driver_host import DriverHost, expected, tree
@@ -316,7 +316,7 @@ def test_a_refused_pod_and_a_vetoed_start_create_events(
     cores = tuple(f"GPU-0::{number}" for number in range(20))
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
-        eventually(lambda: all(kubelet.capacity()[1].values()), "the kubelet has the lists")
+        eventually(lambda: has_devices(kubelet), "the kubelet has lists of devices")
         kubelet.add_pods(too_large)
         refused = eventually(lambda: kubelet.status(uid), "it is refused")
         eventually(lambda: events(admin), "the refusal is an Event")

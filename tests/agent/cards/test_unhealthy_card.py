@@ -122,6 +122,7 @@ def kubelet(folder: Path, server: ApiServer, admin: ApiClient) -> Iterator[Kubel
         admin,
     )
     made.start()
+    eventually(lambda: admin.get("/api/v1/nodes")["items"], "the kubelet creates its node")
     yield made
     made.stop()
 

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 import pytest
+from urllib3.exceptions import ReadTimeoutError
 
 from agent.errors import SettingsError, Unavailable
 from agent.kubernetes_api import client as module
 from agent.kubernetes_api.client import Api, Gone, Rejected
 from agent.kubernetes_api.pods import PodCache
-from common.apiserver.client import split_lines
+from common.apiserver.client import SILENT_SECONDS, split_lines
 from common.apiserver.follower import Collection
 from placement.pods import PodInfo
 from simulator.api.faults import SILENCE, Fault
@@ -195,9 +196,25 @@ def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -
 
 
 def test_a_silent_watch_simply_ends(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.apiserver.client.SILENT_SECONDS", 0.03)
-    version = pods_of(api).list()
-    assert {kind for kind, _ in pods_of(api).watch(version)} <= {"BOOKMARK"}
+    timeouts: list[object] = []
+
+    class Silent:
+        status = 200
+
+        def stream(self, _size: int) -> Iterator[bytes]:
+            yield line("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
+            raise ReadTimeoutError(cast(Any, None), "", "timed out")
+
+        def close(self) -> None:
+            """End the response."""
+
+    def request(*_: object, timeout: object, **__: object) -> Silent:
+        timeouts.append(timeout)
+        return Silent()
+
+    monkeypatch.setattr(api.rest, "request", request)
+    assert [kind for kind, _ in pods_of(api).watch("5")] == ["BOOKMARK"]
+    assert timeouts == [(5.0, SILENT_SECONDS)]
 
 
 def test_the_watches_of_many_nodes_do_not_end_together(api: Api, server: ApiServer) -> None:

@@ -12,16 +12,23 @@ from common.kubelet_api import dra_pb2 as pb
 from common.kubelet_api import drahealth_pb2 as health_pb
 from tests.agent.dra.a_claim import DRIVER, DraKubelet, channel_to, claims_stub, message_of
 from tests.agent.dra.claim_node import ClaimNode, free
-from tests.agent.fakes import DEADLINE_S, FakeClock
+from tests.agent.fakes import DEADLINE_S, FakeClock, short_dir
 from tests.agent.threads import running
 
 
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a short path."""
+    with short_dir() as made:
+        yield made
+
+
 def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    sockets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pod was deleted meanwhile: ``NodeUnprepareResources`` is not called again."""
     called, released, ended = (threading.Event() for _ in range(3))
-    node, kubelet = ClaimNode(folder), DraKubelet(folder)
+    node, kubelet = ClaimNode(sockets), DraKubelet(sockets)
     ref, driver = node.add("a", "gpu-0", 30, 4), node.driver()
     prepare = driver.prepare
 
@@ -36,7 +43,7 @@ def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing(
         finally:
             ended.set()
 
-    server = DriverServer(driver, plugins=folder / DRIVER, registry=folder / "plugins_registry")
+    server = DriverServer(driver, plugins=sockets / DRIVER, registry=sockets / "plugins_registry")
     with running(server.run, server.stop), monkeypatch.context() as patch:
         kubelet.register()
         patch.setattr(node, "get_claim", get_claim)

@@ -55,6 +55,11 @@ def served(kubelet: Kubelet, admin: ApiClient, pod: str) -> Allocation:
     return found["c0"]
 
 
+def shows(agent: Agent, samples: set[str]) -> bool:
+    """Return whether an agent is ready, and has these samples."""
+    return samples <= metrics(agent) and ready(agent)
+
+
 def test_it_registers_once_the_hosts_driver_files_are_laid_out(
     settings: Settings, kubelet: Kubelet, tmp_path: Path
 ) -> None:
@@ -200,14 +205,14 @@ def test_missing_permissions_are_shown_in_a_gauge(settings: Settings, server: Ap
 def test_an_edited_cards_file_that_cannot_be_used_shows_in_a_gauge_and_the_node_stays_served(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """The last one applies: without the gauge only a log line says that the edit does not."""
+    """The last one applies: without the gauge only a log line shows that the edit does not."""
     path = tmp_path / "cards.yaml"
     before = path.read_text()
     with running(settings) as agent:
         for content, value in ((before, "0.0"), ("cards: [", "1.0"), (before, "0.0")):
             path.write_text(content)
-            sample = f"cards_file_problem {value}"
-            eventually(lambda sample=sample: sample in metrics(agent) and ready(agent), sample)
+            sample = {f"cards_file_problem {value}"}
+            eventually(partial(shows, agent, sample), f"{sample}")
 
 
 def test_it_registers_once_the_nodes_pods_are_known(

@@ -62,7 +62,7 @@ def test_a_full_document_is_read_cards_by_index() -> None:
     )
 
 
-def test_what_may_be_missing_or_shared() -> None:
+def test_optional_fields_may_be_missing_and_links_and_devices_shared() -> None:
     assert parse_inventory(_linked(None)).links == ()
     assert parse_inventory(_document(numa=None)).cards[0].numa is None
     assert parse_inventory(_document(uuid="x" * 56)).cards[0].uuid == "x" * 56

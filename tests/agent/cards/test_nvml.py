@@ -101,7 +101,7 @@ _FILE = (
         (["uuid"], _FILE.format("UUID", "uuid")),
     ],
 )
-def test_what_nvml_does_not_report_is_named_with_the_way_to_serve_the_card(
+def test_a_card_that_nvml_does_not_describe_is_named_with_the_remedy(
     session: NvmlSession, node: NvmlScript, facts: list[str], reason: str
 ) -> None:
     node.forget(*(f"card 0 {each}" for each in facts))
@@ -172,7 +172,7 @@ def test_a_card_with_invalid_values_is_left_out_by_the_rules_of_a_cards_file(
     ("kernel", "nvml", "node_id"),
     [("0", 1, 0), ("-1", 65, 65), (None, 0, 0), (None, None, None)],
 )
-def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
+def test_the_numa_node_is_the_kernels_and_else_that_of_nvml(
     *,
     session: NvmlSession,
     node: NvmlScript,
@@ -234,7 +234,7 @@ def test_nvswitches_join_every_pair(
     }
 
 
-def test_a_driver_before_r460_is_read_by_what_it_has(
+def test_a_driver_before_r460_is_read_by_its_own_functions(
     node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = load(monkeypatch, tmp_path, old=True)
@@ -321,7 +321,7 @@ def test_an_event_is_returned_with_its_card(session: NvmlSession, node: NvmlScri
     assert session.watching
     assert session.wait(0) is None
     node.event(1, XID, 79)
-    node.event(0, ECC, 0)  # which this card does not tell
+    node.event(0, ECC, 0)  # which this card does not report
     node.event(0, XID, 13)
     node.event(1, ECC, 0)
     assert session.wait(5) == ((uuid(1),), xid_fault(79))
@@ -373,7 +373,7 @@ def test_a_probe_returns_the_cards_errors_and_the_recovery_action(
     assert isinstance(probe, Probe)
     assert probe.action == "recovery action 99"
     node.forget(*(f"card 0 {each}" for each in ("ecc", "action", "pending", "failed", "mig")))
-    assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # it can tell nothing
+    assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # nothing is supported
     node.card(0, mig=1)
     mig = "in MIG mode, which is not served"
     assert session.probe(uuid(0)) == CardFault(FaultKind.MIG, mig)

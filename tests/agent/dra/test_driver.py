@@ -262,7 +262,7 @@ def test_a_claim_waits_for_the_end_of_a_pod_that_was_deleted_by_force(claims: Cl
     ended = claims.add("ended", "gpu-0", 60, 4)
     driver = claims.driver(ending=2 * DEADLINE_S)
     driver.prepare(ended)
-    claims.delete(ended)  # the scheduler gives its card away; the kubelet still stops it
+    claims.delete(ended)  # the scheduler allocates its card; the kubelet still stops it
     following, twice = claims.add("next", "gpu-0", 60, 4), claims.add("twice", "gpu-0", 60, 4)
     claims.watched.collection.list()
     with ThreadPoolExecutor(1) as pool:
@@ -278,7 +278,7 @@ def test_a_claim_waits_for_the_end_of_a_pod_that_was_deleted_by_force(claims: Cl
         assert "60 of 100 are held by default/old: it starts once" in str(refused)
 
 
-def test_cards_that_a_device_plugin_gave_away_are_held_until_their_pods_end(
+def test_cards_that_a_device_plugin_allocated_are_held_until_their_pods_end(
     claims: ClaimNode,
 ) -> None:
     """The node was not drained before it got the label. Init containers leave their devices."""

@@ -52,7 +52,7 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
-def test_containers_find_the_drivers_files_and_the_names_by_which_they_are_looked_up(
+def test_containers_find_the_drivers_files_and_their_sonames(
     site: Site,
 ) -> None:
     assert not site.folder().usable
@@ -76,7 +76,7 @@ def test_a_new_driver_comes_in_one_step_and_running_containers_keep_theirs(site:
     assert site.found() == expected(OLD)
 
 
-def test_old_drivers_go_when_no_container_can_have_them(
+def test_old_drivers_are_removed_once_no_container_can_have_them(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in (OLD, NEW):
@@ -85,12 +85,12 @@ def test_old_drivers_go_when_no_container_can_have_them(
     folder = site.folder()
     assert folder.prune(idle=False) == []
     monkeypatch.setattr(folder_module, "_boot_id", lambda: b"the next boot")
-    (gone,) = folder.prune(idle=False)
-    assert gone.startswith(f"{OLD}-")
+    (removed,) = folder.prune(idle=False)
+    assert removed.startswith(f"{OLD}-")
     site.install(OLD)
     site.lay_out()
-    (gone,) = folder.prune(idle=True)
-    assert gone.startswith(f"{NEW}-")
+    (removed,) = folder.prune(idle=True)
+    assert removed.startswith(f"{NEW}-")
     assert site.generations() == [str(site.link.readlink())]
     assert sorted(p.name for p in site.link.parent.iterdir() if p.name.startswith(".")) == [".lock"]
 
@@ -172,7 +172,7 @@ def test_the_folder_follows_the_kernels_module_and_not_the_package(site: Site) -
     assert set(site.host().find_files().files) == {f"lib64/libcuda.so.{OLD}", "bin/nvidia-smi"}
 
 
-def test_32_bit_libraries_have_a_folder_of_their_own_but_not_where_vcuda_stands_before(
+def test_32_bit_libraries_have_a_folder_of_their_own_but_not_with_vcuda(
     site: Site,
 ) -> None:
     folder = site.root / "usr/lib/i386-linux-gnu"

@@ -129,7 +129,7 @@ CONFLICT = Rejected(409, "the object has been modified")
     ("errors", "found", "results"),
     [
         ([Gone("expired")], "", "dropped"),
-        # The API server may answer 404 from a cache that lags.
+        # The API server may respond 404 from a cache that lags.
         ([Rejected(404, "no such pod")], "", "dropped"),
         ([KeyError("unforeseen")], "", "retried written"),
         ([Unavailable("no response")] * 2, "", "retried retried written"),

@@ -121,7 +121,7 @@ def test_a_forbidden_get_is_unavailable_not_absent(api: Api, server: ApiServer) 
 @pytest.mark.parametrize(
     ("status", "body", "message"),
     [
-        # A proxy on the way answers 200 with a page of its own.
+        # A proxy on the way responds 200 with a page of its own.
         (200, b"<html>", ".*"),
         (200, b"[]", ".*"),
         (200, b'{"metadata": {}}', ".*"),

@@ -91,7 +91,7 @@ class QueueScene:
         return self.results
 
 
-# --- what an event says ---------------------------------------------------------------
+# --- the content of an Event -----------------------------------------------------------
 
 
 def test_an_event_has_its_object_message_and_count() -> None:
@@ -134,7 +134,7 @@ def test_an_event_has_the_same_name_when_repeated_and_no_other_has() -> None:
 
 
 @pytest.mark.parametrize("last", ["a", "-", "."])
-def test_what_is_too_long_is_cut_to_what_the_api_takes(last: str) -> None:
+def test_long_names_and_messages_are_cut_to_the_limits_of_the_api(last: str) -> None:
     name = "a" * 199 + last + "b" * 53
     long = Notice(EventSubject("Pod", "default", name, "uid"), "GPURefused", "x" * 3000)
     event = describe(long, node="n1", count=1, at=0)

@@ -83,7 +83,7 @@ def one_card(cores: int, blocks: int = 8, reason: str = "") -> PublishedInventor
     return PublishedInventory(256 << 20, (card,), free=(Amounts(cores, blocks),))
 
 
-def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() -> None:
+def test_a_survey_has_every_card_with_its_health_links_and_free_amounts() -> None:
     inventory = replace(device_table(2).inventory, links=(Link((0, 1), "NV12"),))
     found = survey(
         inventory,

@@ -111,7 +111,7 @@ def test_watches_that_end_at_once_are_opened_again_ever_more_slowly() -> None:
 
 
 def test_agents_that_lose_the_api_server_together_do_not_come_back_together() -> None:
-    outage = [Unavailable("away")] * 3
+    outage = [Unavailable("no response")] * 3
     assert paused(FakePodApi(*outage), 3, jitter=0.0) == [0.2, 0.4, 0.8]
     assert paused(FakePodApi(*outage), 3, jitter=0.5) == [0.25, 0.5, 1.0]
     ends_at_once: list[object] = [([], "3"), [Gone("too old")]] * 4  # which is no storm of lists
@@ -253,7 +253,7 @@ def test_a_late_response_does_not_bring_back_a_deleted_pod() -> None:
     assert cache.pods() == ()
 
 
-def test_a_new_list_overrides_what_a_fetch_found() -> None:
+def test_a_new_list_overrides_a_fetched_pod() -> None:
     """A list at version 0 may lag as well: then the watch decides."""
     api = FakePodApi(([entry("a", "one")], "3"), [Gone("")], ([entry("a", "one")], "7"))
     api.pods["default", "a"] = entry("a", "two")

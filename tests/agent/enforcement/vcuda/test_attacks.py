@@ -117,9 +117,7 @@ except OSError:
 """
 
 
-def test_a_connection_handed_on_by_a_process_that_ended_is_worth_nothing(
-    site: Site, dir_a: Path
-) -> None:
+def test_a_connection_inherited_from_an_ended_process_is_refused(site: Site, dir_a: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-S", "-c", _HANDS_ON, str(dir_a / "vcuda.sock")],
         stdout=subprocess.PIPE,

@@ -37,7 +37,7 @@ ME = os.getpid()
 def test_a_container_finds_its_limits_at_once_and_its_processes_once_it_registers(
     site: Site, ticket_dir: Path
 ) -> None:
-    """The form for cgroups v2, where vcuda-controller cannot tell its container's ID."""
+    """The form for cgroups v2, where vcuda-controller does not know its container's ID."""
     assert limits(ticket_dir) == CONFIG
     assert pids(ticket_dir) == ()
     site.register(ticket_dir, bus_id="0000:3B:00.0", pod_uid=UID_A, container_name="main")

@@ -42,7 +42,7 @@ def test_more_processes_than_are_read_are_cut(site: Site, ticket_dir: Path) -> N
     assert pids(ticket_dir / ID_A) == tuple(range(2000, 3024))
 
 
-def test_what_a_container_had_that_is_gone_is_removed(site: Site, ticket_dir: Path) -> None:
+def test_the_files_of_a_removed_container_are_removed(site: Site, ticket_dir: Path) -> None:
     site.register(ticket_dir, container_name="main")
     site.put(ID_A, POD_A)
     site.runtime.down = True  # then its end is not known
@@ -106,7 +106,7 @@ def test_containers_registered_before_a_restart_are_kept_listed(
     eventually(lambda: not (ticket_dir / f"crio-{ID_A2}").exists(), "under both names")
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
+@pytest.mark.parametrize("damage", ["cut", "missing", "foreign process"])
 def test_a_half_written_file_of_an_earlier_agent_does_no_harm(
     site: Site, ticket_dir: Path, damage: str
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_half_written_file_of_an_earlier_agent_does_no_harm(
     def meanwhile() -> None:
         if damage == "cut":
             file.write_bytes(b"123")
-        elif damage == "gone":
+        elif damage == "missing":
             file.unlink()
         else:
             (site.proc / str(ME) / "cgroup").write_text("garbage")
@@ -153,7 +153,7 @@ def test_processes_that_cannot_be_written_are_written_the_next_time(
 
 
 class Processes:
-    """Which processes containers have, as the test says."""
+    """The processes of containers, as a test sets them."""
 
     def __init__(self) -> None:
         self.of: dict[str, tuple[int, ...]] = {}
@@ -235,7 +235,7 @@ def test_a_runtime_that_does_not_respond_is_called_once_and_delays_no_list(alone
     assert len(calls) == 1
 
 
-def test_what_cannot_be_removed_is_removed_the_next_time(
+def test_files_that_cannot_be_removed_are_removed_the_next_time(
     alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone.add(ID_A, 7)

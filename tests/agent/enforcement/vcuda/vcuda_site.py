@@ -61,13 +61,13 @@ class FakeRuntime:
         self.calls += 1
         assert within > 0
         if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not answer")
+            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not respond")
         return self.containers.get(container_id)
 
     def succeeded(self, pod_uid: str, *, within: float) -> set[str]:
         assert within > 0
         if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: does not answer")
+            raise Unavailable("CRI: UNAVAILABLE: does not respond")
         return self.ended.get(pod_uid, set())
 
 

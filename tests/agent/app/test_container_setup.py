@@ -1,4 +1,4 @@
-"""What the settings say is what containers of the node are given."""
+"""Injection and enforcement, as the settings choose them."""
 
 import json
 from dataclasses import replace
@@ -11,6 +11,7 @@ from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import ContainerRef
+from agent.holdings.interfaces import Enforcer
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
 from contract.inventory import Inventory
@@ -109,10 +110,14 @@ def test_a_cdi_spec_that_cannot_be_written_is_a_refusal_for_a_pod_and_else_only_
 # --- enforcement ----------------------------------------------------------------------
 
 
-def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, runner = set_up_containers(
-        settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
+def set_up(chosen: Settings) -> tuple[Enforcer, EnforcerRunner]:
+    return set_up_containers(
+        chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
     )
+
+
+def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
+    enforcer, runner = set_up(settings(tmp_path))
     runner.tick()
     assert runner.alive
     assert enforcer.prepare_allocation(SHARE) == ContainerEdits()
@@ -120,10 +125,7 @@ def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
 
 
 def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
-    chosen = replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE)
-    enforcer, runner = set_up_containers(
-        chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
-    )
+    enforcer, runner = set_up(replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE))
     library = tmp_path / "vgpu" / "libvgpu.so"
     library.parent.mkdir()
     library.touch()
@@ -133,13 +135,9 @@ def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_ends() -> None:
     with short_dir() as root:
-        chosen = replace(
-            settings(root),
-            enforcement=EnforcementMode.VCUDA,
-            driver_dir=DriverFiles(str(root / "driver")),
-        )
-        enforcer, runner = set_up_containers(
-            chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
+        driver = DriverFiles(str(root / "driver"))
+        enforcer, runner = set_up(
+            replace(settings(root), enforcement=EnforcementMode.VCUDA, driver_dir=driver)
         )
         assert runner.problem
         runner.tick()

@@ -152,15 +152,6 @@ def test_all_containers_together_have_a_bound_and_are_served_again_below_it(
     eventually(lambda: socket_site.serves(T1), "it is served once they have closed")
 
 
-def test_silent_clients_lose_their_connections_in_time(make: Make) -> None:
-    socket_site = make(container=4, overall=4, seconds=0.5)
-    idle = [socket_site.connect(T1) for _ in range(4)]
-    eventually(lambda: socket_site.serves(T2), "the others are served")
-    for each in idle:
-        assert ended(each)
-        each.close()
-
-
 def test_connections_that_come_too_fast_wait_in_their_own_queue(make: Make) -> None:
     """Opened and closed at once they cost no more than so many a second."""
     socket_site = make(burst=3, per_second=0.001)

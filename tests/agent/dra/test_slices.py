@@ -134,14 +134,6 @@ def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None
     assert cluster.requests == ["create", "patch"]
 
 
-def test_a_deleted_slice_is_made_again_at_once() -> None:
-    cluster = FakeCluster()
-    cluster.write()
-    cluster.publisher.slices.collection.apply("DELETED", cluster.slices.pop("n1-d"))
-    cluster.write()
-    assert cluster.requests == ["create", "create"]
-
-
 def test_all_slices_of_a_pool_have_one_generation_after_a_write_that_failed_between_two() -> None:
     """A scheduler takes a pool whose newest generation lacks a slice for incomplete."""
     cluster = FakeCluster()

@@ -311,18 +311,6 @@ def test_a_process_of_a_foreign_pid_namespace_is_refused_with_a_remedy(
     assert socket_site.upstream.peers == []
 
 
-def test_a_peer_that_ended_at_once_is_not_passed_on(
-    socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    socket_site.listen(T1)
-    with monkeypatch.context() as patch:
-        patch.setattr(socket_server, "read_start_time", lambda _pid: "")
-        for _ in range(5):
-            assert socket_site.hangs_up(T1)
-    assert socket_site.upstream.peers == []
-    assert socket_site.serves(T1)
-
-
 @pytest.mark.parametrize("problem", [CgroupError("two containers"), Unavailable("no /proc")])
 def test_a_container_that_cannot_be_identified_is_none(make: Make, problem: Exception) -> None:
     socket_site = make(raising(problem))

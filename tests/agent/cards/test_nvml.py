@@ -64,27 +64,14 @@ def test_every_card_is_described(session: NvmlSession, node: NvmlScript, tmp_pat
     assert (found.driver, found.faults, found.skipped) == ("550.54.15", (), ())
 
 
-@pytest.mark.parametrize(
-    ("function", "code", "known", "reason"),
-    [
-        ("HandleByIndex_v2", LOST, False, "NVML: GPU is lost"),
-        ("HandleByIndex_v2", 4242, False, "NVML: a text of the library"),
-        ("UUID", UNKNOWN, False, "NVML: Unknown Error"),
-        ("Name", LOST, True, "NVML: GPU is lost"),
-        ("MinorNumber", UNKNOWN, True, "NVML: Unknown Error"),
-        ("MemoryInfo_v2", UNKNOWN, True, "NVML: Unknown Error"),
-        ("PciInfo_v3", pynvml.NVML_ERROR_RESET_REQUIRED, True, "NVML: GPU requires restart"),
-        ("MigMode", LOST, True, "NVML: GPU is lost"),
-    ],
-)
-def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
-    *, session: NvmlSession, node: NvmlScript, function: str, code: int, known: bool, reason: str
-) -> None:
-    node.fail(f"nvmlDeviceGet{function}", code, card=0)
-    found = session.discover()
-    assert [card.index for card in found.inventory.cards] == [1]
-    assert found.inventory.links == ()
-    assert found.faults == (UnservedCard(0, uuid(0) if known else None, reason),)
+def fails(function: str, code: int) -> Callable[[NvmlScript], None]:
+    """Make a function fail for card 0."""
+    return lambda node: node.fail(f"nvmlDeviceGet{function}", code, card=0)
+
+
+def lacks(*facts: str) -> Callable[[NvmlScript], None]:
+    """Let NVML not report facts of card 0."""
+    return lambda node: node.forget(*(f"card 0 {each}" for each in facts))
 
 
 _FILE = (
@@ -93,21 +80,39 @@ _FILE = (
 
 
 @pytest.mark.parametrize(
-    ("facts", "reason"),
+    ("spoil", "known", "reason"),
     [
-        (["memory"], _FILE.format("memory", "memory")),  # GB10: unified memory
-        (["minor"], _FILE.format("minor number", "device")),  # WSL 2
-        (["minor", "memory", "pci"], _FILE.format("minor number and memory", "device and memory")),
-        (["uuid"], _FILE.format("UUID", "uuid")),
+        (fails("HandleByIndex_v2", LOST), False, "NVML: GPU is lost"),
+        (fails("HandleByIndex_v2", 4242), False, "NVML: a text of the library"),
+        (fails("UUID", UNKNOWN), False, "NVML: Unknown Error"),
+        (fails("Name", LOST), True, "NVML: GPU is lost"),
+        (fails("MinorNumber", UNKNOWN), True, "NVML: Unknown Error"),
+        (fails("MemoryInfo_v2", UNKNOWN), True, "NVML: Unknown Error"),
+        (fails("PciInfo_v3", pynvml.NVML_ERROR_RESET_REQUIRED), True, "NVML: GPU requires restart"),
+        (fails("MigMode", LOST), True, "NVML: GPU is lost"),
+        (lacks("memory"), True, _FILE.format("memory", "memory")),  # GB10: unified memory
+        (lacks("minor"), True, _FILE.format("minor number", "device")),  # WSL 2
+        (
+            lacks("minor", "memory", "pci"),
+            True,
+            _FILE.format("minor number and memory", "device and memory"),
+        ),
+        (lacks("uuid"), False, _FILE.format("UUID", "uuid")),
     ],
 )
-def test_a_card_that_nvml_does_not_describe_is_named_with_the_remedy(
-    session: NvmlSession, node: NvmlScript, facts: list[str], reason: str
+def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
+    *,
+    session: NvmlSession,
+    node: NvmlScript,
+    spoil: Callable[[NvmlScript], None],
+    known: bool,
+    reason: str,
 ) -> None:
-    node.forget(*(f"card 0 {each}" for each in facts))
+    spoil(node)
     found = session.discover()
-    assert [fault.reason for fault in found.faults] == [reason]
     assert [card.index for card in found.inventory.cards] == [1]
+    assert found.inventory.links == ()
+    assert found.faults == (UnservedCard(0, uuid(0) if known else None, reason),)
 
 
 _CALLS = (

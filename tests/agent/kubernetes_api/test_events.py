@@ -162,6 +162,14 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
     assert datetime.fromisoformat(event["lastTimestamp"]).timestamp() == 120
 
 
+def test_a_running_queue_writes_each_new_notice() -> None:
+    scene = QueueScene()
+    with running(scene.queue.run, scene.queue.stop):
+        for count in (1, 2, 3):
+            scene.put(notice(count))
+            eventually(lambda count=count: scene.results == ["written"] * count, "it is written")
+
+
 # --- with scripts ---------------------------------------------------------------------
 
 

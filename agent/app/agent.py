@@ -13,12 +13,14 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 
 from agent.app.card_gauges import CardGauges
 from agent.app.card_services import CardServices, open_services, open_table
 from agent.app.card_updates import CardUpdates
+from agent.app.refresher import RefreshPace
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.fault_store import FaultStore, driver_instance
 from agent.cards.health import Rules
@@ -55,6 +57,22 @@ UNHEALTHY_CARDS_FILE = "unhealthy-cards.json"
 """The file with the cards that are unhealthy by a fault which the driver reports only once."""
 
 
+@dataclass(frozen=True, slots=True)
+class AgentPace:
+    """Intervals of the agent's threads, in seconds.
+
+    Attributes:
+        node: time between two readings of the node.
+        driver_retry: pause before driver files that cannot be laid out are tried again.
+    """
+
+    cards: Pace = field(default_factory=Pace)
+    inventory: InventoryPace = field(default_factory=InventoryPace)
+    refresh: RefreshPace = field(default_factory=RefreshPace)
+    node: float = 10.0
+    driver_retry: float = 5.0
+
+
 class Agent:
     """One node's agent: everything from :class:`Settings` to running threads.
 
@@ -66,8 +84,7 @@ class Agent:
         settings: Settings,
         *,
         source: CardSource | None = None,
-        pace: Pace | None = None,
-        inventory_pace: InventoryPace | None = None,
+        pace: AgentPace | None = None,
     ) -> None:
         """Read the cards file and the credentials; nothing runs yet.
 
@@ -77,6 +94,7 @@ class Agent:
             SettingsError: a setting cannot be used.
         """
         self._settings = settings
+        self._pace = pace = pace or AgentPace()
         self._source = source or open_source(settings.cards, mig=settings.mig is MigMode.SHARES)
         self._metrics = Metrics()
         if isinstance(file := self._source, FileSource):  # report an unusable file at once
@@ -102,7 +120,7 @@ class Agent:
             annotation=settings.names.gpu_cards,
             label=settings.names.gpu_model,
             survey=self._survey,
-            pace=inventory_pace,
+            pace=pace.inventory,
             on_result=lambda result: self._metrics.inventory.labels(result).inc(),
         )
         updates = CardUpdates(
@@ -119,7 +137,7 @@ class Agent:
             store=FaultStore(
                 StateFile(settings.plugin_dir / UNHEALTHY_CARDS_FILE), driver_instance
             ),
-            pace=pace,
+            pace=pace.cards,
         )
         self._node = NodeReader(
             api=self._api,
@@ -129,6 +147,7 @@ class Agent:
             on_others=updates.others_changed,
             on_read=self._update_node,
             mig=settings.mig is MigMode.SHARES,
+            period=pace.node,
         )
         self._gauges = CardGauges(
             settings,
@@ -168,6 +187,7 @@ class Agent:
                 DriverFolder(settings.driver_link),
                 idle=self._idle,
                 on_result=lambda right: self._metrics.driver_files_problem.set(not right),
+                retry=pace.driver_retry,
             )
             self.threads.append(self._thread("driver", lambda: updater.run(self._stop)))
 
@@ -289,6 +309,7 @@ class Agent:
             stop=self._stop,
             entitled=self._entitled,
             on_change=self._inventory.poke,
+            pace=self._pace.refresh,
         )
 
     # --- callbacks between the parts ---------------------------------------------------

@@ -11,7 +11,7 @@ from agent.app.container_setup import EnforcerRunner, Injector, set_up_container
 from agent.app.door import Door, DoorParts
 from agent.app.missing_cards import MissingCards
 from agent.app.plugin_door import PluginDoor
-from agent.app.refresher import Refresher
+from agent.app.refresher import Refresher, RefreshPace
 from agent.cards.discovery import CardWatch
 from agent.enforcement.vcuda.manager import Entitled
 from agent.kubelet.device_list import check_size
@@ -74,6 +74,7 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
     stop: threading.Event,
     entitled: Entitled,
     on_change: Callable[[], None],
+    pace: RefreshPace,
 ) -> CardServices:
     """Create the parts that serve these cards; nothing runs yet.
 
@@ -142,6 +143,11 @@ def open_services(  # noqa: PLR0913 -- its surroundings, by keyword
             missing.report_once(door.core.holdings)
 
     refresher = Refresher(
-        core=door.core, synced=pods.synced, stop=stop, on_released=on_change, on_tick=tick
+        core=door.core,
+        synced=pods.synced,
+        stop=stop,
+        on_released=on_change,
+        on_tick=tick,
+        pace=pace,
     )
     return CardServices(table, writer, enforcer_runner, door, refresher)

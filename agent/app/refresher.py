@@ -8,16 +8,25 @@ from dataclasses import dataclass
 from agent.holdings.core import NodeCore
 from agent.host import process
 
-# Longest delay before a pod gets the annotation that a killed agent did not write.
-_REFRESH_SECONDS = 5.0
-# Longest delay before the devices of an ended pod are reported as free.
-_RELEASE_SECONDS = 0.5
 # The files of deleted pods are removed at every twelfth refresh.
 _SWEEP_EVERY = 12
-# Longest wait for the node's pods. Without them List is enough to resolve the kubelet's calls; the
-# pods' specs make the evidence better. Meanwhile calls wait at the device plugin proxy, at most
-# 20 s.
-_SYNC_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshPace:
+    """Intervals, in seconds.
+
+    Attributes:
+        refresh: longest delay before a pod gets the annotation that a killed agent did not write.
+        release: longest delay before the devices of an ended pod are reported as free.
+        sync: longest wait for the node's pods. Without them ``List`` is enough to resolve the
+            kubelet's calls; the pods' specs make the evidence better. Meanwhile calls wait at the
+            device plugin proxy, at most 20 s.
+    """
+
+    refresh: float = 5.0
+    release: float = 0.5
+    sync: float = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +42,19 @@ class Refresher:
     stop: threading.Event
     on_released: Callable[[], None]
     on_tick: Callable[[], None]
+    pace: RefreshPace
 
     def load(self) -> None:
         """Build the first snapshot, after the list of the node's pods or a timeout."""
-        self.synced.wait(_SYNC_SECONDS)
+        self.synced.wait(self.pace.sync)
         self.core.refresh()
         self.on_tick()
         process.freeze()
 
     def run(self) -> None:
         """Refresh until the agent stops: write missing annotations, release ended pods."""
-        pause = min(_RELEASE_SECONDS, _REFRESH_SECONDS)
-        often = max(round(_REFRESH_SECONDS / pause), 1)
+        pause = min(self.pace.release, self.pace.refresh)
+        often = max(round(self.pace.refresh / pause), 1)
         for tick in itertools.count(1):
             if self.stop.wait(pause):
                 return

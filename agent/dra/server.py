@@ -13,7 +13,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -50,18 +50,29 @@ class DriverServer:
     A claim that fails does not hold up the others of its call.
     """
 
-    def __init__(self, calls: ClaimDriver, *, plugins: Path, registry: Path) -> None:
+    def __init__(
+        self,
+        calls: ClaimDriver,
+        *,
+        plugins: Path,
+        registry: Path,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
         """Prepare; nothing is served yet.
 
         *plugins* is the folder of the driver's own socket, *registry* that of registration sockets,
-        the proxy's or the kubelet's.
+        the proxy's or the kubelet's. *clock* returns monotonic seconds, *pause* waits so many
+        seconds between two checks of the devices' health; by default :meth:`stop` ends it.
         """
         self._calls = calls
+        self._clock = clock
         self._plugins = plugins
         self._registry = registry
         self._sockets: tuple[Path, ...] = ()
         self._server: grpc.Server | None = None
         self._stopping = threading.Event()
+        self._pause = pause or self._stopping.wait
         self.registered = False
         """Whether a kubelet has registered this instance."""
 
@@ -111,7 +122,7 @@ class DriverServer:
         """Send the health of every device: at once, within a second of a change, and repeatedly."""
         sent, due = None, 0.0
         while context.is_active() and not self._stopping.is_set():
-            faults, now = self._calls.faults(), time.monotonic()
+            faults, now = self._calls.faults(), self._clock()
             if faults != sent or now >= due:
                 sent, due = faults, now + _HEALTH_SECONDS
                 response = health_api.NodeWatchResourcesResponse()
@@ -124,7 +135,7 @@ class DriverServer:
                         message=fault,
                     )
                 yield response
-            self._stopping.wait(_HEALTH_CHECK_SECONDS)
+            self._pause(_HEALTH_CHECK_SECONDS)
 
     # --- registration ------------------------------------------------------------------
 

@@ -10,9 +10,6 @@ from agent.errors import DriverFilesError
 
 log = logging.getLogger(__name__)
 
-_CHECK_SECONDS = 30.0
-_RETRY_SECONDS = 5.0
-
 
 class DriverUpdater:
     """Copies the host's driver files into the folder, and again when the driver changes.
@@ -22,23 +19,27 @@ class DriverUpdater:
         problem: why the folder does not have the host's current driver; empty if it has.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         source: Host,
         folder: DriverFolder,
         *,
         idle: Callable[[], bool],
         on_result: Callable[[bool], None] = lambda _right: None,
+        check: float = 30.0,
+        retry: float = 5.0,
     ) -> None:
         """Prepare, and check whether the folder of an earlier agent is usable.
 
         *idle* returns whether no container of the node has a GPU. *on_result* is called after each
-        update with whether the folder has the host's current driver.
+        update with whether the folder has the host's current driver. The next update follows after
+        *check* seconds, with a problem after *retry* seconds.
         """
         self._source = source
         self._folder = folder
         self._idle = idle
         self._on_result = on_result
+        self._check, self._retry = check, retry
         self.ready = threading.Event()
         self.problem = "driver-dir: the host's driver files are not laid out yet"
         if folder.usable:
@@ -48,7 +49,7 @@ class DriverUpdater:
         """Update the folder periodically until *stop* is set."""
         while True:
             self.update()
-            if stop.wait(_RETRY_SECONDS if self.problem else _CHECK_SECONDS):
+            if stop.wait(self._retry if self.problem else self._check):
                 return
 
     def update(self) -> None:

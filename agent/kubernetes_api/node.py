@@ -16,9 +16,6 @@ from contract.other_systems import MIG_PREFIX, NVIDIA
 
 log = logging.getLogger(__name__)
 
-_PERIOD = 10.0
-"""Seconds between two readings of the node."""
-
 
 class NodeReader:
     """Reads the cordoned cards, and the devices of other plugins, and reports changes."""
@@ -33,12 +30,13 @@ class NodeReader:
         on_others: Callable[[Mapping[str, int]], None],
         on_read: Callable[[Json], None] = lambda _node: None,
         mig: bool = False,
+        period: float = 10.0,
     ) -> None:
         """Prepare; nothing is read before :meth:`run`.
 
         *on_cordon* is called with the UUIDs of the cordoned cards, *on_others* with the number of
         allocatable devices of other plugins, by resource: with *mig* of MIG instances, too.
-        *on_read* is called with the node each time.
+        *on_read* is called with the node each time, every *period* seconds.
         """
         self._on_read = on_read
         self._mig = mig
@@ -47,7 +45,7 @@ class NodeReader:
         self._names = names
         self._on_cordon = on_cordon
         self._on_others = on_others
-        self._period = spread(_PERIOD)
+        self._period = spread(period)
         self._known: frozenset[str] = frozenset()
         self._others: Mapping[str, int] = {}
         self._readable = True

@@ -9,7 +9,7 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
 from simulator.kubelet.settings import Settings
 from tests.agent.app.whole import PODS
-from tests.agent.fakes import eventually
+from tests.agent.fakes import NAMES, eventually
 
 
 def make_kubelet(folder: Path, **more: Any) -> Kubelet:
@@ -36,9 +36,16 @@ def client_of(kubelet: Kubelet, resource: str) -> PluginClient:
     return found
 
 
+def has_devices(kubelet: Kubelet) -> bool:
+    """Whether the kubelet has healthy devices of both resources: it is registered before."""
+    allocatable = kubelet.capacity()[1]
+    return all(allocatable.get(each) for each in NAMES.resources)
+
+
 def serve(kubelet: Kubelet, admin: ApiClient, name: str) -> list[str]:
     """Run a pod of the API server; return the device nodes of its container ``c0``."""
     pod = admin.get(f"{PODS}/{name}")
+    eventually(lambda: has_devices(kubelet), "the kubelet has lists of devices")
     kubelet.add_pods(pod)
     found = eventually(lambda: kubelet.received(pod["metadata"]["uid"], "c0"), f"{name} starts")
     return [each["host_path"] for each in found["devices"]]

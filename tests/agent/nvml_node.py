@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -75,6 +76,7 @@ class NvmlScript:
         self.path = path
         self._facts: dict[str, str] = {"driver": "550.54.15", "cards": str(cards)}
         self._events = 0
+        self._held = False
         for index in range(cards):
             self._sound(index)
         for one, other in combinations(range(cards), 2):
@@ -99,6 +101,8 @@ class NvmlScript:
             self._facts[f"card {index} {name}"] = str(value)
 
     def _write(self) -> None:
+        if self._held:
+            return
         draft = self.path.with_suffix(".draft")
         draft.write_bytes(
             b"".join(
@@ -107,6 +111,14 @@ class NvmlScript:
             )
         )
         os.replace(draft, self.path)  # noqa: PTH105 -- the library reads at any moment
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Write all facts of a block in one step."""
+        self._held = True
+        yield
+        self._held = False
+        self._write()
 
     def set(self, key: str, value: object) -> None:
         """State a fact."""

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 # The agent's own command line in a pod, with a service account. Once it serves, it prints the
 # modules that have run, which a deferred module has not.
 _PROGRAM = """
-import json, pathlib, sys
+import functools, json, pathlib, sys
 import agent.__main__ as program
-from agent.app import refresher
+from agent.app import agent, refresher
 from common.deferred import _Deferred
 from common.apiserver import access
 
@@ -33,7 +33,8 @@ def serves(self):
     print(json.dumps(sorted(ran)), flush=True)
 
 refresher.Refresher.run = serves
-refresher._SYNC_SECONDS = 1.0  # the API server is unavailable
+pace = agent.AgentPace(refresh=refresher.RefreshPace(sync=1.0))  # no API server responds
+program.Agent = functools.partial(program.Agent, pace=pace)
 program.main(sys.argv[2:])
 """
 

@@ -1,4 +1,4 @@
-"""Something that runs in a thread of its own, for the length of a block."""
+"""Loops of the agent: in a thread for the length of a block, or without waiting."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -18,3 +18,24 @@ def running(
         stop()
         thread.join(within)
         assert not thread.is_alive()
+
+
+class CountedStop(threading.Event):
+    """A stop that waits for nothing: it records each pause, and is set after so many.
+
+    Before it returns from a pause, it takes the next one of the given steps.
+    """
+
+    def __init__(self, pauses: int, *steps: Callable[[], object]) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+        self._pauses = pauses
+        self._steps = list(steps)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0.0)
+        if self._steps:
+            self._steps.pop(0)()
+        if len(self.waited) == self._pauses:
+            self.set()
+        return self.is_set()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.app import refresher
-from agent.app.agent import Agent
+from agent.app.agent import Agent, AgentPace
+from agent.app.refresher import RefreshPace
 from agent.injection.inject import Injection
 from agent.kubernetes_api import annotation_writer as writer
 from agent.kubernetes_api import client as api_module
@@ -31,6 +31,9 @@ from simulator.manifests import write_yaml
 from tests.agent.app.whole import running
 from tests.agent.fakes import eventually, make_settings, short_dir
 from tests.situations.build import NAMES, Json, a_pod, gpu, sidecar, uid_of
+
+PACE = AgentPace(refresh=RefreshPace(sync=0.1))
+"""Without the API server an agent serves soon."""
 
 
 class Site:
@@ -67,7 +70,7 @@ class Site:
     @contextmanager
     def agent(self) -> Iterator[Agent]:
         """Run an agent that the kubelet knows; it ends, whatever is away."""
-        with running(self.settings) as agent:
+        with running(self.settings, pace=PACE) as agent:
             eventually(lambda: all(self._offered()), "both resources are offered")
             yield agent
         eventually(lambda: not any(self._offered()), "the kubelet sees that it is gone")
@@ -185,7 +188,6 @@ def site(
     caplog.set_level(logging.INFO, "agent")
     monkeypatch.setattr(follower, "_BACKOFF_SECONDS", (0.02, 0.1))
     monkeypatch.setattr(writer, "_BACKOFF_SECONDS", (0.02, 0.1))
-    monkeypatch.setattr(refresher, "_SYNC_SECONDS", 0.1)
     with short_dir() as folder:
         made = Site(folder, server, caplog)
         made.kubelet.start()
@@ -299,7 +301,7 @@ def test_an_api_server_that_never_responds_delays_no_call_for_long(
     with ApiServer() as silent:
         silent.fail(SILENCE)
         site.kubeconfig.write_text(kubeconfig_for(silent.url))
-        agent = Agent(site.settings)
+        agent = Agent(site.settings, pace=PACE)
         agent.start()
         try:
             pod = site.create(a_pod("unknown", gpu("c0", 10, 2)))

@@ -1,4 +1,4 @@
-"""What a whole agent tells of held and used cards, with two pods on two cards."""
+"""The gauges of held and used cards of a whole agent, with two pods on two cards."""
 
 import re
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from contract.inventory import NOTHING, Card, PublishedInventory, encode_invento
 from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet
 from tests.agent.a_kubelet import serve
-from tests.agent.app.whole import PODS, page, ready, running
-from tests.agent.fakes import eventually, make_manifest, make_settings, write_cards
+from tests.agent.app.whole import PODS, events, page, ready, running
+from tests.agent.fakes import eventually, make_manifest
 from tests.agent.nvml_node import GIB, NvmlScript
 from tests.agent.runtime.test_cri import FakeRuntime, entry
 from tests.placement.cluster.builders import bare_node
@@ -38,14 +38,8 @@ def runtime(folder: Path) -> Iterator[FakeRuntime]:
 
 
 @pytest.fixture
-def settings(
-    kubeconfig: Path,
-    kubelet: Kubelet,
-    runtime: FakeRuntime,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Settings:
-    """Of an agent that measures, with a ``/proc`` of its own."""
+def settings(settings: Settings, runtime: FakeRuntime, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings of an agent that measures, with a ``/proc`` of its own."""
     folder = runtime.socket.parent
     proc = folder / "proc"
     for pid, container in ((1, "init.scope"), (11, ID_A), (12, ID_B)):
@@ -53,16 +47,11 @@ def settings(
         (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/{container}\n")
     monkeypatch.setattr(join, "REPORT_AFTER_SECONDS", 0)
     monkeypatch.setattr(card_gauges, "Cgroups", lambda: Cgroups(proc, folder))
-    kubelet.start()
-    return make_settings(
-        tmp_path,
-        kubeconfig=kubeconfig,
-        kubelet_dir=kubelet.settings.plugin_dir,
-        plugin_dir=kubelet.settings.plugin_dir,
-        pod_resources_socket=kubelet.settings.pod_resources_socket,
-        cards=write_cards(tmp_path / "cards.yaml"),
+    return replace(
+        settings,
         cri_socket=runtime.socket,
         measure_use=True,
+        use_period=1.0,
         metrics_names=MetricsNames.GPU_MANAGER,
     )
 
@@ -74,10 +63,10 @@ def _gauges(text: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs if not name.startswith("#")}
 
 
-def _events(admin: ApiClient) -> list[tuple[str, str, int]]:
+def _overuse(admin: ApiClient) -> list[tuple[str, str, int]]:
     return [
         (each["involvedObject"]["name"], each["message"], each["count"])
-        for each in admin.list("/api/v1/namespaces/default/events")["items"]
+        for each in events(admin)
         if each["reason"] == "GPUOveruse"
     ]
 
@@ -107,9 +96,6 @@ def test_held_and_used_amounts_are_exported_while_containers_exist(
         node.card(index, uuid=f"GPU-{index}", gpu=90, used=5 * GIB)
     node.process(0, 11, 4 * GIB, 90)
     with running(settings) as measuring:
-        meter = measuring._gauges.meter
-        assert meter is not None
-        meter._period = 0.1
         eventually(lambda: ready(measuring), "registered")
         serve(kubelet, admin, "a")
         serve(kubelet, admin, "b")
@@ -130,10 +116,10 @@ def test_held_and_used_amounts_are_exported_while_containers_exist(
             f"container_memory_used_bytes{of_b}": 0,
             "overuse_total": 1,
         }
-        eventually(lambda: samples().items() >= expected.items(), "they are told")
+        eventually(lambda: samples().items() >= expected.items(), "held and used amounts")
         assert samples()['card_cores_used{card="GPU-1"}'] == 90
         assert samples()['card_memory_used_bytes{card="GPU-0"}'] == 5 * GIB
-        # What the page makes of it, of who wastes.
+        # The page reads its usage table from them.
         cluster = ClusterState(settings.names)
         cards = tuple(Card(f"GPU-{index}", index, "A100", 8 * GIB) for index in range(2))
         cluster.put_node(
@@ -149,26 +135,27 @@ def test_held_and_used_amounts_are_exported_while_containers_exist(
             "container c0: uses 90 cores of GPU-0 and holds 30; "
             f"uses 4096 MiB of GPU-0 and holds {held}"
         )
-        eventually(lambda: _events(admin), "its author is told")
+        eventually(lambda: _overuse(admin), "the overuse is an Event")
         as_gpu_manager = {
             'container_gpu_utilization{gpu="gpu0",node="n1",pod_name="a"}': 90,
             'container_request_gpu_utilization{node="n1",pod_name="b",req_of_gpu="total"}': 1,
         }
         eventually(
-            lambda: samples("/metric").items() >= as_gpu_manager.items(), "gpu-manager's are told"
+            lambda: samples("/metric").items() >= as_gpu_manager.items(), "gpu-manager's gauges"
         )
         kubelet.remove_pods(admin.get(f"{PODS}/a"))
         admin.delete(f"{PODS}/a", grace_period_seconds=0)
-        eventually(lambda: not [each for each in samples() if 'pod="a"' in each], "it has gone")
-        eventually(lambda: not [x for x in samples("/metric") if 'pod_name="a"' in x], "there, too")
+        eventually(lambda: not [each for each in samples() if 'pod="a"' in each], "its gauges end")
+        eventually(
+            lambda: not [x for x in samples("/metric") if 'pod_name="a"' in x],
+            "gpu-manager's end, too",
+        )
         assert samples()[f"container_cores_held{of_b}"] == 100
-        assert _events(admin) == [("a", text, 1)]
+        assert _overuse(admin) == [("a", text, 1)]
 
 
-def test_use_is_not_measured_by_default(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_use_is_not_measured_by_default(settings: Settings) -> None:
     plain = replace(settings, measure_use=False, metrics_names=MetricsNames.OWN)
     with running(plain) as silent:
-        assert silent._gauges.meter is None
+        assert "use" not in {each.name for each in silent.threads}
         assert page(silent, "/metric")[0] == 404

@@ -29,8 +29,8 @@ WELL = CardsStatus(TWO, {"GPU-0": CardHealth(), "GPU-1": CardHealth()})
 UNHEALTHY = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
 
 
-class Paper:
-    """News, and everyone who gets it."""
+class Reports:
+    """Updates of the cards, and all that is reported of them."""
 
     def __init__(self) -> None:
         self.metrics = Metrics()
@@ -57,46 +57,46 @@ class Paper:
 
 
 @pytest.fixture
-def paper() -> Paper:
-    return Paper()
+def reports() -> Reports:
+    return Reports()
 
 
-def test_a_card_that_becomes_unhealthy_is_reported_everywhere(paper: Paper) -> None:
-    paper.updates.cards_changed(WELL)
-    paper.updates.health_changed(card(1), UNHEALTHY)
-    assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
-    assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
-    (notice,) = paper.sent
+def test_a_card_that_becomes_unhealthy_is_reported_everywhere(reports: Reports) -> None:
+    reports.updates.cards_changed(WELL)
+    reports.updates.health_changed(card(1), UNHEALTHY)
+    assert reports.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
+    assert reports.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
+    (notice,) = reports.sent
     assert (notice.reason, notice.warning) == ("GPUUnhealthy", True)
     assert notice.message == (
         "card 1 (GPU-1, Test): Xid 79 (GPU has fallen off the bus): no new container gets it, "
         "running ones stay"
     )
     assert notice.subject == EventSubject("Node", "", "n1", "n1")
-    assert paper.pokes == 2
+    assert reports.pokes == 2
 
 
-def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(paper: Paper) -> None:
-    paper.updates.cards_changed(replace(WELL, cordoned=frozenset({"GPU-1"})))
+def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(reports: Reports) -> None:
+    reports.updates.cards_changed(replace(WELL, cordoned=frozenset({"GPU-1"})))
     labels = {"card": "GPU-1", "index": "1", "model": "Test"}
-    assert paper.metric("card_healthy", **labels) == 1
-    assert paper.metric("card_cordoned", **labels) == 1
-    assert paper.sent == []
-    paper.updates.health_changed(card(1), CardHealth())
+    assert reports.metric("card_healthy", **labels) == 1
+    assert reports.metric("card_cordoned", **labels) == 1
+    assert reports.sent == []
+    reports.updates.health_changed(card(1), CardHealth())
     text = "card 1 (GPU-1, Test) is healthy again, and cordoned: no new container gets it"
-    assert paper.texts() == [("GPUHealthy", text)]
-    paper.updates.cards_changed(WELL)
-    assert paper.metric("card_cordoned", **labels) == 0
+    assert reports.texts() == [("GPUHealthy", text)]
+    reports.updates.cards_changed(WELL)
+    assert reports.metric("card_cordoned", **labels) == 0
 
 
-def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
+def test_the_same_fault_at_another_time_is_the_same_event(reports: Reports) -> None:
     later = replace(UNHEALTHY, since=datetime(2026, 11, 22, tzinfo=UTC))
     for health in (UNHEALTHY, CardHealth(), later):
-        paper.updates.health_changed(card(0), health)
-    assert paper.sent[0] == paper.sent[2]
+        reports.updates.health_changed(card(0), health)
+    assert reports.sent[0] == reports.sent[2]
 
 
-def test_cards_are_counted_by_state(paper: Paper) -> None:
+def test_cards_are_counted_by_state(reports: Reports) -> None:
     lost, mig = UnservedCard(2, None, "NVML: GPU is lost"), UnservedCard(3, "GPU-3", "in MIG mode")
     found = replace(TWO, faults=(lost,), skipped=(mig,))
     status = replace(
@@ -106,54 +106,54 @@ def test_cards_are_counted_by_state(paper: Paper) -> None:
         latecomers=("GPU-4", "GPU-5"),
         unwatched={"GPU-0": "NVML: Not Supported"},
     )
-    paper.updates.cards_changed(status)
+    reports.updates.cards_changed(status)
     counts = {"served": 2, "faulty": 1, "mig": 1, "late": 2}
-    assert {state: paper.metric("cards", state=state) for state in counts} == counts
-    assert paper.metric("cards_unwatched") == 1
-    assert paper.metric("cards_problem") == 0
-    assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
+    assert {state: reports.metric("cards", state=state) for state in counts} == counts
+    assert reports.metric("cards_unwatched") == 1
+    assert reports.metric("cards_problem") == 0
+    assert reports.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
     texts = [
         ("GPULeftOut", "card 2 is not served: NVML: GPU is lost"),
         ("GPULeftOut", "card 3 (GPU-3) is not served: in MIG mode"),
         ("GPULeftOut", "card GPU-4 can be served once the agent is started again"),
         ("GPULeftOut", "card GPU-5 can be served once the agent is started again"),
     ]
-    assert paper.texts() == texts
-    paper.updates.cards_changed(replace(status, problem="NVML: Unknown Error"))
-    assert paper.texts() == texts  # what was told is told
-    assert paper.metric("cards_problem") == 1
-    paper.updates.cards_changed(WELL)
-    assert paper.metric("cards", state="late") == 0
-    paper.updates.cards_changed(replace(WELL, discovery=replace(TWO, skipped=(mig,))))
-    assert paper.texts() == [*texts, texts[1]]  # it has been gone in between
+    assert reports.texts() == texts
+    reports.updates.cards_changed(replace(status, problem="NVML: Unknown Error"))
+    assert reports.texts() == texts  # each is reported once
+    assert reports.metric("cards_problem") == 1
+    reports.updates.cards_changed(WELL)
+    assert reports.metric("cards", state="late") == 0
+    reports.updates.cards_changed(replace(WELL, discovery=replace(TWO, skipped=(mig,))))
+    assert reports.texts() == [*texts, texts[1]]  # it was absent in between
 
 
-def test_a_node_with_a_missing_driver_is_reported_once(paper: Paper) -> None:
+def test_a_node_with_a_missing_driver_is_reported_once(reports: Reports) -> None:
     status = CardsStatus(problem="NVML: Driver Not Loaded")
-    paper.updates.cards_changed(status)
-    paper.updates.cards_changed(status)
-    assert paper.texts() == [("GPUsUnavailable", "NVML: Driver Not Loaded")]
-    assert (paper.metric("cards_problem"), paper.metric("cards", state="served")) == (1, 0)
+    reports.updates.cards_changed(status)
+    reports.updates.cards_changed(status)
+    assert reports.texts() == [("GPUsUnavailable", "NVML: Driver Not Loaded")]
+    assert (reports.metric("cards_problem"), reports.metric("cards", state="served")) == (1, 0)
 
 
-def test_cards_without_a_first_probe_are_not_shown_healthy(paper: Paper) -> None:
-    paper.updates.cards_changed(CardsStatus(TWO))
-    assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 0
+def test_cards_without_a_first_probe_are_not_shown_healthy(reports: Reports) -> None:
+    reports.updates.cards_changed(CardsStatus(TWO))
+    assert reports.metric("card_healthy", card="GPU-0", index="0", model="Test") == 0
 
 
 @pytest.mark.parametrize("cards_first", [True, False])
-def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is_off(
-    paper: Paper, cards_first: bool, caplog: pytest.LogCaptureFixture
+def test_cards_that_another_plugin_serves_too_are_reported_once_until_it_is_off(
+    reports: Reports, cards_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     happen: list[Callable[[], None]] = [
-        lambda: paper.updates.cards_changed(WELL),
-        lambda: paper.updates.others_changed({"nvidia.com/gpu": 2}),
+        lambda: reports.updates.cards_changed(WELL),
+        lambda: reports.updates.others_changed({"nvidia.com/gpu": 2}),
     ]
     for each in happen if cards_first else happen[::-1]:
-        assert not paper.sent  # one half of it is no defect
+        assert not reports.sent  # one half of it is no defect
         each()
-    paper.updates.cards_changed(WELL)
-    assert paper.texts() == [
+    reports.updates.cards_changed(WELL)
+    assert reports.texts() == [
         (
             "GPUsServedTwice",
             (
@@ -163,21 +163,21 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
             ),
         )
     ]
-    assert paper.sent[0].subject == EventSubject("Node", "", "n1", "n1")
+    assert reports.sent[0].subject == EventSubject("Node", "", "n1", "n1")
     assert [each.getMessage() for each in caplog.records] == ["cards are served twice"]
-    assert paper.metric("cards_served_twice") == 2
-    paper.updates.others_changed({})
-    assert paper.metric("cards_served_twice") == 0
-    paper.updates.others_changed({"nvidia.com/gpu": 1})
-    assert len(paper.sent) == 2
+    assert reports.metric("cards_served_twice") == 2
+    reports.updates.others_changed({})
+    assert reports.metric("cards_served_twice") == 0
+    reports.updates.others_changed({"nvidia.com/gpu": 1})
+    assert len(reports.sent) == 2
 
 
-def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper) -> None:
+def test_a_node_whose_cards_are_all_in_mig_mode_belongs_to_another_plugin(reports: Reports) -> None:
     left_out = Discovery(Inventory(()), skipped=(UnservedCard(0, "GPU-0", "in MIG mode"),))
-    paper.updates.cards_changed(CardsStatus(left_out))
-    paper.updates.others_changed({"nvidia.com/gpu": 7})
-    assert paper.metric("cards_served_twice") == 0
-    assert [each.reason for each in paper.sent] == ["GPULeftOut"]
+    reports.updates.cards_changed(CardsStatus(left_out))
+    reports.updates.others_changed({"nvidia.com/gpu": 7})
+    assert reports.metric("cards_served_twice") == 0
+    assert [each.reason for each in reports.sent] == ["GPULeftOut"]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +188,11 @@ def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper)
         (CardFault(FaultKind.ECC, "double-bit ECC error"), True, "ecc  card"),
     ],
 )
-def test_events_of_the_driver_are_counted_by_whose_fault_they_are(
-    paper: Paper, fault: CardFault, counts: bool, labels: str
+def test_events_of_the_driver_are_counted_by_fault(
+    reports: Reports, fault: CardFault, counts: bool, labels: str
 ) -> None:
     for _ in range(2):
-        paper.updates.event_seen(card(0), fault, counts=counts)
+        reports.updates.event_seen(card(0), fault, counts=counts)
     named = dict(zip(("kind", "xid", "fault"), labels.split(" "), strict=True))
-    assert paper.metric("card_events_total", card="GPU-0", **named) == 2
-    assert not paper.sent
+    assert reports.metric("card_events_total", card="GPU-0", **named) == 2
+    assert not reports.sent

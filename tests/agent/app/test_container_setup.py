@@ -1,4 +1,4 @@
-"""What the settings say is what containers of the node are given."""
+"""Injection and enforcement, as the settings choose them."""
 
 import json
 from dataclasses import replace
@@ -11,6 +11,7 @@ from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import ContainerRef
+from agent.holdings.interfaces import Enforcer
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
 from contract.inventory import Inventory
@@ -45,7 +46,7 @@ def settings(root: Path) -> Settings:
 # --- injection ------------------------------------------------------------------------
 
 
-def test_a_card_is_injected_with_what_the_settings_add(tmp_path: Path) -> None:
+def test_a_card_is_injected_with_the_additions_of_the_settings(tmp_path: Path) -> None:
     chosen = replace(
         settings(tmp_path), extra_devices=("/dev/full",), driver_dir=DriverFiles("/opt/driver")
     )
@@ -56,7 +57,7 @@ def test_a_card_is_injected_with_what_the_settings_add(tmp_path: Path) -> None:
     assert edits.mounts == (Mount("/usr/local/nvidia", "/opt/driver"),)
 
 
-def test_with_cdi_a_spec_is_there_before_its_names_are_given_out_and_when_it_was_lost(
+def test_a_cdi_spec_is_written_before_its_names_are_returned_and_again_if_it_was_lost(
     tmp_path: Path,
 ) -> None:
     injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
@@ -71,7 +72,7 @@ def test_with_cdi_a_spec_is_there_before_its_names_are_given_out_and_when_it_was
     assert json.loads(path.read_text()) == spec
 
 
-def test_our_spec_brings_the_files_and_nodes_of_a_driver_in_a_container(tmp_path: Path) -> None:
+def test_our_spec_has_the_files_and_nodes_of_a_driver_in_a_container(tmp_path: Path) -> None:
     """As on a node of NVIDIA's GPU Operator: the host itself has neither."""
     nodes = tmp_path / "host" / "run/nvidia/driver/dev"
     nodes.mkdir(parents=True)
@@ -109,10 +110,14 @@ def test_a_cdi_spec_that_cannot_be_written_is_a_refusal_for_a_pod_and_else_only_
 # --- enforcement ----------------------------------------------------------------------
 
 
-def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, runner = set_up_containers(
-        settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
+def set_up(chosen: Settings) -> tuple[Enforcer, EnforcerRunner]:
+    return set_up_containers(
+        chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
     )
+
+
+def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
+    enforcer, runner = set_up(settings(tmp_path))
     runner.tick()
     assert runner.alive
     assert enforcer.prepare_allocation(SHARE) == ContainerEdits()
@@ -120,10 +125,7 @@ def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
 
 
 def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
-    chosen = replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE)
-    enforcer, runner = set_up_containers(
-        chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
-    )
+    enforcer, runner = set_up(replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE))
     library = tmp_path / "vgpu" / "libvgpu.so"
     library.parent.mkdir()
     library.touch()
@@ -131,15 +133,11 @@ def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     assert str(library) in {each.host for each in enforcer.prepare_allocation(SHARE).mounts}
 
 
-def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
+def test_a_share_finds_its_limits_and_they_stay_when_the_agent_ends() -> None:
     with short_dir() as root:
-        chosen = replace(
-            settings(root),
-            enforcement=EnforcementMode.VCUDA,
-            driver_dir=DriverFiles(str(root / "driver")),
-        )
-        enforcer, runner = set_up_containers(
-            chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
+        driver = DriverFiles(str(root / "driver"))
+        enforcer, runner = set_up(
+            replace(settings(root), enforcement=EnforcementMode.VCUDA, driver_dir=driver)
         )
         assert runner.problem
         runner.tick()
@@ -153,7 +151,7 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
     assert limits.driver == (535, 104)
 
 
-def test_works_that_cannot_be_started_are_tried_until_they_can(
+def test_an_enforcer_that_cannot_be_started_is_tried_until_it_can(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     errors = [EnforcementError("state-dir: full"), EnforcementError("state-dir: full")]

@@ -52,7 +52,7 @@ def test_a_missing_file_is_refused_on_one_line(tmp_path: Path, content: bytes, e
     assert "\n" not in str(caught.value)
 
 
-def test_what_was_found_is_written_for_people(tmp_path: Path) -> None:
+def test_discovered_cards_are_written_for_people(tmp_path: Path) -> None:
     found = Discovery(
         Inventory((card(0), card(1)), (Link((0, 1), "NV4"),)),
         driver="550.54.15",

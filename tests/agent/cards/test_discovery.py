@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -28,8 +28,8 @@ from agent.errors import DriverUnloaded, Unavailable
 from agent.host.state_file import StateFile
 from contract.inventory import Card
 from tests.agent.builders import device_table
-from tests.agent.fakes import eventually
-from tests.agent.threads import running
+from tests.agent.fakes import DEADLINE_S, eventually
+from tests.agent.threads import CountedStop, running
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 TWO = Discovery(device_table(2).inventory, "550.54.15")
@@ -50,7 +50,7 @@ class Clock:
 
 
 class Driver:
-    """A source and its sessions, with what they say."""
+    """A source and its sessions, whose results a test sets."""
 
     def __init__(self, found: Discovery = TWO) -> None:
         self.found = found
@@ -116,19 +116,19 @@ class Disk(StateFile):
 
 
 class Scene:
-    """What is around a watch; as its observer it writes down what it is told."""
+    """The surroundings of a watch; as its listener it records all calls."""
 
     def __init__(self) -> None:
         self.clock, self.driver, self.disk = Clock(), Driver(), Disk()
         self.statuses: list[CardsStatus] = []
-        self.turns: list[tuple[str, str]] = []
+        self.changes: list[tuple[str, str]] = []
         self.events: list[tuple[str, str, bool]] = []
 
     def cards_changed(self, status: CardsStatus) -> None:
         self.statuses.append(status)
 
     def health_changed(self, card: Card, health: CardHealth) -> None:
-        self.turns.append((card.uuid, health.reason))
+        self.changes.append((card.uuid, health.reason))
 
     def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         self.events.append((card.uuid, fault.text, counts))
@@ -153,19 +153,17 @@ class Scene:
         )
 
     @contextmanager
-    def watching(
-        self, *, rules: Rules = RULES, known: bool = True, **pace: float
-    ) -> Iterator[CardWatch]:
-        """Run a watch in its thread, from when it knows its cards on unless told."""
-        watch, stop = self.make(replace(BUSY, **pace), rules=rules), threading.Event()
-        with running(lambda: watch.run(stop), stop.set, within=10):
-            assert not known or watch.known.wait(20)
+    def watching(self, *, known: bool = True, **parts: Any) -> Iterator[CardWatch]:
+        """Run a watch in its thread; unless *known* is false, wait until it knows its cards."""
+        watch, stop = self.make(**parts), threading.Event()
+        with running(lambda: watch.run(stop), stop.set):
+            assert not known or watch.known.wait(DEADLINE_S)
             yield watch
 
-    def go_round(self) -> None:
-        """Let the watch go round a few times."""
+    def pass_rounds(self) -> None:
+        """Wait until the watch has made a few rounds."""
         goal = self.driver.waits + 3
-        eventually(lambda: self.driver.waits >= goal, "it goes round")
+        eventually(lambda: self.driver.waits >= goal, "it makes rounds")
 
 
 @pytest.fixture
@@ -184,57 +182,59 @@ def watch(scene: Scene) -> Iterator[CardWatch]:
 
 
 def test_a_card_that_is_unhealthy_from_the_start_is_never_shown_healthy(scene: Scene) -> None:
-    scene.driver.probes["GPU-1"] = LOST
+    """What the driver reports at any time is not stored: the next agent may reach the card."""
+    scene.driver.probes |= {"GPU-0": CardFault(FaultKind.MIG, "in MIG mode"), "GPU-1": LOST}
     with scene.watching() as watch:
-        assert watch.unhealthy("GPU-1")
-    assert [list(status.health) for status in scene.statuses] == [["GPU-0", "GPU-1"]]
-    assert not scene.statuses[0].health["GPU-1"].healthy
+        assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
+    (status,) = scene.statuses
+    assert {card: health.healthy for card, health in status.health.items()} == {
+        "GPU-0": False,
+        "GPU-1": False,
+    }
+    assert scene.disk.text == ""
 
 
-def test_a_node_without_a_card_to_serve_is_looked_at_again(scene: Scene) -> None:
+def test_a_node_without_a_card_to_serve_is_discovered_again(scene: Scene) -> None:
     fault = UnservedCard(0, None, "NVML: GPU is lost")
     scene.driver.found = Discovery(device_table(0).inventory, "550.54.15", (fault,))
     with scene.watching(known=False) as watch:
-        eventually(lambda: watch.status.problem != "", "it is told")
+        eventually(lambda: watch.status.problem != "", "it is reported")
         assert watch.status.problem == "no card can be served: card 0: NVML: GPU is lost"
         assert watch.status.discovery == scene.driver.found
         assert watch.inventory is None
         scene.driver.found = TWO
-        assert watch.known.wait(20)
+        assert watch.known.wait(DEADLINE_S)
         assert watch.inventory == TWO.inventory
 
 
 def test_a_card_added_later_waits_for_a_restart(scene: Scene) -> None:
     scene.driver.found = replace(TWO, faults=(UnservedCard(2, None, "NVML: GPU is lost"),))
-    with scene.watching(renew=0.0) as watch:
+    with scene.watching(pace=replace(BUSY, renew=0.0)) as watch:
         scene.driver.found = Discovery(device_table(3).inventory, "560.28.03")
-        eventually(lambda: watch.status.latecomers == ("GPU-2",), "it is told")
+        eventually(lambda: watch.status.latecomers == ("GPU-2",), "it is reported")
         assert watch.inventory == TWO.inventory
         assert watch.unhealthy("GPU-2")
         assert watch.status.discovery == replace(TWO, driver="560.28.03")
 
 
 def test_a_served_card_that_becomes_unhealthy_is_reported_once(scene: Scene) -> None:
-    mute, known = UnservedCard(0, None, "lost"), UnservedCard(1, "GPU-1", "lost")
+    nameless, known = UnservedCard(0, None, "lost"), UnservedCard(1, "GPU-1", "lost")
     other, mig = UnservedCard(2, "GPU-2", "lost"), UnservedCard(9, "GPU-9", "MIG")
-    with scene.watching(renew=0.0) as watch:
+    with scene.watching(pace=replace(BUSY, renew=0.0)) as watch:
         scene.driver.probes |= {"GPU-0": LOST, "GPU-1": LOST}
         scene.driver.found = Discovery(
-            device_table(0).inventory, faults=(mute, known, other), skipped=(known, mig)
+            device_table(0).inventory, faults=(nameless, known, other), skipped=(known, mig)
         )
         expected = Discovery(TWO.inventory, faults=(other,), skipped=(mig,))
-        eventually(lambda: watch.status.discovery == expected, "it looks again")
+        eventually(lambda: watch.status.discovery == expected, "it discovers again")
 
 
 def test_memory_of_each_card_is_kept_back_from_any_source(scene: Scene) -> None:
-    watch, stop = scene.make(reserved_memory=512 << 20), threading.Event()
-    with running(lambda: watch.run(stop), stop.set, within=10):
-        assert watch.known.wait(20)
-    before = TWO.inventory.cards[0].memory
-    assert watch.inventory is not None
-    assert [(each.memory, each.reserved) for each in watch.inventory.cards] == [
-        (before - (512 << 20), 512 << 20)
-    ] * 2
+    before, kept = TWO.inventory.cards[0].memory, 512 << 20
+    with scene.watching(reserved_memory=kept) as watch:
+        assert watch.inventory is not None
+        amounts = [(each.memory, each.reserved) for each in watch.inventory.cards]
+    assert amounts == [(before - kept, kept)] * 2
 
 
 def test_an_edited_cards_file_is_followed(scene: Scene, tmp_path: Path) -> None:
@@ -246,9 +246,7 @@ def test_an_edited_cards_file_is_followed(scene: Scene, tmp_path: Path) -> None:
         draft.replace(path)
 
     write(*lines[:2])
-    watch, stop = scene.make(source=FileSource(path)), threading.Event()
-    with running(lambda: watch.run(stop), stop.set, within=10):
-        assert watch.known.wait(20)
+    with scene.watching(source=FileSource(path)) as watch:
         write(f"{lines[0]}, health: too hot", lines[2])
         eventually(lambda: watch.withheld_cards() == {"GPU-0", "GPU-1"}, "both are unhealthy")
         assert watch.unhealthy("GPU-0") == "too hot at 2026-11-21T12:00:00Z"
@@ -267,24 +265,24 @@ def test_an_error_of_an_application_is_an_event_and_changes_no_health(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-0", xid_fault(31)))
-    eventually(lambda: scene.events, "it is told")
+    eventually(lambda: scene.events, "it is reported")
     assert scene.events == [("GPU-0", "Xid 31 (GPU memory page fault)", False)]
-    scene.go_round()
+    scene.pass_rounds()
     assert not watch.unhealthy("GPU-0")
-    assert (scene.turns, len(scene.statuses)) == ([], 1)
+    assert (scene.changes, len(scene.statuses)) == ([], 1)
 
 
 def test_a_card_cordoned_while_unhealthy_returns_only_when_it_is_neither(
     watch: CardWatch, scene: Scene
 ) -> None:
     scene.driver.events.put(("GPU-1", xid_fault(94)))
-    eventually(lambda: watch.withheld_cards() == {"GPU-1"}, "it is ill")
+    eventually(lambda: watch.withheld_cards() == {"GPU-1"}, "it is unhealthy")
     watch.cordon(frozenset({"GPU-0", "GPU-1", "GPU-9"}))
     assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
     assert (watch.unhealthy("GPU-0"), watch.withheld("GPU-0")) == ("", "cordoned")
     eventually(lambda: scene.statuses[-1].cordoned == watch.cordoned, "the gauges show it")
     scene.clock.at += RULES.quiet
-    eventually(lambda: watch.withheld("GPU-1") == "cordoned", "it is ill no more")
+    eventually(lambda: watch.withheld("GPU-1") == "cordoned", "it has recovered")
     assert watch.withheld_cards() == {"GPU-0", "GPU-1"}
     watch.cordon(frozenset({"GPU-1"}))
     assert watch.withheld_cards() == {"GPU-1"}
@@ -306,22 +304,22 @@ def test_a_new_session_searches_a_card_that_does_not_respond(scene: Scene) -> No
         driver.probes["GPU-0"] = CardFault(FaultKind.MIG, "in MIG mode")
         clock.at = 70
         eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
-        scene.go_round()
-        assert driver.opened == 1  # it answers: no need
+        scene.pass_rounds()
+        assert driver.opened == 1  # it responds: not needed
         driver.probes["GPU-0"] = LOST
         eventually(lambda: driver.opened == 2, "it opens another")
         clock.at = 129
-        scene.go_round()
+        scene.pass_rounds()
         assert driver.opened == 2
         clock.at = 130
         eventually(lambda: driver.opened == 3, "it opens another")
         clock.at = 200
         driver.probes.clear()
-        scene.go_round()
+        scene.pass_rounds()
         opened = driver.opened
         clock.at = 300
-        scene.go_round()
-        assert driver.opened == opened  # all answer: no need
+        scene.pass_rounds()
+        assert driver.opened == opened  # all respond: not needed
     assert driver.closed == driver.opened
 
 
@@ -336,18 +334,18 @@ def with_faults(scene: Scene) -> Scene:
         scene.clock.at = 1.0
         scene.driver.events.put(("GPU-1", xid_fault(79)))
         eventually(lambda: watch.unhealthy("GPU-1"), "it is unhealthy")
-    scene.turns.clear()
+    scene.changes.clear()
     return scene
 
 
 @pytest.mark.parametrize("instance", ["boot-2", ""])
-def test_a_driver_that_was_loaded_since_has_set_every_card_up(
+def test_a_driver_that_was_loaded_since_has_reset_every_card(
     instance: str, with_faults: Scene
 ) -> None:
     with_faults.disk.instance = instance
     with with_faults.watching() as watch:
         assert not watch.unhealthy("GPU-1")
-    assert (with_faults.disk.text, with_faults.turns) == ("", [])
+    assert (with_faults.disk.text, with_faults.changes) == ("", [])
 
 
 def test_a_fault_that_is_ignored_now_is_forgotten(with_faults: Scene) -> None:
@@ -370,7 +368,7 @@ def test_a_card_that_one_agent_did_not_find_is_still_unhealthy_for_the_next(
         )
 
 
-def test_what_cannot_be_read_is_logged_and_means_nothing(
+def test_faults_that_cannot_be_read_are_logged_and_ignored(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.disk.text = "[]"
@@ -385,14 +383,6 @@ def test_a_folder_that_the_kubelet_has_emptied_is_written_again(with_faults: Sce
     with with_faults.watching():
         with_faults.disk.text = ""
         eventually(lambda: with_faults.disk.text == text, "it is there again")
-
-
-def test_faults_that_the_driver_reports_at_any_time_are_not_stored(scene: Scene) -> None:
-    """A card that an agent cannot reach may be sound for the next one."""
-    scene.driver.probes |= {"GPU-0": LOST, "GPU-1": CardFault(FaultKind.MIG, "in MIG mode")}
-    with scene.watching() as watch:
-        assert watch.unhealthy("GPU-0")
-    assert scene.disk.text == ""
 
 
 # --- NVML fails ---------------------------------------------------------------------------
@@ -410,7 +400,7 @@ def test_no_card_is_healthy_without_a_working_session(
     eventually(lambda: watch.status.problem == "", "it works again")
     assert watch.unhealthy("GPU-0")
     scene.clock.at = 300
-    eventually(lambda: not watch.withheld_cards(), "they are back")
+    eventually(lambda: not watch.withheld_cards(), "they recover")
 
 
 def test_a_session_that_can_only_probe_is_logged_and_the_cards_stay(
@@ -426,35 +416,20 @@ def test_a_session_that_can_only_probe_is_logged_and_the_cards_stay(
     assert {status.problem for status in scene.statuses[1:]} == {"NVML: Unknown Error"}
 
 
-def test_a_driver_that_was_unloaded_sets_cards_up_anew(watch: CardWatch, scene: Scene) -> None:
+def test_a_driver_that_was_unloaded_has_reset_every_card(watch: CardWatch, scene: Scene) -> None:
     driver, unloaded = scene.driver, DriverUnloaded("NVML: Driver Not Loaded")
     driver.probes |= dict.fromkeys(("GPU-0", "GPU-1"), Probe(0, None))
     driver.events.put(("GPU-0", xid_fault(119)))
     eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
     scene.clock.at = 1000
-    scene.go_round()
+    scene.pass_rounds()
     assert watch.unhealthy("GPU-0")
     driver.failing |= dict.fromkeys(("wait", "open"), unloaded)
     eventually(lambda: watch.unhealthy("GPU-1"), "no card is")
     driver.failing.clear()
     eventually(lambda: watch.status.problem == "", "it works again")
     scene.clock.at = 1300
-    eventually(lambda: not watch.unhealthy("GPU-0"), "it is back")
-
-
-class CountedStop(threading.Event):
-    """Is set after so many waits, and does not wait."""
-
-    def __init__(self, waits: int) -> None:
-        super().__init__()
-        self.waited: list[float | None] = []
-        self._left = waits
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waited.append(timeout)
-        if len(self.waited) == self._left:
-            self.set()
-        return self.is_set()
+    eventually(lambda: not watch.unhealthy("GPU-0"), "it recovers")
 
 
 def test_failures_are_tried_again_ever_more_slowly(scene: Scene) -> None:

@@ -17,7 +17,7 @@ ECC = CardHealth(CardFault(FaultKind.ECC, "double-bit ECC error"), NOON, 3.0, re
 
 
 @pytest.mark.parametrize("unhealthy", [{}, {"GPU-0": UNHEALTHY, "GPU-1": ECC}])
-def test_what_is_written_is_read(unhealthy: dict[str, CardHealth]) -> None:
+def test_written_faults_are_read(unhealthy: dict[str, CardHealth]) -> None:
     assert decode(encode("boot-1", unhealthy)) == ("boot-1", unhealthy)
 
 
@@ -44,7 +44,7 @@ def changed(field: str, value: object) -> str:
         changed("uncorrectable", "many"),
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_an_invalid_file_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- what is wrong differs
         decode(text)
 
@@ -53,7 +53,7 @@ def test_anything_else_is_refused(text: str) -> None:
 def test_where_the_driver_instance_is_not_known_nothing_is_kept(
     instance: str, kept: dict[str, CardHealth], tmp_path: Path
 ) -> None:
-    """Nothing would tell that the driver was loaded anew: the card would be ill for ever."""
+    """A new load of the driver would not be noticed: the card would stay unhealthy."""
     store = StateFile(tmp_path / "unhealthy-cards.json")
     FaultStore(store, lambda: instance).save({"GPU-0": UNHEALTHY})
     assert FaultStore(store, lambda: instance).load() == kept
@@ -68,7 +68,7 @@ def test_a_boot_and_a_load_of_the_module_begin_another_instance(tmp_path: Path) 
     def instance() -> str:
         return driver_instance(boot, tmp_path / "sys")
 
-    assert instance() == "", "the kernel tells nothing"
+    assert instance() == "", "the kernel reports nothing"
     boot.write_text("one\n")
     unloaded = instance()
     module.mkdir(parents=True)

@@ -47,7 +47,7 @@ def health_after(*happenings: tuple[float, Happening], rules: Rules = RULES) -> 
 # --- faults ---------------------------------------------------------------------------
 
 
-ASKS = Probe(uncorrectable=0, action="a reset of the card")
+RESET_WANTED = Probe(uncorrectable=0, action="a reset of the card")
 REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
     "what and when": (
         [(1, FELL_OFF)],
@@ -62,8 +62,8 @@ REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
         [(1, FELL_OFF), (2, UNREADABLE)],
         "Xid 79 (GPU has fallen off the bus) at 2026-11-21T12:00:01Z",
     ),
-    "a driver that asks for more": (
-        [(0, CONTAINED), (400, ASKS)],
+    "a driver that asks for a reset": (
+        [(0, CONTAINED), (400, RESET_WANTED)],
         "the driver asks for a reset of the card at 2026-11-21T12:06:40Z",
     ),
     "rows that an agent that starts late finds": (
@@ -74,7 +74,7 @@ REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
         [(5, Probe(uncorrectable=2)), (6, Probe(uncorrectable=2))],
         "2 uncorrectable ECC errors since the driver was loaded at 2026-11-21T12:00:05Z",
     ),
-    "such errors of which the driver says that they take no reset": (
+    "such errors that need no reset by the driver": (
         [(5, Probe(uncorrectable=2, action=""))],
         "",
     ),
@@ -109,7 +109,12 @@ def test_which_xids_make_a_card_unhealthy_is_a_setting() -> None:
 
 WAITS = replace(CLEAN_PROBE, pending=True)
 DEFECT = replace(CLEAN_PROBE, defect="memory rows could not be remapped")
-GONE: list[tuple[float, Happening]] = [(0, FELL_OFF), (10, LOST), (100, LOST), (110, OLD_DRIVER)]
+LOST_AND_BACK: list[tuple[float, Happening]] = [
+    (0, FELL_OFF),
+    (10, LOST),
+    (100, LOST),
+    (110, OLD_DRIVER),
+]
 UNLOADED_ONCE: list[tuple[float, Happening]] = [(0, FELL_OFF), (100, UNLOADED), (110, OLD_DRIVER)]
 RESET: list[tuple[float, Happening]] = [(0, FELL_OFF), (1, LOST), (10, OLD_DRIVER)]
 ONE_ERROR, TWO_ERRORS = Probe(uncorrectable=1, action=""), Probe(uncorrectable=2)
@@ -134,14 +139,17 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
         )
         for xid in RESET_XIDS
     },
-    "the driver asks for a reset": ([(0, FELL_OFF), (10, ASKS), (9e9, ASKS)], False),
+    "the driver asks for a reset": (
+        [(0, FELL_OFF), (10, RESET_WANTED), (9e9, RESET_WANTED)],
+        False,
+    ),
     "the driver asks for nothing more": (
-        [(0, FELL_OFF), (10, ASKS), (400, CLEAN_PROBE)],
+        [(0, FELL_OFF), (10, RESET_WANTED), (400, CLEAN_PROBE)],
         True,
     ),
-    "it asked a while ago": ([(0, CONTAINED), (400, ASKS), (699, CLEAN_PROBE)], False),
-    "gone, and back for a while": ([*GONE, (399, OLD_DRIVER)], False),
-    "gone, and back: it was reset": ([*GONE, (400, OLD_DRIVER)], True),
+    "it asked a while ago": ([(0, CONTAINED), (400, RESET_WANTED), (699, CLEAN_PROBE)], False),
+    "lost, and back for a while": ([*LOST_AND_BACK, (399, OLD_DRIVER)], False),
+    "lost, and back: it was reset": ([*LOST_AND_BACK, (400, OLD_DRIVER)], True),
     "the driver was unloaded": ([*UNLOADED_ONCE, (400, OLD_DRIVER)], True),
     "an error of NVML that passes": ([(0, FELL_OFF), (10, UNREADABLE), (9e9, OLD_DRIVER)], False),
     "the count goes on": ([(0, TWO_ERRORS), (1, FELL_OFF), (400, TWO_ERRORS)], False),
@@ -150,7 +158,7 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
     "its memory waits for a reset": ([(0, xid_fault(95)), (400, WAITS)], False),
     "the bad row is out of use till then": ([(0, CONTAINED), (400, WAITS)], True),
     "a defect": ([(0, xid_fault(64)), (9e9, DEFECT)], False),
-    "a defect that is gone": ([(0, DEFECT), (300, CLEAN_PROBE)], True),
+    "a defect that is repaired": ([(0, DEFECT), (300, CLEAN_PROBE)], True),
     "the count rose": ([(0, Probe(1)), (1, CONTAINED), (400, TWO_ERRORS)], False),
     "the count is the same": ([(0, Probe(1)), (1, CONTAINED), (400, ONE_ERROR)], True),
 }

@@ -62,7 +62,7 @@ def test_a_full_document_is_read_cards_by_index() -> None:
     )
 
 
-def test_what_may_be_missing_or_shared() -> None:
+def test_optional_fields_may_be_missing_and_links_and_devices_shared() -> None:
     assert parse_inventory(_linked(None)).links == ()
     assert parse_inventory(_document(numa=None)).cards[0].numa is None
     assert parse_inventory(_document(uuid="x" * 56)).cards[0].uuid == "x" * 56
@@ -107,7 +107,6 @@ _KNOWN = (
     ("document", "message"),
     [
         (None, "the cards file must be a mapping with the keys cards and links"),
-        ([], "the cards file must be a mapping with the keys cards and links"),
         ({"cards": []}, "cards: Required value: a list of at least one card"),
         ({"gpus": []}, "gpus: unknown field, known are cards, links"),
         ({"a\nb": []}, '"a\\nb": unknown field, known are cards, links'),
@@ -118,7 +117,6 @@ _KNOWN = (
         (_document(uuid="a-"), f'cards[1].uuid: Invalid value: "a-": {_UUID}'),
         (_document(uuid="a\n"), f'cards[1].uuid: Invalid value: "a\\n": {_UUID}'),
         (_document(uuid="x" * 57), f'cards[1].uuid: Invalid value: "{"x" * 57}": {_UUID}'),
-        (_document(index=...), f"cards[1].index: Invalid value: null: {_WHOLE}"),
         (_document(index=-1), f"cards[1].index: Invalid value: -1: {_WHOLE}"),
         (_document(index=True), f"cards[1].index: Invalid value: true: {_WHOLE}"),
         (_document(index=2**31), f"cards[1].index: Invalid value: 2147483648: {_WHOLE}"),
@@ -126,9 +124,7 @@ _KNOWN = (
         (_document(numa=-1), f"cards[1].numa: Invalid value: -1: {_WHOLE}"),
         (_document(memory=...), f"cards[1].memory: Invalid value: null: {_BYTES}"),
         (_document(memory="24GB"), f'cards[1].memory: Invalid value: "24GB": {_BYTES}'),
-        (_document(memory=-5), f"cards[1].memory: Invalid value: -5: {_BYTES}"),
         (_document(model=4), "cards[1].model: Invalid value: 4: must be text"),
-        (_document(busId=None), "cards[1].busId: Invalid value: null: must be text"),
         (_document(capabilities="/dev/null"), "cards[1].capabilities: must be a list of texts"),
         (_document(capabilities=[1]), "cards[1].capabilities: must be a list of texts"),
         (_document(device=[]), "cards[1].device: Invalid value: a list: must be text"),

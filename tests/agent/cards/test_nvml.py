@@ -64,27 +64,14 @@ def test_every_card_is_described(session: NvmlSession, node: NvmlScript, tmp_pat
     assert (found.driver, found.faults, found.skipped) == ("550.54.15", (), ())
 
 
-@pytest.mark.parametrize(
-    ("function", "code", "known", "reason"),
-    [
-        ("HandleByIndex_v2", LOST, False, "NVML: GPU is lost"),
-        ("HandleByIndex_v2", 4242, False, "NVML: a text of the library"),
-        ("UUID", UNKNOWN, False, "NVML: Unknown Error"),
-        ("Name", LOST, True, "NVML: GPU is lost"),
-        ("MinorNumber", UNKNOWN, True, "NVML: Unknown Error"),
-        ("MemoryInfo_v2", UNKNOWN, True, "NVML: Unknown Error"),
-        ("PciInfo_v3", pynvml.NVML_ERROR_RESET_REQUIRED, True, "NVML: GPU requires restart"),
-        ("MigMode", LOST, True, "NVML: GPU is lost"),
-    ],
-)
-def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
-    *, session: NvmlSession, node: NvmlScript, function: str, code: int, known: bool, reason: str
-) -> None:
-    node.fail(f"nvmlDeviceGet{function}", code, card=0)
-    found = session.discover()
-    assert [card.index for card in found.inventory.cards] == [1]
-    assert found.inventory.links == ()
-    assert found.faults == (UnservedCard(0, uuid(0) if known else None, reason),)
+def fails(function: str, code: int) -> Callable[[NvmlScript], None]:
+    """Make a function fail for card 0."""
+    return lambda node: node.fail(f"nvmlDeviceGet{function}", code, card=0)
+
+
+def lacks(*facts: str) -> Callable[[NvmlScript], None]:
+    """Let NVML not report facts of card 0."""
+    return lambda node: node.forget(*(f"card 0 {each}" for each in facts))
 
 
 _FILE = (
@@ -93,21 +80,39 @@ _FILE = (
 
 
 @pytest.mark.parametrize(
-    ("facts", "reason"),
+    ("spoil", "known", "reason"),
     [
-        (["memory"], _FILE.format("memory", "memory")),  # GB10: unified memory
-        (["minor"], _FILE.format("minor number", "device")),  # WSL 2
-        (["minor", "memory", "pci"], _FILE.format("minor number and memory", "device and memory")),
-        (["uuid"], _FILE.format("UUID", "uuid")),
+        (fails("HandleByIndex_v2", LOST), False, "NVML: GPU is lost"),
+        (fails("HandleByIndex_v2", 4242), False, "NVML: a text of the library"),
+        (fails("UUID", UNKNOWN), False, "NVML: Unknown Error"),
+        (fails("Name", LOST), True, "NVML: GPU is lost"),
+        (fails("MinorNumber", UNKNOWN), True, "NVML: Unknown Error"),
+        (fails("MemoryInfo_v2", UNKNOWN), True, "NVML: Unknown Error"),
+        (fails("PciInfo_v3", pynvml.NVML_ERROR_RESET_REQUIRED), True, "NVML: GPU requires restart"),
+        (fails("MigMode", LOST), True, "NVML: GPU is lost"),
+        (lacks("memory"), True, _FILE.format("memory", "memory")),  # GB10: unified memory
+        (lacks("minor"), True, _FILE.format("minor number", "device")),  # WSL 2
+        (
+            lacks("minor", "memory", "pci"),
+            True,
+            _FILE.format("minor number and memory", "device and memory"),
+        ),
+        (lacks("uuid"), False, _FILE.format("UUID", "uuid")),
     ],
 )
-def test_what_nvml_does_not_report_is_named_with_the_way_to_serve_the_card(
-    session: NvmlSession, node: NvmlScript, facts: list[str], reason: str
+def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
+    *,
+    session: NvmlSession,
+    node: NvmlScript,
+    spoil: Callable[[NvmlScript], None],
+    known: bool,
+    reason: str,
 ) -> None:
-    node.forget(*(f"card 0 {each}" for each in facts))
+    spoil(node)
     found = session.discover()
-    assert [fault.reason for fault in found.faults] == [reason]
     assert [card.index for card in found.inventory.cards] == [1]
+    assert found.inventory.links == ()
+    assert found.faults == (UnservedCard(0, uuid(0) if known else None, reason),)
 
 
 _CALLS = (
@@ -172,7 +177,7 @@ def test_a_card_with_invalid_values_is_left_out_by_the_rules_of_a_cards_file(
     ("kernel", "nvml", "node_id"),
     [("0", 1, 0), ("-1", 65, 65), (None, 0, 0), (None, None, None)],
 )
-def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
+def test_the_numa_node_is_the_kernels_and_else_that_of_nvml(
     *,
     session: NvmlSession,
     node: NvmlScript,
@@ -234,7 +239,7 @@ def test_nvswitches_join_every_pair(
     }
 
 
-def test_a_driver_before_r460_is_read_by_what_it_has(
+def test_a_driver_before_r460_is_read_by_its_own_functions(
     node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = load(monkeypatch, tmp_path, old=True)
@@ -321,7 +326,7 @@ def test_an_event_is_returned_with_its_card(session: NvmlSession, node: NvmlScri
     assert session.watching
     assert session.wait(0) is None
     node.event(1, XID, 79)
-    node.event(0, ECC, 0)  # which this card does not tell
+    node.event(0, ECC, 0)  # which this card does not report
     node.event(0, XID, 13)
     node.event(1, ECC, 0)
     assert session.wait(5) == ((uuid(1),), xid_fault(79))
@@ -373,7 +378,7 @@ def test_a_probe_returns_the_cards_errors_and_the_recovery_action(
     assert isinstance(probe, Probe)
     assert probe.action == "recovery action 99"
     node.forget(*(f"card 0 {each}" for each in ("ecc", "action", "pending", "failed", "mig")))
-    assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # it can tell nothing
+    assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # nothing is supported
     node.card(0, mig=1)
     mig = "in MIG mode, which is not served"
     assert session.probe(uuid(0)) == CardFault(FaultKind.MIG, mig)

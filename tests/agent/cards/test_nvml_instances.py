@@ -231,7 +231,7 @@ def test_an_instance_is_as_healthy_as_its_card(session: NvmlSession, node: NvmlS
     assert session.probe(SEVEN) == CardFault(FaultKind.LOST, "NVML: GPU is lost")
 
 
-def test_an_instance_that_was_destroyed_is_gone(session: NvmlSession, node: NvmlScript) -> None:
+def test_a_destroyed_instance_is_lost(session: NvmlSession, node: NvmlScript) -> None:
     node.forget("instance 0 0")
     gone = CardFault(FaultKind.LOST, "this MIG instance does not exist any more")
     assert session.probe(SEVEN) == gone
@@ -260,7 +260,7 @@ def test_memory_of_an_instance_is_known_and_its_cores_are_not(
     }
 
 
-def test_what_cannot_be_read_of_an_instance_is_unknown(
+def test_an_amount_of_an_instance_that_cannot_be_read_is_unknown(
     library: ctypes.CDLL, node: NvmlScript
 ) -> None:
     node.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION, card=100)

@@ -24,7 +24,9 @@ def test_processes_are_listed_by_card(node: NvmlScript) -> None:
     node.card(0, gpu=70, used=3 * GIB)
     node.card(1, gpu=0)
     node.process(0, 11, 2 * GIB, 60)
-    node.process(0, 11, 2 * GIB, draws=True)  # computes and draws: told twice, with all it has
+    node.process(
+        0, 11, 2 * GIB, draws=True
+    )  # computes and draws: listed twice, each time with all its memory
     node.process(0, 12, GIB)
     node.set("sample 0 13 5", 60_000_000)  # of a process that has ended, a minute ago
     assert read() == {
@@ -86,7 +88,7 @@ def test_an_older_driver_is_queried_with_its_own_functions(
 def test_an_empty_utilization_list_is_no_error(
     node: NvmlScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The binding takes a first answer of success, with nothing in it, for an error."""
+    """The binding takes an empty first response for an error."""
     node.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
 
     monkeypatch.setattr(
@@ -116,7 +118,7 @@ def test_a_driver_that_does_not_work_is_reported_with_the_reason_and_closed(
         ([CoreSample(1, 12, 30), CoreSample(1, 11, 90), CoreSample(2, 11, 0)], {1: 30, 2: 0}),
         ([CoreSample(1, 12, 30), CoreSample(1, 12, 40)], {1: 40}),
         ([CoreSample(1, 12, 40), CoreSample(1, 12, 30)], {1: 40}),
-        ([CoreSample(1, 10, 30)], {}),  # at the time from which on was asked
+        ([CoreSample(1, 10, 30)], {}),  # not newer than the start
         ([CoreSample(0, 11, 30)], {}),  # an entry that was not filled
         ([CoreSample(1, 11, 101), CoreSample(2, 11, 1_431_633_408)], {}),  # more than a card has
     ],

@@ -17,7 +17,7 @@ def write(path: Path, *cards: str) -> Path:
 ONE, OTHER = "uuid: GPU-0, index: 0", "uuid: GPU-1, index: 1"
 
 
-def test_the_cards_of_a_file_are_as_healthy_as_it_says(tmp_path: Path) -> None:
+def test_the_cards_of_a_file_have_the_health_in_it(tmp_path: Path) -> None:
     path = write(tmp_path / "cards.yaml", f"{ONE}, health: Healthy", f"{OTHER}, health: Xid 79")
     with FileSource(path).open() as session:
         assert session.watch(["GPU-0"]) == {}

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from agent.allocator.slots import Slot
-from agent.app import refresher
 from agent.app.agent import Agent
 from agent.cards.discovery import Pace
 from agent.cards.nvml import NvmlSource
@@ -24,7 +23,7 @@ from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
-from tests.agent.app.whole import PODS, page, running
+from tests.agent.app.whole import FAST, PODS, events, metrics, page, running
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
 from tests.agent.nvml_node import (
     GIB,
@@ -39,8 +38,11 @@ from tests.agent.nvml_node import (
 
 NODE = "/api/v1/nodes/n1"
 QUIET = 0.5
-PACE = Pace(step=0.02, probe=0.05, renew=0.2, retry=0.05, retry_most=0.05)
-WRITES = InventoryPace(write=0.02, check=0.05, freed=0.02, retry=0.05, retry_most=0.05)
+PACE = replace(
+    FAST,
+    cards=Pace(step=0.02, probe=0.05, renew=0.2, retry=0.05, retry_most=0.05),
+    inventory=InventoryPace(write=0.02, check=0.05, freed=0.02, retry=0.05, retry_most=0.05),
+)
 
 
 class Stage:
@@ -99,14 +101,10 @@ class Stage:
         return {card.index: free for card, free in zip(found.cards, found.free, strict=True)}
 
     def events(self, kind: str = "Node") -> list[dict[str, Any]]:
-        found = self.admin.get("/api/v1/namespaces/default/events")["items"]
-        return [each for each in found if each["involvedObject"]["kind"] == kind]
+        return [each for each in events(self.admin) if each["involvedObject"]["kind"] == kind]
 
     def page(self, path: str) -> tuple[int, str]:
         return page(self.agent, path)
-
-    def metrics(self) -> str:
-        return self.page("/metrics")[1]
 
 
 @pytest.fixture
@@ -124,6 +122,7 @@ def kubelet(folder: Path, server: ApiServer, admin: ApiClient) -> Iterator[Kubel
         admin,
     )
     made.start()
+    eventually(lambda: admin.get("/api/v1/nodes")["items"], "the kubelet creates its node")
     yield made
     made.stop()
 
@@ -147,15 +146,14 @@ def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubele
         changed = replace(settings, **changes)
         mig = changed.mig is MigMode.SHARES
         source = NvmlSource(tmp_path / "sys", proc=tmp_path, mig=mig)
-        with running(changed, source=source, pace=PACE, inventory_pace=WRITES) as agent:
+        with running(changed, source=source, pace=PACE) as agent:
             yield Stage(agent, admin, kubelet)
 
     return launched
 
 
 @pytest.fixture
-def stage(node: NvmlScript, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
+def stage(node: NvmlScript, launch: Launch) -> Iterator[Stage]:
     with launch() as made:
         eventually(lambda: made.offered() == ("200", "200"), "the cards are offered")
         yield made
@@ -167,43 +165,29 @@ def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
     assert stage.run("before", 30, 8) == uuid(0)
     eventually(lambda: stage.free() == {0: (70, 312), 1: (100, 320)}, "what is free is shown")
 
-    node.event(0, data=79)  # its own driver does not find it any more
-    node.fail("nvmlDeviceGetHandleByUUID", 15, card=0)
-    node.fail("nvmlDeviceGetHandleByIndex_v2", 15, card=0)
-    eventually(lambda: stage.offered() == ("100", "200"), "its places are unhealthy")
+    with node.at_once():  # its own driver does not find it any more
+        node.event(0, data=79)
+        node.fail("nvmlDeviceGetHandleByUUID", 15, card=0)
+        node.fail("nvmlDeviceGetHandleByIndex_v2", 15, card=0)
+    eventually(lambda: stage.offered() == ("100", "200"), "its devices are unhealthy")
     eventually(lambda: stage.shown()[0].unhealthy != "", "the node shows it")
     assert stage.shown()[0].unhealthy.startswith("Xid 79 (GPU has fallen off the bus) at ")
     assert stage.shown()[1].unhealthy == ""
     assert stage.phase("before") == "Running"
     assert stage.run("during", 30, 8) == uuid(1)  # binpack alone would take the other card
-    eventually(stage.events, "it is told")
+    eventually(stage.events, "an Event")
     (event,) = stage.events()
     assert (event["reason"], event["type"]) == ("GPUUnhealthy", "Warning")
-    assert event["message"] == (
-        f"card 0 ({uuid(0)}, NVIDIA A100-SXM4-80GB): Xid 79 (GPU has fallen off the bus): "
-        "no new container gets it, running ones stay"
-    )
-    assert event["involvedObject"] == {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": "n1",
-        "uid": "n1",
-    }
-    labels = f'card="{uuid(0)}",index="0",model="NVIDIA A100-SXM4-80GB"'
-    metrics = stage.metrics()
-    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 0.0\n" in metrics
-    assert (
-        f'gpu_turnstile_agent_card_events_total{{card="{uuid(0)}",fault="card",kind="xid",'
-        'xid="79"} 1.0\n'
-    ) in metrics
-    assert 'gpu_turnstile_agent_cards{state="served"} 2.0\n' in metrics
+    healthy = f'card_healthy{{card="{uuid(0)}",index="0",model="NVIDIA A100-SXM4-80GB"}}'
+    counted = f'card_events_total{{card="{uuid(0)}",fault="card",kind="xid",xid="79"}} 1.0'
+    assert {f"{healthy} 0.0", counted, 'cards{state="served"} 2.0'} <= metrics(stage.agent)
 
-    node.restore()  # somebody has reset it
-    eventually(lambda: stage.offered() == ("200", "200"), "its places are healthy again")
+    node.restore()  # an admin has reset it
+    eventually(lambda: stage.offered() == ("200", "200"), "its devices are healthy again")
     eventually(lambda: stage.shown()[0].unhealthy == "", "the node shows it")
-    eventually(lambda: len(stage.events()) == 2, "it is told")
+    eventually(lambda: len(stage.events()) == 2, "an Event")
     assert {each["reason"] for each in stage.events()} == {"GPUUnhealthy", "GPUHealthy"}
-    assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 1.0\n" in stage.metrics()
+    assert f"{healthy} 1.0" in metrics(stage.agent)
     assert stage.run("after", 60, 8) == uuid(0)
     assert stage.phase("before") == stage.phase("during") == "Running"
     stage.admin.delete(f"{PODS}/during")
@@ -215,10 +199,9 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
 ) -> None:
     unload(monkeypatch)
     with launch() as stage:
-        eventually(lambda: "NVML" in stage.page("/readyz")[1], "it says why it is not ready")
+        eventually(lambda: "NVML" in stage.page("/readyz")[1], "it reports why it is not ready")
         assert stage.page("/readyz")[0] == 503
-        assert stage.page("/healthz") == (200, "ok\n")
-        eventually(stage.events, "it is told")
+        eventually(stage.events, "an Event")
         assert stage.events()[0]["reason"] == "GPUsUnavailable"
         assert stage.events()[0]["message"] + "\n" == stage.page("/readyz")[1]
         eventually(
@@ -226,7 +209,7 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
             "the node shows that there are no cards",
         )
         assert stage.shown() == {}
-        assert "gpu_turnstile_agent_cards_problem 1.0\n" in stage.metrics()
+        assert "cards_problem 1.0" in metrics(stage.agent)
         load(monkeypatch, tmp_path)
         eventually(lambda: stage.offered() == ("200", "200"), "the cards are offered")
         eventually(lambda: stage.page("/readyz") == (200, "ok\n"), "it is ready")
@@ -237,27 +220,26 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
 def test_an_unhealthy_card_is_not_served_again_by_the_next_agent(
     node: NvmlScript, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver tells an Xid once; this one is too old to say what it asks for (before R565)."""
+    """Drivers report an Xid once, and before R565 no recovery action."""
     node.forget("card 0 action", "card 1 action")
     with launch() as stage:
         eventually(lambda: stage.offered() == ("200", "200"), "the cards are offered")
         node.event(0, data=119)
-        eventually(lambda: stage.offered() == ("100", "200"), "its places are unhealthy")
+        eventually(lambda: stage.offered() == ("100", "200"), "its devices are unhealthy")
     node.card(1, failed=1, ecc=1)  # while there is no agent
     load(monkeypatch, tmp_path)
     with launch(recovery_quiet=0.0) as stage:
-        eventually(lambda: stage.offered() == ("0", "200"), "no place is healthy")
+        eventually(lambda: stage.offered() == ("0", "200"), "no device is healthy")
         eventually(lambda: all(each.unhealthy for each in stage.shown().values()), "it is shown")
         assert stage.shown()[0].unhealthy.startswith("Xid 119 (GSP RPC timeout) at ")
         assert stage.shown()[1].unhealthy.startswith("1 uncorrectable ECC errors since the driver ")
-        node.card(0, action=0)  # a driver that can say it asks for nothing
+        node.card(0, action=0)  # a driver that reports that nothing is needed
         eventually(lambda: stage.offered() == ("100", "200"), "it comes back")
 
 
-def test_mig_instances_are_served_to_shares_and_to_whom_names_them(
-    node: NvmlScript, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_mig_instances_are_served_to_shares_and_to_pods_that_name_them(
+    node: NvmlScript, launch: Launch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
     first, second, later = (instance_uuid(0, gpu) for gpu in (7, 9, 3))
     node.mig(0, 7, 9)
     mig_minors(tmp_path, (0, 7), (0, 9), (0, 3))
@@ -270,16 +252,16 @@ def test_mig_instances_are_served_to_shares_and_to_whom_names_them(
         assert stage.run("whole", 100, 8) == uuid(1)
         stage.create("second", 100, 8)
         eventually(lambda: stage.phase("second") == "Failed", "no instance is a whole card")
-        eventually(lambda: stage.events("Pod"), "the refusal is told")
+        eventually(lambda: stage.events("Pod"), "the refusal is an Event")
         (refused,) = stage.events("Pod")
         rule = "MIG instance: only for shares of one card, unless use-gpu-type or use-gpu-uuid"
         assert rule in refused["message"]
         assert stage.run("named", 100, 8, use_gpu_type="mig") == second
 
         node.event(0, data=94, instance=9)
-        eventually(lambda: len(stage.events()) == 2, "it is told, and that it recovers")
-        told = sorted((each["reason"], each["message"][:9]) for each in stage.events())
-        assert told == [("GPUHealthy", "card 1009"), ("GPUUnhealthy", "card 1009")]
+        eventually(lambda: len(stage.events()) == 2, "it is reported, and its recovery")
+        reported = sorted((each["reason"], each["message"][:9]) for each in stage.events())
+        assert reported == [("GPUHealthy", "card 1009"), ("GPUUnhealthy", "card 1009")]
 
         node.forget("instance 0 0")  # an admin destroys one, and makes another
         node.set("instance 0 2", f"3 0 {later}")
@@ -290,11 +272,11 @@ def test_mig_instances_are_served_to_shares_and_to_whom_names_them(
         assert stage.phase("share") == "Running"
         late = f"card {later} can be served once the agent is started again"
         eventually(
-            lambda: late in {each["message"] for each in stage.events()}, "the new one is told"
+            lambda: late in {each["message"] for each in stage.events()}, "the new one is an Event"
         )
     with launch(mig=MigMode.SHARES) as stage:
         eventually(lambda: sorted(stage.shown()) == [1, 1003, 1009], "the next agent serves it")
         eventually(
             lambda: "GPUMissing" in {each["reason"] for each in stage.events("Pod")},
-            "the pod on the destroyed one is told",
+            "the pod on the destroyed one gets an Event",
         )

@@ -1,4 +1,4 @@
-"""What a claim says, and what is refused about it, with the exact words."""
+"""Claims are read, and refused with the exact message."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,6 +21,7 @@ from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.devices import device_name
 from contract.inventory import Amounts
 from contract.wishes import NO_WISHES
+from placement.pods import PodInfo
 from tests.agent.builders import INIT, cases, container, device_table, pod_id, view
 from tests.agent.dra.a_claim import DRIVER, NODE, claim_of, result
 from tests.agent.fakes import NAMES
@@ -52,75 +53,55 @@ def test_the_shares_of_a_request_are_in_the_order_of_the_cards() -> None:
     assert found.by_card == {"GPU-0": Amounts(30, 4), "GPU-1": Amounts(30, 4)}
 
 
+def reserved_for(*users: tuple[str, str, str]) -> dict[str, Any]:
+    """An allocated claim for users, each by API group, resource and name."""
+    made = claim(result("c0", "gpu-0", 30, 4))
+    made["status"]["reservedFor"] = [
+        {"apiGroup": group, "resource": resource, "name": name, "uid": f"u-{name}"}
+        for group, resource, name in users
+    ]
+    return made
+
+
+ONE_POD = "status.reservedFor: Invalid value: {}: must be one pod alone"
+
+
 @cases(
-    "change, message",
+    "obj, message",
     {
         "not allocated": (
-            {"status": {}},
+            {**claim(), "status": {}},
             (
-                "claim default/p-gpus: status.allocation.devices.results: Required value: "
-                "a device of "
-                "driver gpu.tencent.com and pool n1"
+                "status.allocation.devices.results: Required value: a device of driver "
+                "gpu.tencent.com and pool n1"
             ),
         ),
-        "for no pod": (
-            {
-                "status": {
-                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
-                    "reservedFor": [],
-                }
-            },
-            'claim default/p-gpus: status.reservedFor: Invalid value: "": must be one pod alone',
-        ),
+        "for no pod": (reserved_for(), ONE_POD.format('""')),
         "for two pods": (
-            {
-                "status": {
-                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
-                    "reservedFor": [
-                        {"resource": "pods", "name": name, "uid": f"u-{name}"} for name in "pq"
-                    ],
-                }
-            },
-            (
-                'claim default/p-gpus: status.reservedFor: Invalid value: "p, q": must be one pod '
-                "alone"
-            ),
+            reserved_for(("", "pods", "p"), ("", "pods", "q")),
+            ONE_POD.format('"p, q"'),
         ),
         "for a resource of another group": (
-            {
-                "status": {
-                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
-                    "reservedFor": [
-                        {"apiGroup": "x", "resource": "pods", "name": "p", "uid": "u-p"}
-                    ],
-                }
-            },
-            'claim default/p-gpus: status.reservedFor: Invalid value: "p": must be one pod alone',
+            reserved_for(("x", "pods", "p")),
+            ONE_POD.format('"p"'),
         ),
+        "for a group of pods": (reserved_for(("", "podgroups", "g")), ONE_POD.format('"g"')),
         "two shares of one card": (
-            claim(result("c0", "gpu-0", 30, 4), result("c0", "gpu-0", 30, 4)),
-            (
-                "claim default/p-gpus: a request has two shares of one card: their limits cannot "
-                "be set"
-            ),
-        ),
-        "for a group of pods": (
-            {
-                "status": {
-                    "allocation": {"devices": {"results": [result("c0", "gpu-0", 30, 4)]}},
-                    "reservedFor": [
-                        {"apiGroup": "x", "resource": "podgroups", "name": "g", "uid": "u"}
-                    ],
-                }
-            },
-            'claim default/p-gpus: status.reservedFor: Invalid value: "g": must be one pod alone',
+            claim(*[result("c0", "gpu-0", 30, 4)] * 2),
+            "a request has two shares of one card: their limits cannot be set",
         ),
     },
 )
-def test_a_claim_that_is_not_for_this_node_is_refused(change: dict[str, Any], message: str) -> None:
+def test_a_claim_that_is_not_for_this_node_is_refused(obj: dict[str, Any], message: str) -> None:
     with pytest.raises(ClaimError) as caught:
-        read({**claim(result("c0", "gpu-0", 30, 4)), **change})
-    assert str(caught.value) == message
+        read(obj)
+    assert str(caught.value) == f"claim default/p-gpus: {message}"
+
+
+CORES = (
+    "consumedCapacity[cores]: Invalid value: {}: must be a whole number, 1 or more; without any, "
+    "the cluster's feature gate DRAConsumableCapacity is off"
+)
 
 
 @cases(
@@ -131,26 +112,13 @@ def test_a_claim_that_is_not_for_this_node_is_refused(change: dict[str, Any], me
             'device: Not found: "gpu-7": this node has no such card',
         ),
         "no share": (
-            {**result("c0", "gpu-0", 30, 4), "consumedCapacity": None},
-            (
-                "consumedCapacity[cores]: Invalid value: null: must be a whole number, 1 or more; "
-                "without any, the cluster's feature gate DRAConsumableCapacity is off"
-            ),
+            result("c0", "gpu-0", 30, 4, consumedCapacity=None),
+            CORES.format("null"),
         ),
-        "nothing": (
-            result("c0", "gpu-0", 0, 1),
-            (
-                'consumedCapacity[cores]: Invalid value: "0": must be a whole number, 1 or more; '
-                "without any, the cluster's feature gate DRAConsumableCapacity is off"
-            ),
-        ),
+        "nothing": (result("c0", "gpu-0", 0, 1), CORES.format('"0"')),
         "a half": (
-            {**result("c0", "gpu-0", 1, 1), "consumedCapacity": {"cores": "500m", "memory": "1"}},
-            (
-                'consumedCapacity[cores]: Invalid value: "500m": must be a whole number, '
-                "1 or more; "
-                "without any, the cluster's feature gate DRAConsumableCapacity is off"
-            ),
+            result("c0", "gpu-0", 1, 1, consumedCapacity={"cores": "500m", "memory": "1"}),
+            CORES.format('"500m"'),
         ),
     },
 )
@@ -161,49 +129,37 @@ def test_a_result_that_is_no_share_is_refused(wrong: dict[str, Any], message: st
     assert str(caught.value) == path + message
 
 
+LIMITS = "but the container's limits are 1 x 50 cores and 4 memory blocks"
+
+
 @cases(
     "results, message",
     {
-        "more than the limits": (
+        "more cores": (
             [result("c0", "gpu-0", 60, 4)],
-            (
-                'claim default/p-gpus: request "c0": 60 cores and 4 memory blocks of '
-                "gpu-0, but the "
-                "container's limits are 1 x 50 cores and 4 memory blocks"
-            ),
+            f'"c0": 60 cores and 4 memory blocks of gpu-0, {LIMITS}',
         ),
         "more memory": (
             [result("c0", "gpu-0", 50, 5)],
-            (
-                'claim default/p-gpus: request "c0": 50 cores and 5 memory blocks of '
-                "gpu-0, but the "
-                "container's limits are 1 x 50 cores and 4 memory blocks"
-            ),
+            f'"c0": 50 cores and 5 memory blocks of gpu-0, {LIMITS}',
         ),
         "more cards": (
-            [result("c0", "gpu-0", 50, 4), result("c0", "gpu-1", 50, 4)],
+            [result("c0", f"gpu-{at}", 50, 4) for at in range(2)],
             (
-                'claim default/p-gpus: request "c0": 50 cores and 4 memory blocks of '
-                "gpu-0, 50 cores "
-                "and 4 memory blocks of gpu-1, but the container's limits are 1 x 50 cores and 4 "
-                "memory blocks"
+                '"c0": 50 cores and 4 memory blocks of gpu-0, '
+                f"50 cores and 4 memory blocks of gpu-1, {LIMITS}"
             ),
         ),
         "a container without limits": (
             [result("other", "gpu-0", 50, 4)],
-            (
-                'claim default/p-gpus: request "other": must be the name of a container of pod '
-                "default/p that has GPU limits"
-            ),
+            '"other": must be the name of a container of pod default/p that has GPU limits',
         ),
     },
 )
-def test_a_claim_that_takes_what_no_quota_counts_is_refused(
-    results: list[Any], message: str
-) -> None:
+def test_a_claim_for_more_than_quotas_count_is_refused(results: list[Any], message: str) -> None:
     with pytest.raises(ClaimError) as caught:
         check_pod(read(claim(*results)), view("p", container("c0", 50, 4)))
-    assert str(caught.value) == message
+    assert str(caught.value) == f"claim default/p-gpus: request {message}"
 
 
 def test_a_count_larger_than_any_memory_is_compared() -> None:
@@ -217,14 +173,10 @@ def test_whole_cards_may_have_any_memory() -> None:
     assert check_pod(found, info) is info
 
 
-def test_a_pod_that_has_ended_is_served_no_more() -> None:
+@pytest.mark.parametrize("info", [view("p", terminal=True), view("p", uid="u-new")])
+def test_an_ended_pod_and_another_pod_of_its_name_are_not_served(info: PodInfo) -> None:
     with pytest.raises(ClaimError, match="pod default/p is not running on this node"):
-        check_pod(read(claim(result("c0", "gpu-0", 50, 4))), view("p", terminal=True))
-
-
-def test_another_pod_of_the_same_name_is_not_served() -> None:
-    with pytest.raises(ClaimError, match="pod default/p is not running on this node"):
-        check_pod(read(claim(result("c0", "gpu-0", 50, 4))), view("p", uid="u-new"))
+        check_pod(read(claim(result("c0", "gpu-0", 50, 4))), info)
 
 
 def test_an_init_container_has_the_request_of_the_next_equal_container() -> None:
@@ -256,9 +208,9 @@ _CONTAINERS = st.lists(
 
 @given(_CONTAINERS, st.data())
 def test_every_claim_that_a_scheduler_allocates_for_a_pods_limits_is_served(
-    asked: list[tuple[ContainerKind, Demand]], data: st.DataObject
+    requested: list[tuple[ContainerKind, Demand]], data: st.DataObject
 ) -> None:
-    ordered = sorted(asked, key=lambda each: each[0] is ContainerKind.MAIN)
+    ordered = sorted(requested, key=lambda each: each[0] is ContainerKind.MAIN)
     demand = PodDemand(
         tuple(
             ContainerDemand(f"c{at}", *(kind, at, each)) for at, (kind, each) in enumerate(ordered)

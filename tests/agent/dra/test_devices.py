@@ -58,7 +58,7 @@ def test_a_card_is_a_shared_device_with_two_capacities() -> None:
     ]
 
 
-def test_what_is_too_long_is_cut_and_what_is_unknown_is_left_out() -> None:
+def test_long_attributes_are_cut_and_unknown_ones_left_out() -> None:
     """The API server refuses longer attributes, and with them the whole slice."""
     one = replace(card(0), model="N" * 70, bus_id="")
     (found,) = devices_of(

@@ -73,12 +73,12 @@ def test_of_three_cards_in_a_chain_a_claim_never_gets_both_ends() -> None:
     ]
     plugin = Links(chain)
     assert not plugin.fulfils((0, 2), "nvlink")
-    assert plugin.fulfils((1, 2), "nvlink")  # a claim cannot have these two, and explain says so
+    assert plugin.fulfils((1, 2), "nvlink")  # a claim cannot have these two, as explain shows
     assert plugin.fulfils((0, 1, 2), "nvlink")
 
 
 @given(nodes, st.sampled_from(LINKS))
-def test_what_a_claim_may_get_fulfils_the_wish_and_explain_knows_which_sets_these_are(
+def test_a_claim_gets_only_cards_that_fulfil_the_wish_and_explain_knows_these_sets(
     inventory: Inventory, link: str
 ) -> None:
     plugin, by_claim = Links(inventory), Links(inventory, by_claim=True)
@@ -90,7 +90,7 @@ def test_what_a_claim_may_get_fulfils_the_wish_and_explain_knows_which_sets_thes
 
 
 @given(nodes, st.sampled_from(LINKS))
-def test_where_nvlinks_connect_each_pair_or_none_a_claim_may_get_what_the_plugin_may_give(
+def test_a_claim_gets_the_plugins_sets_if_nvlinks_connect_each_pair_or_none(
     inventory: Inventory, link: str
 ) -> None:
     """As on machines with NVSwitch, with bridges between pairs, and always for NUMA nodes."""

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,9 +16,8 @@ from agent.driver.updater import DriverUpdater
 from agent.errors import DriverFilesError
 from tests.agent.builders import raising
 from tests.agent.driver.driver_host import ELF, I386, DriverHost, expected, tree
-from tests.agent.fakes import eventually
 from tests.agent.killing import killed
-from tests.agent.threads import running
+from tests.agent.threads import CountedStop
 
 OLD, NEW = "535.129.03", "550.54.15"
 
@@ -54,7 +52,7 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
-def test_containers_find_the_drivers_files_and_the_names_by_which_they_are_looked_up(
+def test_containers_find_the_drivers_files_and_their_sonames(
     site: Site,
 ) -> None:
     assert not site.folder().usable
@@ -78,7 +76,7 @@ def test_a_new_driver_comes_in_one_step_and_running_containers_keep_theirs(site:
     assert site.found() == expected(OLD)
 
 
-def test_old_drivers_go_when_no_container_can_have_them(
+def test_old_drivers_are_removed_once_no_container_can_have_them(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in (OLD, NEW):
@@ -87,12 +85,12 @@ def test_old_drivers_go_when_no_container_can_have_them(
     folder = site.folder()
     assert folder.prune(idle=False) == []
     monkeypatch.setattr(folder_module, "_boot_id", lambda: b"the next boot")
-    (gone,) = folder.prune(idle=False)
-    assert gone.startswith(f"{OLD}-")
+    (removed,) = folder.prune(idle=False)
+    assert removed.startswith(f"{OLD}-")
     site.install(OLD)
     site.lay_out()
-    (gone,) = folder.prune(idle=True)
-    assert gone.startswith(f"{NEW}-")
+    (removed,) = folder.prune(idle=True)
+    assert removed.startswith(f"{NEW}-")
     assert site.generations() == [str(site.link.readlink())]
     assert sorted(p.name for p in site.link.parent.iterdir() if p.name.startswith(".")) == [".lock"]
 
@@ -174,7 +172,7 @@ def test_the_folder_follows_the_kernels_module_and_not_the_package(site: Site) -
     assert set(site.host().find_files().files) == {f"lib64/libcuda.so.{OLD}", "bin/nvidia-smi"}
 
 
-def test_32_bit_libraries_have_a_folder_of_their_own_but_not_where_vcuda_stands_before(
+def test_32_bit_libraries_have_a_folder_of_their_own_but_not_with_vcuda(
     site: Site,
 ) -> None:
     folder = site.root / "usr/lib/i386-linux-gnu"
@@ -299,26 +297,25 @@ def test_another_architecture_has_no_driver(site: Site) -> None:
         Host(site.root, machine="riscv64").find_files()
 
 
-def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agent.driver.updater._CHECK_SECONDS", 0.01)
-    monkeypatch.setattr("agent.driver.updater._RETRY_SECONDS", 0.01)
-    host, stop = Site(tmp_path), threading.Event()
-    results: list[bool] = []
-    updater = DriverUpdater(host.host(), host.folder(), idle=lambda: True, on_result=results.append)
-    with running(lambda: updater.run(stop), stop.set):
-        eventually(lambda: False in results, "it has looked")
-        assert "there is no /etc/ld.so.cache" in updater.problem
-        assert not updater.ready.is_set()
-        host.install("535.1")
-        assert updater.ready.wait(30)
-        eventually(lambda: results[-1], "all is right")
-        host.install("550.2")
-        # Not by its files: the generation before may be removed while they are read.
-        eventually(lambda: host.link.readlink().name.startswith("550.2"), "it follows")
+def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(tmp_path: Path) -> None:
+    host, results = Site(tmp_path), list[bool]()
+
+    def make() -> DriverUpdater:
+        return DriverUpdater(
+            host.host(), host.folder(), idle=lambda: True, on_result=results.append
+        )
+
+    def uninstall() -> None:
         assert host.found() == expected("550.2")
         (host.root / "etc/ld.so.cache").unlink()
-        eventually(lambda: bool(updater.problem), "the host has no driver now")
+
+    updater = make()
+    assert not updater.ready.is_set()
+    steps = (lambda: host.install("535.1"), lambda: host.install("550.2"), uninstall)
+    stop = CountedStop(4, *steps)
+    updater.run(stop)
+    assert results == [False, True, True, False]
+    assert stop.waited == [5, 30, 30, 5]
+    assert "there is no /etc/ld.so.cache" in updater.problem
     assert host.found() == expected("550.2")
-    assert DriverUpdater(host.host(), host.folder(), idle=lambda: True).ready.is_set()
+    assert make().ready.is_set()

@@ -17,7 +17,7 @@ ENTRIES = st.lists(st.tuples(st.sampled_from([X86_64, I386, 0x0A03, 0]), NAME, N
 
 
 @given(ENTRIES, st.booleans(), st.integers(0, 1))
-def test_what_ldconfig_writes_is_read(
+def test_a_list_of_ldconfig_is_read(
     entries: list[tuple[int, str, str]], old: bool, hwcap: int
 ) -> None:
     listed = [(flags, name, f"/{path}") for flags, name, path in entries]

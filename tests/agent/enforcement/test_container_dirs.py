@@ -1,4 +1,4 @@
-"""Directories of tickets on a real disk, killed at every step, and with traps laid in them."""
+"""Directories of containers on a real disk, killed at every step, and with links in them."""
 
 import errno
 import json
@@ -36,7 +36,7 @@ def dirs(root: Path) -> ContainerDirs:
 
 @pytest.fixture
 def umask() -> Iterator[None]:
-    """One that would take away what containers need, and give what they must not have."""
+    """A mask under which plain calls make the wrong modes."""
     before = os.umask(0o777)
     yield
     os.umask(before)
@@ -71,7 +71,7 @@ def test_an_owner_reference_that_does_not_parse_is_ignored(data: bytes) -> None:
     assert decode_owner(data) is None
 
 
-def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
+def test_a_directory_can_be_read_by_a_container_and_written_by_root_alone(
     dirs: ContainerDirs, root: Path, umask: None
 ) -> None:
     made = dirs.make(KEY, A)
@@ -134,7 +134,7 @@ def test_a_directory_is_kept_for_every_container_it_may_belong_to(
         (ContainerDirs.ensure, "", "", ""),
     ],
 )
-def test_a_pod_of_the_same_name_finds_what_was_made_for_it(
+def test_a_pod_of_the_same_name_finds_its_own_files(
     *, dirs: ContainerDirs, call: Callable[..., ContainerDir], first: str, second: str, owner: str
 ) -> None:
     made = dirs.make(KEY, pod_id("a", first))
@@ -147,7 +147,7 @@ def test_a_pod_of_the_same_name_finds_what_was_made_for_it(
 def test_correcting_the_owner_of_a_directory_that_was_replaced_leaves_its_successor_alone(
     dirs: ContainerDirs,
 ) -> None:
-    """A container that lingers may be proven when its places are another pod's already."""
+    """A container that lingers may be proven when its slots are another pod's already."""
     made = dirs.make(KEY, A)
     folder = dirs.open(made.digest)
     dirs.make(KEY, B)
@@ -156,9 +156,7 @@ def test_correcting_the_owner_of_a_directory_that_was_replaced_leaves_its_succes
     assert dirs.find(KEY) == ContainerDir(made.digest, B, made.files)
 
 
-def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
-    dirs: ContainerDirs, root: Path
-) -> None:
+def test_leftovers_are_cleaned_and_other_files_left_alone(dirs: ContainerDirs, root: Path) -> None:
     made = dirs.make(KEY, A)
     digest = OTHER_KEY
     for name in (f".new-{digest}", f".gone-{digest}-0", f".gone-{digest}-123456789"):
@@ -226,7 +224,7 @@ def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path
     assert names(elsewhere) == []
 
 
-# --- a disk that does not let us ------------------------------------------------------------
+# --- disk errors --------------------------------------------------------------------------
 
 
 STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlink", "rmdir")
@@ -338,7 +336,7 @@ def test_a_leftover_that_cannot_be_removed_is_no_refusal(
     assert names(root) == [KEY]
 
 
-def test_an_owner_that_cannot_be_read_is_not_taken_for_nobody(
+def test_an_owner_that_cannot_be_read_is_an_error(
     dirs: ContainerDirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = dirs.make(KEY, A)

@@ -1,4 +1,4 @@
-"""Which kinds of requests to the API server fail, as the agent's gauge shows them."""
+"""The kinds of requests to the API server that fail, as the agent's gauge shows them."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +19,7 @@ from tests.agent.fakes import FakeClock, make_manifest
 NOTICE = Notice(EventSubject("Pod", "default", "a", "uid-a"), "GPURefused", "no card fits")
 PODS = "/api/v1/pods"
 RBAC = Path(__file__).parents[3] / "deploy/base/agent/rbac.yaml"
-NOBODY = (
+FORBIDDEN = (
     'pods is forbidden: User "system:serviceaccount:gpu-turnstile-node:gpu-turnstile-agent" '
     'cannot list resource "pods" in API group "" at the cluster scope'
 )
@@ -27,7 +27,7 @@ POLICY = (
     "nodes \"n1\" is forbidden: ValidatingAdmissionPolicy 'gpu-turnstile-agent-node' with binding "
     "'gpu-turnstile-agent-node' denied request: the agent may change only its own node"
 )
-ENDS = (
+TERMINATING = (
     'events "a.1" is forbidden: unable to create new content in namespace x because it is '
     "being terminated"
 )
@@ -66,7 +66,7 @@ def test_a_missing_permission_is_shown_until_a_request_succeeds(
     server.apply(
         make_manifest("a"), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
     )
-    server.fail(Fault(403, message=NOBODY))
+    server.fail(Fault(403, message=FORBIDDEN))
     with pytest.raises((Rejected, Unavailable)):
         CALLS[kind](api)
     assert api.failures.current() == {kind: FailureReason.FORBIDDEN}
@@ -81,13 +81,13 @@ def test_a_missing_permission_is_shown_until_a_request_succeeds(
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (Fault(403, message=NOBODY), "forbidden"),
+        (Fault(403, message=FORBIDDEN), "forbidden"),
         (Fault(403, message=POLICY), "denied"),
         (Fault(422, message=POLICY), "denied"),
         (Fault(401, message="Unauthorized"), "unauthorized"),
         (Fault(503, message="overloaded"), "unreachable"),
         (Fault(500, message='failed calling webhook "x"'), "unreachable"),
-        (Fault(403, message=ENDS), None),
+        (Fault(403, message=TERMINATING), None),
         (Fault(404, message='nodes "n1" not found'), None),
         (Fault(409, message="the object has been modified"), None),
         (Fault(410, message="too old"), None),
@@ -115,7 +115,7 @@ def test_an_api_server_that_responds_is_reachable_for_all_requests(
     assert api.failures.current() == {}
 
 
-def test_what_is_not_tried_again_is_forgotten_after_ten_minutes() -> None:
+def test_a_failure_that_is_not_tried_again_is_forgotten_after_ten_minutes() -> None:
     """An Event is dropped; the permission may be granted before the next one."""
     clock = FakeClock()
     failures = RequestFailures(clock)

@@ -1,16 +1,13 @@
-"""What is told of pods: one event a thing, counted, bounded, and never waited for."""
+"""Events of pods and nodes: one for each notice, counted, bounded, and never waited for."""
 
-import threading
-import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.errors import Unavailable
@@ -21,7 +18,7 @@ from agent.kubernetes_api.events import EventQueue
 from common.apiserver.events import EventSubject, Notice, describe
 from simulator.client import ApiClient
 from tests.agent.builders import patient
-from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
+from tests.agent.fakes import FakeClock, eventually
 from tests.agent.threads import running
 from tests.examples import share
 
@@ -35,11 +32,6 @@ def notice(number: int = 0) -> Notice:
     return Notice(POD, "GPURefused", f"number {number}")
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.02, 30.0))
-
-
 class FakeEventApi(Api):
     """An API server that keeps events; it first raises the given errors."""
 
@@ -47,24 +39,20 @@ class FakeEventApi(Api):
         self.errors = list(errors)
         self.stored: dict[str, Json] = {}
         self.counts: Counter[str] = Counter()
-        """How often each thing was told, by what was written of it."""
-        self.calls: list[tuple[str, str]] = []
-        self.at: list[float] = []
-        self.entered, self.go_on = threading.Event(), threading.Event()
-        self.go_on.set()
+        """How often each notice was put, by the counts that were written."""
+        self.calls: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
 
-    def _enter(self, call: str, what: str) -> None:
-        self.calls.append((call, what))
-        self.at.append(time.monotonic())
-        self.entered.set()
-        assert self.go_on.wait(DEADLINE_S)
+    def _enter(self, call: str) -> None:
+        self.calls.append(call)
+        self.meanwhile()
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
 
     def call(self, method: str, path: str, body: Json | None = None, **more: Any) -> Json:
         event = body or {}
-        self._enter("create", event["message"])
+        self._enter("create")
         name = f"{path.split('/')[4]}/{event['metadata']['name']}"
         if name in self.stored:
             raise Rejected(409, f'events "{name}" already exists')
@@ -73,7 +61,7 @@ class FakeEventApi(Api):
         return event
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
-        self._enter("patch", name)
+        self._enter("patch")
         before = self.stored.get(f"{namespace}/{name}")
         if before is None:
             raise Rejected(404, f'events "{name}" not found')
@@ -95,14 +83,15 @@ class QueueScene:
         for each in notices:
             self.queue.put(each)
 
-    def running(self) -> AbstractContextManager[None]:
-        return running(self.queue.run, self.queue.stop)
+    def write(self, *notices: Notice) -> list[str]:
+        """Put notices, write until nothing waits, and return all results so far."""
+        self.put(*notices)
+        while self.queue.pending():
+            self.queue.write_next()
+        return self.results
 
-    def wait(self, *results: str) -> None:
-        eventually(lambda: self.results == list(results), f"{results}, not {self.results}")
 
-
-# --- what an event says ---------------------------------------------------------------
+# --- the content of an Event -----------------------------------------------------------
 
 
 def test_an_event_has_its_object_message_and_count() -> None:
@@ -145,7 +134,7 @@ def test_an_event_has_the_same_name_when_repeated_and_no_other_has() -> None:
 
 
 @pytest.mark.parametrize("last", ["a", "-", "."])
-def test_what_is_too_long_is_cut_to_what_the_api_takes(last: str) -> None:
+def test_long_names_and_messages_are_cut_to_the_limits_of_the_api(last: str) -> None:
     name = "a" * 199 + last + "b" * 53
     long = Notice(EventSubject("Pod", "default", name, "uid"), "GPURefused", "x" * 3000)
     event = describe(long, node="n1", count=1, at=0)
@@ -163,7 +152,7 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
         queue = EventQueue(api=api, node="n1", clock=lambda: at, on_result=results.append)
         with running(queue.run, queue.stop):
             queue.put(LEFT_OUT)
-            eventually(lambda: results == ["written"], "it is told")
+            eventually(lambda: results == ["written"], "it is written")
 
     put(60)
     put(120)
@@ -173,19 +162,27 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
     assert datetime.fromisoformat(event["lastTimestamp"]).timestamp() == 120
 
 
+def test_a_running_queue_writes_each_new_notice() -> None:
+    scene = QueueScene()
+    with running(scene.queue.run, scene.queue.stop):
+        for count in (1, 2, 3):
+            scene.put(notice(count))
+            eventually(lambda count=count: scene.results == ["written"] * count, "it is written")
+
+
 # --- with scripts ---------------------------------------------------------------------
 
 
 def test_during_an_outage_the_oldest_are_dropped_and_the_newest_kept() -> None:
-    scene = QueueScene(Unavailable("away"))
-    scene.api.go_on.clear()
-    with scene.running():
-        scene.put(notice(0))
-        assert scene.api.entered.wait(DEADLINE_S)
+    scene = QueueScene(Unavailable("no response"))
+
+    def put_more() -> None:
+        scene.api.meanwhile = lambda: None
         scene.put(*map(notice, range(1, 1001)))
         assert scene.results == ["dropped"] * 744
-        scene.api.go_on.set()
-        eventually(lambda: scene.results.count("written") >= 256, "all are written")
+
+    scene.api.meanwhile = put_more
+    assert scene.write(notice(0)).count("written") >= 256
     newest = {f"number {number}" for number in range(745, 1001)}
     assert newest <= set(scene.api.counts)
     assert len(scene.api.stored) <= 257
@@ -199,9 +196,9 @@ BOTH = {"number 1": 1, "number 2": 1}
     [
         ([Rejected(422, "invalid")], ["dropped", "written"], {"number 2": 1}),
         ([Gone("expired")], ["dropped", "written"], {"number 2": 1}),
-        # A defect of ours costs one try, not the thread.
+        # A defect costs one try, not the thread.
         ([KeyError("unforeseen")], ["retried", *["written"] * 2], BOTH),
-        # It goes while it is found to exist: it is created anew.
+        # It is deleted after it was found to exist: it is created again.
         ([Rejected(409, ""), Rejected(404, "")], ["retried", *["written"] * 2], BOTH),
         # A permission may come after the agent.
         ([Rejected(401, "no")], ["retried", *["written"] * 2], BOTH),
@@ -213,7 +210,7 @@ BOTH = {"number 1": 1, "number 2": 1}
         ),
     ],
 )
-def test_what_the_api_refuses_is_tried_again_if_it_may_pass_and_holds_no_other_up(
+def test_a_refused_write_is_tried_again_if_it_may_pass_and_delays_no_other(
     errors: list[Exception | None],
     results: list[str],
     counts: dict[str, int],
@@ -221,58 +218,38 @@ def test_what_the_api_refuses_is_tried_again_if_it_may_pass_and_holds_no_other_u
 ) -> None:
     monkeypatch.setattr(module, "_MOST_REFUSALS", 4)
     scene = QueueScene(*errors)
-    scene.put(notice(1), notice(2))
-    with scene.running():
-        scene.wait(*results)
+    assert scene.write(notice(1), notice(2)) == results
     assert scene.api.counts == counts
 
 
-def test_what_may_be_created_but_not_patched_is_not_created_anew() -> None:
-    """Only an event that is gone has expired."""
+def test_an_event_that_cannot_be_patched_is_not_created_again() -> None:
+    """Only one that is not found has expired."""
     scene = QueueScene(None, Rejected(422, "a policy refuses patches"))
-    with scene.running():
-        scene.put(REFUSED)
-        scene.wait("written")
-        scene.put(REFUSED)
-        scene.wait("written", "dropped")
-    assert [call for call, _ in scene.api.calls] == ["create", "patch"]
+    scene.write(REFUSED)
+    assert scene.write(REFUSED) == ["written", "dropped"]
+    assert scene.api.calls == ["create", "patch"]
 
 
 def test_a_conflict_while_an_event_is_counted_up_loses_no_count() -> None:
     scene = QueueScene(None, Rejected(409, "the object has been modified"))
-    with scene.running():
-        scene.put(REFUSED)
-        scene.wait("written")
-        scene.put(REFUSED, REFUSED)
-        scene.wait("written", "retried", "written")
+    scene.write(REFUSED)
+    assert scene.write(REFUSED, REFUSED) == ["written", "retried", "written"]
     assert scene.api.counts == {REFUSED.message: 3}
 
 
 def test_an_event_of_the_node_is_not_dropped_for_events_of_pods() -> None:
     scene = QueueScene()
-    scene.put(LEFT_OUT, *map(notice, range(1000)))
-    with scene.running():
-        eventually(lambda: LEFT_OUT.message in scene.api.counts, "it is written")
-
-
-def test_each_failure_doubles_the_wait_until_it_works() -> None:
-    scene = QueueScene(Unavailable("1"), Unavailable("2"), Unavailable("3"))
-    scene.put(REFUSED)
-    with scene.running():
-        scene.wait(*["retried"] * 3, "written")
-    gaps = [later - sooner for sooner, later in zip(scene.api.at, scene.api.at[1:], strict=False)]
-    assert [gap >= least for gap, least in zip(gaps, [0.02, 0.04, 0.08], strict=True)] == [True] * 3
+    scene.write(LEFT_OUT, *map(notice, range(1000)))
+    assert LEFT_OUT.message in scene.api.counts
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is forgotten is found by its name: it is one event all the same."""
+    """One that is forgotten is found by its name: it is one Event all the same."""
     monkeypatch.setattr(write_queue, "MOST_REMEMBERED", 2)
     scene = QueueScene()
-    with scene.running():
-        for count, number in enumerate([1, 2, 3, 1], start=1):
-            scene.put(notice(number))
-            scene.wait(*["written"] * count)
-    assert [call for call, _ in scene.api.calls] == ["create"] * 4 + ["patch"]
+    for number in (1, 2, 3, 1):
+        scene.write(notice(number))
+    assert scene.api.calls == ["create"] * 4 + ["patch"]
     assert len(scene.api.stored) == 3
 
 
@@ -282,29 +259,28 @@ _numbers = st.integers(0, 2)
 _steps = st.lists(
     st.tuples(st.just("put"), _numbers)
     | st.tuples(st.just("fail"), _numbers)
-    | st.tuples(st.just("expire"), st.just(0)),
-    max_size=15,
+    | st.tuples(st.sampled_from(["write", "expire"]), st.just(0)),
+    max_size=20,
 )
 
 
-@settings(
-    patient, max_examples=share(40), suppress_health_check=[HealthCheck.function_scoped_fixture]
-)  # the patch is the same for all
+@settings(patient, max_examples=share(40))
 @given(steps=_steps)
 def test_every_event_is_counted_as_often_as_it_was_reported(
-    steps: Sequence[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    steps: Sequence[tuple[str, int]],
 ) -> None:
-    monkeypatch.setattr(module, "_BACKOFF_SECONDS", (0.001, 0.002))
     scene, wanted = QueueScene(), Counter[str]()
-    with scene.running():
-        for what, number in steps:
-            if what == "put":
-                scene.put(notice(number))
-                wanted[notice(number).message] += 1
-            elif what == "fail":
-                scene.api.errors += [Unavailable("away")] * number
-            else:
-                eventually(lambda: scene.api.counts == wanted, "all is written before it expires")
-                scene.api.stored.clear()
-        eventually(lambda: scene.api.counts == wanted, f"{scene.api.counts} and {wanted}")
-    assert "dropped" not in scene.results
+    for step, number in steps:
+        if step == "put":
+            scene.put(notice(number))
+            wanted[notice(number).message] += 1
+        elif step == "fail":
+            scene.api.errors += [Unavailable("no response")] * number
+        elif step == "write" and scene.queue.pending():
+            scene.queue.write_next()
+        elif step == "expire":
+            scene.write()
+            assert scene.api.counts == wanted
+            scene.api.stored.clear()
+    assert "dropped" not in scene.write()
+    assert scene.api.counts == wanted

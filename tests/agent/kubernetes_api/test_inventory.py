@@ -1,4 +1,4 @@
-"""The node's inventory: what it says, when it is written, and when again."""
+"""The node's inventory: its content, and when it is written."""
 
 import re
 from dataclasses import replace
@@ -31,7 +31,7 @@ class Writing(Api):
     def __init__(self, *errors: Exception, pace: InventoryPace = PACE) -> None:
         self.errors = list(errors)
         self.found: PublishedInventory | None = None
-        self.looks = 0
+        self.surveys = 0
         self.written: list[PublishedInventory] = []
         self.models: list[str | None] = []
         self.results: list[str] = []
@@ -41,14 +41,14 @@ class Writing(Api):
             node="n1",
             annotation=NAMES.gpu_cards,
             label=NAMES.gpu_model,
-            survey=self._look,
+            survey=self._survey,
             pace=pace,
             clock=self.clock,
             on_result=self.results.append,
         )
 
-    def _look(self) -> PublishedInventory | None:
-        self.looks += 1
+    def _survey(self) -> PublishedInventory | None:
+        self.surveys += 1
         return self.found
 
     def patch_node(self, name: str, patch: Json) -> None:
@@ -59,7 +59,7 @@ class Writing(Api):
         self.models.append(patch["metadata"]["labels"][NAMES.gpu_model])
         self.written.append(decode_inventory(text))
 
-    def look(self, found: PublishedInventory | None, later: float = 0.0) -> int:
+    def report(self, found: PublishedInventory | None, later: float = 0.0) -> int:
         """Report a change, some seconds later; return how much has been written by then."""
         self.clock.now += later
         self.found = found
@@ -83,7 +83,7 @@ def one_card(cores: int, blocks: int = 8, reason: str = "") -> PublishedInventor
     return PublishedInventory(256 << 20, (card,), free=(Amounts(cores, blocks),))
 
 
-def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() -> None:
+def test_a_survey_has_every_card_with_its_health_links_and_free_amounts() -> None:
     inventory = replace(device_table(2).inventory, links=(Link((0, 1), "NV12"),))
     found = survey(
         inventory,
@@ -103,30 +103,30 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
 # --- when it is written -------------------------------------------------------------------
 
 
-def test_what_is_new_is_written_no_more_often_than_the_pace_allows() -> None:
+def test_changes_are_written_no_more_often_than_the_pace_allows() -> None:
     writing = Writing()
-    assert writing.look(None) == 0  # nothing is known
-    assert writing.look(state(1), later=1) == 1
-    assert writing.look(state(1), later=1) == 1
-    assert writing.look(state(2), later=1) == 1
-    assert writing.look(state(3), later=7.5) == 1
-    assert writing.catch_up(later=1) == 2  # though nobody reports a change any more
-    assert writing.look(None, later=1000) == 2
+    assert writing.report(None) == 0  # nothing is known
+    assert writing.report(state(1), later=1) == 1
+    assert writing.report(state(1), later=1) == 1
+    assert writing.report(state(2), later=1) == 1
+    assert writing.report(state(3), later=7.5) == 1
+    assert writing.catch_up(later=1) == 2  # though no change is reported any more
+    assert writing.report(None, later=1000) == 2
     assert writing.written == [state(1), state(3)]
     assert writing.results == ["written"] * 2
 
 
-def test_the_same_is_written_again_now_and_then() -> None:
+def test_an_unchanged_inventory_is_written_again_after_a_while() -> None:
     """A node that was deleted and made anew has lost it."""
     writing = Writing(pace=replace(PACE, check=10))
-    writing.look(state(1))
+    writing.report(state(1))
     assert writing.catch_up(later=299) == 1
     assert writing.catch_up(later=450 - 299) == 2
 
 
 def test_unannounced_changes_are_found_by_regular_observation() -> None:
     writing = Writing()
-    writing.look(state(1))
+    writing.report(state(1))
     writing.found = state(2)
     assert writing.catch_up(later=999) == 1
     assert writing.catch_up(later=1) == 2
@@ -146,50 +146,50 @@ def test_unannounced_changes_are_found_by_regular_observation() -> None:
 def test_freed_amounts_are_published_without_delay(
     before: PublishedInventory, after: PublishedInventory
 ) -> None:
-    """What has been taken does, and is written with it."""
+    """Taken amounts wait, and are written with them."""
     writing = Writing()
-    writing.look(before)
-    assert writing.look(after, later=0.5) == 1
+    writing.report(before)
+    assert writing.report(after, later=0.5) == 1
     assert writing.catch_up(later=0.5) == 2
-    assert writing.look(one_card(10, 2), later=1) == 2
+    assert writing.report(one_card(10, 2), later=1) == 2
 
 
 def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
     writing = Writing()
-    writing.look(one_card(50))
-    writing.look(PublishedInventory(1), later=10)
+    writing.report(one_card(50))
+    writing.report(PublishedInventory(1), later=10)
     assert writing.models == ["NVIDIA-A30", None]
 
 
 @pytest.mark.parametrize(
-    "error", [Unavailable("API server: away"), Rejected(404, "not found"), Gone("too old")]
+    "error", [Unavailable("API server: no response"), Rejected(404, "not found"), Gone("too old")]
 )
 def test_a_failed_write_is_retried_with_growing_pauses_and_the_newest_state(
     error: Exception,
 ) -> None:
     writing = Writing(error, error, error)
-    writing.look(state(0))
+    writing.report(state(0))
     for number, nominal in enumerate((4, 8, 10), start=1):
         assert len(writing.errors) == 3 - number
-        writing.look(state(number), later=nominal - 0.1)  # a change does not make it sooner
+        writing.report(state(number), later=nominal - 0.1)  # a change does not make it sooner
         assert len(writing.errors) == 3 - number
         writing.catch_up(later=nominal / 2 + 0.1)
     assert writing.written == [state(3)]
     writing.errors = [error]
-    writing.look(state(4), later=10)
+    writing.report(state(4), later=10)
     assert writing.errors == []
     assert writing.catch_up(later=6) == 2  # as at first
     assert writing.results == [*["retried"] * 3, "written", "retried", "written"]
 
 
-def test_changes_that_change_nothing_are_not_looked_at_all_the_time() -> None:
+def test_reports_without_a_change_do_not_cause_a_check_each() -> None:
     writing = Writing()
-    writing.look(None)
+    writing.report(None)
     for _ in range(9):
-        writing.look(None, later=0.1)
-    assert writing.looks == 1
-    writing.look(None, later=0.1)
-    assert writing.looks == 2
+        writing.report(None, later=0.1)
+    assert writing.surveys == 1
+    writing.report(None, later=0.1)
+    assert writing.surveys == 2
 
 
 # --- the label with the model ------------------------------------------------------------

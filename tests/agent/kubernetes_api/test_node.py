@@ -28,7 +28,7 @@ class FakeNodeApi(Api):
 
 
 def unexpected(found: object) -> None:
-    pytest.fail(f"told {found}")
+    pytest.fail(f"reported {found}")
 
 
 def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
@@ -71,7 +71,7 @@ def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
         ({"nvidia.com/gpu": "many"}, False, {}),
     ],
 )
-def test_another_device_plugin_shows_in_what_the_node_offers(
+def test_another_device_plugin_shows_in_the_nodes_allocatable_resources(
     *, allocatable: dict[str, str] | None, mig: bool, others: dict[str, int]
 ) -> None:
     api, reported = FakeNodeApi(), list[Mapping[str, int]]()

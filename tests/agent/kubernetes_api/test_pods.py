@@ -1,6 +1,5 @@
 """The pod cache: list, watch, list again; single look-ups; what does not parse is logged."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,29 +11,15 @@ from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation, Evidence, encode_allocations
 from placement.pods import PodInfo
 from tests.agent.fakes import NAMES, FakeClock, make_manifest
+from tests.agent.threads import CountedStop
 
 RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})
 
 
-class Prompt(threading.Event):
-    """A stop that nobody waits for in real time: it notes each pause, and ends after some."""
-
-    def __init__(self, most: int = 1000) -> None:
-        super().__init__()
-        self.most = most
-        self.pauses: list[float] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.pauses.append(timeout or 0.0)
-        if len(self.pauses) == self.most:
-            self.set()
-        return self.is_set()
-
-
 class FakePodApi(Api):
-    """Each list and watch is scripted, then it is over.
+    """Each list and watch is scripted; after the last one the cache is stopped.
 
-    A step that can be called happens before the next one; so a test can do something in between.
+    A step that can be called is called before the next one.
     """
 
     def __init__(self, *steps: object) -> None:
@@ -42,7 +27,7 @@ class FakePodApi(Api):
         self.pods: dict[tuple[str, str], Json] = {}
         self.gets: list[tuple[str, str]] = []
         self.watched_from: list[str] = []
-        self.over = Prompt()
+        self.over = CountedStop(1000)
 
     def _next(self) -> object:
         if not self.steps:
@@ -89,7 +74,18 @@ def followed(api: FakePodApi) -> PodCache:
 
 
 def known(cache: PodCache) -> set[str]:
-    return {view.id.name for view in cache.pods()}
+    return {info.id.name for info in cache.pods()}
+
+
+def uids(cache: PodCache) -> set[str]:
+    return {info.id.uid for info in cache.pods()}
+
+
+def uids_at_changes(cache: PodCache) -> list[set[str]]:
+    """Return a list that gets the UIDs of all known pods at each notification."""
+    seen: list[set[str]] = []
+    cache.subscribe(lambda _info: seen.append(uids(cache)))
+    return seen
 
 
 def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> Json:
@@ -101,15 +97,11 @@ def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> J
     return obj
 
 
-def paused(
-    api: FakePodApi, most: int, jitter: float = 0.0, clock: FakeClock | None = None
-) -> list[float]:
+def paused(api: FakePodApi, most: int, jitter: float = 0.0) -> list[float]:
     """Run a cache on a clock that stands still until it has paused so often."""
-    stop = Prompt(most)
-    PodCache(
-        api=api, node="n1", names=NAMES, clock=clock or FakeClock(), jitter=lambda: jitter
-    ).run(stop)
-    return stop.pauses[:most]
+    stop = CountedStop(most)
+    PodCache(api=api, node="n1", names=NAMES, clock=FakeClock(), jitter=lambda: jitter).run(stop)
+    return stop.waited[:most]
 
 
 def test_watches_that_end_at_once_are_opened_again_ever_more_slowly() -> None:
@@ -119,7 +111,7 @@ def test_watches_that_end_at_once_are_opened_again_ever_more_slowly() -> None:
 
 
 def test_agents_that_lose_the_api_server_together_do_not_come_back_together() -> None:
-    outage = [Unavailable("away")] * 3
+    outage = [Unavailable("no response")] * 3
     assert paused(FakePodApi(*outage), 3, jitter=0.0) == [0.2, 0.4, 0.8]
     assert paused(FakePodApi(*outage), 3, jitter=0.5) == [0.25, 0.5, 1.0]
     ends_at_once: list[object] = [([], "3"), [Gone("too old")]] * 4  # which is no storm of lists
@@ -153,23 +145,22 @@ def test_a_new_list_notifies_only_of_changes() -> None:
     )
     cache = cache_of(api)
     seen: list[str] = []
-    cache.subscribe(lambda view: seen.append(view.id.name))
+    cache.subscribe(lambda info: seen.append(info.id.name))
     cache.run(api.over)
     assert seen == ["a", "b", "b", "c"]
 
 
-def test_a_successor_stands_beside_its_predecessor_until_that_is_gone() -> None:
+def test_a_successor_stands_beside_its_predecessor_until_that_is_deleted() -> None:
     api = FakePodApi(
         ([entry("a", "one")], "3"),
         [("ADDED", entry("a", "two"))],
         [("DELETED", entry("a", "one"))],
     )
     cache = cache_of(api)
-    seen: list[set[str]] = []
-    cache.subscribe(lambda _view: seen.append({view.id.uid for view in cache.pods()}))
+    seen = uids_at_changes(cache)
     cache.run(api.over)
     assert seen == [{"one"}, {"one", "two"}]
-    assert {view.id.uid for view in cache.pods()} == {"two"}
+    assert uids(cache) == {"two"}
 
 
 def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
@@ -194,19 +185,19 @@ def test_a_fetched_pod_of_another_node_is_ignored(spec: object) -> None:
     assert not cache.pods()
 
 
-# --- a name that was given to another pod ---------------------------------------------
+# --- another pod of the same name ---------------------------------------------
 
 
-def test_a_fetch_that_finds_a_name_given_to_another_pod_forgets_the_one_before() -> None:
+def test_a_fetch_that_finds_another_pod_of_the_name_forgets_the_one_before() -> None:
     api = FakePodApi(([entry("a", "one"), entry("b")], "3"))
     cache = followed(api)
     api.pods["default", "a"] = entry("a", "two")
     seen: list[str] = []
-    cache.subscribe(lambda view: seen.append(view.id.uid))
+    cache.subscribe(lambda info: seen.append(info.id.uid))
     found = cache.fetch("default", "a")
     assert found is not None
     assert found.id.uid == "two"
-    assert {view.id.uid for view in cache.pods()} == {"two", "uid-b"}
+    assert uids(cache) == {"two", "uid-b"}
     assert seen == ["two"]
 
 
@@ -218,11 +209,11 @@ def test_a_fetch_forgets_the_one_before_also_if_a_list_has_added_the_other_pod_a
     cache.collection.list()
     cache.refresh(within=1)
     cache.fetch("default", "a")
-    assert {view.id.uid for view in cache.pods()} == {"two"}
+    assert uids(cache) == {"two"}
 
 
-def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_over() -> None:
-    """Until it tells that the pod is gone; from then on its UID means nothing any more."""
+def test_events_of_a_replaced_pod_from_a_watch_that_lags_are_ignored() -> None:
+    """Until the watch shows its deletion."""
     api = FakePodApi(
         ([entry("a", "one")], "3"),
         [
@@ -235,10 +226,10 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     cache = cache_of(api)
     api.steps.insert(1, lambda: cache.fetch("default", "a"))
     seen: list[tuple[str, bool]] = []
-    cache.subscribe(lambda view: seen.append((view.id.uid, bool(view.annotated))))
+    cache.subscribe(lambda info: seen.append((info.id.uid, bool(info.annotated))))
     cache.run(api.over)
     assert seen == [("one", False), ("two", False), ("two", True)]
-    assert {view.id.uid for view in cache.pods()} == {"two"}
+    assert uids(cache) == {"two"}
 
 
 def test_a_pod_that_a_watch_reports_after_its_successor_was_fetched_is_passed_over() -> None:
@@ -248,8 +239,7 @@ def test_a_pod_that_a_watch_reports_after_its_successor_was_fetched_is_passed_ov
     api.pods["default", "a"] = two
     cache = cache_of(api)
     api.steps.insert(1, lambda: cache.fetch("default", "a"))
-    seen: list[set[str]] = []
-    cache.subscribe(lambda _view: seen.append({each.id.uid for each in cache.pods()}))
+    seen = uids_at_changes(cache)
     cache.run(api.over)
     assert seen == [{"uid-b"}, {"uid-b", "two"}]
     assert cache.uids_seen(("default", "a"))[:2] == ["one", "two"]
@@ -263,25 +253,27 @@ def test_a_late_response_does_not_bring_back_a_deleted_pod() -> None:
     assert cache.pods() == ()
 
 
-def test_a_new_list_overrides_what_a_fetch_found() -> None:
-    """A list at version 0 may be behind as well: then it is the watch that tells."""
+def test_a_new_list_overrides_a_fetched_pod() -> None:
+    """A list at version 0 may lag as well: then the watch decides."""
     api = FakePodApi(([entry("a", "one")], "3"), [Gone("")], ([entry("a", "one")], "7"))
     api.pods["default", "a"] = entry("a", "two")
     cache = cache_of(api)
     api.steps.insert(1, lambda: cache.fetch("default", "a"))
     cache.run(api.over)
-    assert {view.id.uid for view in cache.pods()} == {"one"}
+    assert uids(cache) == {"one"}
 
 
 def test_views_are_the_same_object_until_something_changes() -> None:
-    """Nearly every call of the kubelet finds them as they were, and need not look again."""
+    """Nearly every call of the kubelet finds them unchanged, and reads nothing again."""
     api = FakePodApi(([entry("a")], "3"))
     api.pods["default", "a"] = entry("a", version="4")
     cache, reported = cache_of(api), list[object]()
     cache.subscribe(lambda _view: reported.append(cache.pods()))
     cache.run(api.over)
     first = cache.pods()
-    cache.collection.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
+    cache.collection.apply(
+        "MODIFIED", entry("a", version="4")
+    )  # a field that is not read has changed
     assert cache.fetch("default", "a") == first[0]
     assert cache.pods() is first
     cache.collection.apply("MODIFIED", entry("a", gpu_allocation=RECORD))
@@ -323,7 +315,7 @@ def test_a_list_beside_the_watch_adds_unwatched_pods_and_changes_no_other() -> N
     api = FakePodApi(([entry("a")], "3"), [])
     cache = followed(api)
     api.steps = [([entry("b"), entry("a", gpu_allocation=RECORD)], "9"), ([], "10")]
-    for _ in range(2):  # which pods are gone, the watch tells
+    for _ in range(2):  # only the watch shows deletions
         cache.refresh(within=1)
         shown = {view.id.name: bool(view.annotated) for view in cache.pods()}
         assert shown == {"a": False, "b": False}
@@ -336,7 +328,7 @@ def test_a_list_beside_the_watch_that_is_refused_is_an_outage(error: Exception) 
 
 
 def test_the_watch_returns_the_pods_of_a_name_in_order() -> None:
-    """An empty UID stands for what there was before a list: nobody has told of all of them."""
+    """An empty UID stands for pods before the first list, which are not all known."""
     clock = FakeClock()
     cache = cache_of(FakePodApi(([entry("listed", "u-0")], "3")), clock)
     cache.collection.list()
@@ -347,7 +339,7 @@ def test_the_watch_returns_the_pods_of_a_name_in_order() -> None:
     cache.collection.apply("DELETED", entry("two", "b"))
     names = ("listed", "new", "two", "none")
     assert [cache.uids_seen(("default", name))[-1] for name in names] == [""] * 4
-    clock.now += 5.0  # what was deleted by force before the list the kubelet has come to by now
+    clock.now += 5.0  # the kubelet knows by now of pods deleted by force before
     uids = [cache.uids_seen(("default", name)) for name in names]
     assert uids == [["", "u-0", "u-1"], ["u"], ["b", "a"], []]
     assert cache.uids_seen(("default", "many")) == ["", *(f"u-{number}" for number in range(3, 10))]

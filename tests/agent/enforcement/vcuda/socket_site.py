@@ -10,6 +10,7 @@ from typing import Any
 
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.runtime.cgroups import ContainerCgroup
+from tests.agent.fakes import DEADLINE_S
 
 T1, T2 = "1" * 20, "2" * 20
 
@@ -45,7 +46,7 @@ class Upstream:
             self.open += 1
         with connection, contextlib.suppress(OSError):
             while data := connection.recv(65536):
-                self.hold.wait(20)
+                self.hold.wait(DEADLINE_S)
                 connection.sendall(data)
         with self._lock:
             self.open -= 1
@@ -79,7 +80,7 @@ class SocketSite:
 
     def connect(self, digest: str) -> socket.socket:
         made = dial(self.folder / digest)
-        made.settimeout(20)
+        made.settimeout(DEADLINE_S)
         return made
 
     def peer(self, connection: socket.socket, sent: bytes = b"hello") -> str:
@@ -120,14 +121,14 @@ def dial(ticket_dir: Path) -> socket.socket:
 
 
 def receive(connection: socket.socket, count: int) -> bytes:
-    heard = b""
-    while len(heard) < count and (data := connection.recv(count - len(heard))):
-        heard += data
-    return heard
+    received = b""
+    while len(received) < count and (data := connection.recv(count - len(received))):
+        received += data
+    return received
 
 
 def ended(connection: socket.socket) -> bool:
-    """Whether the other side hangs up."""
+    """Return whether the other side closes the connection."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -135,12 +136,12 @@ def ended(connection: socket.socket) -> bool:
 
 
 Make = Callable[..., SocketSite]
-"""Makes one that listens at two tickets: who its peers are, and its budget, by keyword."""
+"""Makes a server that listens for two containers; its budget by keyword."""
 
 
 @contextlib.contextmanager
 def socket_sites(folder: Path) -> Iterator[Make]:
-    """What makes servers, which are ended afterwards."""
+    """Yield a function that makes servers, and stop these afterwards."""
     made: list[SocketSite] = []
 
     def build(
@@ -148,7 +149,9 @@ def socket_sites(folder: Path) -> Iterator[Make]:
         listen: Sequence[str] = (T1, T2),
         **given: Any,
     ) -> SocketSite:
-        made.append(SocketSite(folder, ConnectionBudget(**{"seconds": 60, **given}), identify))
+        made.append(
+            SocketSite(folder, ConnectionBudget(**{"seconds": 2 * DEADLINE_S, **given}), identify)
+        )
         for digest in listen:
             made[-1].listen(digest)
         return made[-1]

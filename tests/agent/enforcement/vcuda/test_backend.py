@@ -66,10 +66,10 @@ def test_an_unknown_start_leaves_no_limits_of_another_container(site: Site) -> N
     assert len(names(site.state / "tickets")) == 1
 
 
-def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
+def test_directories_of_deleted_pods_are_removed_with_their_sockets(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone, kept = site.admit(held()), site.admit(held(POD_B, core_ids=IDS_B))
+    deleted, kept = site.admit(held()), site.admit(held(POD_B, core_ids=IDS_B))
 
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -78,9 +78,9 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
             raising(EnforcementError("read-only")),
         )
         site.vcuda.prune([POD_B])  # what cannot be removed now is left for later
-    assert gone.exists()
+    assert deleted.exists()
     site.vcuda.prune([POD_B])
-    assert not gone.exists()
+    assert not deleted.exists()
     assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
     site.vcuda.prune([])
     assert names(site.state / "tickets") == []
@@ -162,7 +162,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
     vcuda.close()
 
 
-# --- who starts, of several that were handed the same places -------------------------------
+# --- the starting container, of several with the same slots -------------------------------
 
 
 def test_the_first_container_without_exit_code_0_is_the_one_that_starts(

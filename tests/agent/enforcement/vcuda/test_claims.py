@@ -86,7 +86,7 @@ NO_LABEL = "its container's name is not a DNS label"
         ),
     ],
 )
-def test_what_contradicts_the_kernel_or_the_runtime_is_refused_with_what_was_claimed(
+def test_a_claim_that_contradicts_the_kernel_or_the_runtime_is_refused(
     check: Callable[[], object], reason: str
 ) -> None:
     with pytest.raises(Forbidden) as error:
@@ -94,7 +94,7 @@ def test_what_contradicts_the_kernel_or_the_runtime_is_refused_with_what_was_cla
     assert str(error.value) == reason
 
 
-def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
+def test_a_holding_may_lack_the_uid_but_must_not_have_another() -> None:
     check_holding(held(), INFO)
     check_holding(held(POD_A._replace(uid="")), INFO)
     check_holding(replace(held(POD_B), runtime_uid=UID_A), INFO)  # a static pod

@@ -104,7 +104,9 @@ def test_a_c_program_reads_both_files(
         ({"bus_id": "b" * 16}, "bus_id: must be at most 15 bytes, not 16: "),
     ],
 )
-def test_what_does_not_fit_is_refused_and_never_cut(wrong: dict[str, Any], message: str) -> None:
+def test_text_that_does_not_fit_is_refused_and_never_cut(
+    wrong: dict[str, Any], message: str
+) -> None:
     with pytest.raises(EnforcementError, match=f"^vcuda.config: {message}"):
         replace(CONFIG, **wrong).encode()
 
@@ -150,7 +152,7 @@ SOFT = replace(CONFIG, hard_limit=False)
         ),
     ],
 )
-def test_a_container_is_held_to_what_it_was_granted(
+def test_a_container_is_limited_to_its_holding(
     cores: Mapping[str, int],
     memory: Mapping[str, int],
     core_limit: int | None,

@@ -12,9 +12,10 @@ from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.errors import EnforcementError
 from tests.agent.builders import raising
 from tests.agent.enforcement.vcuda.socket_site import T1, SocketSite, receive
+from tests.agent.fakes import DEADLINE_S
 
 
-def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(
+def test_every_user_may_connect_to_the_socket_whatever_the_umask(
     socket_site: SocketSite,
 ) -> None:
     before = os.umask(0o777)
@@ -35,7 +36,7 @@ def test_a_path_longer_than_a_sockets_is_listened_at(socket_site: SocketSite) ->
     folder = os.open(long, os.O_RDONLY | os.O_DIRECTORY)
     socket_site.server.open(T1, os.dup(folder))
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(20)
+        connection.settimeout(DEADLINE_S)
         connection.connect(f"/proc/self/fd/{folder}/vcuda.sock")
         connection.sendall(b"x")
         assert receive(connection, 1) == b"x"

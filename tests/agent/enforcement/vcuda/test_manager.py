@@ -29,7 +29,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     stub,
     vcuda_stub,
 )
-from tests.agent.fakes import eventually
+from tests.agent.fakes import DEADLINE_S, eventually
 
 ME = os.getpid()
 
@@ -37,7 +37,7 @@ ME = os.getpid()
 def test_a_container_finds_its_limits_at_once_and_its_processes_once_it_registers(
     site: Site, ticket_dir: Path
 ) -> None:
-    """The form for cgroups v2, where vcuda-controller cannot tell its container's ID."""
+    """The form for cgroups v2, where vcuda-controller does not know its container's ID."""
     assert limits(ticket_dir) == CONFIG
     assert pids(ticket_dir) == ()
     site.register(ticket_dir, bus_id="0000:3B:00.0", pod_uid=UID_A, container_name="main")
@@ -57,10 +57,10 @@ def test_the_guessed_owner_of_a_directory_is_corrected(site: Site, ticket_dir: P
     assert dirs.all()[0].owner == POD_A
 
 
-def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_other(
+def test_an_init_container_and_its_successor_share_the_directory_one_after_the_other(
     site: Site, ticket_dir: Path
 ) -> None:
-    """K7"""
+    """Fact K7."""
     init = held(name="init", blocks=2)
     site.entitled[UID_A, "init"] = init
     site.run(ID_A2, POD_A, "init")
@@ -76,7 +76,7 @@ def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_othe
     site.put(ID_A, POD_A, ME, 9)
     site.register(ticket_dir, container_name="main")
     assert pids(ticket_dir) == (9, ME)
-    eventually(lambda: not (ticket_dir / ID_A2).exists(), "what the init container had is removed")
+    eventually(lambda: not (ticket_dir / ID_A2).exists(), "the init container's files are removed")
     eventually(lambda: not (ticket_dir / "init").exists(), "by its name, too")
     assert pids(ticket_dir) == (9, ME)
 
@@ -126,14 +126,16 @@ def test_limits_that_cannot_be_written_are_reported_without_a_path(
             patch.setattr(Registrations, "add", raising(problem))
             assert _code(site, ticket_dir) == code
     site.runtime.down = True
-    away = "UNAVAILABLE", "the node's container runtime does not respond"
-    assert _code(site, ticket_dir) == away
+    down = "UNAVAILABLE", "the node's container runtime does not respond"
+    assert _code(site, ticket_dir) == down
     assert site.results == ["failed", "failed", "unavailable"]
     site.runtime.down = False
     site.register(ticket_dir)
 
 
-def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir: Path) -> None:
+def test_a_registration_waits_for_an_agent_that_has_just_started(
+    site: Site, ticket_dir: Path
+) -> None:
     given = site.entitled.pop((UID_A, "main"))
     assert _code(site, ticket_dir) == (
         "FAILED_PRECONDITION",
@@ -141,18 +143,18 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir
     )
     assert site.results == ["not-yet"]
 
-    asked: list[int] = []
+    calls: list[int] = []
 
     class Late(dict[tuple[str, str], Holding]):
-        """Knows when it is asked for the third time."""
+        """Knows the holding at the third call."""
 
         def get(self, key: object, default: object = None) -> Any:
-            asked.append(1)
-            return given if len(asked) > 2 else default
+            calls.append(1)
+            return given if len(calls) > 2 else default
 
     site.entitled = Late()
     site.register(ticket_dir)
-    assert len(asked) == 3
+    assert len(calls) == 3
 
 
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
@@ -173,12 +175,12 @@ def test_a_connection_that_did_not_come_by_a_containers_socket_is_refused(
     site: Site, ticket_dir: Path
 ) -> None:
     (server,) = (site.state / "vcuda").glob("server-*.sock")
-    assert server.parent.stat().st_mode & 0o777 == 0o700  # nobody but root comes so far
+    assert server.parent.stat().st_mode & 0o777 == 0o700  # only root gets so far
     with (
         grpc.insecure_channel(f"unix:{server}") as channel,
         pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"),
     ):
-        vcuda_stub(channel).RegisterVDevice(api.VDeviceRequest(), timeout=20)
+        vcuda_stub(channel).RegisterVDevice(api.VDeviceRequest(), timeout=DEADLINE_S)
     assert site.results == ["refused"]
 
 
@@ -205,5 +207,7 @@ def test_a_large_message_is_refused(site: Site, ticket_dir: Path) -> None:
     with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
         site.register(ticket_dir, pod_uid="x" * 20_000)
     with stub(ticket_dir) as client, pytest.raises(grpc.RpcError):
-        client.RegisterVDevice(api.VDeviceRequest(), timeout=5, metadata=[("x-a", "b" * 40_000)])
+        client.RegisterVDevice(
+            api.VDeviceRequest(), timeout=DEADLINE_S, metadata=[("x-a", "b" * 40_000)]
+        )
     site.register(ticket_dir)

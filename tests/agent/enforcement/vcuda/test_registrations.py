@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-import grpc
 import pytest
 
 from agent.allocator.slot_holdings import key_of
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.claims import Forbidden
+from agent.enforcement.vcuda.config import encode_pids
 from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.errors import EnforcementError, Unavailable
@@ -33,30 +33,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
 from tests.agent.fakes import eventually
 
 ME = os.getpid()
-
-
-def test_more_processes_than_are_read_are_cut(site: Site, ticket_dir: Path) -> None:
-    procs = next(site.mount.rglob("cgroup.procs"))
-    procs.write_text("".join(f"{pid}\n" for pid in range(2000, 4000)))
-    site.register(ticket_dir)
-    assert pids(ticket_dir / ID_A) == tuple(range(2000, 3024))
-
-
-def test_what_a_container_had_that_is_gone_is_removed(site: Site, ticket_dir: Path) -> None:
-    site.register(ticket_dir, container_name="main")
-    site.put(ID_A, POD_A)
-    site.runtime.down = True  # then nobody knows
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert pids(ticket_dir / ID_A) == (5, 7, ME)
-    site.runtime.down = False  # it has no processes, but it may yet
-    asked = site.runtime.asked
-    eventually(lambda: site.runtime.asked > asked + 1, "the runtime was asked")
-    assert (ticket_dir / ID_A).exists()
-    site.runtime.containers.clear()
-    eventually(lambda: not (ticket_dir / ID_A).exists(), "it is gone")
-    eventually(lambda: not (ticket_dir / "pids.config").exists(), "and its list")
-    assert limits(ticket_dir) == CONFIG
 
 
 def test_an_ended_container_is_not_kept_in_the_list(
@@ -106,74 +82,38 @@ def test_containers_registered_before_a_restart_are_kept_listed(
     eventually(lambda: not (ticket_dir / f"crio-{ID_A2}").exists(), "under both names")
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
-def test_a_half_written_file_of_an_earlier_agent_does_no_harm(
-    site: Site, ticket_dir: Path, damage: str
-) -> None:
-    site.register(ticket_dir)
-    file = ticket_dir / ID_A / "pids.config"
-
-    def meanwhile() -> None:
-        if damage == "cut":
-            file.write_bytes(b"123")
-        elif damage == "gone":
-            file.unlink()
-        else:
-            (site.proc / str(ME) / "cgroup").write_text("garbage")
-            (site.proc / "5" / "cgroup").write_text("garbage")
-
-    site.restart(meanwhile)
-    site.put(ID_A, POD_A, ME, 8)
-    site.register(ticket_dir)
-    assert pids(ticket_dir / ID_A) == (8, ME)
-
-
-@pytest.mark.parametrize(
-    ("problem", "code"),
-    [(CgroupError("foreign"), "PERMISSION_DENIED"), (Unavailable("no /proc"), "UNAVAILABLE")],
-)
-def test_processes_that_cannot_be_written_are_written_the_next_time(
-    *,
-    site: Site,
-    ticket_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    problem: Exception,
-    code: str,
-) -> None:
-    site.register(ticket_dir)
-    with monkeypatch.context() as patch:
-        patch.setattr(Cgroups, "pids_of", raising(problem))
-        with pytest.raises(grpc.RpcError, match=code):
-            site.register(ticket_dir)
-    site.put(ID_A, POD_A, ME, 4)
-    eventually(lambda: pids(ticket_dir / ID_A) == (4, ME), "it is listed anew")
-
-
 # --- alone ----------------------------------------------------------------------------------
 
 
 class Processes:
-    """Which processes containers have, as the test says."""
+    """The processes of containers, as a test sets them."""
 
     def __init__(self) -> None:
         self.of: dict[str, tuple[int, ...]] = {}
+        self.error: Exception | None = None
 
     def container_of(self, pid: int, /) -> ContainerCgroup | None:
         return None
 
     def pids_of(self, ref: ContainerCgroup, /) -> tuple[int, ...]:
+        if self.error is not None:
+            raise self.error
         return self.of[ref.container_id]
 
 
 class Alone:
-    """Registrations at one ticket."""
+    """Registrations at one directory."""
 
     def __init__(self, root: Path) -> None:
         self.dirs = ContainerDirs(root)
         self.processes = Processes()
-        self.registrations = Registrations(self.dirs, cast(Cgroups, self.processes))
+        self.registrations = self.make()
         self.ticket = self.dirs.make(key_of(IDS_A), POD_A)
+        self.files = self.ticket.files
         self.ticket_dir = ContainerSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
+
+    def make(self) -> Registrations:
+        return Registrations(self.dirs, cast(Cgroups, self.processes))
 
     def add(self, container_id: str, *pids: int) -> None:
         self.processes.of[container_id] = pids
@@ -183,10 +123,70 @@ class Alone:
 
 
 @pytest.fixture
-def alone(folder: Path) -> Iterator[Alone]:
-    made = Alone(folder / "tickets")
+def alone(tmp_path: Path) -> Iterator[Alone]:
+    made = Alone(tmp_path / "tickets")
     yield made
     made.ticket_dir.close()
+
+
+def is_ended(_container: str) -> bool:
+    return True
+
+
+def is_running(_container: str) -> bool:
+    return False
+
+
+def test_more_processes_than_are_read_are_cut(alone: Alone) -> None:
+    alone.add(ID_A, *range(2000, 4000))
+    assert pids(alone.files / ID_A) == tuple(range(2000, 3024))
+
+
+def test_the_files_of_an_ended_container_are_removed(alone: Alone) -> None:
+    alone.add(ID_A, 5, 7)
+    alone.processes.of[ID_A] = ()
+    alone.registrations.refresh(raising(Unavailable("CRI: UNAVAILABLE")))
+    assert pids(alone.files / ID_A) == (5, 7)
+    alone.registrations.refresh(is_running)  # it has no processes, but it may yet
+    assert (alone.files / ID_A).exists()
+    alone.registrations.refresh(is_ended)
+    assert not (alone.files / ID_A).exists()
+    assert not (alone.files / "pids.config").exists()
+    assert limits(alone.files) == CONFIG
+
+
+@pytest.mark.parametrize("content", [b"123", None, encode_pids([5])])
+def test_a_damaged_file_of_an_earlier_agent_does_no_harm(
+    alone: Alone, content: bytes | None
+) -> None:
+    """Cut short, missing, or with a process of another container."""
+    alone.add(ID_A, 5, 7)
+    file = alone.files / ID_A / "pids.config"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    alone.registrations = alone.make()
+    alone.registrations.recover(alone.ticket_dir)
+    alone.add(ID_A, 5, 8)
+    assert pids(alone.files / ID_A) == (5, 8)
+
+
+@pytest.mark.parametrize(
+    ("problem", "raised"),
+    [(CgroupError("foreign"), Forbidden), (Unavailable("no /proc"), Unavailable)],
+)
+def test_processes_that_cannot_be_read_are_written_the_next_time(
+    alone: Alone, problem: Exception, raised: type[Exception]
+) -> None:
+    alone.add(ID_A, 7)
+    alone.processes.error = problem
+    with pytest.raises(raised):
+        alone.add(ID_A, 7, 8)
+    alone.registrations.refresh(is_running)  # nor then, which is no error
+    alone.processes.error = None
+    alone.registrations.refresh(is_running)
+    assert pids(alone.files / ID_A) == (7, 8)
 
 
 def test_a_container_that_is_late_takes_nothing_from_its_successor(alone: Alone) -> None:
@@ -196,7 +196,7 @@ def test_a_container_that_is_late_takes_nothing_from_its_successor(alone: Alone)
         alone.add(ID_A)
     alone.processes.of[ID_A2] = (7, 8)
     alone.registrations.refresh(lambda container: container == ID_A)
-    files = alone.ticket.files
+    files = alone.files
     assert pids(files) == pids(files / "main") == pids(files / ID_A2) == (7, 8)
     assert not (files / ID_A).exists()
 
@@ -213,9 +213,9 @@ def test_a_list_that_could_not_be_written_is_written_the_next_time(
         )
         with pytest.raises(EnforcementError):
             alone.add(ID_A, 7, 8)
-        alone.registrations.refresh(lambda _container: False)  # nor then, which is no error
-    alone.registrations.refresh(lambda _container: False)
-    assert pids(alone.ticket.files) == (7, 8)
+        alone.registrations.refresh(is_running)  # nor then, which is no error
+    alone.registrations.refresh(is_running)
+    assert pids(alone.files) == (7, 8)
 
 
 def test_a_runtime_that_does_not_respond_is_called_once_and_delays_no_list(alone: Alone) -> None:
@@ -224,18 +224,18 @@ def test_a_runtime_that_does_not_respond_is_called_once_and_delays_no_list(alone
         alone.processes.of[f"{number:064x}"] = ()
     alone.add(ID_A, 7)
     alone.processes.of[ID_A] = (7, 8)
-    asked = []
+    calls = []
 
     def ended(container: str) -> bool:
-        asked.append(container)
-        assert pids(alone.ticket.files) == (7, 8)  # who lives was listed before
+        calls.append(container)
+        assert pids(alone.files) == (7, 8)  # running containers were listed before
         raise Unavailable("CRI: DEADLINE_EXCEEDED")
 
     alone.registrations.refresh(ended)
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
-def test_what_cannot_be_removed_is_removed_the_next_time(
+def test_files_that_cannot_be_removed_are_removed_the_next_time(
     alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone.add(ID_A, 7)
@@ -246,11 +246,11 @@ def test_what_cannot_be_removed_is_removed_the_next_time(
             "discard",
             raising(EnforcementError("read-only")),
         )
-        alone.registrations.refresh(lambda _container: True)
+        alone.registrations.refresh(is_ended)
     assert "files of an ended container not removed" in caplog.messages
-    assert (alone.ticket.files / ID_A).exists()
-    alone.registrations.refresh(lambda _container: True)
-    assert sorted(each.name for each in alone.ticket.files.iterdir()) == [
+    assert (alone.files / ID_A).exists()
+    alone.registrations.refresh(is_ended)
+    assert sorted(each.name for each in alone.files.iterdir()) == [
         "vcuda.config",
         "vcuda.sock",
     ]
@@ -265,6 +265,6 @@ def test_a_socket_that_closes_takes_its_registrations_with_it(alone: Alone) -> N
         return True
 
     alone.registrations.refresh(ended)
-    alone.registrations.refresh(lambda _container: pytest.fail("nobody is left to ask about"))
+    alone.registrations.refresh(lambda _container: pytest.fail("no container is left"))
     with pytest.raises(EnforcementError, match="directory is not in use any more"):
         alone.registrations.recover(alone.ticket_dir)

@@ -25,6 +25,7 @@ from agent.runtime.cri import ContainerInfo, Cri
 from common.grpc_services import make_stub
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, holding, ids
+from tests.agent.fakes import DEADLINE_S
 
 UID_A = "aaaaaaaa-0000-4000-8000-000000000001"
 UID_B = "bbbbbbbb-0000-4000-8000-000000000002"
@@ -53,20 +54,20 @@ class FakeRuntime:
 
     containers: dict[str, ContainerInfo] = field(default_factory=dict)
     down: bool = False
-    asked: int = 0
+    calls: int = 0
     ended: dict[str, set[str]] = field(default_factory=dict)
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        self.asked += 1
+        self.calls += 1
         assert within > 0
         if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not answer")
+            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not respond")
         return self.containers.get(container_id)
 
     def succeeded(self, pod_uid: str, *, within: float) -> set[str]:
         assert within > 0
         if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: does not answer")
+            raise Unavailable("CRI: UNAVAILABLE: does not respond")
         return self.ended.get(pod_uid, set())
 
 
@@ -129,7 +130,7 @@ class Site:
         self.runtime = FakeRuntime()
         self.entitled: dict[tuple[str, str], Holding] = {}
         self.results: list[str] = []
-        self.budget = ConnectionBudget(seconds=60)
+        self.budget = ConnectionBudget(seconds=2 * DEADLINE_S, last_seconds=0.2)
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:
@@ -213,4 +214,4 @@ class Site:
     def register(self, ticket_dir: Path, **claims: str) -> None:
         """Register from this very process."""
         with stub(ticket_dir) as client:
-            client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=20)
+            client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=DEADLINE_S)

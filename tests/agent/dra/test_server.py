@@ -1,0 +1,108 @@
+"""The driver's server: calls that are cancelled, and the stream of the devices' health."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.dra.server import DriverServer
+from common.kubelet_api import dra_pb2 as pb
+from common.kubelet_api import drahealth_pb2 as health_pb
+from tests.agent.dra.a_claim import DRIVER, DraKubelet, channel_to, claims_stub, message_of
+from tests.agent.dra.claim_node import ClaimNode, free
+from tests.agent.fakes import DEADLINE_S, FakeClock, short_dir
+from tests.agent.threads import running
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a short path."""
+    with short_dir() as made:
+        yield made
+
+
+def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing(
+    sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pod was deleted meanwhile: ``NodeUnprepareResources`` is not called again."""
+    called, released, ended = (threading.Event() for _ in range(3))
+    node, kubelet = ClaimNode(sockets), DraKubelet(sockets)
+    ref, driver = node.add("a", "gpu-0", 30, 4), node.driver()
+    prepare = driver.prepare
+
+    def get_claim(namespace: str, name: str) -> Any:
+        called.set()
+        released.wait(DEADLINE_S)
+        return node.claims[name]
+
+    def watched(*args: Any) -> Any:
+        try:
+            return prepare(*args)
+        finally:
+            ended.set()
+
+    server = DriverServer(driver, plugins=sockets / DRIVER, registry=sockets / "plugins_registry")
+    with running(server.run, server.stop), monkeypatch.context() as patch:
+        kubelet.register()
+        patch.setattr(node, "get_claim", get_claim)
+        patch.setattr(driver, "prepare", watched)
+        with channel_to(kubelet.endpoint) as channel:
+            stub, claims = claims_stub(channel), [message_of(ref)]
+            call = stub.NodePrepareResources.future(pb.NodePrepareResourcesRequest(claims=claims))
+            assert called.wait(DEADLINE_S)
+            call.cancel()
+            stub.NodeUnprepareResources(pb.NodeUnprepareResourcesRequest(claims=claims))
+            released.set()
+            assert ended.wait(DEADLINE_S)
+        assert node.specs() == set()
+        assert free(driver) == [100, 100]
+        patch.undo()
+        assert kubelet.prepare(ref)[ref.uid].error == ""
+
+
+class Watcher:
+    """A watcher of the devices' health, on a clock that its pauses move."""
+
+    def __init__(self, node: ClaimNode) -> None:
+        self.clock = FakeClock()
+        self.most = 1000
+        self._server = DriverServer(
+            node.driver(), plugins=Path(), registry=Path(), clock=self.clock, pause=self._pause
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.most -= 1
+
+    def is_active(self) -> bool:
+        return self.most > 0
+
+    def responses(self) -> Iterator[tuple[float, list[tuple[str, int, str]]]]:
+        """Yield the seconds since the start, and the health of each device."""
+        context: Any = self
+        began = self.clock.now
+        request = health_pb.NodeWatchResourcesRequest()
+        for each in self._server.NodeWatchResources(request, context):
+            assert {device.health_check_timeout_seconds for device in each.devices} == {60}
+            assert {device.device.pool_name for device in each.devices} == {"n1"}
+            yield (
+                self.clock.now - began,
+                [(one.device.device_name, one.health, one.message) for one in each.devices],
+            )
+
+
+def test_health_is_sent_at_once_within_a_second_of_a_change_and_every_ten_seconds(
+    claims: ClaimNode,
+) -> None:
+    healthy, unhealthy = health_pb.HEALTHY, health_pb.UNHEALTHY
+    watcher = Watcher(claims)
+    responses = watcher.responses()
+    well = [("gpu-0", healthy, ""), ("gpu-1", healthy, "")]
+    assert next(responses) == (0, well)
+    assert next(responses) == (10, well)
+    claims.unhealthy = {"GPU-1": "Xid 79"}
+    assert next(responses) == (11, [well[0], ("gpu-1", unhealthy, "Xid 79")])
+    watcher.most = 5  # then the kubelet has ended the call
+    assert list(responses) == []

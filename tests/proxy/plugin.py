@@ -11,9 +11,11 @@ from urllib.parse import quote
 import grpc
 
 from common.kubelet_api import deviceplugin_pb2 as pb
-from tests.proxy.site import RESOURCE
 
-Answering = Callable[[grpc.ServicerContext], str]
+RESOURCE = "example.com/widget"
+WITHIN = 120.0
+"""Seconds that only a hung program exceeds."""
+
 _RESPONSES = {
     "GetDevicePluginOptions": b"",
     "Allocate": b"",
@@ -31,7 +33,7 @@ def register(
     resource: str = RESOURCE,
     version: str = "v1beta1",
     resources: str = "",
-    within: float = 20.0,
+    within: float = WITHIN,
 ) -> None:
     """Register as a plugin does; *resources*: those of the plugin, separated by commas.
 
@@ -43,7 +45,7 @@ def register(
 
 
 def register_bytes(
-    folder: Path, request: bytes, *, resources: str = "", within: float = 20.0
+    folder: Path, request: bytes, *, resources: str = "", within: float = WITHIN
 ) -> None:
     """Send the bytes of a registration.
 
@@ -65,8 +67,8 @@ class Plugin:
     """A device plugin that puts its name into responses; tests change the rest.
 
     Attributes:
-        on_allocate: returns the name in the response to Allocate.
-        asked: the methods that were called.
+        on_allocate: called by Allocate before its response.
+        calls: the methods that were called.
         options: the response to GetDevicePluginOptions.
         fail_options: how many calls for options fail, after a call of Allocate.
         lists: raw messages that it sends instead of its devices.
@@ -75,8 +77,8 @@ class Plugin:
     def __init__(self, folder: Path, name: str, *, endpoint: str = "", devices: int = 4) -> None:
         self.name = name
         self.endpoint = endpoint or f"{name}.sock"
-        self.on_allocate: Answering = lambda _context: name
-        self.asked: list[str] = []
+        self.on_allocate: Callable[[grpc.ServicerContext], object] = lambda _context: None
+        self.calls: list[str] = []
         self.options = pb.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
         ).SerializeToString()
@@ -85,6 +87,7 @@ class Plugin:
         self._devices = devices
         self._folder = folder
         self._changed = threading.Condition()
+        self._hanging: tuple[str, ...] = ()
         self._ended = True
         self._server: grpc.Server | None = None
         self.start()
@@ -116,6 +119,19 @@ class Plugin:
             self._devices = devices
             self._changed.notify_all()
 
+    def hang(self, *methods: str) -> None:
+        """Leave these calls without a response until :meth:`go_on`; all of them by default.
+
+        The streams stay open, as those of a stopped process.
+        """
+        self._hanging = methods or tuple(_RESPONSES)
+
+    def go_on(self) -> None:
+        """Respond again, also to the calls in progress."""
+        with self._changed:
+            self._hanging = ()
+            self._changed.notify_all()
+
     def end_stream(self) -> None:
         """End the streams, while the server goes on."""
         with self._changed:
@@ -123,23 +139,26 @@ class Plugin:
             self._changed.notify_all()
 
     def end(self, *, within: float = 0.0) -> None:
-        """End streams and server; calls under way have so many seconds left."""
+        """End streams and server; calls in progress have so many seconds left."""
         self.end_stream()
         if self._server is not None:
-            self._server.stop(within).wait()
+            stopped = self._server.stop(within)
+            self.go_on()
+            stopped.wait()
 
     def _handle(self, method: str, _request: bytes, context: grpc.ServicerContext) -> bytes:
-        self.asked.append(method)
+        self.calls.append(method)
+        with self._changed:
+            self._changed.wait_for(lambda: method not in self._hanging)
         if method == "GetDevicePluginOptions":
-            if self.fail_options and "Allocate" in self.asked:
+            if self.fail_options and "Allocate" in self.calls:
                 self.fail_options -= 1
                 context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
             return self.options
         if method == "Allocate":
+            self.on_allocate(context)
             return pb.AllocateResponse(
-                container_responses=[
-                    pb.ContainerAllocateResponse(envs={"BY": self.on_allocate(context)})
-                ]
+                container_responses=[pb.ContainerAllocateResponse(envs={"BY": self.name})]
             ).SerializeToString()
         return _RESPONSES[method]
 

@@ -1,17 +1,16 @@
 """A device plugin in its own process, which kills itself at a given call.
 
-    python -m tests.proxy.plugin_process FOLDER ENDPOINT RESOURCE [DEATH]
+    python -m tests.proxy.plugin_process FOLDER ENDPOINT [KILL_AT]
 
-DEATH is ``SIGNAL:METHOD:before`` or ``SIGNAL:METHOD:after``: the first call of METHOD kills the
-process, before or right after its response. Its name is its process ID, so that a test
-knows which process responded, and it prints ``registered`` once it is.
+KILL_AT is ``METHOD:before`` or ``METHOD:after``: the first call of METHOD kills the process, before
+or right after its response. Its name is its endpoint, and it prints ``registered``
+once it is.
 """
 
 import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,8 +25,8 @@ class _KillablePlugin(Plugin):
     """A plugin that kills itself in a call."""
 
     def __init__(self, folder: Path, endpoint: str, kill_at: str) -> None:
-        self._number, self._method, self._when = [*kill_at.split(":"), "", ""][:3]
-        super().__init__(folder, str(os.getpid()), endpoint=endpoint)
+        self._method, _, self._when = kill_at.partition(":")
+        super().__init__(folder, endpoint, endpoint=endpoint)
 
     def _handle(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
         self._kill_at(method, "before")
@@ -43,23 +42,18 @@ class _KillablePlugin(Plugin):
     def _kill_at(self, method: str, when: str) -> None:
         if (method, when) != (self._method, self._when):
             return
-        number = signal.Signals[self._number]
         if when == "after":
-            threading.Timer(_LATER_SECONDS, os.kill, (os.getpid(), number)).start()
+            threading.Timer(_LATER_SECONDS, os.kill, (os.getpid(), signal.SIGKILL)).start()
         else:
-            os.kill(os.getpid(), number)
-            time.sleep(60)
+            os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()  # for the signal
 
 
-def main(folder: Path, endpoint: str, resource: str, kill_at: str = "") -> None:
-    """Serve, and register with whoever listens in *folder*."""
-    plugin = _KillablePlugin(folder, endpoint, kill_at)
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    plugin.register(resource=resource)
+def main(folder: Path, endpoint: str, kill_at: str = "") -> None:
+    """Serve, register with the proxy of *folder*, and wait for a signal."""
+    _KillablePlugin(folder, endpoint, kill_at).register()
     print("registered", flush=True)  # noqa: T201 -- the test reads it
-    ended.wait()
-    plugin.end(within=0.2)
+    signal.pause()
 
 
 if __name__ == "__main__":

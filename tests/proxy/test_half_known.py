@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
+from common.kubelet_api import CHECKPOINT_FILE
 from tests.proxy.conftest import MakePlugin
-from tests.proxy.plugin import Plugin
-from tests.proxy.site import RESOURCE, Site, wait
-
-pytestmark = pytest.mark.slow
+from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
+from tests.proxy.site import Site, wait
 
 OTHER = "example.com/gadget"
 BOTH = {RESOURCE: 4, OTHER: 4}
@@ -28,7 +28,7 @@ class Gate:
 
     def _wait(self, resource: str) -> None:
         if resource == self._resource:
-            self._open.wait(20)
+            self._open.wait(WITHIN)
 
     def open(self) -> None:
         self._open.set()
@@ -48,9 +48,9 @@ def _pod(name: str) -> dict[str, Any]:
 
 
 def _admit(running: Site, name: str) -> tuple[set[str], str]:
-    """Have a pod with both resources admitted; return what it got, and why it was refused."""
+    """Let a pod with both resources be admitted; return what it got, and why it was rejected."""
     running.kubelet.add_pods(_pod(name))
-    wait("it is admitted or refused", running.kubelet.idle)
+    wait("it is admitted or rejected", running.kubelet.idle)
     held = {each.resource for each in running.kubelet.held_devices() if each.pod_uid == name}
     return held, (running.kubelet.status(name) or {}).get("message", "")
 
@@ -63,7 +63,7 @@ def _register(first: Plugin, second: Plugin) -> None:
 def _forget(running: Site) -> None:
     """End the kubelet, and delete its checkpoint."""
     running.kubelet.kill()
-    (running.kubelet_dir / "kubelet_internal_checkpoint").unlink()
+    (running.kubelet_dir / CHECKPOINT_FILE).unlink()
 
 
 @pytest.fixture
@@ -115,12 +115,13 @@ def test_a_kubelet_that_has_a_checkpoint_gets_each_list_once(
 
 
 def test_a_resource_that_the_kubelet_never_learns_hides_the_other_for_a_while_only(
-    running: Site, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    running: Site, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-
-    monkeypatch.setattr("common.known_resources.HIDDEN_SECONDS", 0.1)
     running.kubelet.start()
-    wait("the first is healthy", lambda: running.kubelet.capacity()[1].get(RESOURCE) == 4)
-    assert "devices shown although the kubelet may not know the plugin's other resources" in {
-        each.getMessage() for each in caplog.records
-    }
+    wait("it knows the first", lambda: running.kubelet.capacity()[0].get(RESOURCE) == 4)
+    assert running.healthy == 0
+
+    running.clock.advance(HIDDEN_SECONDS)
+
+    running.wait_known()
+    assert SHOWN_LATE in {each.getMessage() for each in caplog.records}

@@ -18,6 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -35,16 +36,33 @@ from common.kubelet_api import deviceplugin_pb2 as api
 log = logging.getLogger(__name__)
 
 _VERSION = "v1beta1"
-_REGISTER_SECONDS = 5.0
 _CHECK_SECONDS = 0.05
-_BACKOFF_SECONDS = 0.005, 1.0
-# A kubelet that has registered a plugin calls its ListAndWatch at once.
-_STREAM_SECONDS = 2.0
 # The kubelet joins its directory and the endpoint of a registration, and resolves the dots.
 _TO_ROOT = "../" * 16
 
 _Kubelet = tuple[int, int, int]
 """A kubelet instance, identified by the file of its socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationSeconds:
+    """How long a registration may take, in seconds.
+
+    Attributes:
+        response: longest wait for the kubelet's response.
+        stream: longest wait for its call of ``ListAndWatch``, and until it has taken a list. A
+            kubelet that has registered a plugin calls it at once.
+        shortest_pause: pause after the first failure, which doubles with every further one.
+        longest_pause: bound of the pause.
+    """
+
+    response: float = 5.0
+    stream: float = 2.0
+    shortest_pause: float = 0.005
+    longest_pause: float = 1.0
+
+
+SECONDS = RegistrationSeconds()
 
 
 class Registrar:
@@ -54,7 +72,7 @@ class Registrar:
     possibly late, and another server might already listen there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         plugin_dir: Path,
@@ -62,6 +80,7 @@ class Registrar:
         services: Mapping[str, Callable[[], DevicePluginService]],
         on_gap: Callable[[float], None] = lambda _seconds: None,
         on_proxy_end: Callable[[], None] = lambda: None,
+        seconds: RegistrationSeconds = SECONDS,
     ) -> None:
         """Prepare; nothing is served yet.
 
@@ -73,7 +92,9 @@ class Registrar:
             on_gap: called after each registration with the seconds during which there was a
                 ``kubelet.sock`` with which this agent was not registered.
             on_proxy_end: called when the agent stands in for a proxy that has ended.
+            seconds: how long a registration may take.
         """
+        self._seconds = seconds
         self._dir = plugin_dir
         self._kubelet_socket = kubelet_dir / KUBELET_SOCKET
         self._checkpoint = kubelet_dir / CHECKPOINT_FILE
@@ -107,7 +128,7 @@ class Registrar:
 
     def run(self) -> None:
         """Serve and register until ``stop``; again whenever the kubelet restarts or drops us."""
-        retries = Backoff(*_BACKOFF_SECONDS)
+        retries = Backoff(self._seconds.shortest_pause, self._seconds.longest_pause)
         try:
             while not self._stopping.is_set():
                 kubelet = self._find_unregistered_kubelet()
@@ -235,7 +256,7 @@ class Registrar:
         self._set_hidden(hidden=hidden)
         streams = [(each.service, each.service.streams) for each in served.values()]
         self._register(target, kubelet)
-        deadline = time.monotonic() + _STREAM_SECONDS
+        deadline = time.monotonic() + self._seconds.stream
         for service, before in streams:
             if not service.wait_streamed(before, deadline - time.monotonic()):
                 raise OSError("the kubelet does not call ListAndWatch")
@@ -270,7 +291,7 @@ class Registrar:
         ):
             self._wait(*step)
         self._set_hidden(hidden=False)
-        deadline = time.monotonic() + _STREAM_SECONDS
+        deadline = time.monotonic() + self._seconds.stream
         for each in services:
             if not each.wait_listed(max(deadline - time.monotonic(), 0)):
                 raise OSError("the kubelet does not take the list of devices")
@@ -318,7 +339,7 @@ class Registrar:
                         resource_name=resource_name,
                         options=OPTIONS,
                     ),
-                    timeout=_REGISTER_SECONDS,
+                    timeout=self._seconds.response,
                     metadata=((RESOURCES_KEY, ",".join(self._services)),),
                 )
                 for resource_name, server in self._served.items()

@@ -1,6 +1,15 @@
-"""A device plugin in this process, with a real server on a real socket."""
+"""A device plugin with a real server on a real socket, in this process or one of its own.
+
+    python -m tests.proxy.plugin FOLDER ENDPOINT KILL_AT
+
+KILL_AT is ``METHOD:before`` or ``METHOD:after``, or empty: the first call of METHOD kills the
+process, before or right after its response. It prints ``registered`` once it is.
+"""
 
 import functools
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,27 +35,17 @@ _RESPONSES = {
 }
 
 
-def register(
-    folder: Path,
-    endpoint: str,
-    *,
-    resource: str = RESOURCE,
-    version: str = "v1beta1",
-    resources: str = "",
-    within: float = WITHIN,
-) -> None:
+def register(folder: Path, endpoint: str, *, resource: str = RESOURCE, resources: str = "") -> None:
     """Register as a plugin does; *resources*: those of the plugin, separated by commas.
 
     Raises:
         grpc.RpcError: it is refused.
     """
-    request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource)
-    register_bytes(folder, request.SerializeToString(), resources=resources, within=within)
+    request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
+    register_bytes(folder, request.SerializeToString(), resources=resources)
 
 
-def register_bytes(
-    folder: Path, request: bytes, *, resources: str = "", within: float = WITHIN
-) -> None:
+def register_bytes(folder: Path, request: bytes, *, resources: str = "") -> None:
     """Send the bytes of a registration.
 
     Raises:
@@ -57,7 +56,7 @@ def register_bytes(
     ) as channel:
         channel.unary_unary("/v1beta1.Registration/Register", None, None)(
             request,
-            timeout=within,
+            timeout=WITHIN,
             wait_for_ready=True,
             metadata=(("plugin-resources", resources),) if resources else None,
         )
@@ -138,11 +137,11 @@ class Plugin:
             self._ended = True
             self._changed.notify_all()
 
-    def end(self, *, within: float = 0.0) -> None:
-        """End streams and server; calls in progress have so many seconds left."""
+    def end(self) -> None:
+        """End the streams, the server and its calls."""
         self.end_stream()
         if self._server is not None:
-            stopped = self._server.stop(within)
+            stopped = self._server.stop(None)
             self.go_on()
             stopped.wait()
 
@@ -178,3 +177,37 @@ class Plugin:
                     self._changed.wait(0.1)
                 if self._ended or not context.is_active():
                     return
+
+
+class _KillablePlugin(Plugin):
+    """A plugin that kills itself in a call."""
+
+    def __init__(self, folder: Path, endpoint: str, kill_at: str) -> None:
+        self._method, _, self._when = kill_at.partition(":")
+        super().__init__(folder, endpoint, endpoint=endpoint)
+
+    def _handle(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._kill_at(method, "before")
+        self._kill_at(method, "after")
+        return super()._handle(method, request, context)
+
+    def _watch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self._kill_at("ListAndWatch", "before")
+        for each in super()._watch(request, context):
+            yield each
+            self._kill_at("ListAndWatch", "after")
+
+    def _kill_at(self, method: str, when: str) -> None:
+        if (method, when) != (self._method, self._when):
+            return
+        if when == "after":
+            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()  # for the signal
+
+
+if __name__ == "__main__":
+    _KillablePlugin(Path(sys.argv[1]), *sys.argv[2:]).register()
+    print("registered", flush=True)  # noqa: T201 -- the test reads it
+    signal.pause()

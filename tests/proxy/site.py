@@ -42,11 +42,11 @@ def wait(what: str, condition: Callable[[], object]) -> None:
 
 
 class PluginProcess:
-    """A plugin in a process of its own, which a call may kill: ``plugin_process.py``."""
+    """A plugin in a process of its own, which a call may kill: ``plugin.py``."""
 
     def __init__(self, folder: Path, endpoint: str, kill_at: str = "") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.proxy.plugin_process", folder, endpoint, kill_at],
+            [sys.executable, "-m", "tests.proxy.plugin", folder, endpoint, kill_at],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,

@@ -22,7 +22,7 @@ from tests.proxy.site import Site, wait
 
 DRIVER = "gpu.example.com"
 PATIENCE = 20.0
-"""Of :func:`impatient`: less than a call may take."""
+"""Less than a call may take, which is 40 s."""
 
 
 class Driver:
@@ -173,13 +173,6 @@ StartDriver = Callable[..., Driver]
 @pytest.fixture
 def site(short_folder: Path) -> Iterator[DriverSite]:
     (short_folder / "plugins_registry").mkdir()
-    with DriverSite(short_folder) as running:
-        yield running
-
-
-@pytest.fixture
-def impatient(short_folder: Path) -> Iterator[DriverSite]:
-    (short_folder / "plugins_registry").mkdir()
     with DriverSite(short_folder, patience=PATIENCE) as running:
         yield running
 
@@ -274,9 +267,8 @@ def test_calls_of_an_instance_that_stops_listening_go_to_the_next_one(
 
 
 def test_a_driver_without_an_instance_for_patience_is_not_registered(
-    impatient: DriverSite, driver: StartDriver
+    site: DriverSite, driver: StartDriver
 ) -> None:
-    site = impatient
     first = driver("first")
     endpoint = site.register().endpoint
     assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (1, 0)
@@ -291,9 +283,7 @@ def test_a_driver_without_an_instance_for_patience_is_not_registered(
     assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (1, 0)
 
 
-def test_metrics_show_calls_that_wait_and_that_get_no_response(
-    site: DriverSite, driver: StartDriver
-) -> None:
+def test_metrics_show_calls_that_wait(site: DriverSite, driver: StartDriver) -> None:
     first = driver("first")
     with site.connect() as prepare:
         assert site.figures() == {
@@ -308,24 +298,16 @@ def test_metrics_show_calls_that_wait_and_that_get_no_response(
         first.end()
         call = site.begin(lambda: prepare("a"))
         wait("it waits", lambda: site.figures()["waiting_calls"] == 1)
-        second = driver("second")
+        driver("second")
         assert call.result(WITHIN) == "second"
         found = site.figures()
         assert (found["waiting_calls"], found["unanswered_calls_total"]) == (0, 0)
         assert found["longest_wait_seconds"] > 0
-        second.end()
-        call = site.begin(lambda: prepare("a"))
-        wait("it waits", lambda: site.figures()["waiting_calls"] == 1)
-        site.clock.advance(40)
-        with pytest.raises(grpc.RpcError, match="has not responded within 40 s"):
-            call.result(WITHIN)
-        assert site.figures()["unanswered_calls_total"] == 1
 
 
 def test_a_hung_driver_gets_no_calls_until_it_responds(
-    impatient: DriverSite, driver: StartDriver
+    site: DriverSite, driver: StartDriver
 ) -> None:
-    site = impatient
     driver("older")
     with site.connect() as prepare:
         newer = driver("newer")
@@ -342,10 +324,10 @@ def test_a_hung_driver_gets_no_calls_until_it_responds(
         assert site.figures()["unanswered_calls_total"] == 0
 
 
-def test_a_call_waits_until_the_hung_driver_responds(
-    impatient: DriverSite, driver: StartDriver
+def test_calls_wait_for_a_hung_driver_which_is_not_registered_after_patience(
+    site: DriverSite, driver: StartDriver
 ) -> None:
-    site, hung = impatient, driver()
+    hung = driver()
     with site.connect() as prepare:
         hung.hang()
         call = begin_hung_call(site, prepare, hung)
@@ -354,13 +336,6 @@ def test_a_call_waits_until_the_hung_driver_responds(
         hung.go_on()
         assert call.result(WITHIN) == "driver"
         assert site.figures()["asked_again_calls_total"] == 1
-
-
-def test_a_driver_that_hangs_longer_is_not_registered_until_it_responds(
-    impatient: DriverSite, driver: StartDriver
-) -> None:
-    site, hung = impatient, driver()
-    with site.connect() as prepare:
         hung.hang()
         call = begin_hung_call(site, prepare, hung)
         site.clock.advance(1)
@@ -376,30 +351,31 @@ def test_a_driver_that_hangs_longer_is_not_registered_until_it_responds(
         assert site.figures()["given_up"] == 0
 
 
-def test_a_slow_driver_that_responds_to_a_test_call_keeps_its_call(
-    impatient: DriverSite, driver: StartDriver
+def test_a_driver_that_responds_to_a_test_call_has_40_s_for_a_claim(
+    site: DriverSite, driver: StartDriver
 ) -> None:
-    site, slow = impatient, driver()
+    slow = driver()
     with site.connect() as prepare:
         slow.hang(tests_too=False)
         call = begin_hung_call(site, prepare, slow)
         slow.go_on()
         assert call.result(WITHIN) == "driver"
         assert slow.calls == 1
+        slow.hang(tests_too=False)
+        call = begin_hung_call(site, prepare, slow)
+        site.clock.advance(40 - PATIENCE)
+        with pytest.raises(grpc.RpcError, match="has not responded within 40 s"):
+            call.result(WITHIN)
+        assert site.figures()["unanswered_calls_total"] == 1
 
 
-def test_only_drivers_are_registered(site: DriverSite, driver: StartDriver) -> None:
+def test_only_drivers_are_served(site: DriverSite, driver: StartDriver) -> None:
+    """An agent for device plugins may end later than the node's change: the kubelet forgets it."""
     other = driver("csi", kind="CSIPlugin")
     driver()
     with site.connect() as prepare:
         assert prepare("a") == "driver"
     assert not other.registered
-
-
-def test_with_drivers_device_plugins_are_not_served(site: DriverSite, driver: StartDriver) -> None:
-    """An agent for device plugins may end later than the node's change: the kubelet forgets it."""
-    driver()
-    site.register()
     assert not (site.plugin_dir / "kubelet.sock").exists()
 
 
@@ -427,13 +403,6 @@ def test_readiness_names_the_reason_why_a_driver_is_not_registered(
         )
         site.register()
         assert site.proxy.readiness_problem() == ""
-
-
-def test_a_proxy_that_ends_leaves_no_socket(site: DriverSite, driver: StartDriver) -> None:
-    driver()
-    site.register()
-    site.stop_proxy()
-    assert not site.sockets
 
 
 def test_a_proxy_ends_after_the_calls_in_progress(site: DriverSite, driver: StartDriver) -> None:

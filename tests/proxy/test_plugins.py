@@ -45,6 +45,18 @@ def test_calls_lists_and_options_pass(running: Site, plugin: MakePlugin) -> None
     running.wait_known(7)
 
 
+def test_a_plugin_that_registers_again_serves_by_its_newest_registration(
+    running: Site, plugin: MakePlugin
+) -> None:
+    made = plugin().register()
+    running.wait_known()
+    made.register()
+
+    assert running.allocate() == "a"
+    assert len(running.service.roster.instances) == 1
+    assert running.lists == [(4, 4)]
+
+
 def test_a_plugin_without_devices_is_registered_as_well(running: Site, plugin: MakePlugin) -> None:
     plugin(devices=0).register()
 
@@ -239,18 +251,21 @@ def test_a_call_ends_after_patience_if_each_plugin_ends_in_it(
 
     plugins[-1].on_allocate = end
     call = running.begin_allocate()
+    wait("it is called", lambda: "Allocate" in plugins[0].calls)
+    running.clock.advance(1)
     for _ in range(3):
         wait("it is called", lambda: "Allocate" in plugins[-1].calls)
         plugins[-1].end()
         plugins.append(plugin())
         plugins[-1].on_allocate = end
         plugins[-1].register()
-    assert not call.done()
-    running.clock.advance(PATIENCE)
+    wait("the call waits", lambda: running.service.repeated == 4)
+    running.clock.advance(PATIENCE - 1)
 
-    with pytest.raises(PluginCallFailed):
+    taken = f"is unavailable, and the call has taken {PATIENCE:g} s$"
+    with pytest.raises(PluginCallFailed, match=taken):
         call.result(WITHIN)
-    assert running.service.repeated >= 2
+    assert running.service.repeated == 4
 
 
 def test_an_unreadable_list_ends_its_plugin_and_never_reaches_the_kubelet(

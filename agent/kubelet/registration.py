@@ -81,6 +81,7 @@ class Registrar:
         on_gap: Callable[[float], None] = lambda _seconds: None,
         on_proxy_end: Callable[[], None] = lambda: None,
         seconds: RegistrationSeconds = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is served yet.
 
@@ -93,8 +94,10 @@ class Registrar:
                 ``kubelet.sock`` with which this agent was not registered.
             on_proxy_end: called when the agent stands in for a proxy that has ended.
             seconds: how long a registration may take.
+            clock: returns monotonic seconds.
         """
         self._seconds = seconds
+        self._clock = clock
         self._dir = plugin_dir
         self._kubelet_socket = kubelet_dir / KUBELET_SOCKET
         self._checkpoint = kubelet_dir / CHECKPOINT_FILE
@@ -205,7 +208,7 @@ class Registrar:
         """Serve the resources unless they are served, register them, and return the success."""
         self._registered_with = None
         if self._unregistered_since is None:
-            self._unregistered_since = time.monotonic()
+            self._unregistered_since = self._clock()
         try:
             if not self._all_served():
                 self._serve()
@@ -232,11 +235,11 @@ class Registrar:
         Returns:
             Whether another kubelet runs.
         """
-        until = time.monotonic() + within
+        until = self._clock() + within
         while not self._stopping.is_set():
             if identity(self._target()) not in (kubelet, None):
                 return True
-            rest = until - time.monotonic()
+            rest = until - self._clock()
             if rest <= 0:
                 break
             self._watch.wait(rest)
@@ -256,9 +259,9 @@ class Registrar:
         self._set_hidden(hidden=hidden)
         streams = [(each.service, each.service.streams) for each in served.values()]
         self._register(target, kubelet)
-        deadline = time.monotonic() + self._seconds.stream
+        deadline = self._clock() + self._seconds.stream
         for service, before in streams:
-            if not service.wait_streamed(before, deadline - time.monotonic()):
+            if not service.wait_streamed(before, deadline - self._clock()):
                 raise OSError("the kubelet does not call ListAndWatch")
         if hidden:
             self._show_when_known([service for service, _ in streams])
@@ -267,7 +270,7 @@ class Registrar:
             self._registered_with = None  # a stream ended meanwhile: no further callback would come
             return
         since, self._unregistered_since = self._unregistered_since, None
-        self._on_gap(0.0 if since is None else time.monotonic() - since)
+        self._on_gap(0.0 if since is None else self._clock() - since)
         self._proxied = self._has_proxy
         if stands_in and not self._stands_in:
             log.warning("the device plugin proxy has ended: serving the kubelet directly")
@@ -291,9 +294,9 @@ class Registrar:
         ):
             self._wait(*step)
         self._set_hidden(hidden=False)
-        deadline = time.monotonic() + self._seconds.stream
+        deadline = self._clock() + self._seconds.stream
         for each in services:
-            if not each.wait_listed(max(deadline - time.monotonic(), 0)):
+            if not each.wait_listed(max(deadline - self._clock(), 0)):
                 raise OSError("the kubelet does not take the list of devices")
 
     def _set_hidden(self, *, hidden: bool) -> None:
@@ -314,8 +317,8 @@ class Registrar:
             self._wait(*step)
 
     def _wait(self, condition: Callable[[], bool], within: float) -> None:
-        until = time.monotonic() + within
-        while not condition() and time.monotonic() < until:
+        until = self._clock() + within
+        while not condition() and self._clock() < until:
             if self._stopping.wait(POLL_SECONDS):
                 return
 

@@ -84,6 +84,8 @@ class Site:
             Settings(node_name="n1", root_dir=folder / "root", plugin_dir=self.kubelet_dir)
         )
         self.defect: BaseException | None = None
+        self.terminate: Callable[[], Callable[[], None]] = lambda: lambda: None
+        """Stops the newest proxy as SIGTERM does; the function waits for its end."""
         self._pool = ThreadPoolExecutor(32)
 
     def __enter__(self) -> Self:
@@ -133,7 +135,6 @@ class Site:
                 loop.close()
 
         def terminate() -> Callable[[], None]:
-            """Stop it as SIGTERM does; the function waits for the end."""
             with suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(proxy.stop)
             return lambda: self.advance_until("the proxy ends", lambda: not thread.is_alive())
@@ -152,6 +153,10 @@ class Site:
             return found
 
         wait(what, holds)
+
+    @property
+    def proxy_runs(self) -> bool:
+        return self._thread.is_alive()
 
     @property
     def endpoint(self) -> KubeletEndpoint:

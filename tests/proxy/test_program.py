@@ -189,7 +189,7 @@ def test_a_defect_of_a_task_ends_the_proxy_in_order(running: Site) -> None:
         raise RuntimeError("a defect")
 
     running._loop.call_soon_threadsafe(lambda: running.proxy._spawn(fail()))
-    wait("it ends", lambda: not running._thread.is_alive())
+    wait("it ends", lambda: not running.proxy_runs)
 
     assert repr(running.defect) == "RuntimeError('a defect')"
     running.defect = None

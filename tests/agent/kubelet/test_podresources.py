@@ -122,13 +122,14 @@ def test_readable_is_whether_the_last_call_succeeded_and_none_is_made_after_the_
 ) -> None:
     kubelet.server.start()
     calls = kubelet.turn_away(0)
-    assert client.readable
+    states = [client.readable]
     with pytest.raises(Unavailable, match=r"^PodResources: no time left for a call$"):
         client.list(within=0)
-    assert not client.readable
+    states.append(client.readable)
     assert calls.asked == 0
     client.list(within=DEADLINE_S)
-    assert client.readable
+    states.append(client.readable)
+    assert states == [True, False, True]
     client.close()
     with pytest.raises(Unavailable, match=r"^PodResources: closed$"):
         client.list(within=DEADLINE_S)

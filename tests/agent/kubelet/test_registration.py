@@ -91,7 +91,7 @@ class Site:
 
     @property
     def at(self) -> dict[str, Callable[[str], object]]:
-        """What the kubelet does beside what it should."""
+        """The kubelet's faults, by moment."""
         return self.kubelet.settings.misbehavior.at
 
     @property
@@ -132,12 +132,12 @@ def test_a_deleted_socket_of_the_agent_is_made_again_and_registered(site: Site, 
     assert len(site.resources) >= len(BOTH * 2)
 
 
-def test_a_plugin_directory_that_comes_back_later_is_found(site: Site) -> None:
+def test_a_plugin_directory_that_is_made_again_is_found(site: Site) -> None:
     site.begin()
     site.wait(1)
     site.kubelet.stop()
     shutil.rmtree(site.folder)
-    eventually(lambda: not site.registrar.registered, "the loss is noticed")
+    eventually(lambda: not site.registrar.registered, "its end is noticed")
     site.kubelet.start()
     site.wait(2)
 
@@ -188,7 +188,7 @@ def test_the_agent_registers_again_with_a_kubelet_that_does_not_call_list_and_wa
     assert set(site.failures()) == {"the kubelet does not call ListAndWatch"}
 
 
-# --- a kubelet that changes while it is spoken to -------------------------------------
+# --- a kubelet that changes during a registration -------------------------------------
 
 
 def _clear(folder: Path) -> None:
@@ -196,21 +196,21 @@ def _clear(folder: Path) -> None:
         each.unlink()
 
 
-def _seem_another(folder: Path) -> None:
-    """By its times: the file of a new kubelet may have the inode of the old one."""
+def _replace(folder: Path) -> None:
+    """Change its time only: the file of a new kubelet may have the inode of the old one."""
     (folder / "kubelet.sock").chmod(0o777)
 
 
 @pytest.mark.parametrize(
     ("meanwhile", "hangs", "reasons"),
     [
-        # A kubelet that starts clears its directory, and would dial what is gone for 10 s (K11).
+        # A kubelet that starts clears its directory, and would dial deleted sockets for 10 s (K11).
         pytest.param(_clear, DEADLINE_S, ["the kubelet has removed our sockets"], id="cleared"),
-        pytest.param(_seem_another, DEADLINE_S, ["the kubelet was replaced"], id="replaced"),
+        pytest.param(_replace, DEADLINE_S, ["the kubelet was replaced"], id="replaced"),
         pytest.param(lambda _folder: None, 0.2, [], id="slow"),
     ],
 )
-def test_a_registration_is_left_for_a_new_one_when_its_kubelet_has_changed(
+def test_a_registration_is_abandoned_if_its_kubelet_has_changed(
     site: Site,
     meanwhile: Callable[[Path], None],
     hangs: float,
@@ -246,7 +246,7 @@ def test_the_agent_registers_once_with_a_kubelet_that_starts_while_sockets_are_m
         wait(watch, *seconds)
 
     monkeypatch.setattr(DirectoryWatch, "wait", count)
-    site.when_served = lambda: _seem_another(site.folder)
+    site.when_served = lambda: _replace(site.folder)
     site.begin()
     site.wait()
     before = len(waits)
@@ -292,7 +292,7 @@ def test_devices_are_unhealthy_until_the_kubelet_knows_all_resources(site: Site)
 def test_nothing_is_registered_before_the_kubelet_has_the_lists_of_healthy_devices(
     site: Site,
 ) -> None:
-    """It refuses a pod that comes earlier: "no healthy devices present"."""
+    """It rejects a pod that is admitted earlier: "no healthy devices present"."""
     site.health_known.clear()
     site.begin()
     # Two streams are about to send the lists; the registrar compares what they have sent.

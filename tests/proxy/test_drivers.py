@@ -405,23 +405,7 @@ def test_readiness_names_the_reason_why_a_driver_is_not_registered(
         assert site.proxy.readiness_problem() == ""
 
 
-def test_a_proxy_ends_after_the_calls_in_progress(site: DriverSite, driver: StartDriver) -> None:
-    slow = driver()
-    with site.connect() as prepare:
-        slow.hang(tests_too=False)
-        calls = [site.begin(lambda: prepare("a"))]
-        wait("the driver is called", lambda: slow.calls == 1)
-        wait_for_end = site.terminate()
-        calls.append(site.begin(lambda: prepare("b")))
-        wait("the driver is called again", lambda: slow.calls == 2)
-        assert site.sockets  # a kubelet that does not find it ends its calls
-        slow.go_on()
-        assert [each.result(WITHIN) for each in calls] == ["driver", "driver"]
-        wait_for_end()
-    assert not site.sockets
-
-
-def test_a_proxy_ends_without_a_gap_if_the_next_one_is_registered(
+def test_a_proxy_ends_after_its_calls_beside_the_next_one(
     site: DriverSite, driver: StartDriver
 ) -> None:
     """As in a rolling update: a kubelet calls the newest registration."""
@@ -436,11 +420,12 @@ def test_a_proxy_ends_without_a_gap_if_the_next_one_is_registered(
             calls = [site.begin(lambda: by_old("a"))]
             wait("the driver is called", lambda: slow.calls == 1)
             wait_for_end = terminate_old()
-            calls.append(site.begin(lambda: by_new("b")))
-            wait("the driver is called again", lambda: slow.calls == 2)
+            calls += [site.begin(lambda: by_old("b")), site.begin(lambda: by_new("c"))]
+            wait("the driver is called again", lambda: slow.calls == 3)
+            assert {*old} < {*site.sockets}  # a kubelet that does not find it ends its calls
             slow.go_on()
-            assert [each.result(WITHIN) for each in calls] == ["driver", "driver"]
+            assert [each.result(WITHIN) for each in calls] == ["driver"] * 3
             wait_for_end()
-            assert by_new("c") == "driver"
+            assert by_new("d") == "driver"
             assert len(site.sockets) == 1
             assert site.sockets != old

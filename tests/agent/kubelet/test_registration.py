@@ -53,9 +53,11 @@ class Site:
             on_gap=self.gaps.append,
             seconds=seconds,
         )
-        self.health_known = threading.Event()
-        self.health_known.set()
-        self.waiting_for_health = 0
+        self.lists_follow = True
+        """Whether streams send new lists."""
+        self.compares = threading.Event()
+        """Set when the registrar compares the lists that were sent with the cards' health."""
+        self._feeds: list[HealthFeed] = []
         self._log = log
         self._stack = stack
 
@@ -67,15 +69,21 @@ class Site:
         happens, self.when_served = self.when_served, lambda: None
         happens()
         feed = HealthFeed(self._unhealthy)
+        self._feeds.append(feed)
         return DevicePluginService(
             resource=resource, table=make_table(1), calls=FakeCalls(), health_feed=feed
         )
 
     def _unhealthy(self) -> frozenset[str]:
-        if not self.health_known.is_set():
-            self.waiting_for_health += 1
-            self.health_known.wait(DEADLINE_S)
+        if threading.current_thread().name.startswith("v"):  # a stream's
+            return frozenset() if self.lists_follow else frozenset({"GPU-0"})
+        self.compares.set()
         return frozenset()
+
+    def let_lists_follow(self) -> None:
+        self.lists_follow = True
+        for each in self._feeds:
+            each.wake()
 
     def wait(self, times: int = 1) -> None:
         """Wait until it has registered so often, and check that both sockets respond."""
@@ -293,13 +301,12 @@ def test_nothing_is_registered_before_the_kubelet_has_the_lists_of_healthy_devic
     site: Site,
 ) -> None:
     """It rejects a pod that is admitted earlier: "no healthy devices present"."""
-    site.health_known.clear()
+    site.lists_follow = False
     site.begin()
-    # Two streams are about to send the lists; the registrar compares what they have sent.
-    eventually(lambda: site.waiting_for_health == 3, "the health is requested")
+    assert site.compares.wait(DEADLINE_S)
     assert len(site.kubelet.capacity()[0]) == 2
     assert not site.registrar.registered
-    site.health_known.set()
+    site.let_lists_follow()
     site.wait(1)
     eventually(lambda: _healthy(site) == {NAMES.core: 100, NAMES.memory: 32}, "both are healthy")
 

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import functools
 import logging
+import math
 import os
-import time
 from pathlib import Path
 
 from common.known_resources import known_resources, wait_known
@@ -126,13 +126,14 @@ class KubeletEndpoint:
         for each in self._retired:  # their kubelet has ended
             self._spawn(each.stop())
         self._retired = []
-        pause, since = _SHORTEST_PAUSE, 0.0
+        clock = asyncio.get_running_loop().time
+        pause, since = _SHORTEST_PAUSE, -math.inf
         while True:
             self._wake.clear()
             if not self._due:
                 await self._wake.wait()
                 continue
-            if time.monotonic() - since < _STEADY_SECONDS:
+            if clock() - since < _STEADY_SECONDS:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
             else:
@@ -143,7 +144,7 @@ class KubeletEndpoint:
                 self._report(str(error))
             else:
                 log.info("registered", extra={"resource": self.resource.name})
-            since = time.monotonic()
+            since = clock()
 
     async def _register(self) -> None:
         """Serve on an existing socket, and register it.

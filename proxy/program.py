@@ -64,7 +64,8 @@ class Proxy:
         self._patience = patience
         self._tasks: set[asyncio.Task[None]] = set()
         self._defect: BaseException | None = None
-        self._beat_at = time.monotonic()
+        self._clock: Callable[[], float] = time.monotonic  # then that of its event loop
+        self._beat_at = self._clock()
         self._stop = asyncio.Event()
         self._listening = asyncio.Event()
         self._mode = mode
@@ -86,6 +87,7 @@ class Proxy:
         Raises:
             BaseException: a bug in a task; the process must end.
         """
+        self._clock = asyncio.get_running_loop().time
         for folder in (self._kubelet_dir, self._plugin_dir, self._registry):
             remove_left_behind(folder)
         watch = FolderWatch(self._check_all, (self._kubelet_dir, self._plugin_dir))
@@ -103,7 +105,7 @@ class Proxy:
 
     def liveness_problem(self) -> str:
         """Return why the process should be restarted; empty if it should not."""
-        silent = time.monotonic() - self._beat_at
+        silent = self._clock() - self._beat_at
         return f"the event loop hangs for {silent:.0f} s" if silent > HUNG_SECONDS else ""
 
     def readiness_problem(self) -> str:
@@ -178,7 +180,7 @@ class Proxy:
 
     async def _beat(self, on_beat: Callable[[], None]) -> None:
         while True:
-            self._beat_at = time.monotonic()
+            self._beat_at = self._clock()
             on_beat()
             await asyncio.sleep(BEAT_SECONDS)
 
@@ -218,6 +220,7 @@ class Proxy:
 
 async def _wait(condition: Callable[[], bool], within: float) -> None:
     """Wait for a condition; only at the end of the process, so no event is needed."""
-    until = time.monotonic() + within
-    while not condition() and time.monotonic() < until:  # noqa: ASYNC110
+    clock = asyncio.get_running_loop().time
+    until = clock() + within
+    while not condition() and clock() < until:  # noqa: ASYNC110
         await asyncio.sleep(POLL_SECONDS)

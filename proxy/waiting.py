@@ -9,7 +9,6 @@ kubelet admits one pod at a time and waits long for a response, so every wait en
 import asyncio
 import contextlib
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
@@ -97,20 +96,22 @@ class LogTexts(NamedTuple):
 class CallWaits:
     """The waiting calls of one resource, or of one driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start without calls; *clock* returns the event loop's seconds, in any thread."""
+        self._clock = clock
         self._waiting: dict[object, float] = {}
         self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
 
     @contextmanager
     def wait(self) -> Iterator[None]:
         """Count a call as waiting meanwhile."""
-        token, began = object(), time.monotonic()
+        token, began = object(), self._clock()
         self._waiting[token] = began
         try:
             yield
         finally:
             del self._waiting[token]
-            now = time.monotonic()
+            now = self._clock()
             self._waited.append((now, now - began))
 
     @property
@@ -120,7 +121,7 @@ class CallWaits:
 
     def longest(self) -> float:
         """Return the longest wait of a call now or within the last minute, in seconds."""
-        now = time.monotonic()
+        now = self._clock()
         recent = (waited for end, waited in tuple(self._waited) if now - end < _RECENT_SECONDS)
         current = (now - since for since in tuple(self._waiting.values()))
         return max((*recent, *current), default=0.0)
@@ -151,12 +152,16 @@ class ProxiedService(ABC, Generic[I]):
         spawn: Spawn,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start without an instance; *on_change* is called when the instances have changed."""
+        """Start without an instance; *on_change* is called when the instances have changed.
+
+        All its waits follow the clock of the event loop that runs.
+        """
+        self._clock = asyncio.get_running_loop().time
         self.name = name
         self.patience = patience
         self.roster: Roster[I] = Roster()
         self.registered = False
-        self.waits = CallWaits()
+        self.waits = CallWaits(self._clock)
         self.under_way = self.repeated = self.unanswered = 0
         self.longest_call = patience
         self._spawn = spawn
@@ -268,24 +273,24 @@ class ProxiedService(ABC, Generic[I]):
         Raises:
             RpcFailed: the instance's own error, or none has responded in time.
         """
-        began = time.monotonic()
+        began = self._clock()
         until = began + self.longest_call
         while True:
             instance = self.roster.serving
             if instance is None:
-                if not await self._wait_for_instance(until - time.monotonic()):
+                if not await self._wait_for_instance(until - self._clock()):
                     raise self._without_response(began)
                 continue
             try:
                 return await self._call(instance, method, request, until)
             except TimeoutError as error:
-                if time.monotonic() >= until:
+                if self._clock() >= until:
                     raise self._without_response(began, method) from error
                 reason = "silent"
             except RpcFailed as failure:
                 if not await self._has_ended(instance, failure):
                     raise
-                if time.monotonic() > until:
+                if self._clock() > until:
                     self.unanswered += 1
                     raise
                 reason = str(failure)
@@ -302,10 +307,10 @@ class ProxiedService(ABC, Generic[I]):
         call = asyncio.create_task(instance.call(method, request))
         try:
             while not call.done():
-                rest = max(until - time.monotonic(), 0)
+                rest = max(until - self._clock(), 0)
                 await asyncio.wait({call}, timeout=min(self.patience, rest))
                 silent = not call.done() and await self._is_silent(instance)
-                if not call.done() and (silent or time.monotonic() >= until):
+                if not call.done() and (silent or self._clock() >= until):
                     raise TimeoutError
             return call.result()
         finally:
@@ -323,7 +328,7 @@ class ProxiedService(ABC, Generic[I]):
 
     def _without_response(self, began: float, method: str = "") -> RpcFailed:
         self.unanswered += 1
-        text = self.overdue(method, time.monotonic() - began)
+        text = self.overdue(method, self._clock() - began)
         return RpcFailed(Code.UNAVAILABLE, text)
 
     @abstractmethod

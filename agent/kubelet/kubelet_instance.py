@@ -5,6 +5,7 @@ plugin proxy there is no other sign of a restart: the agent stays registered wit
 """
 
 import logging
+import math
 import os
 import select
 import stat
@@ -17,10 +18,7 @@ from common.kubelet_api import KUBELET_SOCKET
 
 log = logging.getLogger(__name__)
 
-# inotify reports changes at once. This is the longest delay for a change that it does not report,
-# for example a directory that was removed and made again.
-CHECK_SECONDS = 2.0
-# The same while the directory cannot be watched.
+_CHECK_SECONDS = 2.0
 _UNWATCHED_SECONDS = 0.5
 # Files that are made, renamed or removed; not writes into them.
 _EVENTS = (
@@ -72,9 +70,23 @@ class DirectoryWatch:
     One thread waits; any thread may wake it.
     """
 
-    def __init__(self, directory: Path) -> None:
-        """Prepare; nothing is watched yet."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        check: float = _CHECK_SECONDS,
+        unwatched: float = _UNWATCHED_SECONDS,
+    ) -> None:
+        """Prepare; nothing is watched yet.
+
+        Args:
+            directory: what is watched.
+            check: longest wait, in seconds. inotify reports changes at once, but for example not
+                a directory that was removed and made again.
+            unwatched: the same while the directory cannot be watched.
+        """
         self._directory = directory
+        self._check, self._unwatched = check, unwatched
         self._watched: tuple[int, int, int] | None = None
         self._inotify: INotify | None = None
         self._lock = threading.Lock()
@@ -87,7 +99,7 @@ class DirectoryWatch:
             if not self._closed:
                 os.eventfd_write(self._woken, 1)
 
-    def wait(self, seconds: float = CHECK_SECONDS) -> None:
+    def wait(self, seconds: float = math.inf) -> None:
         """Return after a change, after ``wake``, or after so many seconds; sometimes without cause.
 
         A change between two waits ends the second one at once.
@@ -97,10 +109,10 @@ class DirectoryWatch:
         changes = select.poll()
         changes.register(self._woken, select.POLLIN)
         if self._inotify is None:
-            seconds = min(seconds, _UNWATCHED_SECONDS)
+            seconds = min(seconds, self._unwatched)
         else:
             changes.register(self._inotify, select.POLLIN)
-        for descriptor, _ in changes.poll(min(seconds, CHECK_SECONDS) * 1000):
+        for descriptor, _ in changes.poll(min(seconds, self._check) * 1000):
             if descriptor == self._woken:
                 os.eventfd_read(self._woken)
             elif self._inotify is not None:

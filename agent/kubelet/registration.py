@@ -18,6 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -35,16 +36,33 @@ from common.kubelet_api import deviceplugin_pb2 as api
 log = logging.getLogger(__name__)
 
 _VERSION = "v1beta1"
-_REGISTER_SECONDS = 5.0
 _CHECK_SECONDS = 0.05
-_BACKOFF_SECONDS = 0.005, 1.0
-# A kubelet that has registered a plugin calls its ListAndWatch at once.
-_STREAM_SECONDS = 2.0
 # The kubelet joins its directory and the endpoint of a registration, and resolves the dots.
 _TO_ROOT = "../" * 16
 
 _Kubelet = tuple[int, int, int]
 """A kubelet instance, identified by the file of its socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationSeconds:
+    """How long a registration may take, in seconds.
+
+    Attributes:
+        response: longest wait for the kubelet's response.
+        stream: longest wait for its call of ``ListAndWatch``, and until it has taken a list. A
+            kubelet that has registered a plugin calls it at once.
+        shortest_pause: pause after the first failure, which doubles with every further one.
+        longest_pause: bound of the pause.
+    """
+
+    response: float = 5.0
+    stream: float = 2.0
+    shortest_pause: float = 0.005
+    longest_pause: float = 1.0
+
+
+SECONDS = RegistrationSeconds()
 
 
 class Registrar:
@@ -54,7 +72,7 @@ class Registrar:
     possibly late, and another server might already listen there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         plugin_dir: Path,
@@ -62,6 +80,8 @@ class Registrar:
         services: Mapping[str, Callable[[], DevicePluginService]],
         on_gap: Callable[[float], None] = lambda _seconds: None,
         on_proxy_end: Callable[[], None] = lambda: None,
+        seconds: RegistrationSeconds = SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is served yet.
 
@@ -73,7 +93,11 @@ class Registrar:
             on_gap: called after each registration with the seconds during which there was a
                 ``kubelet.sock`` with which this agent was not registered.
             on_proxy_end: called when the agent stands in for a proxy that has ended.
+            seconds: how long a registration may take.
+            clock: returns monotonic seconds.
         """
+        self._seconds = seconds
+        self._clock = clock
         self._dir = plugin_dir
         self._kubelet_socket = kubelet_dir / KUBELET_SOCKET
         self._checkpoint = kubelet_dir / CHECKPOINT_FILE
@@ -107,7 +131,7 @@ class Registrar:
 
     def run(self) -> None:
         """Serve and register until ``stop``; again whenever the kubelet restarts or drops us."""
-        retries = Backoff(*_BACKOFF_SECONDS)
+        retries = Backoff(self._seconds.shortest_pause, self._seconds.longest_pause)
         try:
             while not self._stopping.is_set():
                 kubelet = self._find_unregistered_kubelet()
@@ -184,7 +208,7 @@ class Registrar:
         """Serve the resources unless they are served, register them, and return the success."""
         self._registered_with = None
         if self._unregistered_since is None:
-            self._unregistered_since = time.monotonic()
+            self._unregistered_since = self._clock()
         try:
             if not self._all_served():
                 self._serve()
@@ -211,11 +235,11 @@ class Registrar:
         Returns:
             Whether another kubelet runs.
         """
-        until = time.monotonic() + within
+        until = self._clock() + within
         while not self._stopping.is_set():
             if identity(self._target()) not in (kubelet, None):
                 return True
-            rest = until - time.monotonic()
+            rest = until - self._clock()
             if rest <= 0:
                 break
             self._watch.wait(rest)
@@ -235,9 +259,9 @@ class Registrar:
         self._set_hidden(hidden=hidden)
         streams = [(each.service, each.service.streams) for each in served.values()]
         self._register(target, kubelet)
-        deadline = time.monotonic() + _STREAM_SECONDS
+        deadline = self._clock() + self._seconds.stream
         for service, before in streams:
-            if not service.wait_streamed(before, deadline - time.monotonic()):
+            if not service.wait_streamed(before, deadline - self._clock()):
                 raise OSError("the kubelet does not call ListAndWatch")
         if hidden:
             self._show_when_known([service for service, _ in streams])
@@ -246,7 +270,7 @@ class Registrar:
             self._registered_with = None  # a stream ended meanwhile: no further callback would come
             return
         since, self._unregistered_since = self._unregistered_since, None
-        self._on_gap(0.0 if since is None else time.monotonic() - since)
+        self._on_gap(0.0 if since is None else self._clock() - since)
         self._proxied = self._has_proxy
         if stands_in and not self._stands_in:
             log.warning("the device plugin proxy has ended: serving the kubelet directly")
@@ -270,9 +294,9 @@ class Registrar:
         ):
             self._wait(*step)
         self._set_hidden(hidden=False)
-        deadline = time.monotonic() + _STREAM_SECONDS
+        deadline = self._clock() + self._seconds.stream
         for each in services:
-            if not each.wait_listed(max(deadline - time.monotonic(), 0)):
+            if not each.wait_listed(max(deadline - self._clock(), 0)):
                 raise OSError("the kubelet does not take the list of devices")
 
     def _set_hidden(self, *, hidden: bool) -> None:
@@ -293,8 +317,8 @@ class Registrar:
             self._wait(*step)
 
     def _wait(self, condition: Callable[[], bool], within: float) -> None:
-        until = time.monotonic() + within
-        while not condition() and time.monotonic() < until:
+        until = self._clock() + within
+        while not condition() and self._clock() < until:
             if self._stopping.wait(POLL_SECONDS):
                 return
 
@@ -318,7 +342,7 @@ class Registrar:
                         resource_name=resource_name,
                         options=OPTIONS,
                     ),
-                    timeout=_REGISTER_SECONDS,
+                    timeout=self._seconds.response,
                     metadata=((RESOURCES_KEY, ",".join(self._services)),),
                 )
                 for resource_name, server in self._served.items()

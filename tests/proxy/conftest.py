@@ -8,16 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.proxy.plugin import Plugin
-from tests.proxy.site import Site, site
-
-PATIENCE = 3.0
-"""Of tests in which it ends: ``@pytest.mark.parametrize("patience", [PATIENCE])``."""
+from tests.proxy.site import Site
 
 MakePlugin = Callable[..., Plugin]
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
+def short_folder() -> Iterator[Path]:
     """A folder whose path leaves room for a socket's name."""
     made = Path(tempfile.mkdtemp(prefix="gt-proxy-", dir="/tmp"))
     yield made
@@ -25,14 +22,8 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def patience() -> float:
-    """Seconds; more than a loaded machine takes for anything that a test does."""
-    return 120.0
-
-
-@pytest.fixture
-def running(folder: Path, patience: float) -> Iterator[Site]:
-    with site(folder, patience=patience) as made:
+def running(short_folder: Path) -> Iterator[Site]:
+    with Site(short_folder) as made:
         yield made
 
 

@@ -1,6 +1,15 @@
-"""A device plugin in this process, with a real server on a real socket."""
+"""A device plugin with a real server on a real socket, in this process or one of its own.
+
+    python -m tests.proxy.plugin FOLDER ENDPOINT KILL_AT
+
+KILL_AT is ``METHOD:before`` or ``METHOD:after``, or empty: the first call of METHOD kills the
+process, before or right after its response. It prints ``registered`` once it is.
+"""
 
 import functools
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +20,11 @@ from urllib.parse import quote
 import grpc
 
 from common.kubelet_api import deviceplugin_pb2 as pb
-from tests.proxy.site import RESOURCE
 
-Answering = Callable[[grpc.ServicerContext], str]
+RESOURCE = "example.com/widget"
+WITHIN = 120.0
+"""Seconds that only a hung program exceeds."""
+
 _RESPONSES = {
     "GetDevicePluginOptions": b"",
     "Allocate": b"",
@@ -24,27 +35,17 @@ _RESPONSES = {
 }
 
 
-def register(
-    folder: Path,
-    endpoint: str,
-    *,
-    resource: str = RESOURCE,
-    version: str = "v1beta1",
-    resources: str = "",
-    within: float = 20.0,
-) -> None:
+def register(folder: Path, endpoint: str, *, resource: str = RESOURCE, resources: str = "") -> None:
     """Register as a plugin does; *resources*: those of the plugin, separated by commas.
 
     Raises:
         grpc.RpcError: it is refused.
     """
-    request = pb.RegisterRequest(version=version, endpoint=endpoint, resource_name=resource)
-    register_bytes(folder, request.SerializeToString(), resources=resources, within=within)
+    request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
+    register_bytes(folder, request.SerializeToString(), resources=resources)
 
 
-def register_bytes(
-    folder: Path, request: bytes, *, resources: str = "", within: float = 20.0
-) -> None:
+def register_bytes(folder: Path, request: bytes, *, resources: str = "") -> None:
     """Send the bytes of a registration.
 
     Raises:
@@ -55,7 +56,7 @@ def register_bytes(
     ) as channel:
         channel.unary_unary("/v1beta1.Registration/Register", None, None)(
             request,
-            timeout=within,
+            timeout=WITHIN,
             wait_for_ready=True,
             metadata=(("plugin-resources", resources),) if resources else None,
         )
@@ -65,8 +66,8 @@ class Plugin:
     """A device plugin that puts its name into responses; tests change the rest.
 
     Attributes:
-        on_allocate: returns the name in the response to Allocate.
-        asked: the methods that were called.
+        on_allocate: called by Allocate before its response.
+        calls: the methods that were called.
         options: the response to GetDevicePluginOptions.
         fail_options: how many calls for options fail, after a call of Allocate.
         lists: raw messages that it sends instead of its devices.
@@ -75,8 +76,8 @@ class Plugin:
     def __init__(self, folder: Path, name: str, *, endpoint: str = "", devices: int = 4) -> None:
         self.name = name
         self.endpoint = endpoint or f"{name}.sock"
-        self.on_allocate: Answering = lambda _context: name
-        self.asked: list[str] = []
+        self.on_allocate: Callable[[grpc.ServicerContext], object] = lambda _context: None
+        self.calls: list[str] = []
         self.options = pb.DevicePluginOptions(
             pre_start_required=True, get_preferred_allocation_available=True
         ).SerializeToString()
@@ -85,6 +86,7 @@ class Plugin:
         self._devices = devices
         self._folder = folder
         self._changed = threading.Condition()
+        self._hanging: tuple[str, ...] = ()
         self._ended = True
         self._server: grpc.Server | None = None
         self.start()
@@ -116,30 +118,46 @@ class Plugin:
             self._devices = devices
             self._changed.notify_all()
 
+    def hang(self, *methods: str) -> None:
+        """Leave these calls without a response until :meth:`go_on`; all of them by default.
+
+        The streams stay open, as those of a stopped process.
+        """
+        self._hanging = methods or tuple(_RESPONSES)
+
+    def go_on(self) -> None:
+        """Respond again, also to the calls in progress."""
+        with self._changed:
+            self._hanging = ()
+            self._changed.notify_all()
+
     def end_stream(self) -> None:
         """End the streams, while the server goes on."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
-    def end(self, *, within: float = 0.0) -> None:
-        """End streams and server; calls under way have so many seconds left."""
+    def end(self) -> None:
+        """End the streams, the server and its calls."""
         self.end_stream()
         if self._server is not None:
-            self._server.stop(within).wait()
+            stopped = self._server.stop(None)
+            self.go_on()
+            stopped.wait()
 
     def _handle(self, method: str, _request: bytes, context: grpc.ServicerContext) -> bytes:
-        self.asked.append(method)
+        self.calls.append(method)
+        with self._changed:
+            self._changed.wait_for(lambda: method not in self._hanging)
         if method == "GetDevicePluginOptions":
-            if self.fail_options and "Allocate" in self.asked:
+            if self.fail_options and "Allocate" in self.calls:
                 self.fail_options -= 1
                 context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
             return self.options
         if method == "Allocate":
+            self.on_allocate(context)
             return pb.AllocateResponse(
-                container_responses=[
-                    pb.ContainerAllocateResponse(envs={"BY": self.on_allocate(context)})
-                ]
+                container_responses=[pb.ContainerAllocateResponse(envs={"BY": self.name})]
             ).SerializeToString()
         return _RESPONSES[method]
 
@@ -159,3 +177,37 @@ class Plugin:
                     self._changed.wait(0.1)
                 if self._ended or not context.is_active():
                     return
+
+
+class _KillablePlugin(Plugin):
+    """A plugin that kills itself in a call."""
+
+    def __init__(self, folder: Path, endpoint: str, kill_at: str) -> None:
+        self._method, _, self._when = kill_at.partition(":")
+        super().__init__(folder, endpoint, endpoint=endpoint)
+
+    def _handle(self, method: str, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self._kill_at(method, "before")
+        self._kill_at(method, "after")
+        return super()._handle(method, request, context)
+
+    def _watch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self._kill_at("ListAndWatch", "before")
+        for each in super()._watch(request, context):
+            yield each
+            self._kill_at("ListAndWatch", "after")
+
+    def _kill_at(self, method: str, when: str) -> None:
+        if (method, when) != (self._method, self._when):
+            return
+        if when == "after":
+            threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+            threading.Event().wait()  # for the signal
+
+
+if __name__ == "__main__":
+    _KillablePlugin(Path(sys.argv[1]), *sys.argv[2:]).register()
+    print("registered", flush=True)  # noqa: T201 -- the test reads it
+    signal.pause()

@@ -1,109 +1,92 @@
 """A kubelet, a proxy and plugins on one node, over real sockets.
 
 The kubelet is the simulated one, which obeys K11, K18, K19 and K26. The proxy runs in a thread of
-this process, plugins in processes of their own.
+this process, with a clock that tests advance.
 """
 
-import asyncio
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
+from proxy.kubelet import KubeletEndpoint
+from proxy.metrics import ProxyMetrics, metrics
 from proxy.program import PLUGIN, Proxy
+from proxy.resource import ProxiedResource
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
-from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.trace import TraceEvent
+from tests.proxy.clock import SLOW, Clock
+from tests.proxy.plugin import RESOURCE, WITHIN
 
-RESOURCE = "example.com/widget"
-WITHIN = 20.0
+T = TypeVar("T")
+
+PATIENCE = 10_000.0
+"""It ends only if a test advances the clock by it."""
 
 
-def wait(what: str, condition: Callable[[], object], within: float = WITHIN) -> float:
-    """Wait until a condition holds; return the seconds that it took."""
-    began = time.monotonic()
+def wait(what: str, condition: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + WITHIN
     while not condition():
-        assert time.monotonic() < began + within, f"not within {within:g} s: {what}"
+        assert time.monotonic() < end, f"not within {WITHIN:g} s: {what}"
         time.sleep(0.002)
-    return time.monotonic() - began
 
 
 class PluginProcess:
-    """A plugin of a process of its own."""
+    """A plugin in a process of its own, which a call may kill: ``plugin.py``."""
 
-    def __init__(
-        self,
-        folder: Path,
-        endpoint: str = "plugin.sock",
-        kill_at: str = "",
-        resource: str = RESOURCE,
-    ) -> None:
-        self.endpoint = endpoint
+    def __init__(self, folder: Path, endpoint: str, kill_at: str = "") -> None:
         self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "tests.proxy.plugin_process",
-                folder,
-                endpoint,
-                resource,
-                kill_at,
-            ],
+            [sys.executable, "-m", "tests.proxy.plugin", folder, endpoint, kill_at],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    def wait_registered(self) -> Self:
+    def wait_registered(self) -> None:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "registered\n"
+
+    def __enter__(self) -> Self:
         return self
 
-    def send(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def end(self, number: int) -> None:
-        self._process.send_signal(number)
-        self._process.wait(WITHIN)
-
-    def clean_up(self) -> None:
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.wait(WITHIN)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 class Site:
-    """A kubelet's folder, a proxy's folder, and all that runs between them."""
+    """A kubelet's folder, a proxy's folder, and all that runs between them.
+
+    Attributes:
+        clock: the proxy's.
+        defect: the error with which a proxy has ended.
+    """
 
     mode = PLUGIN
 
-    def __init__(self, folder: Path, *, patience: float = 8.0) -> None:
+    def __init__(self, folder: Path, *, patience: float = PATIENCE, speed: float = SLOW) -> None:
         self.kubelet_dir, self.plugin_dir = folder / "k", folder / "p"
         for each in (self.kubelet_dir, self.plugin_dir):  # as the pod has them
             each.mkdir(exist_ok=True)
         self.patience = patience
+        self.clock = Clock(speed)
         self.kubelet = Kubelet(
             Settings(node_name="n1", root_dir=folder / "root", plugin_dir=self.kubelet_dir)
         )
-        self._plugins: list[PluginProcess] = []
         self.defect: BaseException | None = None
+        self.terminate: Callable[[], Callable[[], None]] = lambda: lambda: None
+        """Stops the newest proxy as SIGTERM does; the function waits for its end."""
+        self._pool = ThreadPoolExecutor(32)
 
     def __enter__(self) -> Self:
         self.kubelet.start()
@@ -116,66 +99,113 @@ class Site:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for each in self._plugins:
-            each.clean_up()
         self.stop_proxy()
         self.kubelet.kill()
+        self._pool.shutdown()
         if error is None:
             assert self.defect is None
+
+    # --- the proxy -----------------------------------------------------------------------
 
     def start_proxy(self) -> None:
         self._launch()
         wait("the proxy listens", lambda: not self.proxy.readiness_problem())
 
     def surge(self) -> Callable[[], Callable[[], None]]:
-        """Start the next proxy beside the old one; return the old one's :meth:`ask_to_end`."""
-        ask_old = self.ask_to_end
+        """Start the next proxy beside the old one; return the old one's :meth:`terminate`."""
+        terminate_old = self.terminate
         self._launch()
-        return ask_old
+        return terminate_old
 
     def stop_proxy(self) -> None:
-        self.ask_to_end()()
+        self.terminate()()
 
     def _launch(self) -> None:
         proxy = self.proxy = Proxy(
             self.kubelet_dir, self.plugin_dir, patience=self.patience, mode=self.mode
         )
-        loop = self._loop = asyncio.new_event_loop()
+        loop = self._loop = self.clock.make_loop()
 
         def run() -> None:
             try:
                 loop.run_until_complete(proxy.run())
-            except Exception as error:  # noqa: BLE001 -- told at the end
+            except Exception as error:  # noqa: BLE001 -- asserted at the end
                 self.defect = error
             finally:
                 loop.close()
 
-        def ask_to_end() -> Callable[[], None]:
-            """Ask as SIGTERM does; the function waits for the end."""
-            if thread.is_alive():
+        def terminate() -> Callable[[], None]:
+            with suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(proxy.stop)
-            return lambda: thread.join(WITHIN)
+            return lambda: self.advance_until("the proxy ends", lambda: not thread.is_alive())
 
         thread = self._thread = threading.Thread(target=run)
         thread.start()
-        self.ask_to_end = ask_to_end
+        self.terminate = terminate
 
-    def plugin(
-        self, endpoint: str = "plugin.sock", kill_at: str = "", resource: str = RESOURCE
-    ) -> PluginProcess:
-        """Start a plugin, which registers when it can."""
-        made = PluginProcess(self.plugin_dir, endpoint, kill_at, resource)
-        self._plugins.append(made)
-        return made
+    def advance_until(self, what: str, condition: Callable[[], object]) -> None:
+        """Advance the clock by and by until a condition holds."""
 
-    def served(self, endpoint: str = "plugin.sock", kill_at: str = "") -> PluginProcess:
-        """Start a plugin, and wait until the kubelet knows its devices."""
-        lists = len(self.lists)
-        made = self.plugin(endpoint, kill_at).wait_registered()
-        wait("a list", lambda: len(self.lists) > lists or self.healthy)
-        return made
+        def holds() -> bool:
+            found = bool(condition())
+            if not found:
+                self.clock.advance(0.1)
+            return found
 
-    # --- what the kubelet knows, of all its lives ---------------------------------------
+        wait(what, holds)
+
+    @property
+    def proxy_runs(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def endpoint(self) -> KubeletEndpoint:
+        """The proxy's server for the kubelet."""
+        return self.proxy.endpoints[RESOURCE]
+
+    @property
+    def service(self) -> ProxiedResource:
+        """The calls and plugins of the resource."""
+        return self.endpoint.resource
+
+    def metrics(self, name: str = RESOURCE) -> dict[str, float]:
+        """Return the proxy's metrics of a resource or driver."""
+        page = metrics(ProxyMetrics(self.proxy.endpoints, self.proxy.drivers.found, lambda: 0))
+        found = re.findall(
+            rf'^gpu_turnstile_proxy_(\w+){{resource="{name}"}} (\S+)$',
+            page()[2].decode(),
+            re.MULTILINE,
+        )
+        return {metric: float(value) for metric, value in found}
+
+    # --- the kubelet's calls -------------------------------------------------------------
+
+    def client(self, resource: str = RESOURCE) -> PluginClient:
+        found = self.kubelet.instance.manager.plugins.get(resource)
+        assert found is not None, f"no plugin of {resource} is registered"
+        return found
+
+    def allocate(self) -> str:
+        """Call Allocate; return the name of the plugin that responds."""
+        response = self.client().allocate(("d0",))
+        assert response is not None
+        return response.envs["BY"]
+
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """Run a call in a thread."""
+        return self._pool.submit(call)
+
+    def begin_allocate(self) -> Future[str]:
+        """Call Allocate in a thread."""
+        return self.begin(self.allocate)
+
+    def begin_waiting(self, calls: int = 1) -> list[Future[str]]:
+        """Call Allocate so many times while no plugin serves; return when all calls wait."""
+        begun = [self.begin_allocate() for _ in range(calls)]
+        wait("all calls wait", lambda: self.service.waits.waiting == calls)
+        return begun
+
+    # --- what the kubelet knows, in all its instances ---------------------------------------
 
     def _events(self, event: str) -> list[TraceEvent]:
         return [each for each in self.kubelet.trace.events if each.event == event]
@@ -202,19 +232,6 @@ class Site:
         """How many devices it would give out."""
         return self.kubelet.capacity()[1].get(RESOURCE, 0)
 
-    def client(self, resource: str = RESOURCE) -> PluginClient:
-        found = self.kubelet.instance.manager.plugins.get(resource)
-        assert found is not None, f"no plugin of {resource} is registered"
-        return found
-
-    def allocate(self, *ids: str) -> PluginResponse:
-        response = self.client().allocate(ids)
-        assert response is not None
-        return response
-
-
-@contextmanager
-def site(folder: Path, *, patience: float = 8.0) -> Iterator[Site]:
-    """Run one."""
-    with Site(folder, patience=patience) as running:
-        yield running
+    def wait_known(self, devices: int = 4) -> None:
+        """Wait until the kubelet has so many healthy devices."""
+        wait(f"{devices} devices are known", lambda: self.healthy == devices)

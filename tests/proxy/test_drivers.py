@@ -1,9 +1,8 @@
 """Drivers for Dynamic Resource Allocation behind the proxy, over real sockets."""
 
-import re
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,25 @@ from common.grpc_services import add_service, make_stub
 from common.kubelet_api import dra_pb2 as api
 from common.kubelet_api import drahealth_pb2 as health_api
 from common.kubelet_api import pluginregistration_pb2 as registration
-from proxy.metrics import ProxyMetrics, metrics
 from proxy.program import DRA
-from tests.proxy.site import WITHIN, Site, wait
+from tests.proxy.conftest import MakePlugin
+from tests.proxy.plugin import WITHIN
+from tests.proxy.site import Site, wait
 
 DRIVER = "gpu.example.com"
+PATIENCE = 20.0
+"""Less than a call may take, which is 40 s."""
 
 
 class Driver:
-    """One instance of a driver, which names itself in the error of each claim."""
+    """One instance of a driver, which names itself in the error of each claim.
+
+    Attributes:
+        registered: whether it was notified of its registration.
+        calls: number of calls for claims.
+        infos: number of calls of ``GetInfo``.
+        prepared: the UIDs of prepared claims.
+    """
 
     def __init__(self, folder: Path, name: str, kind: str = "DRAPlugin") -> None:
         self._name, self._kind = name, kind
@@ -33,8 +42,7 @@ class Driver:
         self.registered = False
         self.calls = self.infos = 0
         self.prepared: list[str] = []
-        self.asked, self.answers = threading.Event(), threading.Event()
-        self.runs = threading.Event()
+        self._prepares, self._runs = threading.Event(), threading.Event()
         self.go_on()
         self._listen(
             self._socket,
@@ -44,7 +52,7 @@ class Driver:
         self._listen(folder / f"{name}-reg.sock", (registration.DESCRIPTOR, "Registration"))
 
     def _listen(self, socket: Path, *services: tuple[FileDescriptor, str]) -> None:
-        server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
+        server = grpc.server(ThreadPoolExecutor(4), options=(("grpc.so_reuseport", 0),))
         for file, service in services:
             add_service(server, file, service, self)
         server.add_insecure_port(f"unix:{socket}")
@@ -52,26 +60,29 @@ class Driver:
         self._servers.append(server)
 
     def end(self) -> None:
-        for each in self._servers:
-            each.stop(None).wait()
+        stopped = [each.stop(None) for each in self._servers]
+        self.go_on()
+        for each in stopped:
+            each.wait()
 
-    def end_after_its_calls(self) -> None:
-        """Listen no more; calls in flight go on."""
+    def stop_listening(self) -> None:
+        """Listen no more; calls in progress go on."""
         for each in self._servers:
-            each.stop(10)
+            each.stop(WITHIN)
 
-    def hang(self) -> None:
-        """Answer nothing until :meth:`go_on`, as a process does that is stopped."""
-        self.runs.clear()
-        self.answers.clear()
+    def hang(self, *, tests_too: bool = True) -> None:
+        """Respond to no claim until :meth:`go_on`, and to no test call, as a stopped process."""
+        self._prepares.clear()
+        if tests_too:
+            self._runs.clear()
 
     def go_on(self) -> None:
-        self.runs.set()
-        self.answers.set()
+        self._runs.set()
+        self._prepares.set()
 
     def GetInfo(self, request: Any, context: Any) -> registration.PluginInfo:
         self.infos += 1
-        assert self.runs.wait(WITHIN)
+        assert self._runs.wait(WITHIN)
         return registration.PluginInfo(
             type=self._kind,
             name=DRIVER,
@@ -85,14 +96,13 @@ class Driver:
 
     def NodeWatchResources(self, request: Any, context: Any) -> Iterator[Any]:
         yield health_api.NodeWatchResourcesResponse()
-        assert self.answers.wait(WITHIN)
+        assert self._prepares.wait(WITHIN)
 
     def NodePrepareResources(self, request: Any, context: grpc.ServicerContext) -> Any:
         self.calls += 1
         if not request.claims:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no claims")
-        self.asked.set()
-        assert self.answers.wait(WITHIN)
+        assert self._prepares.wait(WITHIN)
         response = api.NodePrepareResourcesResponse()
         for each in request.claims:
             self.prepared.append(each.uid)
@@ -105,16 +115,20 @@ class DriverSite(Site):
 
     mode = DRA
 
-    @property
-    def registry(self) -> Path:
-        return self.kubelet_dir.parent / "plugins_registry"
+    def __init__(self, folder: Path, **how: float) -> None:
+        super().__init__(folder, **how)
+        self.registry = folder / "plugins_registry"
 
     @property
     def sockets(self) -> list[Path]:
         return list(self.registry.iterdir())
 
+    def figures(self) -> dict[str, float]:
+        """Return the proxy's metrics of the driver."""
+        return self.metrics(DRIVER)
+
     def register(self, *known: Path) -> registration.PluginInfo:
-        """Register the proxy, as a kubelet does; return what it says of itself."""
+        """Register the proxy, as a kubelet does; return its info."""
         wait("a registration", lambda: len({*self.sockets} - {*known}) == 1)
         (socket,) = {*self.sockets} - {*known}
         with grpc.insecure_channel(f"unix:{socket}") as channel:
@@ -123,7 +137,9 @@ class DriverSite(Site):
                 registration.InfoRequest(), timeout=WITHIN, wait_for_ready=True
             )
             stub.NotifyRegistrationStatus(
-                registration.RegistrationStatus(plugin_registered=True), timeout=5
+                registration.RegistrationStatus(plugin_registered=True),
+                timeout=WITHIN,
+                wait_for_ready=True,
             )
         return info
 
@@ -132,47 +148,68 @@ class DriverSite(Site):
         (endpoint,) = self.plugin_dir.glob("proxy-*.sock")
         with grpc.insecure_channel(f"unix:{endpoint}") as channel:
             stub = make_stub(channel, health_api.DESCRIPTOR, "DRAResourceHealth")
-            yield from stub.NodeWatchResources(health_api.NodeWatchResourcesRequest(), timeout=20)
+            yield from stub.NodeWatchResources(
+                health_api.NodeWatchResourcesRequest(), timeout=WITHIN, wait_for_ready=True
+            )
 
     @contextmanager
-    def calls(self, *known: Path) -> Iterator[Callable[..., str]]:
-        """Connect as a kubelet; the function makes one call and returns who has responded."""
+    def connect(self, *known: Path) -> Iterator[Callable[..., str]]:
+        """Connect as a kubelet; the function prepares claims and returns the responding driver."""
         with grpc.insecure_channel(f"unix:{self.register(*known).endpoint}") as channel:
             stub = make_stub(channel, api.DESCRIPTOR, "DRAPlugin")
 
             def prepare(*uids: str) -> str:
                 request = api.NodePrepareResourcesRequest(claims=[api.Claim(uid=u) for u in uids])
-                response = stub.NodePrepareResources(request, timeout=20)
+                response = stub.NodePrepareResources(request, timeout=WITHIN, wait_for_ready=True)
                 return str(response.claims[uids[0]].error)
 
             yield prepare
 
 
-def figures(site: DriverSite) -> dict[str, float]:
-    """Return the proxy's metrics of the driver."""
-    page = metrics(ProxyMetrics(site.proxy.endpoints, site.proxy.drivers.found, lambda: 0))
-    found = re.findall(
-        rf'^gpu_turnstile_proxy_(\w+){{resource="{DRIVER}"}} (\S+)$',
-        page()[2].decode(),
-        re.MULTILINE,
-    )
-    return {name: float(value) for name, value in found}
+Prepare = Callable[..., str]
+StartDriver = Callable[..., Driver]
 
 
 @pytest.fixture
-def site(folder: Path) -> Iterator[DriverSite]:
-    (folder / "plugins_registry").mkdir()
-    with DriverSite(folder) as running:
+def site(short_folder: Path) -> Iterator[DriverSite]:
+    (short_folder / "plugins_registry").mkdir()
+    with DriverSite(short_folder, patience=PATIENCE) as running:
         yield running
 
 
-def test_the_newest_instance_is_called_and_its_errors_are_passed_on(site: DriverSite) -> None:
-    first = Driver(site.plugin_dir, "first")
-    with site.calls() as prepare:
-        assert first.registered
+@pytest.fixture
+def driver(short_folder: Path) -> Iterator[StartDriver]:
+    """Starts instances of a driver, which end after the test."""
+    started: list[Driver] = []
+
+    def start(name: str = "driver", **how: Any) -> Driver:
+        started.append(Driver(short_folder / "p", name, **how))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def begin_hung_call(site: DriverSite, prepare: Prepare, hung: Driver) -> Future[str]:
+    """Call a driver that hangs, and let its patience end; return when its test call has begun."""
+    calls, infos = hung.calls, hung.infos
+    call = site.begin(lambda: prepare("a"))
+    wait("it is called", lambda: hung.calls > calls)
+    site.clock.advance(PATIENCE)
+    wait("it is tested", lambda: hung.infos > infos)
+    return call
+
+
+def test_the_newest_instance_is_called_and_its_errors_pass_unchanged(
+    site: DriverSite, driver: StartDriver
+) -> None:
+    first = driver("first")
+    with site.connect() as prepare:
+        wait("the first is notified", lambda: first.registered)
         assert prepare("a") == "first"
-        second = Driver(site.plugin_dir, "second")
-        wait("the second is told", lambda: second.registered)
+        second = driver("second")
+        wait("the second is notified", lambda: second.registered)
         assert prepare("a") == "second"
         first.end()
         assert prepare("a") == "second"
@@ -182,77 +219,74 @@ def test_the_newest_instance_is_called_and_its_errors_are_passed_on(site: Driver
             grpc.StatusCode.INVALID_ARGUMENT,
             "no claims",
         )
-        with ThreadPoolExecutor(1) as pool:
-            second.end()
-            call = pool.submit(prepare, "a")
-            third = Driver(site.plugin_dir, "third")
-            assert call.result() == "third"
-        third.end()
+        second.end()
+        call = site.begin(lambda: prepare("a"))
+        driver("third")
+        assert call.result(WITHIN) == "third"
 
 
 def test_a_call_that_the_kubelet_has_cancelled_does_not_reach_the_next_instance(
-    site: DriverSite,
+    site: DriverSite, driver: StartDriver
 ) -> None:
-    """Its pod was deleted: the next instance would keep a claim that nobody unprepares."""
-    first = Driver(site.plugin_dir, "first")
+    """Its pod was deleted: the next instance would keep a claim that is never unprepared."""
+    first = driver("first")
     with grpc.insecure_channel(f"unix:{site.register().endpoint}") as channel:
         stub = make_stub(channel, api.DESCRIPTOR, "DRAPlugin")
 
-        def request(uid: str) -> api.NodePrepareResourcesRequest:
-            return api.NodePrepareResourcesRequest(claims=[api.Claim(uid=uid)])
+        def begin(uid: str) -> Any:
+            request = api.NodePrepareResourcesRequest(claims=[api.Claim(uid=uid)])
+            return stub.NodePrepareResources.future(request, timeout=WITHIN, wait_for_ready=True)
 
-        stub.NodePrepareResources(request("a"), timeout=20)
+        begin("a").result()
         first.end()
-        waits = stub.NodePrepareResources.future(request("b"), timeout=20)
-        with pytest.raises(grpc.FutureTimeoutError):
-            waits.result(timeout=0.2)
-        waits.cancel()
-        last = stub.NodePrepareResources.future(request("c"), timeout=20)
-        second = Driver(site.plugin_dir, "second")
-        last.result()
+        waiting = begin("b")
+        wait("it waits", lambda: site.figures()["waiting_calls"] == 1)
+        waiting.cancel()
+        wait("it is cancelled", lambda: site.figures()["waiting_calls"] == 0)
+        following = begin("c")
+        second = driver("second")
+        following.result()
         assert second.prepared == ["c"]
-        second.end()
 
 
-def test_a_call_that_an_instance_has_not_answered_when_it_stops_listening_is_answered(
-    site: DriverSite,
+def test_calls_of_an_instance_that_stops_listening_go_to_the_next_one(
+    site: DriverSite, driver: StartDriver
 ) -> None:
-    first = Driver(site.plugin_dir, "first")
-    with site.calls() as prepare, ThreadPoolExecutor(1) as pool:
-        first.answers.clear()
+    first = driver("first")
+    with site.connect() as prepare:
+        first.hang(tests_too=False)
         health = site.watch_health()
         next(health)
-        call = pool.submit(prepare, "a")
-        assert first.asked.wait(10)
-        first.end_after_its_calls()
-        second = Driver(site.plugin_dir, "second")
-        wait("the second is told", lambda: second.registered)
-        assert call.result() == "second"
+        call = site.begin(lambda: prepare("a"))
+        wait("it is called", lambda: first.calls == 1)
+        first.stop_listening()
+        second = driver("second")
+        wait("the second is notified", lambda: second.registered)
+        assert call.result(WITHIN) == "second"
         assert not list(health)
-        first.answers.set()
-    second.end()
 
 
-def test_a_driver_that_is_away_for_patience_is_not_registered_any_more(folder: Path) -> None:
-    (folder / "plugins_registry").mkdir()
-    with DriverSite(folder, patience=0.5) as site:
-        first = Driver(site.plugin_dir, "first")
-        (info,) = {site.register().endpoint}
-        assert (figures(site)["kubelet_registered"], figures(site)["given_up"]) == (1, 0)
-        first.end()
-        wait("the kubelet may know", lambda: not site.sockets)
-        assert (figures(site)["kubelet_registered"], figures(site)["given_up"]) == (0, 1)
-        second = Driver(site.plugin_dir, "second")
-        assert site.register().endpoint != info
-        wait("the next is told", lambda: second.registered)
-        assert (figures(site)["kubelet_registered"], figures(site)["given_up"]) == (1, 0)
-        second.end()
+def test_a_driver_without_an_instance_for_patience_is_not_registered(
+    site: DriverSite, driver: StartDriver
+) -> None:
+    first = driver("first")
+    endpoint = site.register().endpoint
+    assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (1, 0)
+    first.end()
+    wait("its end is noticed", lambda: site.figures()["connected_plugins"] == 0)
+    site.clock.advance(PATIENCE)
+    wait("the kubelet is not served", lambda: not site.sockets)
+    assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (0, 1)
+    second = driver("second")
+    assert site.register().endpoint != endpoint
+    wait("the second is notified", lambda: second.registered)
+    assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (1, 0)
 
 
-def test_metrics_show_calls_that_wait_and_that_are_lost(site: DriverSite) -> None:
-    first = Driver(site.plugin_dir, "first")
-    with site.calls() as prepare, ThreadPoolExecutor(1) as pool:
-        assert figures(site) == {
+def test_metrics_show_calls_that_wait(site: DriverSite, driver: StartDriver) -> None:
+    first = driver("first")
+    with site.connect() as prepare:
+        assert site.figures() == {
             "connected_plugins": 1,
             "waiting_calls": 0,
             "longest_wait_seconds": 0,
@@ -262,170 +296,136 @@ def test_metrics_show_calls_that_wait_and_that_are_lost(site: DriverSite) -> Non
             "unanswered_calls_total": 0,
         }
         first.end()
-        call = pool.submit(prepare, "a")
-        wait("it waits", lambda: figures(site)["waiting_calls"] == 1)
-        second = Driver(site.plugin_dir, "second")
-        assert call.result() == "second"
-        found = figures(site)
+        call = site.begin(lambda: prepare("a"))
+        wait("it waits", lambda: site.figures()["waiting_calls"] == 1)
+        driver("second")
+        assert call.result(WITHIN) == "second"
+        found = site.figures()
         assert (found["waiting_calls"], found["unanswered_calls_total"]) == (0, 0)
         assert found["longest_wait_seconds"] > 0
-        second.end()
-        (driver,) = site.proxy.drivers.found.values()
-        driver.longest_call = 0.2
-        with pytest.raises(grpc.RpcError, match="has not responded within 0 s"):
-            prepare("a")
-        assert figures(site)["unanswered_calls_total"] == 1
 
 
-@pytest.fixture
-def impatient(folder: Path) -> Iterator[DriverSite]:
-    (folder / "plugins_registry").mkdir()
-    with DriverSite(folder, patience=1.0) as running:
-        yield running
-
-
-def test_a_driver_that_hangs_gets_no_calls_until_it_responds(impatient: DriverSite) -> None:
-    older = Driver(impatient.plugin_dir, "older")
-    with impatient.calls() as prepare:
-        newer = Driver(impatient.plugin_dir, "newer")
-        wait("the newer is told", lambda: newer.registered)
+def test_a_hung_driver_gets_no_calls_until_it_responds(
+    site: DriverSite, driver: StartDriver
+) -> None:
+    driver("older")
+    with site.connect() as prepare:
+        newer = driver("newer")
+        wait("the newer is notified", lambda: newer.registered)
         newer.hang()
-        assert prepare("a") == "older"
-        assert figures(impatient)["asked_again_calls_total"] == 1
-        called = newer.calls
+        call = begin_hung_call(site, prepare, newer)
+        site.clock.advance(1)
+        assert call.result(WITHIN) == "older"
+        assert site.figures()["asked_again_calls_total"] == 1
         assert prepare("b") == "older"
-        assert newer.calls == called
+        assert newer.calls == 1
         newer.go_on()
         wait("the newer is called", lambda: prepare("c") == "newer")
-        assert figures(impatient)["unanswered_calls_total"] == 0
-    for each in (older, newer):
-        each.end()
+        assert site.figures()["unanswered_calls_total"] == 0
 
 
-def test_a_call_to_a_driver_that_hangs_waits_until_it_responds(impatient: DriverSite) -> None:
-    driver = Driver(impatient.plugin_dir, "driver")
-    with impatient.calls() as prepare, ThreadPoolExecutor(1) as pool:
-        driver.hang()
-        call = pool.submit(prepare, "a")
-        wait("the call waits", lambda: figures(impatient)["waiting_calls"] == 1)
-        driver.go_on()
-        assert call.result() == "driver"
-        assert figures(impatient)["asked_again_calls_total"] == 1
-    driver.end()
-
-
-def test_a_driver_that_hangs_for_longer_is_not_registered_until_it_responds(
-    impatient: DriverSite,
+def test_calls_wait_for_a_hung_driver_which_is_not_registered_after_patience(
+    site: DriverSite, driver: StartDriver
 ) -> None:
-    driver = Driver(impatient.plugin_dir, "driver")
-    with impatient.calls() as prepare, ThreadPoolExecutor(1) as pool:
-        driver.hang()
-        call = pool.submit(prepare, "a")
-        wait("the kubelet may know", lambda: not impatient.sockets)
-        assert call.exception() is not None
-        assert figures(impatient)["given_up"] == 1
-        driver.go_on()
-    with impatient.calls() as prepare:
+    hung = driver()
+    with site.connect() as prepare:
+        hung.hang()
+        call = begin_hung_call(site, prepare, hung)
+        site.clock.advance(1)
+        wait("the call waits", lambda: site.figures()["waiting_calls"] == 1)
+        hung.go_on()
+        assert call.result(WITHIN) == "driver"
+        assert site.figures()["asked_again_calls_total"] == 1
+        hung.hang()
+        call = begin_hung_call(site, prepare, hung)
+        site.clock.advance(1)
+        wait("the call waits", lambda: site.figures()["waiting_calls"] == 1)
+        site.clock.advance(PATIENCE)
+        wait("the kubelet is not served", lambda: not site.sockets)
+        assert isinstance(call.exception(WITHIN), grpc.RpcError)
+        assert site.figures()["given_up"] == 1
+        hung.go_on()
+        site.advance_until("the kubelet is served", lambda: site.sockets)
+    with site.connect() as prepare:
         assert prepare("a") == "driver"
-        assert figures(impatient)["given_up"] == 0
-    driver.end()
+        assert site.figures()["given_up"] == 0
 
 
-def test_a_slow_driver_that_responds_to_a_test_call_keeps_its_call(impatient: DriverSite) -> None:
-    driver = Driver(impatient.plugin_dir, "driver")
-    with impatient.calls() as prepare, ThreadPoolExecutor(1) as pool:
-        driver.answers.clear()
-        call = pool.submit(prepare, "a")
-        wait("it is tested", lambda: driver.infos > 2)
-        driver.answers.set()
-        assert call.result() == "driver"
-        assert driver.calls == 1
-    driver.end()
+def test_a_driver_that_responds_to_a_test_call_has_40_s_for_a_claim(
+    site: DriverSite, driver: StartDriver
+) -> None:
+    slow = driver()
+    with site.connect() as prepare:
+        slow.hang(tests_too=False)
+        call = begin_hung_call(site, prepare, slow)
+        slow.go_on()
+        assert call.result(WITHIN) == "driver"
+        assert slow.calls == 1
+        slow.hang(tests_too=False)
+        call = begin_hung_call(site, prepare, slow)
+        site.clock.advance(40 - PATIENCE)
+        with pytest.raises(grpc.RpcError, match="has not responded within 40 s"):
+            call.result(WITHIN)
+        assert site.figures()["unanswered_calls_total"] == 1
 
 
-def test_only_drivers_are_registered(site: DriverSite) -> None:
-    other = Driver(site.plugin_dir, "csi", kind="CSIPlugin")
-    driver = Driver(site.plugin_dir, "driver")
-    with site.calls() as prepare:
+def test_only_drivers_are_served(site: DriverSite, driver: StartDriver) -> None:
+    """An agent for device plugins may end later than the node's change: the kubelet forgets it."""
+    other = driver("csi", kind="CSIPlugin")
+    driver()
+    with site.connect() as prepare:
         assert prepare("a") == "driver"
     assert not other.registered
-    for each in (other, driver):
-        each.end()
-
-
-def test_with_drivers_no_device_plugin_is_served(site: DriverSite) -> None:
-    """An agent for device plugins may end later than the node's change: the kubelet forgets it."""
-    driver = Driver(site.plugin_dir, "driver")
-    site.register()
     assert not (site.plugin_dir / "kubelet.sock").exists()
-    driver.end()
 
 
-def test_with_device_plugins_no_driver_is_served(folder: Path) -> None:
-    (folder / "plugins_registry").mkdir()
-    with Site(folder) as site:
-        driver = Driver(site.plugin_dir, "driver")
-        site.served()
-        assert not list((folder / "plugins_registry").iterdir())
-        driver.end()
+def test_with_device_plugins_drivers_are_not_served(
+    running: Site, plugin: MakePlugin, driver: StartDriver
+) -> None:
+    registry = running.kubelet_dir.parent / "plugins_registry"
+    registry.mkdir()
+    driver()
+    plugin().register()
+    running.wait_known()
+    assert not list(registry.iterdir())
 
 
-def test_the_proxys_page_says_why_a_driver_is_not_registered(folder: Path) -> None:
-    with DriverSite(folder) as site:
-        driver = Driver(site.plugin_dir, "driver")
+def test_readiness_names_the_reason_why_a_driver_is_not_registered(
+    short_folder: Path, driver: StartDriver
+) -> None:
+    with DriverSite(short_folder) as site:
+        driver()
         missing = f"driver {DRIVER} is not registered with the kubelet: cannot listen on "
         wait("the folder is missing", lambda: site.proxy.readiness_problem().startswith(missing))
         site.registry.mkdir()
-        wait("it waits", lambda: site.proxy.readiness_problem().endswith("no kubelet is running"))
+        site.advance_until(
+            "it waits", lambda: site.proxy.readiness_problem().endswith("no kubelet is running")
+        )
         site.register()
         assert site.proxy.readiness_problem() == ""
-        driver.end()
 
 
-def test_a_proxys_end_leaves_no_socket(site: DriverSite) -> None:
-    driver = Driver(site.plugin_dir, "driver")
-    site.register()
-    site.stop_proxy()
-    assert not site.sockets
-    driver.end()
-
-
-def test_a_proxy_ends_after_the_calls_in_progress(site: DriverSite) -> None:
-    driver = Driver(site.plugin_dir, "driver")
-    driver.answers.clear()
-    with site.calls() as prepare, ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(prepare, "a")]
-        wait("the driver is called", lambda: driver.calls == 1)
-        wait_for_end = site.ask_to_end()
-        calls.append(pool.submit(prepare, "b"))
-        wait("the driver is called again", lambda: driver.calls == 2)
-        assert site.sockets  # a kubelet that does not find it ends its calls
-        driver.answers.set()
-        assert [each.result() for each in calls] == ["driver", "driver"]
-        wait_for_end()
-    assert not site.sockets
-    driver.end()
-
-
-def test_with_the_next_proxy_beside_it_a_proxys_end_is_free(site: DriverSite) -> None:
+def test_a_proxy_ends_after_its_calls_beside_the_next_one(
+    site: DriverSite, driver: StartDriver
+) -> None:
     """As in a rolling update: a kubelet calls the newest registration."""
-    driver = Driver(site.plugin_dir, "driver")
-    with site.calls() as by_old, ThreadPoolExecutor(2) as pool:
+    slow = driver()
+    with site.connect() as by_old:
         old = site.sockets
-        ask_old_to_end = site.surge()
+        terminate_old = site.surge()
         assert site.proxy.readiness_problem()  # a rollout waits until the kubelet knows the new one
-        with site.calls(*old) as by_new:
+        with site.connect(*old) as by_new:
             wait("it is ready", lambda: not site.proxy.readiness_problem())
-            driver.answers.clear()
-            calls = [pool.submit(by_old, "a")]
-            wait("the driver is called", lambda: driver.calls == 1)
-            wait_for_end = ask_old_to_end()
-            calls.append(pool.submit(by_new, "b"))
-            wait("the driver is called again", lambda: driver.calls == 2)
-            driver.answers.set()
-            assert [each.result() for each in calls] == ["driver", "driver"]
+            slow.hang(tests_too=False)
+            calls = [site.begin(lambda: by_old("a"))]
+            wait("the driver is called", lambda: slow.calls == 1)
+            wait_for_end = terminate_old()
+            calls += [site.begin(lambda: by_old("b")), site.begin(lambda: by_new("c"))]
+            wait("the driver is called again", lambda: slow.calls == 3)
+            assert {*old} < {*site.sockets}  # a kubelet that does not find it ends its calls
+            slow.go_on()
+            assert [each.result(WITHIN) for each in calls] == ["driver"] * 3
             wait_for_end()
-            assert by_new("c") == "driver"
+            assert by_new("d") == "driver"
             assert len(site.sockets) == 1
             assert site.sockets != old
-    driver.end()

@@ -6,32 +6,15 @@ from typing import Any
 
 import pytest
 
+from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
+from common.kubelet_api import CHECKPOINT_FILE
 from tests.proxy.conftest import MakePlugin
-from tests.proxy.plugin import Plugin
-from tests.proxy.site import RESOURCE, Site, wait
-
-pytestmark = pytest.mark.slow
+from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
+from tests.proxy.site import Site, wait
 
 OTHER = "example.com/gadget"
 BOTH = {RESOURCE: 4, OTHER: 4}
 TOGETHER = f"{RESOURCE},{OTHER}"
-
-
-class Gate:
-    """Lets the kubelet handle the lists of a resource only when it is open."""
-
-    def __init__(self, running: Site, resource: str) -> None:
-        self._resource = resource
-        self._open = threading.Event()
-        self._at = running.kubelet.settings.misbehavior.at
-        self._at["devices"] = self._wait
-
-    def _wait(self, resource: str) -> None:
-        if resource == self._resource:
-            self._open.wait(20)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 def _pod(name: str) -> dict[str, Any]:
@@ -48,9 +31,9 @@ def _pod(name: str) -> dict[str, Any]:
 
 
 def _admit(running: Site, name: str) -> tuple[set[str], str]:
-    """Have a pod with both resources admitted; return what it got, and why it was refused."""
+    """Let a pod with both resources be admitted; return what it got, and why it was rejected."""
     running.kubelet.add_pods(_pod(name))
-    wait("it is admitted or refused", running.kubelet.idle)
+    wait("it is admitted or rejected", running.kubelet.idle)
     held = {each.resource for each in running.kubelet.held_devices() if each.pod_uid == name}
     return held, (running.kubelet.status(name) or {}).get("message", "")
 
@@ -60,25 +43,23 @@ def _register(first: Plugin, second: Plugin) -> None:
     second.register(resource=OTHER, resources=TOGETHER)
 
 
-def _forget(running: Site) -> None:
-    """End the kubelet, and delete its checkpoint."""
-    running.kubelet.kill()
-    (running.kubelet_dir / "kubelet_internal_checkpoint").unlink()
-
-
 @pytest.fixture
-def gate(running: Site, plugin: MakePlugin) -> Iterator[Gate]:
-    """A kubelet without checkpoint whose proxy has two plugins."""
+def gate(running: Site, plugin: MakePlugin) -> Iterator[threading.Event]:
+    """Two plugins, and a kubelet without checkpoint that handles one's lists when this is set."""
     _register(plugin("a"), plugin("b"))
     wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
-    _forget(running)
-    made = Gate(running, OTHER)
-    yield made
-    made.open()  # or its thread would wait on
+    running.kubelet.kill()
+    (running.kubelet_dir / CHECKPOINT_FILE).unlink()
+    opened = threading.Event()
+    running.kubelet.settings.misbehavior.at["devices"] = lambda resource: (
+        resource != OTHER or opened.wait(WITHIN)
+    )
+    yield opened
+    opened.set()  # or the kubelet's thread would wait on
 
 
 def test_no_container_gets_one_resource_while_the_kubelet_does_not_know_the_other(
-    running: Site, gate: Gate
+    running: Site, gate: threading.Event
 ) -> None:
     running.kubelet.start()
     wait("it knows the first", lambda: RESOURCE in running.kubelet.capacity()[0])
@@ -86,7 +67,7 @@ def test_no_container_gets_one_resource_while_the_kubelet_does_not_know_the_othe
     assert held == set()
     assert "no healthy devices present" in why
 
-    gate.open()
+    gate.set()
     wait("both are healthy", lambda: running.kubelet.capacity()[1] == BOTH)
     assert _admit(running, "late") == ({RESOURCE, OTHER}, "")
 
@@ -115,12 +96,13 @@ def test_a_kubelet_that_has_a_checkpoint_gets_each_list_once(
 
 
 def test_a_resource_that_the_kubelet_never_learns_hides_the_other_for_a_while_only(
-    running: Site, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    running: Site, gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-
-    monkeypatch.setattr("common.known_resources.HIDDEN_SECONDS", 0.1)
     running.kubelet.start()
-    wait("the first is healthy", lambda: running.kubelet.capacity()[1].get(RESOURCE) == 4)
-    assert "devices shown although the kubelet may not know the plugin's other resources" in {
-        each.getMessage() for each in caplog.records
-    }
+    wait("it knows the first", lambda: running.kubelet.capacity()[0].get(RESOURCE) == 4)
+    assert running.healthy == 0
+
+    running.clock.advance(HIDDEN_SECONDS)
+
+    running.wait_known()
+    assert SHOWN_LATE in {each.getMessage() for each in caplog.records}

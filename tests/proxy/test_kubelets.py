@@ -1,8 +1,7 @@
-"""Kubelets come and go, forget, and have their folders emptied; plugins need not notice."""
+"""Kubelets restart, drop the proxy and have their folders emptied; plugins need not notice."""
 
 import shutil
 import socket
-import threading
 import time
 from pathlib import Path
 
@@ -12,163 +11,151 @@ from common.errors import SettingsError
 from proxy.program import Proxy
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from tests.proxy.conftest import MakePlugin
-from tests.proxy.plugin import register
-from tests.proxy.site import RESOURCE, Site, wait
-
-pytestmark = pytest.mark.slow
+from tests.proxy.plugin import RESOURCE, WITHIN, Plugin, register
+from tests.proxy.site import Site, wait
 
 
-def _is_known(running: Site) -> None:
-    wait("the devices are known", lambda: running.healthy == 4)
-
-
-def test_a_new_kubelet_is_registered_with_while_no_plugin_is_there(
+def test_the_proxy_registers_with_a_new_kubelet_without_a_plugin(
     running: Site, plugin: MakePlugin
 ) -> None:
     first = plugin("a").register()
-    _is_known(running)
+    running.wait_known()
     first.end()
 
     running.kubelet.restart()
 
-    _is_known(running)
-    names: list[str] = []
-    calling = threading.Thread(target=lambda: names.append(running.allocate("d0").envs["BY"]))
-    calling.start()
+    running.wait_known()
+    (call,) = running.begin_waiting()
     plugin("b").register()
-    calling.join()
-    assert names == ["b"]
+    assert call.result(WITHIN) == "b"
 
 
-def test_a_kubelet_that_drops_the_proxy_is_registered_with_again(
+def test_the_proxy_registers_again_with_a_kubelet_that_drops_it(
     running: Site, plugin: MakePlugin
 ) -> None:
     """An agent of an earlier version registered directly, and ends (K18)."""
     direct = plugin("direct")
     shutil.move(running.plugin_dir / "direct.sock", running.kubelet_dir / "direct.sock")
     register(running.kubelet_dir, "direct.sock")
-    _is_known(running)
+    running.wait_known()
     plugin("a").register()
-    wait("the kubelet knows the newest", lambda: running.connections == 2)
     wait("both lists", lambda: len(running.lists) == 2)
 
     direct.end()
 
     wait("it is dropped", lambda: running.losses == 1)
-    wait("it is registered again", lambda: running.connections == 3)
-    wait("and serves", lambda: len(running.lists) == 3)
-    assert running.allocate("d0").envs["BY"] == "a"
+    wait("it is registered again", lambda: len(running.lists) == 3)
+    assert running.connections == 3
+    assert running.allocate() == "a"
 
 
-def test_the_kubelets_folder_may_be_emptied(running: Site, plugin: MakePlugin) -> None:
-    """Its own socket too: it lives on, but nobody can register until the next."""
+def test_calls_are_served_although_the_kubelets_folder_is_emptied(
+    running: Site, plugin: MakePlugin
+) -> None:
+    """Its own socket too: the kubelet runs on, but no plugin can register until the next one."""
     plugin("a").register()
-    _is_known(running)
+    running.wait_known()
     for each in running.kubelet_dir.iterdir():
         each.unlink()
 
-    time.sleep(0.1)
-    assert running.allocate("d0").envs["BY"] == "a"
+    wait("the proxy notices", lambda: not running.service.registered)
+    assert running.allocate() == "a"
     running.kubelet.restart()
-    _is_known(running)
-    assert running.allocate("d0").envs["BY"] == "a"
+    running.wait_known()
+    assert running.allocate() == "a"
 
 
-def test_a_socket_of_its_own_that_is_removed_is_made_again_without_a_gap(
+def test_a_deleted_socket_of_the_proxy_is_replaced_without_a_gap(
     running: Site, plugin: MakePlugin
 ) -> None:
     plugin("a").register()
-    _is_known(running)
+    running.wait_known()
     (socket,) = running.kubelet_dir.glob("proxy-*.sock")
     socket.unlink()
 
     wait("it is registered again", lambda: running.connections == 2)
     assert running.losses == 0
-    assert running.allocate("d0").envs["BY"] == "a"
+    assert running.allocate() == "a"
 
 
-def test_the_plugins_folder_may_be_emptied(running: Site, plugin: MakePlugin) -> None:
+@pytest.mark.parametrize("happens", ["emptied", "moved"])
+def test_the_plugins_folder_may_be_emptied_or_replaced(
+    running: Site, plugin: MakePlugin, happens: str
+) -> None:
     plugin("a").register()
-    _is_known(running)
-    for each in running.plugin_dir.iterdir():
-        each.unlink()
+    running.wait_known()
+    if happens == "moved":
+        running.plugin_dir.rename(running.plugin_dir.with_name("moved"))
+    else:
+        for each in running.plugin_dir.iterdir():
+            each.unlink()
 
-    assert running.allocate("d0").envs["BY"] == "a"
-    wait("plugins can register", (running.plugin_dir / "kubelet.sock").exists)
+    assert running.allocate() == "a"
+    socket = running.plugin_dir / "kubelet.sock"
+    running.advance_until("plugins can register", socket.exists)
     plugin("b").register()
-    assert running.allocate("d0").envs["BY"] == "b"
+    assert running.allocate() == "b"
     assert running.losses == 0
 
 
-def test_the_plugins_folder_may_be_made_anew(running: Site, plugin: MakePlugin) -> None:
-    plugin("a").register()
-    _is_known(running)
-    running.plugin_dir.rename(running.plugin_dir.with_name("gone"))
+def test_the_proxy_waits_for_the_kubelets_folder(running: Site, plugin: MakePlugin) -> None:
+    running.kubelet.kill()
+    shutil.rmtree(running.kubelet_dir)
+    made = plugin()
+    registering = running.begin(made.register)
+    missing = f"{RESOURCE} is not registered with the kubelet: no kubelet is running"
+    wait("the plugin serves", lambda: running.proxy.readiness_problem() == missing)
+    running.advance_until("the plugin gets its response", registering.done)
 
-    wait("plugins can register", (running.plugin_dir / "kubelet.sock").exists)
-    plugin("b").register()
-    assert running.allocate("d0").envs["BY"] == "b"
+    running.kubelet.start()
 
-
-def test_a_proxy_may_wait_for_the_kubelets_folder(folder: Path) -> None:
-    with Site(folder) as running:
-        running.kubelet.kill()
-        shutil.rmtree(running.kubelet_dir)
-        made = running.plugin().wait_registered()
-        time.sleep(0.2)
-        running.kubelet.start()
-
-        _is_known(running)
-        assert running.allocate("d0").envs == {"BY": str(made.pid)}
+    running.advance_until("the devices are known", lambda: running.healthy == 4)
+    assert running.allocate() == "a"
 
 
-def test_a_proxy_that_starts_again_has_plugins_register_and_leaves_no_socket(
+def test_plugins_register_with_the_next_proxy_which_removes_old_sockets(
     running: Site, plugin: MakePlugin
 ) -> None:
     made = plugin("a").register()
-    _is_known(running)
+    running.wait_known()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(running.kubelet_dir / "proxy-dead0000.sock"))
     running.stop_proxy()
-    wait("the kubelet sees its end", lambda: running.losses == 1)
+    wait("the kubelet notices its end", lambda: running.losses == 1)
     with pytest.raises((AssertionError, PluginCallFailed)):
-        running.allocate("d0")
+        running.allocate()
 
     running.start_proxy()
     made.register()
 
     wait("it is registered", lambda: running.connections == 2)
-    assert running.allocate("d0").envs["BY"] == "a"
+    assert running.allocate() == "a"
     assert len(list(running.kubelet_dir.glob("proxy-*.sock"))) == 1
 
 
-def test_a_proxy_that_ends_completes_calls_in_progress(running: Site, plugin: MakePlugin) -> None:
-    asked, go_on = threading.Event(), threading.Event()
+def test_a_proxy_completes_calls_in_progress_before_it_ends(
+    running: Site, plugin: MakePlugin
+) -> None:
+    made = plugin("a").register()
+    running.wait_known()
+    made.hang("Allocate")
+    call = running.begin_allocate()
+    wait("it is called", lambda: "Allocate" in made.calls)
+    wait_for_end = running.terminate()
+    socket = running.plugin_dir / "kubelet.sock"
+    running.advance_until("plugins cannot register", lambda: not socket.exists())
 
-    def slowly(_context: object) -> str:
-        asked.set()
-        go_on.wait(5)
-        return "in time"
+    made.go_on()
 
-    plugin("a").register().on_allocate = slowly
-    _is_known(running)
-    names: list[str] = []
-    calling = threading.Thread(target=lambda: names.append(running.allocate("d0").envs["BY"]))
-    calling.start()
-    asked.wait(5)
-    threading.Timer(0.3, go_on.set).start()
-    running.stop_proxy()
-    calling.join()
-
-    assert names == ["in time"]
+    assert call.result(WITHIN) == "a"
+    wait_for_end()
 
 
 def test_resources_do_not_disturb_each_other(running: Site, plugin: MakePlugin) -> None:
-    gone = plugin("a").register()
+    first = plugin("a").register()
     plugin("b").register(resource="example.com/other")
-    wait("both are known", lambda: running.connections == 2)
     wait("both lists", lambda: len(running.lists) == 2)
-    gone.end()
+    first.end()
 
     response = running.client("example.com/other").allocate(("d0",))
 
@@ -186,31 +173,31 @@ def test_both_folders_may_not_be_one(tmp_path: Path) -> None:
     )
 
 
-def test_a_registration_is_answered_as_soon_as_the_kubelet_knows(
+def test_a_plugin_gets_its_response_as_soon_as_the_kubelet_has_registered_it(
     running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.registration._KUBELET_SECONDS", 60)
+    monkeypatch.setattr("proxy.registration._KUBELET_SECONDS", 3600)
 
-    plugin("a").register(within=10)
-    plugin("b").register(within=10)
+    plugin("a").register()
+    plugin("b").register()
 
-    _is_known(running)
+    running.wait_known()
 
 
-def test_a_kubelet_that_drops_the_proxy_again_and_again_is_asked_with_growing_pauses(
-    running: Site, plugin: MakePlugin
+def test_pauses_grow_before_registrations_with_a_kubelet_that_drops_the_proxy(
+    short_folder: Path,
 ) -> None:
     def drop(_resource: str) -> None:
         raise TurnedAway("dropped")
 
-    at = running.kubelet.settings.misbehavior.at
-    at["devices"] = drop
-    plugin("a").register()
-    wait("it is dropped", lambda: running.losses > 3)
-    before = running.connections
+    with Site(short_folder, speed=1) as running:
+        at = running.kubelet.settings.misbehavior.at
+        at["devices"] = drop
+        began = time.monotonic()
+        made = Plugin(running.plugin_dir, "a").register()
+        wait("it is dropped", lambda: running.losses == 9)
+        assert time.monotonic() - began > 0.005 * (2**7 - 1)  # the sum of the first seven pauses
 
-    time.sleep(1.5)  # in which a busy loop registers a hundred times
-
-    assert running.connections - before < 15
-    del at["devices"]
-    _is_known(running)
+        del at["devices"]
+        running.wait_known()
+        made.end()

@@ -1,11 +1,13 @@
-"""The program as a process: its command line, its pages, its log, its end."""
+"""The program: its command line, its pages, its log, its end."""
 
 import json
+import logging
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -16,20 +18,21 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.__main__ import main
+from proxy.program import HUNG_SECONDS
 from simulator.kubelet.errors import PluginCallFailed
-from tests.proxy.site import RESOURCE, Site, wait
-
-pytestmark = pytest.mark.slow
+from tests.proxy.conftest import MakePlugin
+from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
+from tests.proxy.site import PATIENCE, Site, wait
 
 _FIELDS = {"time", "level", "logger", "pid", "message"}
 
 
 @contextmanager
-def _proxy(folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
-    (folder / "k").mkdir(exist_ok=True)
+def _proxy(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    (folder / "k").mkdir()
     with subprocess.Popen(
         [sys.executable, "-m", "proxy", "--kubelet-dir", folder / "k", "--plugin-dir",
-         folder / "p", "--http-host", "127.0.0.1", *options],
+         folder / "p", "--http-host", "127.0.0.1", "--http-port", "0"],
         stderr=subprocess.PIPE,
         text=True,
     ) as process:  # fmt: skip
@@ -41,86 +44,112 @@ def _proxy(folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
 
 def _get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WITHIN) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
-def test_its_endpoints_and_log_show_what_happens(folder: Path) -> None:
-    with _proxy(folder, "--http-port", "0", "--patience", "0.5") as process:
+@pytest.mark.slow
+def test_the_process_serves_pages_logs_json_and_ends_at_sigterm(short_folder: Path) -> None:
+    with _proxy(short_folder) as process:
         assert process.stderr is not None
         port = json.loads(process.stderr.readline())["http_port"]
-        wait("it listens", (folder / "p" / "kubelet.sock").exists)
+        wait("it listens", (short_folder / "p" / "kubelet.sock").exists)
         assert _get(port, "/healthz") == (200, "ok\n")
         assert _get(port, "/nothing") == (404, "not found\n")
-        running = Site(folder)
-        made = running.plugin().wait_registered()
-        assert _get(port, "/readyz") == (
-            503,
-            f"{RESOURCE} is not registered with the kubelet: no kubelet is running\n",
-        )
+        running = Site(short_folder)  # the proxy is the process
+        made = Plugin(running.plugin_dir, "a").register()
+        missing = f"{RESOURCE} is not registered with the kubelet: no kubelet is running\n"
+        assert _get(port, "/readyz") == (503, missing)
         running.kubelet.start()
-        wait("the devices are known", lambda: running.healthy == 4)
+        running.wait_known()
         wait("it is ready", lambda: _get(port, "/readyz") == (200, "ok\n"))
-        made.end(signal.SIGKILL)
-        with pytest.raises(PluginCallFailed):
-            running.allocate("d0")
-        text = _get(port, "/metrics")[1]
-        again = running.plugin().wait_registered()
-        wait("the devices are healthy", lambda: running.healthy == 4)
+        assert (
+            f'gpu_turnstile_proxy_kubelet_registered{{resource="{RESOURCE}"}} 1.0'
+            in (_get(port, "/metrics")[1])
+        )
+        running.kubelet.kill()
+        wait("the kubelet's end is noticed", lambda: _get(port, "/readyz")[0] == 503)
         process.send_signal(signal.SIGTERM)
         lines = [json.loads(each) for each in process.stderr if each.startswith("{")]
-        assert process.wait(10) == 0
-        again.clean_up()
-        made.clean_up()
-        running.kubelet.kill()
+        assert process.wait(WITHIN) == 0
+        made.end()
 
-    labels = f'{{resource="{RESOURCE}"}}'
-    assert f"gpu_turnstile_proxy_given_up{labels} 1.0" in text
-    assert f"gpu_turnstile_proxy_connected_plugins{labels} 0.0" in text
-    assert f"gpu_turnstile_proxy_kubelet_registered{labels} 1.0" in text
-    assert f"gpu_turnstile_proxy_waiting_calls{labels} 0.0" in text
-    found = re.search(rf"gpu_turnstile_proxy_longest_wait_seconds{re.escape(labels)} (\S+)", text)
-    assert found is not None
-    assert 0.3 < float(found[1]) < 5
-    # Between bind and listen a kubelet refuses whoever registers.
+    # Between bind and listen a kubelet refuses registrations.
     lines = [each for each in lines if each["message"] != "registration failed"]
-    assert [each["message"] for each in lines] == [
+    assert [(each["message"], each.get("resource")) for each in lines] == [
+        ("plugin connected", RESOURCE),
+        ("registered", RESOURCE),
+        ("stopped", None),
+    ]
+    assert all(each.keys() >= _FIELDS for each in lines)
+
+
+def test_metrics_and_log_show_connections_and_waiting_calls(
+    running: Site, plugin: MakePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "proxy")
+    first = plugin("a").register()
+    running.wait_known()
+    registered = running.metrics()
+    first.end()
+    (call,) = running.begin_waiting()
+    waiting = running.metrics()
+    running.clock.advance(PATIENCE)
+    with pytest.raises(PluginCallFailed):
+        call.result(WITHIN)
+    given_up = running.metrics()
+    plugin("b").register()
+    running.wait_known()
+
+    assert (registered["connected_plugins"], registered["kubelet_registered"]) == (1, 1)
+    assert (waiting["connected_plugins"], waiting["waiting_calls"]) == (0, 1)
+    assert given_up["longest_wait_seconds"] == pytest.approx(PATIENCE, rel=0.01)
+    del given_up["longest_wait_seconds"]
+    assert given_up == {
+        "connected_plugins": 0,
+        "waiting_calls": 0,
+        "kubelet_registered": 1,
+        "given_up": 1,
+        "asked_again_calls_total": 0,
+        "unanswered_calls_total": 1,
+    }
+    assert [each for each in caplog.messages if each != "registration failed"] == [
         "plugin connected",
         "registered",
         "plugin disconnected",
         "calls wait for a plugin",
         "devices given up",
         "plugin connected",
-        *["stopped"],
     ]
-    for each in lines:
-        assert each.keys() >= _FIELDS
-        assert each["message"] == "stopped" or each["resource"] == RESOURCE
 
 
-def test_a_port_in_use_is_one_line(folder: Path) -> None:
+def test_a_port_in_use_is_reported_on_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with _proxy(folder, "--http-port", str(port)) as process:
-            _, errors = process.communicate(timeout=20)
+        found = CliRunner().invoke(
+            main,
+            ["--kubelet-dir", str(tmp_path / "k"), "--plugin-dir", str(tmp_path / "p"),
+             "--http-host", "127.0.0.1", "--http-port", str(port)],
+        )  # fmt: skip
 
-    assert process.returncode == 2
-    assert errors.startswith(f"error: http-port: cannot listen on 127.0.0.1:{port}: ")
-    assert errors.count("\n") == 1
+    assert found.exit_code == 2
+    assert found.stderr.startswith(f"error: http-port: cannot listen on 127.0.0.1:{port}: ")
+    assert found.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("patience", ["0", "26"])
-def test_patience_stays_below_what_prestart_has(patience: str) -> None:
+def test_patience_has_bounds(patience: str) -> None:
     found = CliRunner().invoke(main, ["--patience", patience])
 
     assert found.exit_code == 2
     assert "Invalid value for '--patience'" in found.output
 
 
-def test_a_loop_that_stands_still_ends_the_process(folder: Path) -> None:
-    (folder / "k").mkdir()
+@pytest.mark.slow
+def test_a_hung_event_loop_ends_the_process(short_folder: Path) -> None:
+    (short_folder / "k").mkdir()
     hang = (
         "import asyncio, proxy.__main__ as m, proxy.program as p, time\n"
         "m.HUNG_SECONDS = 0.5\n"
@@ -129,11 +158,11 @@ def test_a_loop_that_stands_still_ends_the_process(folder: Path) -> None:
         "    on_beat()\n"
         "    time.sleep(60)\n"
         "p.Proxy._beat = hang\n"
-        f"m.main(['--kubelet-dir', '{folder}/k', '--plugin-dir', '{folder}/p', '--http-port', '0',"
-        " '--http-host', '127.0.0.1'])\n"
+        f"m.main(['--kubelet-dir', '{short_folder}/k', '--plugin-dir', '{short_folder}/p',"
+        " '--http-port', '0', '--http-host', '127.0.0.1'])\n"
     )
     found = subprocess.run(
-        [sys.executable, "-c", hang], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", hang], capture_output=True, text=True, timeout=WITHIN, check=False
     )
 
     assert found.returncode == 1
@@ -141,12 +170,28 @@ def test_a_loop_that_stands_still_ends_the_process(folder: Path) -> None:
     assert "in hang" in found.stderr
 
 
-def test_a_defect_ends_the_process_in_order(running: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_liveness_is_lost_if_the_event_loop_hangs(running: Site) -> None:
+    assert running.proxy.liveness_problem() == ""
+    hung, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hung.set()
+        go_on.wait()
+
+    running._loop.call_soon_threadsafe(hang)
+    assert hung.wait(WITHIN)
+    running.clock.advance(HUNG_SECONDS + 1)
+    assert re.fullmatch(r"the event loop hangs for \d+ s", running.proxy.liveness_problem())
+    go_on.set()
+    wait("it beats again", lambda: not running.proxy.liveness_problem())
+
+
+def test_a_defect_of_a_task_ends_the_proxy_in_order(running: Site) -> None:
     async def fail() -> None:
         raise RuntimeError("a defect")
 
     running._loop.call_soon_threadsafe(lambda: running.proxy._spawn(fail()))
-    wait("it ends", lambda: not running._thread.is_alive())
+    wait("it ends", lambda: not running.proxy_runs)
 
     assert repr(running.defect) == "RuntimeError('a defect')"
     running.defect = None

@@ -1,4 +1,4 @@
-"""What a plugin may not register with, and the words that it is told."""
+"""Registrations that are refused, and the messages that plugins get."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.kubelet_api import deviceplugin_pb2 as pb
@@ -14,18 +14,21 @@ from proxy import registration
 from proxy.errors import BadRegistration
 from proxy.registration import check_endpoint
 from tests.proxy.conftest import MakePlugin
-from tests.proxy.plugin import register, register_bytes
+from tests.proxy.plugin import RESOURCE, register, register_bytes
 from tests.proxy.site import Site
 
 RULE = "must be the file name of the plugin's socket, without a path"
 
 
-@pytest.fixture
-def plugins(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a socket of root's, one of another user's, a file, and a link."""
-    for name in ("good.sock", "other.sock"):
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(folder / name))
+    folder = tmp_path_factory.mktemp("p")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)  # a short path
+        for name in ("good.sock", "other.sock"):
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(name)
     if os.geteuid() == 0:
         os.chown(folder / "other.sock", 1234, 1234)
     (folder / "file").touch()
@@ -46,7 +49,7 @@ def plugins(folder: Path) -> Path:
         ("link.sock", "endpoint: Invalid value: 'link.sock': must be a socket"),
     ],
 )
-def test_any_other_endpoint_is_refused_with_a_reason(
+def test_an_endpoint_that_is_not_a_socket_of_the_folder_is_refused(
     plugins: Path, endpoint: str, message: str
 ) -> None:
     with pytest.raises(BadRegistration) as raised:
@@ -66,7 +69,6 @@ def test_a_socket_of_another_user_is_refused(plugins: Path) -> None:
 
 
 @given(endpoint=st.text())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_name_leads_out_of_the_folder(plugins: Path, endpoint: str) -> None:
     try:
         check_endpoint(plugins, endpoint)
@@ -76,80 +78,115 @@ def test_no_name_leads_out_of_the_folder(plugins: Path, endpoint: str) -> None:
         assert (plugins / endpoint).parent == plugins
 
 
-@pytest.mark.slow
-class TestAsAPlugin:
-    """Over the socket, as plugins see it."""
+# --- over the proxy's socket ------------------------------------------------------------
 
-    @pytest.mark.parametrize(
-        ("request_", "message"),
-        [
-            (
-                pb.RegisterRequest(version="v1alpha1", endpoint="x", resource_name="a/b"),
-                "version: Unsupported value: 'v1alpha1': must be v1beta1",
-            ),
-            (
-                pb.RegisterRequest(version="v1beta1", endpoint="x.sock"),
-                "resource_name: Required value: the resource that is served",
-            ),
-        ],
-        ids=["version", "resource"],
-    )
-    def test_a_bad_registration_is_refused_and_counted(
-        self, running: Site, request_: pb.RegisterRequest, message: str
-    ) -> None:
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            pb.RegisterRequest(version="v1alpha1", endpoint="x", resource_name="a/b"),
+            "version: Unsupported value: 'v1alpha1': must be v1beta1",
+        ),
+        (
+            pb.RegisterRequest(version="v1beta1", endpoint="x.sock"),
+            "resource_name: Required value: the resource that is served",
+        ),
+    ],
+    ids=["version", "resource"],
+)
+def test_a_bad_registration_is_refused_and_counted(
+    running: Site, request_: pb.RegisterRequest, message: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        register_bytes(running.plugin_dir, request_.SerializeToString())
+
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert raised.value.details() == message
+    assert running.proxy.registration.refused == 1
+
+
+def test_bytes_that_are_not_a_registration_are_refused_and_disturb_no_plugin(
+    running: Site, plugin: MakePlugin
+) -> None:
+    plugin("a").register()
+    running.wait_known()
+    for each in (b"\xff", b"\x0a\xff\xff", b"\x00" * 1000, os.urandom(64) + b"\xff\xff"):
         with pytest.raises(grpc.RpcError) as raised:
-            register_bytes(running.plugin_dir, request_.SerializeToString())
-
+            register_bytes(running.plugin_dir, each)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert raised.value.details() == message
-        assert running.proxy.registration.refused == 1
+    for name in ("p/kubelet.sock", f"k/{next(running.kubelet_dir.glob('proxy-*')).name}"):
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(str(running.kubelet_dir.parent / name))
+            raw.sendall(os.urandom(4096))
 
-    def test_bytes_that_are_no_registration_are_refused_and_disturb_nobody(
-        self, running: Site, plugin: MakePlugin
-    ) -> None:
-        plugin("a").register()
-        for each in (b"\xff", b"\x0a\xff\xff", b"\x00" * 1000, os.urandom(64) + b"\xff\xff"):
-            with pytest.raises(grpc.RpcError) as raised:
-                register_bytes(running.plugin_dir, each)
-            assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        for name in ("p/kubelet.sock", f"k/{next(running.kubelet_dir.glob('proxy-*')).name}"):
-            with socket.socket(socket.AF_UNIX) as raw:
-                raw.connect(str(running.kubelet_dir.parent / name))
-                raw.sendall(os.urandom(4096))
+    assert running.allocate() == "a"
+    assert running.connections == 1
 
-        assert running.allocate("d0").envs["BY"] == "a"
-        assert running.connections == 1
 
-    def test_a_plugin_that_nobody_listens_for_is_refused(self, running: Site) -> None:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(running.plugin_dir / "deaf.sock"))
-            made.listen()
-            with pytest.raises(grpc.RpcError) as raised:
-                register(running.plugin_dir, "deaf.sock")
+def test_a_plugin_that_does_not_respond_is_refused(running: Site) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(running.plugin_dir / "silent.sock"))
+        made.listen()
+        registering = running.begin(lambda: register(running.plugin_dir, "silent.sock"))
+        running.advance_until("the plugin gets its response", registering.done)
 
-        assert raised.value.details() == "the plugin at deaf.sock does not respond within 3 s"
+    error = registering.exception()
+    assert isinstance(error, grpc.RpcError)
+    assert error.details() == "the plugin at silent.sock does not respond within 3 s"
 
-    def test_no_more_resources_are_served_than_a_bound(
-        self, running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("proxy.program.MOST_RESOURCES", 1)
-        plugin("a").register()
 
-        with pytest.raises(grpc.RpcError) as raised:
-            plugin("b").register(resource="example.com/other")
+def test_the_kubelets_refusal_reaches_the_plugin(running: Site, plugin: MakePlugin) -> None:
+    with pytest.raises(grpc.RpcError) as raised:
+        plugin("a").register(resource="no-domain")
 
-        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        text = f"{registration.MOST_RESOURCES} resources are registered already"
-        assert raised.value.details() == text
+    assert raised.value.code() is grpc.StatusCode.UNKNOWN
+    assert 'the ResourceName "no-domain" is invalid' in str(raised.value.details())
 
-    def test_refused_registrations_take_no_room(
-        self, running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("proxy.program.MOST_RESOURCES", 2)
-        bad = plugin("bad")
-        bad.options = b"\x0a\xff"
-        for number in range(4):
-            with pytest.raises(grpc.RpcError, match="its options cannot be read"):
-                bad.register(resource=f"example.com/bad-{number}")
 
-        plugin("good").register()
+@pytest.mark.parametrize(
+    ("bound", "resource", "message"),
+    [
+        (
+            "proxy.program.MOST_RESOURCES",
+            "example.com/other",
+            f"{registration.MOST_RESOURCES} resources are registered already",
+        ),
+        (
+            "proxy.resource.MOST_PLUGINS",
+            RESOURCE,
+            f"1 plugins of {RESOURCE} are registered already",
+        ),
+    ],
+    ids=["resources", "plugins of a resource"],
+)
+def test_resources_and_their_plugins_are_bounded(
+    running: Site,
+    plugin: MakePlugin,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    bound: str,
+    resource: str,
+    message: str,
+) -> None:
+    monkeypatch.setattr(bound, 1)
+    plugin("a").register()
+
+    with pytest.raises(grpc.RpcError) as raised:
+        plugin("b").register(resource=resource)
+
+    assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert raised.value.details() == message
+
+
+def test_refused_registrations_do_not_count_as_resources(
+    running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.program.MOST_RESOURCES", 1)
+    bad = plugin("bad")
+    bad.options = b"\x0a\xff"
+    for number in range(2):
+        with pytest.raises(grpc.RpcError, match="its options cannot be read"):
+            bad.register(resource=f"example.com/bad-{number}")
+
+    plugin("good").register()

@@ -1,4 +1,4 @@
-"""The kubelet's checkpoint: what is read from which file, and what is no such file."""
+"""The kubelet's checkpoint: files that are read, and files that are refused."""
 
 import json
 import logging
@@ -60,7 +60,7 @@ def parse(content: str | bytes) -> Checkpoint:
         ('{"Data": {"PodDeviceEntries": []}}', {}),
     ],
     ids=[
-        *("empty", "one entry", "by NUMA node", "two resources", "not ours", "no IDs", "bare"),
+        *("empty", "one entry", "by NUMA node", "two resources", "foreign", "no IDs", "bare"),
     ],
 )
 def test_a_file_is_read(content: str, held: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_file_is_read(content: str, held: Any) -> None:
         ),
     ],
 )
-def test_what_has_another_form_is_refused(content: str | bytes, message: str) -> None:
+def test_another_format_is_refused(content: str | bytes, message: str) -> None:
     with pytest.raises(CheckpointError) as refused:
         parse(content)
     assert str(refused.value) == message
@@ -114,7 +114,7 @@ def test_an_entry_with_device_ids_that_no_agent_makes_is_left_out() -> None:
     )
 
 
-def test_nesting_without_end_is_no_crash() -> None:
+def test_unbounded_nesting_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"^not JSON: maximum recursion depth exceeded"):
         parse("[" * 200_000)
 
@@ -126,7 +126,7 @@ _held = st.dictionaries(_names, st.dictionaries(_names, _held_ids, min_size=1))
 
 
 def _file(held: Any, node: int) -> str:
-    """Write what a kubelet writes."""
+    """Return the content that a kubelet writes."""
     named = {resource: name for name, resource in RESOURCES.items()}
     pods = {
         uid: {
@@ -145,8 +145,8 @@ def _file(held: Any, node: int) -> str:
 
 @patient
 @given(st.lists(_held, min_size=1, max_size=4), st.integers(-1, 3))
-def test_whatever_a_kubelet_writes_one_after_the_other_is_read(files: list[Any], node: int) -> None:
-    """An entry that stood in the file before is not read again."""
+def test_successive_files_of_a_kubelet_are_read(files: list[Any], node: int) -> None:
+    """An entry that the last file had is not parsed again."""
     with tempfile.TemporaryDirectory() as made:
         folder, merged = Path(made), dict[str, Any]()
         reader = CheckpointFile(folder, RESOURCES)
@@ -165,7 +165,7 @@ _json = any_json(*ENTRY, "Data", "PodDeviceEntries")
 
 @patient
 @given(st.binary(max_size=40) | _json.map(lambda each: json.dumps(each).encode()))
-def test_any_other_content_is_refused_without_another_error(content: bytes) -> None:
+def test_any_other_content_is_refused_without_a_crash(content: bytes) -> None:
     with suppress(CheckpointError):
         parse(content)
 
@@ -174,7 +174,7 @@ def test_any_other_content_is_refused_without_another_error(content: bytes) -> N
 
 
 class Site:
-    """A kubelet's folder, and what the log says of it."""
+    """A kubelet's folder, and the log."""
 
     def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
@@ -226,7 +226,7 @@ def test_a_missing_file_is_logged_once_and_so_is_its_return(site: Site) -> None:
     assert site.take_logs() == []
 
 
-def test_a_folder_instead_of_the_file_is_no_crash(site: Site) -> None:
+def test_a_folder_instead_of_the_file_is_unreadable(site: Site) -> None:
     site.path.mkdir()
     assert not site.file.readable
 

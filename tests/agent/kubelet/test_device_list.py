@@ -14,6 +14,7 @@ from common.kubelet_api import deviceplugin_pb2 as api
 from contract.inventory import Card, Inventory
 from contract.resource import Resource
 from tests.agent.builders import MEMORY, patient
+from tests.agent.fakes import DEADLINE_S
 from tests.examples import share
 
 MIB = 1 << 20
@@ -29,7 +30,7 @@ def node(cards: int, memory: int, block: int, *, numa: int | None = 0) -> Device
     return DeviceTable(Inventory(tuple(found)), block * MIB)
 
 
-def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
+def sent_bytes(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
     unhealthy = {card.uuid for card in table.inventory.cards}
     return api.ListAndWatchResponse(
         devices=devices(table, resource, unhealthy, numa=numa)
@@ -44,11 +45,11 @@ def sent(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
     st.booleans(),
     st.sampled_from(Resource),
 )
-def test_the_size_is_that_of_what_is_sent(
+def test_the_size_is_that_of_the_message(
     cards: int, memory: int, numa_node: int | None, numa: bool, resource: Resource
 ) -> None:
     table = node(cards, memory, 1, numa=numa_node)
-    assert size_of(table, resource, numa=numa) == sent(table, resource, numa=numa)
+    assert size_of(table, resource, numa=numa) == sent_bytes(table, resource, numa=numa)
 
 
 @pytest.mark.parametrize("numa", [True, False])
@@ -93,34 +94,28 @@ def test_a_node_whose_device_list_is_too_large_for_the_kubelet_is_refused(
         check_size(table, numa=False)
 
 
-# --- who waits for a change of it -------------------------------------------------------------
+# --- waiting for a change of it ---------------------------------------------------------------
 
 
-def test_every_waiter_is_notified_of_a_change() -> None:
+def test_every_waiting_thread_checks_its_condition_after_each_change() -> None:
     unhealthy = {"GPU-0"}
-    feed = HealthFeed(lambda: frozenset(unhealthy))
+    feed, checks = HealthFeed(lambda: frozenset(unhealthy)), threading.Semaphore(0)
     feed.wait_for(lambda: feed.unhealthy() == {"GPU-0"})  # it has changed before
+
+    def has_changed() -> bool:
+        checks.release()
+        return len(feed.unhealthy()) > 1
+
+    def wait_for_checks() -> None:
+        assert all(checks.acquire(timeout=DEADLINE_S) for _ in range(3))
+
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(feed.wait_for, lambda: len(feed.unhealthy()) > 1) for _ in range(3)]
+        waiting = [pool.submit(feed.wait_for, has_changed) for _ in range(3)]
+        wait_for_checks()
+        feed.wake()
+        wait_for_checks()
+        assert not any(each.done() for each in waiting)
         unhealthy.add("GPU-1")
         feed.wake()
         for each in waiting:
-            each.result(20)
-
-
-def test_a_notified_waiter_may_leave_or_wait_on() -> None:
-    feed, leaving, asked = HealthFeed(), threading.Event(), threading.Semaphore(0)
-
-    def leave() -> bool:
-        asked.release()
-        return leaving.is_set()
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(feed.wait_for, leave)
-        assert asked.acquire(timeout=20)
-        feed.wake()
-        assert asked.acquire(timeout=20)
-        assert not waiting.done()
-        leaving.set()
-        feed.wake()
-        waiting.result(20)
+            each.result(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Which life of the kubelet is there, and waiting for changes in its directory."""
+"""Instances of the kubelet, and waiting for changes in its directory."""
 
 import logging
 import shutil
@@ -14,16 +14,14 @@ from agent.kubelet import kubelet_instance
 from agent.kubelet.kubelet_instance import DirectoryWatch, KubeletInstance
 
 LONG = 100.0
-"""Longer than any test takes: a wait that ends by itself would be seen."""
+"""Longer than any test: a wait that ends without a change would exceed it."""
 SOON = 0.2
 
 
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectoryWatch]:
-    """Of a directory that is not there yet, and that is not looked at again now and then."""
-    monkeypatch.setattr(kubelet_instance, "CHECK_SECONDS", LONG)
-    monkeypatch.setattr(kubelet_instance, "_UNWATCHED_SECONDS", 0.05)
-    made = DirectoryWatch(tmp_path / "d")
+def watch(tmp_path: Path) -> Iterator[DirectoryWatch]:
+    """A watch of a missing directory, which checks for unreported changes too late for a test."""
+    made = DirectoryWatch(tmp_path / "d", check=LONG, unwatched=0.05)
     yield made
     made.close()
     made.wake()
@@ -31,29 +29,29 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory
 
 @pytest.fixture
 def directory(tmp_path: Path, watch: DirectoryWatch) -> Path:
-    """One that is there, and watched."""
+    """The directory, which is watched."""
     (tmp_path / "d").mkdir()
-    watch.wait()  # returns at once: what there was before is not told of
+    watch.wait()  # returns at once: earlier changes are not reported
     return tmp_path / "d"
 
 
-def took(watch: DirectoryWatch, *meanwhile: Callable[[], object], seconds: float = LONG) -> float:
-    """Wait; tell how long that took, with something happening soon after its begin."""
-    timers = [threading.Timer(0.1, each) for each in meanwhile]
+def measure(
+    watch: DirectoryWatch, meanwhile: Callable[[], object] = lambda: None, seconds: float = LONG
+) -> float:
+    """Wait; return how many seconds that took, with a change 0.1 s after its begin."""
+    timer = threading.Timer(0.1, meanwhile)
     began = time.monotonic()
-    for each in timers:
-        each.start()
+    timer.start()
     watch.wait(seconds)
     found = time.monotonic() - began
-    for each in timers:
-        each.join()
+    timer.join()
     return found
 
 
 def is_watching(watch: DirectoryWatch, directory: Path) -> bool:
     """Return whether a wait lasts until something changes, and no longer."""
     socket = directory / "kubelet.sock"
-    return took(watch, seconds=SOON) >= SOON and 0.09 < took(watch, socket.touch) < LONG
+    return measure(watch, seconds=SOON) >= SOON and 0.09 < measure(watch, socket.touch) < LONG
 
 
 @pytest.mark.parametrize("change", ["made", "removed", "replaced"])
@@ -68,40 +66,41 @@ def test_a_change_ends_the_wait(watch: DirectoryWatch, directory: Path, change: 
         "removed": socket.unlink,
         "replaced": lambda: beside.rename(socket),
     }
-    assert 0.09 < took(watch, change_it[change]) < LONG
+    assert 0.09 < measure(watch, change_it[change]) < LONG
 
 
-def test_what_is_written_into_a_file_does_not(watch: DirectoryWatch, directory: Path) -> None:
+def test_a_write_into_a_file_does_not_end_the_wait(watch: DirectoryWatch, directory: Path) -> None:
     checkpoint = directory / "kubelet_internal_checkpoint"
     checkpoint.touch()
     watch.wait()
-    assert took(watch, lambda: checkpoint.write_text("{}"), seconds=0.3) >= 0.3
+    assert measure(watch, lambda: checkpoint.write_text("{}"), seconds=0.3) >= 0.3
 
 
 @pytest.mark.parametrize("change", ["a file", "woken", "events that were lost"])
 def test_a_change_between_two_waits_ends_the_second_at_once_and_no_other(
     watch: DirectoryWatch, directory: Path, change: str
 ) -> None:
-    """The kernel keeps 16,384 events, and says that there were more."""
-    for number in range({"a file": 1, "woken": 0}.get(change, 9_000)):
-        path = directory / str(number)
-        path.touch()
-        path.unlink()
+    """The kernel keeps 16,384 events, and reports that there were more."""
+    paths = [directory / "a", directory / "b"]
+    paths[0].touch()
+    for _ in range({"a file": 1, "woken": 0}.get(change, 8_200)):  # two events each
+        paths[0].rename(paths[1])
+        paths.reverse()
     if change == "woken":
         watch.wake()
         watch.wake()
-    assert took(watch) < LONG
+    assert measure(watch) < LONG
     assert is_watching(watch, directory)
 
 
-def test_a_directory_that_comes_later_or_anew_is_watched(
+def test_a_directory_that_is_made_later_or_again_is_watched(
     watch: DirectoryWatch, tmp_path: Path
 ) -> None:
     directory = tmp_path / "d"
     for _ in range(2):
-        assert took(watch) < LONG  # it is looked for again soon
+        assert measure(watch) < LONG  # it is checked again soon
         directory.mkdir()
-        watch.wait()  # which finds it
+        watch.wait()  # and found
         assert is_watching(watch, directory)
         shutil.rmtree(directory)
         watch.wait()
@@ -122,7 +121,7 @@ def test_without_inotify_it_logs_that_and_polls(
     (tmp_path / "d").mkdir()
     with monkeypatch.context() as patch:
         patch.setattr(kubelet_instance, "INotify", NoWatches)
-        assert took(watch) < LONG
+        assert measure(watch) < LONG
     (record, *_) = caplog.records
     assert record.getMessage() == "cannot watch the plugin directory"
     assert vars(record)["reason"] == "[Errno 28] No space left on device"
@@ -137,8 +136,8 @@ def test_each_kubelet_is_an_instance_that_lasts_until_another_starts(
     socket, instance = tmp_path / "kubelet.sock", KubeletInstance(tmp_path)
 
     def start() -> str:
-        """Start a kubelet, which makes its socket anew, and give the name of its life."""
-        beside = tmp_path / "new"  # the old file is there until then: another inode
+        """Start a kubelet, which makes its socket again, and return the name of its instance."""
+        beside = tmp_path / "new"  # the old file exists until then: another inode
         beside.touch()
         beside.replace(socket)
         return instance.current()
@@ -153,7 +152,6 @@ def test_each_kubelet_is_an_instance_that_lasts_until_another_starts(
     assert instance.current() == second
     assert caplog.messages == ["the kubelet has restarted"]
     assert start() not in {first, second}
-    assert (
-        KubeletInstance(tmp_path).current() == instance.current()
-    )  # the next agent names it alike
+    next_agents = KubeletInstance(tmp_path)
+    assert next_agents.current() == instance.current()
     assert caplog.messages == ["the kubelet has restarted"] * 2

@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agent.kubelet.device_list import HealthFeed
-from agent.kubelet.registration import Registrar
+from agent.kubelet.kubelet_instance import DirectoryWatch
+from agent.kubelet.registration import Registrar, RegistrationSeconds
 from agent.kubelet.server import DevicePluginService
 from common.known_resources import SHOWN_LATE
 from contract.resource import Resource
@@ -18,23 +18,27 @@ from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
 from tests.agent.a_kubelet import TurnsAway, client_of, registered
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import (
-    DEADLINE_S,
-    NAMES,
-    FakeCalls,
-    eventually,
-    make_table,
-)
+from tests.agent.fakes import DEADLINE_S, NAMES, FakeCalls, eventually, make_table
 from tests.agent.threads import running
 
 BOTH = [NAMES.core, NAMES.memory]
-STEMS = ["vcore", "vmemory"]
+PATIENT = RegistrationSeconds(response=DEADLINE_S, stream=DEADLINE_S / 4)
+"""A loaded machine does not exceed it.
+
+A broken stream may drop the next registration before it has a stream (K18): then there is another.
+"""
 
 
 class Site:
-    """A kubelet, and a registrar beside it with the gaps that it told of, one a registration."""
+    """A kubelet, and a registrar beside it with the gaps that it reports, one a registration."""
 
-    def __init__(self, kubelet: Kubelet, log: pytest.LogCaptureFixture, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        log: pytest.LogCaptureFixture,
+        stack: ExitStack,
+        seconds: RegistrationSeconds,
+    ) -> None:
         self.kubelet = kubelet
         self.gaps: list[float] = []
         self.when_served: Callable[[], object] = lambda: None
@@ -47,9 +51,13 @@ class Site:
                 NAMES.memory: lambda: self._service(MEMORY),
             },
             on_gap=self.gaps.append,
+            seconds=seconds,
         )
-        self.health_known = threading.Event()
-        self.health_known.set()
+        self.lists_follow = True
+        """Whether streams send new lists."""
+        self.compares = threading.Event()
+        """Set when the registrar compares the lists that were sent with the cards' health."""
+        self._feeds: list[HealthFeed] = []
         self._log = log
         self._stack = stack
 
@@ -61,13 +69,21 @@ class Site:
         happens, self.when_served = self.when_served, lambda: None
         happens()
         feed = HealthFeed(self._unhealthy)
+        self._feeds.append(feed)
         return DevicePluginService(
             resource=resource, table=make_table(1), calls=FakeCalls(), health_feed=feed
         )
 
     def _unhealthy(self) -> frozenset[str]:
-        self.health_known.wait(DEADLINE_S)
+        if threading.current_thread().name.startswith("v"):  # a stream's
+            return frozenset() if self.lists_follow else frozenset({"GPU-0"})
+        self.compares.set()
         return frozenset()
+
+    def let_lists_follow(self) -> None:
+        self.lists_follow = True
+        for each in self._feeds:
+            each.wake()
 
     def wait(self, times: int = 1) -> None:
         """Wait until it has registered so often, and check that both sockets respond."""
@@ -83,7 +99,7 @@ class Site:
 
     @property
     def at(self) -> dict[str, Callable[[str], object]]:
-        """What the kubelet does beside what it should."""
+        """The kubelet's faults, by moment."""
         return self.kubelet.settings.misbehavior.at
 
     @property
@@ -100,31 +116,36 @@ class Site:
 
 
 @pytest.fixture
-def site(kubelet: Kubelet, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
+def seconds() -> RegistrationSeconds:
+    return PATIENT
+
+
+@pytest.fixture
+def site(
+    kubelet: Kubelet, caplog: pytest.LogCaptureFixture, seconds: RegistrationSeconds
+) -> Iterator[Site]:
     with ExitStack() as stack:
         kubelet.start()
-        yield Site(kubelet, caplog, stack)
+        yield Site(kubelet, caplog, stack, seconds)
 
 
-@pytest.mark.parametrize("stem", STEMS)
-def test_a_socket_of_ours_that_is_deleted_is_made_again_and_registered(
-    site: Site, stem: str
-) -> None:
+@pytest.mark.parametrize("stem", ["vcore", "vmemory"])
+def test_a_deleted_socket_of_the_agent_is_made_again_and_registered(site: Site, stem: str) -> None:
     site.begin()
     site.wait(1)
     (site.folder / "kubelet_internal_checkpoint").write_text("{}")
     (site.folder / "other.sock").touch()  # which changes nothing
     next(each for each in site.registrar.sockets if each.name.startswith(stem)).unlink()
     site.wait(2)
-    assert site.resources == sorted(BOTH * 2)
+    assert len(site.resources) >= len(BOTH * 2)
 
 
-def test_a_plugin_directory_that_comes_back_later_is_found(site: Site) -> None:
+def test_a_plugin_directory_that_is_made_again_is_found(site: Site) -> None:
     site.begin()
     site.wait(1)
     site.kubelet.stop()
     shutil.rmtree(site.folder)
-    eventually(lambda: not site.registrar.registered, "the loss is noticed")
+    eventually(lambda: not site.registrar.registered, "its end is noticed")
     site.kubelet.start()
     site.wait(2)
 
@@ -142,11 +163,11 @@ def test_a_refused_registration_is_retried_and_its_delay_logged(
     assert site.gaps[0] >= 0.005  # the pause after the refusal
 
 
-def test_a_new_kubelet_is_registered_with_at_once_after_any_refusals_by_the_old_one(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [RegistrationSeconds(shortest_pause=3600, longest_pause=3600)])
+def test_the_agent_registers_with_a_new_kubelet_without_the_pause_after_the_old_ones_refusals(
+    site: Site,
 ) -> None:
-    """It refuses the pods that it admits before: the pause after a failure is the dead one's."""
-    monkeypatch.setattr("agent.kubelet.registration._BACKOFF_SECONDS", (3600.0, 3600.0))
+    """The new kubelet rejects the pods that it admits before the registration."""
     site.kubelet.kill()
     site.begin()
     eventually(site.failures, "it tries")
@@ -160,21 +181,22 @@ def test_a_stream_that_the_kubelet_cuts_is_registered_again_at_once(site: Site) 
     site.wait(1)
     client_of(site.kubelet, NAMES.memory).close()
     site.wait(2)
-    assert site.resources == sorted(BOTH * 2)
+    assert len(site.resources) >= len(BOTH * 2)
 
 
-def test_a_kubelet_that_never_asks_for_the_devices_is_registered_with_again(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seconds", [RegistrationSeconds(response=DEADLINE_S, stream=0.5)])
+def test_the_agent_registers_again_with_a_kubelet_that_does_not_call_list_and_watch(
+    site: Site,
 ) -> None:
-    """It was cut off between the registration and its stream: no stream ends that would tell."""
-    monkeypatch.setattr("agent.kubelet.registration._STREAM_SECONDS", 0.1)
+    """It was disconnected before its stream, so no stream ends."""
     site.at["ListAndWatch"] = TurnsAway(TurnedAway("cut off"), times=1)
     site.begin()
     site.wait(1)
-    assert site.resources == sorted(BOTH * 2)
+    assert len(site.resources) >= len(BOTH * 2)  # more if the machine is loaded
+    assert set(site.failures()) == {"the kubelet does not call ListAndWatch"}
 
 
-# --- a kubelet that changes while it is spoken to -------------------------------------
+# --- a kubelet that changes during a registration -------------------------------------
 
 
 def _clear(folder: Path) -> None:
@@ -182,28 +204,26 @@ def _clear(folder: Path) -> None:
         each.unlink()
 
 
-def _seem_another(folder: Path) -> None:
-    """By its times: the file of a new kubelet may have the inode of the old one."""
+def _replace(folder: Path) -> None:
+    """Change its time only: the file of a new kubelet may have the inode of the old one."""
     (folder / "kubelet.sock").chmod(0o777)
 
 
 @pytest.mark.parametrize(
     ("meanwhile", "hangs", "reasons"),
     [
-        # A kubelet that starts clears its directory, and would dial what is gone for 10 s (K11).
+        # A kubelet that starts clears its directory, and would dial deleted sockets for 10 s (K11).
         pytest.param(_clear, DEADLINE_S, ["the kubelet has removed our sockets"], id="cleared"),
-        pytest.param(_seem_another, DEADLINE_S, ["the kubelet was replaced"], id="replaced"),
+        pytest.param(_replace, DEADLINE_S, ["the kubelet was replaced"], id="replaced"),
         pytest.param(lambda _folder: None, 0.2, [], id="slow"),
     ],
 )
-def test_a_registration_is_left_for_a_new_one_when_its_kubelet_has_changed(
+def test_a_registration_is_abandoned_if_its_kubelet_has_changed(
     site: Site,
     meanwhile: Callable[[Path], None],
     hangs: float,
     reasons: list[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.kubelet.registration._REGISTER_SECONDS", 3600.0)
     released = threading.Event()
 
     def hang(_resource: str) -> None:
@@ -222,28 +242,39 @@ def test_a_registration_is_left_for_a_new_one_when_its_kubelet_has_changed(
     assert len(site.gaps) == 1
 
 
-def test_a_kubelet_that_comes_while_the_sockets_are_made_is_registered_with_once(
-    site: Site,
+def test_the_agent_registers_once_with_a_kubelet_that_starts_while_sockets_are_made(
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To do it again would cut off calls that it makes already."""
-    site.when_served = lambda: _seem_another(site.folder)
+    """A second registration would cut off calls that the kubelet already makes."""
+    waits = []
+    wait = DirectoryWatch.wait
+
+    def count(watch: DirectoryWatch, *seconds: float) -> None:
+        waits.append(seconds)
+        wait(watch, *seconds)
+
+    monkeypatch.setattr(DirectoryWatch, "wait", count)
+    site.when_served = lambda: _replace(site.folder)
     site.begin()
     site.wait()
-    (site.folder / "other.sock").touch()  # what makes it look
-    site.wait()
+    before = len(waits)
+    (site.folder / "other.sock").touch()  # makes it check
+    eventually(lambda: len(waits) > before + 1, "it has checked")
     assert site.resources == BOTH
 
 
-def test_a_kubelet_that_goes_while_the_sockets_are_made_is_waited_for(site: Site) -> None:
-    gone = threading.Event()
+def test_the_agent_waits_for_the_next_kubelet_if_one_ends_while_sockets_are_made(
+    site: Site,
+) -> None:
+    ended = threading.Event()
 
-    def go() -> None:
+    def end() -> None:
         site.kubelet.stop()
-        gone.set()
+        ended.set()
 
-    site.when_served = go
+    site.when_served = end
     site.begin()
-    assert gone.wait(DEADLINE_S)
+    assert ended.wait(DEADLINE_S)
     assert not site.registrar.registered
     site.kubelet.start()
     site.wait()
@@ -269,13 +300,13 @@ def test_devices_are_unhealthy_until_the_kubelet_knows_all_resources(site: Site)
 def test_nothing_is_registered_before_the_kubelet_has_the_lists_of_healthy_devices(
     site: Site,
 ) -> None:
-    """It refuses a pod that comes earlier: "no healthy devices present"."""
-    site.health_known.clear()
+    """It rejects a pod that is admitted earlier: "no healthy devices present"."""
+    site.lists_follow = False
     site.begin()
-    eventually(lambda: len(site.kubelet.capacity()[0]) == 2, "it knows both")
-    time.sleep(0.2)  # in which the agent would have said that all is registered
+    assert site.compares.wait(DEADLINE_S)
+    assert len(site.kubelet.capacity()[0]) == 2
     assert not site.registrar.registered
-    site.health_known.set()
+    site.let_lists_follow()
     site.wait(1)
     eventually(lambda: _healthy(site) == {NAMES.core: 100, NAMES.memory: 32}, "both are healthy")
 

@@ -42,22 +42,24 @@ def plugin(socket: Path) -> Iterator[SimpleNamespace]:
         yield make_stub(channel, pb.DESCRIPTOR, "DevicePlugin")
 
 
-def ask_preferred(stub: SimpleNamespace, ids: Sequence[str], size: int) -> list[str]:
+def call_preferred(stub: SimpleNamespace, ids: Sequence[str], size: int) -> list[str]:
     """Call ``GetPreferredAllocation`` for one container."""
-    asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
-    request = pb.PreferredAllocationRequest(container_requests=[asked])
+    container = pb.ContainerPreferredAllocationRequest(
+        available_deviceIDs=ids, allocation_size=size
+    )
+    request = pb.PreferredAllocationRequest(container_requests=[container])
     return list(
         stub.GetPreferredAllocation(request, timeout=DEADLINE_S).container_responses[0].deviceIDs
     )
 
 
-def ask_allocate(stub: SimpleNamespace, ids: Sequence[str]) -> Any:
+def call_allocate(stub: SimpleNamespace, ids: Sequence[str]) -> Any:
     """Call ``Allocate`` for one container."""
     request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
     return stub.Allocate(request, timeout=DEADLINE_S).container_responses[0]
 
 
-def ask_prestart(stub: SimpleNamespace, ids: Sequence[str]) -> None:
+def call_prestart(stub: SimpleNamespace, ids: Sequence[str]) -> None:
     """Call ``PreStartContainer``."""
     stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=DEADLINE_S)
 
@@ -94,9 +96,9 @@ def stub(running: PluginServer) -> Iterator[SimpleNamespace]:
 
 
 CALLS: dict[str, Callable[[SimpleNamespace, list[str]], Any]] = {
-    "prefer": lambda stub, ids: ask_preferred(stub, ids, len(ids)),
-    "allocate": ask_allocate,
-    "prestart": ask_prestart,
+    "prefer": lambda stub, ids: call_preferred(stub, ids, len(ids)),
+    "allocate": call_allocate,
+    "prestart": call_prestart,
 }
 
 
@@ -108,9 +110,9 @@ def test_devices_mounts_and_cdi_names_reach_the_kubelet(
         mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
         cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
     )
-    allocated = ask_allocate(stub, ["a"])
+    allocated = call_allocate(stub, ["a"])
     (device,) = allocated.devices
-    assert (device.host_path, device.permissions) == ("/dev/nvidia0", "rw")  # none is made there
+    assert (device.host_path, device.permissions) == ("/dev/nvidia0", "rw")
     assert [(each.container_path, each.host_path, each.read_only) for each in allocated.mounts] == [
         ("/etc/vcuda", "/h/files", True),
         ("/w", "/h/w", False),
@@ -129,17 +131,17 @@ def test_an_internal_error_fails_one_call_shows_no_internals_and_the_server_cont
     assert failed.value.details() == (
         "gpu-turnstile failed on this node: see its log; the pod can be created again"
     )
-    assert "secret" in caplog.text  # the log does say why
+    assert "secret" in caplog.text  # the log has the reason
     calls.error = None
     CALLS[call](stub, ["a"])
 
 
-def test_a_call_of_a_replaced_kubelet_is_no_defect(
+def test_a_call_of_a_replaced_kubelet_is_not_logged_as_a_defect(
     stub: SimpleNamespace, calls: FakeCalls, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls.error = KubeletReplaced("another kubelet runs now")
     with pytest.raises(grpc.RpcError) as failed:
-        ask_allocate(stub, ["a"])
+        call_allocate(stub, ["a"])
     assert failed.value.code() is grpc.StatusCode.ABORTED
     assert "call failed" not in caplog.text
 
@@ -173,13 +175,13 @@ def test_every_slot_is_listed_healthy_with_the_numa_node_of_its_card(
 
 
 class Ended:
-    """The context of a call that was over before it was looked at."""
+    """The context of a call that ended before it was handled."""
 
     def add_callback(self, _callback: object) -> bool:
         return False
 
 
-def test_a_stream_that_has_ended_already_is_not_begun(calls: FakeCalls) -> None:
+def test_a_stream_that_has_already_ended_is_not_served(calls: FakeCalls) -> None:
     ended = cast(grpc.ServicerContext, Ended())
     assert list(service_of(calls).ListAndWatch(pb.Empty(), ended)) == []
 
@@ -187,37 +189,37 @@ def test_a_stream_that_has_ended_already_is_not_begun(calls: FakeCalls) -> None:
 def test_a_stream_ends_promptly_when_the_server_stops(
     running: PluginServer, stub: SimpleNamespace
 ) -> None:
-    stream = stub.ListAndWatch(pb.Empty(), timeout=60)
+    stream = stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S)
     assert next(stream).devices
     running.stop()
-    with pytest.raises(StopIteration):  # it is ended, not cut
+    with pytest.raises(StopIteration):  # it ends without an error
         next(stream)
 
 
-def test_streams_that_the_kubelet_has_left_free_their_threads(
+def test_streams_that_the_kubelet_has_closed_free_their_threads(
     running: PluginServer, calls: FakeCalls
 ) -> None:
-    """A kubelet that reconnects over and over must not use the threads up."""
+    """A kubelet that often reconnects must not occupy all threads."""
     for _ in range(30):
         with plugin(running.socket) as stub:
             next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S)))
     with plugin(running.socket) as stub:
-        ask_allocate(stub, ["a"])
+        call_allocate(stub, ["a"])
 
 
-def test_a_call_in_flight_finishes_when_the_server_stops(
+def test_a_call_in_progress_finishes_when_the_server_stops(
     running: PluginServer, calls: FakeCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
-    def slowly(resource: Resource, device_ids: object) -> ContainerEdits:
+    def wait(resource: Resource, device_ids: object) -> ContainerEdits:
         entered.set()
         assert go_on.wait(DEADLINE_S)
         return ContainerEdits({"late": "yes"})
 
-    monkeypatch.setattr(calls, "allocate", slowly)
+    monkeypatch.setattr(calls, "allocate", wait)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
-        response = pool.submit(ask_allocate, stub, ["a"])
+        response = pool.submit(call_allocate, stub, ["a"])
         assert entered.wait(DEADLINE_S)
         stopped = pool.submit(running.stop, within=DEADLINE_S)
         go_on.set()
@@ -232,7 +234,7 @@ def test_a_socket_file_left_by_an_ended_process_is_replaced(folder: Path, calls:
     left.close()
     assert path.exists()
     with serving(folder, service_of(calls)) as stub:
-        ask_allocate(stub, ["a"])
+        call_allocate(stub, ["a"])
 
 
 def test_a_socket_that_cannot_be_bound_is_an_os_error(folder: Path, calls: FakeCalls) -> None:
@@ -241,13 +243,13 @@ def test_a_socket_that_cannot_be_bound_is_an_os_error(folder: Path, calls: FakeC
         PluginServer(service_of(calls), path)
 
 
-# --- how fast refusals are answered -----------------------------------------------------
+# --- the rate of refusals --------------------------------------------------------------
 
 
 def test_refusals_are_immediate_in_a_burst_and_then_rate_limited() -> None:
     clock = FakeClock()
     pace = RefusalPace(clock)
-    clock.now += 3600  # what is saved up meanwhile is no more than a burst
+    clock.now += 3600  # no more than a burst is saved meanwhile
     assert [pace.delay() for _ in range(BURST)] == pytest.approx([0] * BURST)
     begun = clock.now
     for _ in range(100):

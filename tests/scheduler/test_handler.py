@@ -128,7 +128,6 @@ def test_victims_of_kube_scheduler_stay_as_they_are_without_preemption(stage: St
 
 def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader() -> None:
     world = full_node()
-    world.add("prod", (60, 4), priority=1000)
     stage, replica = Stage(), Replica(world)
     stage.handler.decisions = replica.decisions
     stage.handler.preemptors = replica.preemption.preemptors

@@ -14,6 +14,7 @@ from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
 from tests.placement.cluster.builders import Json, hint, make_node, make_pod
+from tests.scheduler.states import Amounts, free_amounts
 
 NAMES = Names()
 FULL = [(100, 32), (100, 32)]
@@ -100,10 +101,8 @@ class Stage:
             self.bind(name, node, uid)
         return str(error.value)
 
-    def free(self, node: str = "n1") -> list[tuple[int, ...]]:
-        room = self.state.allocations(node)
-        assert room is not None
-        return list(room.snapshot().free)
+    def free(self, node: str = "n1") -> Amounts | None:
+        return free_amounts(self.state, node)
 
     def show(self, name: str = "a") -> None:
         """Let the watch show a pod."""

@@ -7,6 +7,7 @@ from scheduler.decisions import Decisions
 from scheduler.state import State
 from tests.agent.builders import cases
 from tests.placement.cluster.builders import NAMES, a_pod, hint, make_node, make_pod, record
+from tests.scheduler.states import free_amounts
 
 ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
 ALL, HALF = (100, 32), (50, 24)
@@ -18,9 +19,7 @@ def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
     state.put_node(make_node("n1", 2))
     for pod in pods:
         state.put_pod(pod)
-    room = state.allocations("n1")
-    assert room is not None
-    return tuple(room.snapshot().free)
+    return tuple(free_amounts(state) or ())
 
 
 WITH_INIT = {"inits": [(60, 9)]}

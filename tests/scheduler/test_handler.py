@@ -18,6 +18,7 @@ from scheduler.handler import ExtenderHandler
 from scheduler.metrics import Metrics
 from scheduler.state import State
 from tests.agent.builders import patient
+from tests.agent.fakes import FakeClock
 from tests.common.serving.through import call, client_of, scope_of
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.scheduler.eviction_world import Replica, full_node
@@ -33,6 +34,7 @@ class Stage:
         self.in_step = True
         self.not_binding = ""
         self.ready = ""
+        self.clock = FakeClock()
         self.metrics = Metrics()
         self.decisions = Decisions(self.state)
         self.handler = ExtenderHandler(
@@ -47,6 +49,8 @@ class Stage:
             in_step=lambda: self.in_step,
             not_binding=lambda: self.not_binding,
             patience=patience,
+            clock=self.clock,
+            wait=self.wait,
         )
         self.app = create_app(
             self.handler,
@@ -54,6 +58,9 @@ class Stage:
             needed=needed,
         )
         self.client = client_of(self.app)
+
+    async def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
 
     def post(self, verb: str, document: Any) -> Any:
         response = self.client.post(f"/{verb}", json=document)
@@ -283,9 +290,10 @@ def test_a_binding_of_an_earlier_term_is_not_made(terms: list[str]) -> None:
 
 
 def test_a_binding_waits_no_longer_than_kube_scheduler_does() -> None:
-    stage = Stage(patience=0.3)
-    stage.not_binding = "not the leader: pod-1 holds the lease"
+    stage = Stage(patience=9.0)
+    begun, stage.not_binding = stage.clock.now, "not the leader: pod-1 holds the lease"
     assert stage.post("bind", BINDING) == {"Error": f"gpu-turnstile: {stage.not_binding}"}
+    assert stage.clock.now - begun == pytest.approx(9.0, abs=0.2)
     assert stage.count('bindings_total{result="not-leader"}') == 1
 
 

@@ -1,8 +1,4 @@
-"""Who binds: at most one at any time, and the next one soon after a death."""
-
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+"""Elections: at most one replica binds at any time, and the next one soon after a kill."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,48 +6,13 @@ from hypothesis import strategies as st
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
-from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING, SchedulerApi
-from scheduler.election import DURATION, LAST_REQUESTS, Election, KubeSchedulerLease
+from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING
+from scheduler.election import DURATION, LAST_REQUESTS, KubeSchedulerLease
 from tests.agent.builders import patient
 from tests.agent.fakes import FakeClock
 from tests.examples import share
-
-Json = dict[str, Any]
-
-
-class FakeLeases(SchedulerApi):
-    """An API server with a lease, which checks resource versions."""
-
-    def __init__(self) -> None:
-        self.lease: Json | None = None
-        self.version = 0
-        self.error: Exception | None = None
-        self.lose_answers = False
-        self.on_store: Callable[[], None] = lambda: None
-
-    def get_lease(self, namespace: str, name: str) -> Json | None:
-        if self.error:
-            raise self.error
-        return self.lease
-
-    def create_lease(self, namespace: str, lease: Json) -> None:
-        if self.lease is not None:
-            raise Rejected(409, "exists")
-        self._store(lease)
-
-    def replace_lease(self, namespace: str, lease: Json) -> None:
-        assert self.lease is not None
-        if lease["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
-            raise Rejected(409, "modified")
-        self._store(lease)
-
-    def _store(self, lease: Json) -> None:
-        self.version += 1
-        metadata = {**lease["metadata"], "resourceVersion": str(self.version)}
-        self.lease = {**lease, "metadata": metadata}
-        self.on_store()
-        if self.lose_answers:
-            raise Unavailable("read timed out")
+from tests.placement.cluster.builders import Json
+from tests.scheduler.leases import FakeLeases, replica
 
 
 class Two:
@@ -69,17 +30,6 @@ class Two:
 @pytest.fixture
 def two() -> Two:
     return Two()
-
-
-def replica(name: str, leases: FakeLeases, clock: FakeClock) -> Election:
-    return Election(
-        leases,
-        namespace="gpu-turnstile",
-        name="lease",
-        identity=name,
-        clock=clock,
-        now=lambda: datetime(2030, 1, 1, tzinfo=UTC),
-    )
 
 
 def test_the_first_replica_leads_and_holds_the_lease(two: Two) -> None:
@@ -158,10 +108,10 @@ def test_a_lease_that_cannot_be_renewed_lasts_until_its_end(two: Two, error: Exc
 
 
 def test_a_lost_response_is_detected_by_the_next_step(two: Two) -> None:
-    two.leases.lose_answers = True
+    two.leases.loses_responses = True
     two.one.step()
     assert two.one.leads_for() == 0
-    two.leases.lose_answers = False
+    two.leases.loses_responses = False
     two.one.step()
     assert two.one.leads_for() == DURATION
 
@@ -214,7 +164,7 @@ def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
             clock.now += event
         else:
             number, what = event
-            leases.lose_answers = what == "lost"
+            leases.loses_responses = what == "lost"
             leases.error = Unavailable("away") if what == "away" else None
             if what == "die":
                 replicas[number] = replica(f"{number}+", leases, clock)
@@ -283,11 +233,7 @@ class KubeScheduler:
             "leaseTransitions": transitions,
             "renewTime": str(self.clock.now),
         }
-        old = self.leases.lease
-        self.leases.version += 1
-        version = str(self.leases.version)
-        self.leases.lease = {"metadata": {**(old or {}).get("metadata", {})}, "spec": spec}
-        self.leases.lease["metadata"]["resourceVersion"] = version
+        self.leases.store({**(self.leases.lease or {}), "spec": spec})
 
 
 def beside(pod: str, leases: FakeLeases, clock: FakeClock) -> KubeSchedulerLease:

@@ -1,7 +1,5 @@
 """A term: when it may bind, and where kube-scheduler finds it."""
 
-import threading
-
 import pytest
 
 from common.apiserver.errors import Rejected
@@ -12,7 +10,7 @@ from scheduler.following import Watches
 from scheduler.leadership import LeaderEndpoint, Leadership
 from tests.agent.fakes import FakeClock
 from tests.placement.cluster.builders import Json
-from tests.scheduler.test_election import FakeLeases, replica
+from tests.scheduler.leases import FakeLeases, replica, take_turn
 
 
 class FakeWatches(Watches):
@@ -66,11 +64,9 @@ class Stage:
         self.leadership = Leadership(self.election, self.watches, endpoint, clock=self.clock)
 
     def turn(self, seconds: float = 3.0) -> None:
-        """Let the loop go round once, *seconds* later."""
+        """Let the loop run once, *seconds* later."""
         self.clock.now += seconds
-        stop = threading.Event()
-        stop.wait = lambda timeout=None: stop.set() or True  # type: ignore[method-assign,func-returns-value]
-        self.leadership.run(stop)
+        take_turn(self.leadership)
 
 
 @pytest.fixture

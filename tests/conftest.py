@@ -1,6 +1,5 @@
 """What holds for every test."""
 
-import functools
 import gc
 import logging
 import os
@@ -13,7 +12,6 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from certs.issue import issue
 from certs.names import parse_subject
-from tests.deploy.manifests import Json
 from tests.measuring import Measuring
 from tests.rbac.grants import never_granted, read
 from tests.rbac.recording import Recording
@@ -38,7 +36,8 @@ WHOLE = (
 READ = ("test_architecture.py", "test_docs.py", "test_readme.py", "release")
 UNMEASURED = (*WHOLE, *(TESTS / each for each in READ))
 SLOW = (
-    *(*WHOLE, TESTS / "rbac", TESTS / "common" / "serving", TESTS / "webhook" / "server"),
+    *(*WHOLE, TESTS / "common" / "serving", TESTS / "webhook" / "server"),
+    TESTS / "rbac" / "test_requests.py",
     *(TESTS / "scheduler" / "test_server.py", TESTS / "webhook" / "test_metrics.py"),
 )
 SLOW_FIXTURES = {"folder", "kubelet", "server"}
@@ -133,12 +132,7 @@ def nothing_is_asked_that_no_role_grants(asked_of_api_servers: Recording) -> Ite
         lines = [
             f"deploy/ lets python -m {program} do no such thing: {each}"
             for program, requests in sorted(found.items())
-            for each in never_granted(program, requests, _manifests())
+            for each in never_granted(program, requests, read())
         ]
         if lines:
             pytest.fail("\n".join(lines), pytrace=False)
-
-
-@functools.cache
-def _manifests() -> list[Json]:
-    return read()

@@ -109,7 +109,7 @@ def _claims_of(api: Api, server: ApiServer, node: str, team: str) -> None:
 
 # --- certs ------------------------------------------------------------------------------
 
-# There are no replicas here that could be asked which certificate they serve. One run is enough.
+# There are no replicas here that serve a certificate. One run is enough.
 _LEFT_OUT = ("GPU_TURNSTILE_CERTS_REPLICAS", "GPU_TURNSTILE_CERTS_EVERY")
 
 
@@ -201,7 +201,8 @@ def extender(folder: Path) -> Requests:
                 address=address,
                 preempt=True,
             )
-            asyncio.run(_run_replica(Extender(settings, Metrics()), admin, address))
+            replica = Extender(settings, Metrics(), clock=FakeClock())  # no lease expires
+            asyncio.run(_run_replica(replica, admin, address))
         return by_program(server.requests)
 
 

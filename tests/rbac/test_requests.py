@@ -43,7 +43,7 @@ def test_a_program_may_do_what_it_requests_and_nothing_else(
 ) -> None:
     granted = rights(program, read())
     assert missing(requests, granted) == []
-    # By OpenShift's admission, which asks whether an account may use an SCC: no request of ours.
+    # Checked by OpenShift's admission when an account uses an SCC: no request of ours.
     ours = [each for each in granted if each.group != "security.openshift.io"]
     assert superfluous(requests, ours) == []
 

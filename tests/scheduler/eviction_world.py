@@ -253,6 +253,11 @@ class Replica:
         self.watch()
         return ended
 
+    def delete(self, name: str) -> None:
+        """Delete a pod at once, if it exists, and let the watch show it."""
+        self.world.pods.pop(name, None)
+        self.watch()
+
     def assume(self, name: str, node: str) -> None:
         """Start to bind a pod to a card of a node."""
         pod = self.state.find(f"u-{name}")

@@ -122,7 +122,7 @@ def server() -> Iterator[ApiServer]:
 def test_each_extender_binds_in_the_term_of_its_kube_scheduler_and_no_card_twice(
     server: ApiServer, tmp_path: Path
 ) -> None:
-    """A burst, and in its midst the leading kube-scheduler ends; the next one asks at once."""
+    """A burst, and in its midst one kube-scheduler ends; the next one requests Bindings at once."""
     with ApiClient(server.url) as admin:
         lease = KubeSchedulers(admin)
         first, second = (Replica(server, lease, tmp_path, f"pod-{each}") for each in (0, 1))

@@ -21,7 +21,7 @@ class OneThread:
     def __init__(self, kubeconfig: Path) -> None:
         self.clock = FakeClock()
         self.api = SchedulerApi(kubeconfig, bindings=1, clock=self.clock)
-        self.api.client.call = self._call  # type: ignore[assignment]
+        self.api.client.call = self._call  # type: ignore[method-assign]
         self.timeouts: list[Timeout] = []
         self.held, self.freed = threading.Event(), threading.Event()
 

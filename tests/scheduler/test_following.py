@@ -69,9 +69,9 @@ def test_nodes_and_pods_are_followed(
     server.apply(make_pod("b", (30, 4), node="n1", annotations=hint("1"), uid=""))
     eventually(lambda: free_amounts(state) == [(100, 32), (70, 28)], "another one counts")
     admin.delete(f"{PODS}/b", grace_period_seconds=0)
-    eventually(lambda: free_amounts(state) == [(100, 32), (100, 32)], "it is gone")
+    eventually(lambda: free_amounts(state) == [(100, 32), (100, 32)], "it is deleted")
     admin.delete("/api/v1/nodes/n1")
-    eventually(lambda: free_amounts(state) is None, "the node is gone")
+    eventually(lambda: free_amounts(state) is None, "the node is deleted")
 
 
 def test_changes_during_an_interrupted_watch_are_listed(
@@ -87,10 +87,10 @@ def test_changes_during_an_interrupted_watch_are_listed(
     server.apply(make_pod("b", (50, 4), node="n1", annotations=hint("0"), uid=""))
     server.expire_history()
     server.drop_watches()
-    eventually(lambda: free_amounts(state) == [(50, 28), (100, 32)], "it is listed anew")
+    eventually(lambda: free_amounts(state) == [(50, 28), (100, 32)], "it is listed again")
 
 
-def test_a_list_that_was_asked_for_begins_after_that(
+def test_a_requested_list_begins_after_its_request(
     server: ApiServer, state: State, watches: Watches
 ) -> None:
     eventually(lambda: watches.in_step, "everything is listed")
@@ -139,12 +139,12 @@ def test_the_requests_to_the_api_server(
     server.fail(Fault(200, json.dumps(page).encode()), "list /api/v1/pods")
     watches = Watches(state, cluster, jitter=lambda: 0.0)
     watches.start()
-    eventually(lambda: _lists(server) > 1, "the second page is asked for")
+    eventually(lambda: _lists(server) > 1, "the second page is requested")
     eventually(lambda: free_amounts(state) is not None, "nodes are listed beside that")
     server.restore()
     watches.stop()
     selected = "fieldSelector=status.phase!=Succeeded,status.phase!=Failed&limit=500"
-    asked = [(each.path, each.query) for each in server.requests if each.verb == "list"]
-    pods = [query for path, query in asked if path == "/api/v1/pods"]
+    lists = [(each.path, each.query) for each in server.requests if each.verb == "list"]
+    pods = [query for path, query in lists if path == "/api/v1/pods"]
     assert pods[:2] == [selected, f"continue=x&{selected}"]
-    assert ("/api/v1/nodes", "limit=500") in asked
+    assert ("/api/v1/nodes", "limit=500") in lists

@@ -136,18 +136,6 @@ def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader(
     assert stage.post("filter", args)["Error"] == ""
 
 
-def test_whole_nodes_are_returned_whole(stage: Stage) -> None:
-    nodes = {"metadata": {}, "items": [make_node("n1", 1), make_node("n7", 1, unhealthy=[0])]}
-    args = {"Pod": POD, "Nodes": nodes, "NodeNames": None}
-    found = stage.post("filter", args)
-    assert [each["metadata"]["name"] for each in found["Nodes"]["items"]] == ["n1"]
-    assert found["FailedAndUnresolvableNodes"] == {"n7": "gpu-turnstile: no healthy card"}
-    assert stage.post("prioritize", args) == [
-        {"Host": "n1", "Score": 3},
-        {"Host": "n7", "Score": 0},
-    ]
-
-
 def test_a_replica_that_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
     stage.not_binding = "not the leader: other holds the lease"
     assert stage.post("filter", ARGS)["NodeNames"] == ["n1", "n2"]
@@ -177,7 +165,7 @@ def test_requests_that_are_not_handled_are_reported(
     assert json.loads(response.text)["Error"] == "gpu-turnstile: body: must be at most 10 bytes"
 
 
-def test_a_mistake_of_ours_is_logged_and_not_shown(
+def test_an_internal_error_is_logged_and_not_shown(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def boom(*_: object) -> None:
@@ -193,7 +181,7 @@ def test_a_mistake_of_ours_is_logged_and_not_shown(
     assert caplog.text.count("ZeroDivisionError: secret") == 3
 
 
-def test_a_binding_waits_for_its_leader_where_no_other_can_be_asked() -> None:
+def test_a_binding_waits_for_its_leader_where_no_other_replica_can_be_reached() -> None:
     stage = Stage(patience=60.0)
     stage.api.pods["a"] = make_pod("a", (60, 4))
     states = iter(["not the leader: pod-1 holds the lease", "pods are being listed"])
@@ -238,7 +226,7 @@ def test_filter_waits_while_as_many_bindings_as_possible_are_in_progress(size: i
     stage.api.pods["a"] = make_pod("a", (60, 4))
     args = {**ARGS, "Pod": make_pod("b", (60, 4), annotations={"large": "x" * size})}
 
-    async def ask(verb: str, document: Json) -> Json:
+    async def send(verb: str, document: Json) -> Json:
         body = json.dumps(document).encode()
         environ = {"PATH_INFO": f"/{verb}", "REQUEST_METHOD": "POST"}
         scope = scope_of({**environ, "CONTENT_TYPE": "application/json"})
@@ -249,10 +237,10 @@ def test_filter_waits_while_as_many_bindings_as_possible_are_in_progress(size: i
     async def burst() -> Json:
         held = Held()
         stage.api.before = [held]
-        bind = asyncio.create_task(ask("bind", BINDING))
+        bind = asyncio.create_task(send("bind", BINDING))
         await held.begun.wait()
-        filtered = asyncio.create_task(ask("filter", args))
-        assert await ask("prioritize", args)
+        filtered = asyncio.create_task(send("filter", args))
+        assert await send("prioritize", args)
         assert not filtered.done()
         held.freed.set()
         assert await bind == {"Error": ""}

@@ -42,8 +42,7 @@ def test_cards_are_kept_until_the_victims_of_others_have_ended_too() -> None:
     for name in ("prod-1", "prod-2"):
         replica.try_pods(name)
     assert world.evicted == ["slow", "quick"]
-    del world.pods["quick"]
-    replica.watch()
+    replica.delete("quick")
     replica.wait(300)
     assert replica.state.nominated == 2
     replica.finish("prod-1", "prod-2")
@@ -85,8 +84,7 @@ def test_a_nominated_pod_waits_for_its_node() -> None:
     world = full_node()
     world.add_second_node(100, priority=2000)
     replica = preempting(world)
-    del world.pods["n2-batch"]
-    replica.watch()
+    replica.delete("n2-batch")
     found = replica.filter("prod")
     assert found.fitting == ()
     assert found.failed["n2"] == ELSEWHERE.reason
@@ -192,8 +190,7 @@ def test_cards_are_not_kept_for_a_deleted_pod() -> None:
     world.add("batch", (50, 4), policy="Never")
     replica = preempting(world)
     world.end_pods()
-    del world.pods["prod"]
-    replica.watch()
+    replica.delete("prod")
     assert replica.nodes_for("batch") == ("n1",)
     replica.wait()
     assert replica.state.nominated == 0
@@ -207,23 +204,10 @@ def test_no_pod_is_evicted_for_a_pod_that_is_being_deleted() -> None:
     replica = preempting(world)
     assert world.evicted == ["batch-0a"]
     world.pods["prod"]["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
-    del world.pods["batch-0a"]
-    replica.watch()
+    replica.delete("batch-0a")
     assert replica.nodes_for("batch") == ("n1",)
     replica.wait()
     assert world.evicted == ["batch-0a"]
-
-
-def test_room_that_a_higher_pod_takes_is_given_up_and_searched_again() -> None:
-    world = full_node()
-    world.add("higher", (60, 4), priority=2000)
-    replica = preempting(world)
-    replica.end_pods()
-    replica.bind_if_possible("higher")
-    replica.wait()
-    assert replica.results == ["nominated", "lost"]
-    replica.wait(6)
-    assert world.evicted == ["batch-0a", "batch-1a"]
 
 
 def test_a_nomination_does_not_end_while_its_pod_is_being_bound() -> None:

@@ -1,4 +1,4 @@
-"""Preemption by card: which pods are evicted, for which pods, on which node."""
+"""Preemption by card: the victims, by pod and node."""
 
 from collections.abc import Callable, Sequence
 
@@ -154,7 +154,7 @@ def test_no_pod_is_evicted_for_a_pod_that_is_being_bound() -> None:
 def test_no_pod_is_evicted_for_a_pod_that_is_deleted_while_its_nomination_is_written() -> None:
     world = full_node()
     replica = Replica(world)
-    world.after = on("patch", lambda: (world.pods.pop("prod"), replica.watch()))
+    world.after = on("patch", lambda: replica.delete("prod"))
     replica.try_pods("prod")
     assert world.evicted == []
     assert replica.state.nominated == 0
@@ -163,7 +163,7 @@ def test_no_pod_is_evicted_for_a_pod_that_is_deleted_while_its_nomination_is_wri
 def test_a_node_that_changes_while_budgets_are_read_is_searched_again() -> None:
     world = full_node()
     replica = Replica(world)
-    world.before = on("list", lambda: (world.pods.pop("batch-1b", None), replica.watch()))
+    world.before = on("list", lambda: replica.delete("batch-1b"))
     replica.try_pods("prod")
     assert world.evicted == []
     assert replica.results == ["waits"]

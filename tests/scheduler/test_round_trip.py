@@ -46,7 +46,7 @@ class Cluster:
         self.binder = Binder(self.state, self.api)
 
     def bind(self, name: str, pod: "Limits") -> bool:
-        """Have the extender bind a pod; tell whether it did."""
+        """Have the extender bind a pod; return whether it did."""
         obj = self.api.pods[name] = make_pod(
             name, *pod.mains, inits=pod.inits, sidecars=pod.sidecars, split=pod.split
         )

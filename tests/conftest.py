@@ -104,8 +104,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def asked_of_api_servers() -> Iterator[Recording]:
-    """What our programs ask of simulated API servers."""
+def requests_to_api_servers() -> Iterator[Recording]:
+    """The requests of our programs to simulated API servers."""
     recording = Recording()
     with pytest.MonkeyPatch.context() as patch:
         recording.install(patch)
@@ -124,13 +124,13 @@ def the_root_logger_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_asked_that_no_role_grants(asked_of_api_servers: Recording) -> Iterator[None]:
+def every_request_is_granted_by_a_role(requests_to_api_servers: Recording) -> Iterator[None]:
     """Check that roles in deploy/ allow every request of a test; tests/rbac has more."""
     yield
-    found = asked_of_api_servers.take()
+    found = requests_to_api_servers.take()
     if found:
         lines = [
-            f"deploy/ lets python -m {program} do no such thing: {each}"
+            f"deploy/ does not grant python -m {program}: {each}"
             for program, requests in sorted(found.items())
             for each in never_granted(program, requests, read())
         ]

@@ -142,6 +142,7 @@ def test_an_assumed_pod_counts_until_the_watch_shows_it(state: State) -> None:
     assert free_amounts(state) == [(100, 32), (70, 28)]
     state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
     assert (state.assumed, free_amounts(state)) == (0, [(100, 32), (70, 28)])
+    assert state.find("u-a") is None
 
 
 def test_a_pod_assumed_after_a_list_began_outlives_it(state: State) -> None:
@@ -268,6 +269,15 @@ def test_a_list_of_nodes_replaces_the_known_nodes(state: State) -> None:
     state.replace_nodes([make_node("n2", 2), make_node("n3", 2)])
     known = [free_amounts(state, name) is not None for name in ("n1", "n2", "n3")]
     assert known == [False, True, True]
+
+
+def test_pods_of_a_deleted_node_count_when_it_is_back(state: State) -> None:
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    for name in ("n1", "unknown"):
+        state.drop_node(name)
+    assert free_amounts(state) is None
+    state.put_node(make_node("n1", 2))
+    assert free_amounts(state) == [(100, 32), (70, 28)]
 
 
 def test_a_pod_bound_by_another_scheduler_counts_on_its_node(state: State) -> None:

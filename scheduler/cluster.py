@@ -49,11 +49,17 @@ class SchedulerApi:
         pod_client: lists and watches pods: its watch can be ended alone.
     """
 
-    def __init__(self, kubeconfig: Path | None, *, bindings: int = MOST_KEPT) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        *,
+        bindings: int = MOST_KEPT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Read the credentials; no request is sent yet.
 
         *bindings* is the most Bindings at the same time; without a *kubeconfig* the pod's service
-        account counts.
+        account counts. *clock* is monotonic, in seconds.
 
         Raises:
             SettingsError: the credentials cannot be used.
@@ -64,6 +70,7 @@ class SchedulerApi:
         except CredentialsError as error:
             raise SettingsError(f"--{error}") from error
         self._threads = ThreadPoolExecutor(bindings, "api")
+        self._clock = clock
 
     async def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod; ``None`` if it does not exist."""
@@ -139,10 +146,10 @@ class SchedulerApi:
 
         The API server gets the rest as its own timeout, so that it gives up at the same time.
         """
-        deadline = time.monotonic() + seconds
+        deadline = self._clock() + seconds
 
         def call() -> T:
-            rest = deadline - time.monotonic()
+            rest = deadline - self._clock()
             if rest <= 0:
                 raise TimeoutError
             return request(timeout=SharedTimeout(rest))

@@ -26,8 +26,16 @@ PATIENCE = 9.0
 class Extender:
     """The parts of one replica, and their threads."""
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Read the credentials; no request is sent before :meth:`start`.
+
+        *clock*, monotonic seconds, is that of the leadership and of all that waits for it.
 
         Raises:
             SettingsError: the credentials cannot be used.
@@ -44,7 +52,7 @@ class Extender:
                 namespace=settings.namespace,
                 name=settings.kube_scheduler_lease,
                 identity=settings.identity,
-                clock=time.monotonic,
+                clock=clock,
             )
         elif settings.lease:
             election = Election(
@@ -52,7 +60,7 @@ class Extender:
                 namespace=settings.namespace,
                 name=settings.lease,
                 identity=f"{settings.identity}_{secrets.token_hex(4)}",
-                clock=time.monotonic,
+                clock=clock,
                 now=lambda: datetime.now(UTC),
             )
         endpoint = LeaderEndpoint(
@@ -62,7 +70,7 @@ class Extender:
             address=settings.address,
             port=settings.port,
         )
-        self.leadership = Leadership(election, self.watches, endpoint, clock=time.monotonic)
+        self.leadership = Leadership(election, self.watches, endpoint, clock=clock)
         self._binder = Binder(
             self.state,
             self._cluster,
@@ -86,6 +94,7 @@ class Extender:
             patience=PATIENCE if beside else 0.0,
             term=beside.term if beside else lambda: "",
             preemptors=self._preemption.preemptors if settings.preempt else None,
+            clock=clock,
         )
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, name="leadership", daemon=True)]

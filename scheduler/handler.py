@@ -7,7 +7,7 @@ status 200 and an ``Error``, because kube-scheduler reports only the number of a
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -48,7 +48,9 @@ class ExtenderHandler:
         not_binding: returns why this replica must not bind; empty if it may.
         patience: seconds for which a request to bind waits until this replica may.
         term: returns the kube-scheduler whose requests are handled; empty if none leads here.
-        preemptors: pods that fit on no node, for which others are evicted; ``None`` if nobody is.
+        preemptors: pods that fit on no node, for which others are evicted; ``None`` if none are.
+        clock: monotonic seconds.
+        wait: sleeps for some seconds before it is checked again whether this replica may bind.
     """
 
     decisions: Decisions
@@ -60,6 +62,8 @@ class ExtenderHandler:
     patience: float = 0.0
     term: Callable[[], str] = lambda: ""
     preemptors: Preemptors | None = None
+    clock: Callable[[], float] = time.monotonic
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
         """Handle a request to filter or score nodes, or to look over victims. Thread-safe.
@@ -151,10 +155,10 @@ class ExtenderHandler:
 
     async def _wait_until_binding(self) -> str:
         """Return why this replica must not bind, at the end of its patience; empty if it may."""
-        until, term = time.monotonic() + self.patience, self.term()
+        until, term = self.clock() + self.patience, self.term()
         # A thread decides who leads.
-        while (why := self.not_binding()) and time.monotonic() < until:
-            await asyncio.sleep(_TICK)
+        while (why := self.not_binding()) and self.clock() < until:
+            await self.wait(_TICK)
             term = term or self.term()
             if self.term() != term:
                 # The next one has chosen a node for this pod by itself.

@@ -103,7 +103,11 @@ class State:
         return [name for name, _ in newest]
 
     def allocations(self, name: str) -> NodeAllocations | None:
-        """Return the allocations of a node; ``None`` if there is no such node."""
+        """Return the allocations of a node; ``None`` if there is no such node.
+
+        Hold :attr:`lock` as long as these are used: a read keeps the snapshot that it makes, also
+        if another thread changes the node meanwhile.
+        """
         return self._allocations.get(name) if name in self._nodes else None
 
     def find(self, uid: str) -> PodInfo | None:

@@ -1,6 +1,5 @@
 """What holds for every test."""
 
-import functools
 import gc
 import logging
 import os
@@ -13,7 +12,6 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from certs.issue import issue
 from certs.names import parse_subject
-from tests.deploy.manifests import Json
 from tests.measuring import Measuring
 from tests.rbac.grants import never_granted, read
 from tests.rbac.recording import Recording
@@ -38,7 +36,8 @@ WHOLE = (
 READ = ("test_architecture.py", "test_docs.py", "test_readme.py", "release")
 UNMEASURED = (*WHOLE, *(TESTS / each for each in READ))
 SLOW = (
-    *(*WHOLE, TESTS / "rbac", TESTS / "common" / "serving", TESTS / "webhook" / "server"),
+    *(*WHOLE, TESTS / "common" / "serving", TESTS / "webhook" / "server"),
+    TESTS / "rbac" / "test_requests.py",
     *(TESTS / "scheduler" / "test_server.py", TESTS / "webhook" / "test_metrics.py"),
 )
 SLOW_FIXTURES = {"folder", "kubelet", "server"}
@@ -105,8 +104,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def asked_of_api_servers() -> Iterator[Recording]:
-    """What our programs ask of simulated API servers."""
+def requests_to_api_servers() -> Iterator[Recording]:
+    """The requests of our programs to simulated API servers."""
     recording = Recording()
     with pytest.MonkeyPatch.context() as patch:
         recording.install(patch)
@@ -125,20 +124,15 @@ def the_root_logger_as_before() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_asked_that_no_role_grants(asked_of_api_servers: Recording) -> Iterator[None]:
+def every_request_is_granted_by_a_role(requests_to_api_servers: Recording) -> Iterator[None]:
     """Check that roles in deploy/ allow every request of a test; tests/rbac has more."""
     yield
-    found = asked_of_api_servers.take()
+    found = requests_to_api_servers.take()
     if found:
         lines = [
-            f"deploy/ lets python -m {program} do no such thing: {each}"
+            f"deploy/ does not grant python -m {program}: {each}"
             for program, requests in sorted(found.items())
-            for each in never_granted(program, requests, _manifests())
+            for each in never_granted(program, requests, read())
         ]
         if lines:
             pytest.fail("\n".join(lines), pytrace=False)
-
-
-@functools.cache
-def _manifests() -> list[Json]:
-    return read()

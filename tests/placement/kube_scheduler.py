@@ -97,9 +97,9 @@ def _of(spec: Json, request: str) -> list[Json]:
 
 
 def _wanted(device: Json, request: Json) -> dict[str, int]:
-    asked = request["exactly"]["capacity"]["requests"]
+    wanted = request["exactly"]["capacity"]["requests"]
     return {
-        name: _number(asked.get(name, capacity["requestPolicy"]["default"]))
+        name: _number(wanted.get(name, capacity["requestPolicy"]["default"]))
         for name, capacity in device["capacity"].items()
     }
 

@@ -85,11 +85,11 @@ def test_a_pod_fits_where_and_as_kube_scheduler_allocates_its_claim(data: st.Dat
     numa = data.draw(st.lists(st.sampled_from([0, 1, None]), min_size=count, max_size=count))
     held = data.draw(st.lists(st.sampled_from([0, 0, 0, 60]), min_size=count, max_size=count))
     sizes = st.tuples(st.sampled_from([10, 30, 50, 70, 100, 200]), st.integers(1, 3))
-    asked = data.draw(st.lists(sizes, min_size=1, max_size=2))
+    drawn = data.draw(st.lists(sizes, min_size=1, max_size=2))
     inits = data.draw(st.lists(st.sampled_from([(30, 6), (70, 6)]), max_size=1))
     link = data.draw(st.sampled_from([*LINKS, "nvlink", ""]))
-    split = {f"c{at}": cards for at, (cores, cards) in enumerate(asked) if cards > 1 and cores < 99}
-    limits = [(cores * split.get(f"c{at}", 1), 6) for at, (cores, _) in enumerate(asked)]
+    split = {f"c{at}": cards for at, (cores, cards) in enumerate(drawn) if cards > 1 and cores < 99}
+    limits = [(cores * split.get(f"c{at}", 1), 6) for at, (cores, _) in enumerate(drawn)]
     wish = {NAMES.gpu_link: link} if link else {}
     annotated = {"split": split, "inits": inits, "annotations": wish}
     claim = read_pod_claim(make_pod("a", *limits, **annotated), NAMES)  # type: ignore[arg-type]

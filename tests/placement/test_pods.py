@@ -75,7 +75,7 @@ def test_a_stamped_pod_is_read() -> None:
         ({}, False, False),
     ],
 )
-def test_its_phase_tells_whether_a_pod_runs_or_has_ended(
+def test_the_phase_is_whether_a_pod_runs_or_has_ended(
     status: object, terminal: bool, running: bool
 ) -> None:
     view = read_pod(POD | {"status": status}, NAMES)
@@ -88,13 +88,13 @@ def test_its_phase_tells_whether_a_pod_runs_or_has_ended(
 @cases(
     "written, limits, valid",
     {
-        "what it asks for": (RECORD, (50, 4), ["c0"]),
+        "what it requests": (RECORD, (50, 4), ["c0"]),
         "other cores": ({"c0": replace(ONE, cores=49)}, (50, 4), []),
         "no card": ({"c0": replace(ONE, cards=())}, (50, 4), []),
         "a share of two cards": ({"c0": replace(ONE, cards=TWO.cards)}, (50, 4), []),
         "one card twice": ({"c0": replace(TWO, cards=("GPU-0", "GPU-0"))}, (200, 4), []),
         "one that is valid, and one that is not": (RECORD | {"other": ONE}, (50, 4), ["c0"]),
-        "of one that asks for nothing": (RECORD, None, []),
+        "of one that requests nothing": (RECORD, None, []),
     },
 )
 def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
@@ -102,8 +102,8 @@ def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
 ) -> None:
     """A manifest may bring it from another pod."""
     pod = _pod(gpu_allocation=encode_allocations(written))
-    asked = dict(zip((NAMES.core, NAMES.memory), map(str, limits or ()), strict=False))
-    pod["spec"]["containers"][0]["resources"] = {"limits": asked} if asked else {}
+    requested = dict(zip((NAMES.core, NAMES.memory), map(str, limits or ()), strict=False))
+    pod["spec"]["containers"][0]["resources"] = {"limits": requested} if requested else {}
     view = read_pod(pod, NAMES)
     assert view.annotated == {name: written[name] for name in valid}
     assert view.faults == tuple(
@@ -191,7 +191,7 @@ _INDICES = (
         ),
     },
 )
-def test_what_does_not_parse_is_a_fault_and_never_a_zero(
+def test_unreadable_annotations_are_faults_and_never_zero(
     changed: dict[str, str | None], faults: list[str], time_ns: int
 ) -> None:
     view = read_pod(_pod(**changed), NAMES)
@@ -215,7 +215,7 @@ def test_a_schedulers_choice_is_read_or_reported_as_invalid(
     assert (view.chosen, view.faults) == (chosen, () if chosen else (_INDICES.format(text),))
 
 
-def test_what_the_agent_wrote_with_its_record_is_no_choice() -> None:
+def test_indices_that_the_agent_wrote_with_its_record_are_no_choice() -> None:
     pod = _pod(gpu_allocation=encode_allocations(RECORD))
     pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = "1"
     assert read_pod(pod, NAMES).chosen == {}
@@ -235,7 +235,7 @@ def test_all_containers_are_known_by_name_those_without_gpus_too() -> None:
 
 @pytest.mark.parametrize(("mirror", "uid"), [(True, "hash"), (False, "u-1")])
 def test_the_kubelet_knows_a_static_pod_by_the_hash_of_its_manifest(mirror: bool, uid: str) -> None:
-    """K34. Anybody may write the hash, and nobody but a kubelet makes a mirror pod."""
+    """K34. Any user may write the hash, and only a kubelet makes a mirror pod."""
     pod = copy.deepcopy(POD)
     pod["metadata"]["annotations"]["kubernetes.io/config.hash"] = "hash"
     if mirror:
@@ -244,14 +244,14 @@ def test_the_kubelet_knows_a_static_pod_by_the_hash_of_its_manifest(mirror: bool
 
 
 def test_a_pod_without_gpus_is_read_for_the_agent_alone() -> None:
-    """Its name may be another pod's, and nobody else asks."""
+    """Its name may be another pod's, and no other program reads it."""
     plain = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "n1"}}
     assert read_gpu_pod(plain, NAMES) is None
     assert read_pod(plain, NAMES).node == "n1"
     assert read_gpu_pod(POD, NAMES) == read_pod(POD, NAMES)
 
 
-def test_what_is_wrong_with_limits_and_wishes_is_wrong_with_the_request() -> None:
+def test_errors_in_limits_and_wishes_are_errors_of_the_request() -> None:
     pod = _pod(gpu_policy="fair", use_gpu_type="A100, H100")
     pod["spec"]["containers"][0]["resources"]["limits"][NAMES.core] = "150"
     view = read_pod(pod, NAMES)
@@ -264,7 +264,7 @@ def test_what_is_wrong_with_limits_and_wishes_is_wrong_with_the_request() -> Non
 
 @pytest.mark.parametrize("name", [1, None, ["c"], {}])
 def test_a_manifest_whose_containers_have_no_readable_names_is_read(name: object) -> None:
-    """The API server refuses it; ``kubectl gpu fit -f`` reads what nobody has checked."""
+    """The API server refuses it; ``kubectl gpu fit -f`` reads unchecked manifests."""
     pod = copy.deepcopy(POD)
     pod["spec"]["containers"][0]["name"] = name
     assert read_pod(pod, NAMES).mains == {""}
@@ -291,7 +291,7 @@ _SPEC = st.fixed_dictionaries(
 
 @patient
 @given(_SPEC)
-def test_a_pod_asks_for_what_the_contract_reads(spec: Json) -> None:
+def test_a_pod_requests_what_the_contract_reads(spec: Json) -> None:
     """Most pods are read by a short way: it must not be seen."""
     demand, errors = read_pod_demand({"spec": spec}, NAMES)
     found = read_gpu_pod({"metadata": {"name": "a", "uid": "u"}, "spec": spec}, NAMES)
@@ -302,7 +302,7 @@ def test_a_pod_asks_for_what_the_contract_reads(spec: Json) -> None:
 # --- classes --------------------------------------------------------------------------
 
 
-def test_equal_pods_have_one_class_whatever_they_are_called() -> None:
+def test_equal_pods_have_one_class_whatever_their_names() -> None:
     one, other = a_pod("a", (30, 4)), a_pod("b", (30, 4), node="n1", annotations=hint("0"))
     assert one.pod_class == other.pod_class
     limit = {NAMES.core_limit: "50"}
@@ -311,7 +311,7 @@ def test_equal_pods_have_one_class_whatever_they_are_called() -> None:
     assert a_pod("e", (30, 4), annotations={NAMES.use_gpu_type: "a100"}).pod_class != one.pod_class
 
 
-def test_nothing_is_remembered_of_pods_with_very_many_containers() -> None:
+def test_pods_with_very_many_containers_are_not_cached() -> None:
     """Of thousands, each of them megabytes, the extender would be killed."""
     remembered = class_of.cache_info().currsize
     many = a_pod("a", *[(1, 1)] * 400)
@@ -352,7 +352,7 @@ def test_an_init_container_runs_beside_the_sidecars_that_stand_before_it() -> No
     assert class_of(demand, NO_WISHES).peak == (110, 5000)
 
 
-def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:
+def test_a_request_that_the_webhook_refuses_is_a_problem_of_the_pod() -> None:
     """Of a pod that was created while there was no webhook."""
     assert a_pod("a", (150, 4)).pod_class.problem == (
         "150 cores and 4 memory blocks fit no card: a share of one card is 1 to 99 cores, whole "

@@ -46,7 +46,7 @@ def test_with_a_card_taken_a_pair_is_chosen_that_leaves_three_cards_together() -
     """gpu-manager takes 0 and 1 here, as well connected as 4 and 5 are.
 
     It leaves 3, 4 and 5, which cross the sockets. Ours leaves 0, 1 and 3: as good a pair,
-    and three cards under one host bridge for whoever asks for them next.
+    and three cards under one host bridge for the next pod that requests them.
     """
     assert (pick(SIX, 3), pick(SIX, 2), pick(SIX, 1, 4)) == ([0, 1, 2], [4, 5], [5])
     assert pick(SIX, 2, 2) == [4, 5]
@@ -85,14 +85,6 @@ def test_the_worst_link_of_a_set_decides_before_the_sum() -> None:
     assert Links(node(6, kinds)).quality((0, 1, 2))[0] == 20
 
 
-def test_cost_decides_between_equals_and_then_the_order() -> None:
-    links, cards = Links(node(4, {})), range(4)
-    cost = [9, 5, 5, 1]
-    assert links.best(1, cards, free={*cards}, cost=cost) == (3,)
-    assert links.best(2, cards, free={*cards}, cost=cost) == (1, 3)
-    assert links.best(2, cards, free={*cards}) == (0, 1)
-
-
 # Two bridged pairs and a triangle that one card joins to them, by sockets of four cards.
 BRIDGED = node(
     8,
@@ -110,18 +102,18 @@ BRIDGED = node(
         ("nvlink", (0, 1, 2, 3), False),
         ("nvlink", (4, 5, 6), True),  # by way of 5
         ("numa", (3, 4), False),
-        ("numa", (6, 7), False),  # where 7 is nobody knows
+        ("numa", (6, 7), False),  # the node of 7 is unknown
         ("numa", (7,), True),
     ],
 )
-def test_cards_hold_together_by_nvlinks_or_by_their_numa_node(
+def test_cards_are_connected_by_nvlinks_or_by_their_numa_node(
     link: str, cards: tuple[int, ...], expected: bool
 ) -> None:
     assert Links(BRIDGED).fulfils(cards, link) == expected
 
 
 @given(st.data())
-def test_a_set_that_holds_together_is_found_if_and_only_if_there_is_one(
+def test_a_connected_set_is_found_if_and_only_if_there_is_one(
     data: st.DataObject,
 ) -> None:
     ways = st.sampled_from(["SYS", "NODE", "PHB NV1", "PIX NV2"])
@@ -134,7 +126,7 @@ def test_a_set_that_holds_together_is_found_if_and_only_if_there_is_one(
     assert links.fulfils(best, link) == any(links.fulfils(each, link) for each in every)
 
 
-def test_where_there_are_too_many_sets_to_look_at_they_are_grown_card_by_card() -> None:
+def test_if_there_are_too_many_sets_one_is_grown_card_by_card() -> None:
     kinds = dict.fromkeys(combinations(range(9, 13), 2), "PIX")
     inventory = node(20, kinds)
     assert pick(inventory, 4) == [9, 10, 11, 12]
@@ -180,8 +172,8 @@ def test_the_best_set_is_the_one_that_exhaustive_search_finds(
 
     def rank(found: Sequence[int]) -> tuple[int, ...]:
         worst, total = links.quality(found)
-        away = sum(links.lost_score(each, free) for each in found)
-        return -worst, -total, away, sum(cost[each] for each in found)
+        lost = sum(links.lost_score(each, free) for each in found)
+        return -worst, -total, lost, sum(cost[each] for each in found)
 
     every = [found for found in combinations(cards, size) if must <= set(found)]
     expected = min(every, key=lambda found: (rank(found), found))

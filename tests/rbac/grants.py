@@ -1,10 +1,11 @@
-"""What deploy/ grants to each program, and how that differs from what it asked for.
+"""What deploy/ grants to each program, and how that differs from its requests.
 
 The meaning is that of Kubernetes' RBAC: a rule is the product of its groups, resources, verbs and
 names, rules only add up, nothing is denied. Rules with ``*`` or about URLs are errors here.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+import functools
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -21,7 +22,7 @@ Account = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Request:
-    """What a program asked the API server for.
+    """A request of a program to the API server.
 
     Attributes:
         verb: such as ``get``.
@@ -66,9 +67,10 @@ class Permission:
         )
 
 
-def read() -> list[Json]:
+@functools.cache
+def read() -> Sequence[Json]:
     """Read every object below deploy/; what only removes one, in an overlay, is left out."""
-    return [
+    return tuple(
         each
         for path in sorted(DEPLOY.rglob("*.yaml"))
         if path.parent.name != "templates"
@@ -76,7 +78,7 @@ def read() -> list[Json]:
         if isinstance(each, dict)
         and (each.get("metadata") or {}).get("name")
         and each.get("$patch") != "delete"
-    ]
+    )
 
 
 def started(objects: Iterable[Json], program: str) -> Iterator[tuple[Account, Json]]:

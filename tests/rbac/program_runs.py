@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,13 @@ from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
-from tests.agent.fakes import eventually
+from tests.agent.fakes import FakeClock, eventually
 from tests.common.serving.through import client_of
 from tests.deploy.manifests import base, environment
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.rbac.grants import Request, command_line, read, started
 from tests.rbac.recording import as_request, by_program
+from tests.scheduler.leases import take_turn
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
 from view.model.event_facts import CONTROLLERS
@@ -42,27 +43,24 @@ from view.web import server as view_server
 from view.web.settings import Settings as ViewSettings
 
 _TEAMS = ("team-a", "team-b")
-Heard = dict[str, set[Request]]
-"""What was asked, by the program that the requests name."""
+Requests = dict[str, set[Request]]
+"""Requests by the program that they name."""
 
 
 @contextmanager
-def _listening() -> Iterator[ApiServer]:
-    with ApiServer(ApiSettings(bookmark_s=0.1)) as server:
-        yield server
-
-
-def _namespaces(server: ApiServer, *names: str) -> None:
-    for name in names:
-        server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-
-
-def agents(folder: Path) -> Heard:
-    """Ask by every method of the agent's client, for two nodes with a namespace each."""
+def _cluster(folder: Path, *namespaces: str) -> Iterator[tuple[ApiServer, ApiClient, Path]]:
+    """Serve a cluster with these namespaces; also a client, and a kubeconfig for the program."""
     kubeconfig = folder / "kubeconfig"
-    with _listening() as server:
+    with ApiServer(ApiSettings(bookmark_s=0.1)) as server, ApiClient(server.url) as admin:
         kubeconfig.write_text(kubeconfig_for(server.url))
-        _namespaces(server, *_TEAMS)
+        for name in namespaces:
+            server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        yield server, admin, kubeconfig
+
+
+def agents(folder: Path) -> Requests:
+    """Call every method of the agent's client, for two nodes with a namespace each."""
+    with _cluster(folder, *_TEAMS) as (server, _, kubeconfig):
         for node, team in zip(("n1", "n2"), _TEAMS, strict=True):
             pods = [
                 make_pod(each, (10, 1), node=node, namespace=team, uid="")
@@ -88,7 +86,7 @@ def agents(folder: Path) -> Heard:
 
 
 def _claims_of(api: Api, server: ApiServer, node: str, team: str) -> None:
-    """Ask what an agent with ``--mode dra`` asks besides."""
+    """Send the further requests of an agent with ``--mode dra``."""
     claim: Json = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -111,17 +109,13 @@ def _claims_of(api: Api, server: ApiServer, node: str, team: str) -> None:
 
 # --- certs ------------------------------------------------------------------------------
 
-# Who serves what is asked of the replicas themselves, of whom there are none here. And one run is
-# enough.
+# There are no replicas here that serve a certificate. One run is enough.
 _LEFT_OUT = ("GPU_TURNSTILE_CERTS_REPLICAS", "GPU_TURNSTILE_CERTS_EVERY")
 
 
-def rotations(folder: Path) -> Heard:
+def rotations(folder: Path) -> Requests:
     """Run ``certs rotate`` as the Deployments of deploy/ do: on nothing, and on emptied Secrets."""
-    kubeconfig = folder / "kubeconfig"
-    with _listening() as server, ApiClient(server.url) as admin:
-        kubeconfig.write_text(kubeconfig_for(server.url))
-        _namespaces(server, "gpu-turnstile", "gpu-turnstile-node")
+    with _cluster(folder, "gpu-turnstile", "gpu-turnstile-node") as (server, admin, kubeconfig):
         kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
         server.apply(*(each for each in base() if each["kind"] in kinds))
         containers = [each for _, each in started(read(), "certs")]
@@ -160,12 +154,9 @@ def _empty_the_secrets(admin: ApiClient, server: ApiServer) -> None:
 # --- claims ------------------------------------------------------------------------------
 
 
-def claims(folder: Path) -> Heard:
-    """Ask by every method of the client of the claims program, for two namespaces."""
-    kubeconfig = folder / "kubeconfig"
-    with _listening() as server:
-        kubeconfig.write_text(kubeconfig_for(server.url))
-        _namespaces(server, *_TEAMS)
+def claims(folder: Path) -> Requests:
+    """Call every method of the client of the claims program, for two namespaces."""
+    with _cluster(folder, *_TEAMS) as (server, admin, kubeconfig):
         api = ClaimsApi(kubeconfig)
         followers = follow(TemplateState(NAMES), api)
         followers.start()
@@ -175,8 +166,7 @@ def claims(folder: Path) -> Heard:
             metadata = {"name": f"t-{team}", "namespace": team}
             kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
             api.create_template(team, {**kind, "metadata": metadata, "spec": {}})
-            with ApiClient(server.url) as admin:
-                (made,) = admin.list(TEMPLATES)["items"]
+            (made,) = admin.list(TEMPLATES)["items"]
             api.delete_template(team, f"t-{team}", made["metadata"]["uid"])
             about = Notice(EventSubject("Pod", team, "a", ""), "GPUClaimWaits", "no template")
             events.create(api, about, at=0.0)
@@ -193,36 +183,37 @@ def claims(folder: Path) -> Heard:
 # --- scheduler ----------------------------------------------------------------------------
 
 
-def extender(folder: Path) -> Heard:
+def extender(folder: Path) -> Requests:
     """Let a replica of the Deployment take the Lease, be found, bind pods, and end.
 
     Another one, with an address of the other family, takes it over.
     """
-    kubeconfig = folder / "kubeconfig"
-    with _listening() as server, ApiClient(server.url) as admin:
-        kubeconfig.write_text(kubeconfig_for(server.url))
-        _namespaces(server, "gpu-turnstile", *_TEAMS)
+    variable = "GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"
+    given = environment(_container(variable))
+    with _cluster(folder, "gpu-turnstile", *_TEAMS) as (server, admin, kubeconfig):
         server.apply(*(each for each in read() if each["kind"] == "EndpointSlice"))
         server.apply(make_node("n1"), make_node("n2", 2))
         for address in ("10.0.0.1", "fd00::1"):
-            replica = Extender(_settings(kubeconfig, address), Metrics())
-            asyncio.run(_live(replica, admin, address))
+            settings = replace(
+                _settings(kubeconfig),
+                files=Files(Path("unused"), Path("unused")),
+                endpoint_slice=given[variable],
+                address=address,
+                preempt=True,
+            )
+            replica = Extender(settings, Metrics(), clock=FakeClock())  # no lease expires
+            asyncio.run(_run_replica(replica, admin, address))
         return by_program(server.requests)
 
 
-def _settings(kubeconfig: Path, address: str) -> Settings:
-    """As the Deployment has them, where they name objects."""
-    given = environment(_container("GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"))
+def _settings(kubeconfig: Path) -> Settings:
     return Settings(
         host="127.0.0.1",
         port=8444,
-        files=Files(Path("unused"), Path("unused")),
+        files=None,
         names=NAMES,
         kubeconfig=kubeconfig,
         namespace="gpu-turnstile",
-        endpoint_slice=given["GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"],
-        address=address,
-        preempt=True,
     )
 
 
@@ -232,62 +223,13 @@ def _container(variable: str) -> Json:
     return found
 
 
-def sidecar(folder: Path) -> Heard:
-    """Let a replica bind pods in the pod of the leading kube-scheduler."""
-    kubeconfig, variable = folder / "kubeconfig", "GPU_TURNSTILE_SCHEDULER_KUBE_SCHEDULER_LEASE"
-    name = environment(_container(variable))[variable]
-    with _listening() as server, ApiClient(server.url) as admin:
-        kubeconfig.write_text(kubeconfig_for(server.url))
-        _namespaces(server, "gpu-turnstile", *_TEAMS)
-        server.apply(make_node("n1"))
-        settings = Settings(
-            host="127.0.0.1",
-            port=8444,
-            files=None,
-            names=NAMES,
-            kubeconfig=kubeconfig,
-            namespace="gpu-turnstile",
-            kube_scheduler_lease=name,
-            identity="pod-0",
-        )
-        asyncio.run(_live_beside(Extender(settings, Metrics()), admin, name))
-        return by_program(server.requests)
-
-
-async def _live_beside(replica: Extender, admin: ApiClient, lease: str) -> None:
-    """Renew the lease as a kube-scheduler does, and bind a known and an unknown pod."""
-    path = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
-    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": lease}}
-    admin.create(path, kind)
-    asked = [_bound_in(admin, each, "beside", gpus) for each in _TEAMS for gpus in (True, False)]
-
-    def binds() -> bool:
-        spec = {"holderIdentity": "pod-0_a", "renewTime": str(time.monotonic())}
-        admin.patch(f"{path}/{lease}", {"spec": spec})
-        return not replica.leadership.not_binding()
-
-    replica.start()
-    try:
-        eventually(binds, "it binds")
-        for body in asked:
-            response = await replica.handler.bind(partial(bytes, body))
-            assert json.loads(response.body) == {"Error": ""}
-    finally:
-        replica.stop()
-
-
-async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
-    """Bind, in two namespaces, a pod that it follows and one that it does not; evict pods."""
+async def _run_replica(replica: Extender, admin: ApiClient, address: str) -> None:
+    """Let a replica bind pods and be found; the first one evicts pods, too."""
     family = "ipv6" if ":" in address else "ipv4"
-    asked = [
-        _bound_in(admin, namespace, family, gpus) for namespace in _TEAMS for gpus in (True, False)
-    ]
     replica.start()
     try:
         eventually(lambda: not replica.leadership.not_binding(), "it binds")
-        for body in asked:
-            response = await replica.handler.bind(partial(bytes, body))
-            assert json.loads(response.body) == {"Error": ""}
+        await _bind(replica, admin, family)
         if family == "ipv4":
             _preempt(replica, admin)
         path = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices"
@@ -299,8 +241,41 @@ async def _live(replica: Extender, admin: ApiClient, address: str) -> None:
         )
     finally:
         replica.stop()
-        for _ in range(3):  # connections are closed by the loop
-            await asyncio.sleep(0)
+
+
+async def _bind(replica: Extender, admin: ApiClient, suffix: str) -> None:
+    """Bind, in two namespaces, a pod that the replica follows and one that it does not."""
+    for namespace in _TEAMS:
+        for gpus in (True, False):
+            body = _create_pod(admin, namespace, suffix, gpus)
+            response = await replica.handler.bind(partial(bytes, body))
+            assert json.loads(response.body) == {"Error": ""}
+
+
+def sidecar(folder: Path) -> Requests:
+    """Let a replica bind pods in the pod of the leading kube-scheduler, which renews its lease."""
+    variable, clock = "GPU_TURNSTILE_SCHEDULER_KUBE_SCHEDULER_LEASE", FakeClock()
+    lease = environment(_container(variable))[variable]
+    path = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
+    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": lease}}
+    with _cluster(folder, "gpu-turnstile", *_TEAMS) as (server, admin, kubeconfig):
+        server.apply(make_node("n1"))
+        admin.create(path, kind)
+        settings = replace(_settings(kubeconfig), kube_scheduler_lease=lease, identity="pod-0")
+        replica = Extender(settings, Metrics(), clock=clock)
+
+        def binds() -> bool:
+            clock.now += 1
+            spec = {"holderIdentity": "pod-0_a", "renewTime": str(clock.now)}
+            admin.patch(f"{path}/{lease}", {"spec": spec})
+            take_turn(replica.leadership)
+            return not replica.leadership.not_binding()
+
+        replica.watches.start()
+        eventually(binds, "it binds")
+        asyncio.run(_bind(replica, admin, "beside"))
+        replica.stop()
+        return by_program(server.requests)
 
 
 def _preempt(replica: Extender, admin: ApiClient) -> None:
@@ -315,8 +290,8 @@ def _preempt(replica: Extender, admin: ApiClient) -> None:
         prod["spec"]["priority"] = 1000
         made = admin.create(f"/api/v1/namespaces/{namespace}/pods", prod)
         eventually(partial(replica.state.find, made["metadata"]["uid"]), "it is followed")
-        asked = {"Pod": made, "NodeNames": ["n2"]}
-        replica.handler.decide("filter", partial(bytes, json.dumps(asked).encode()))
+        args = {"Pod": made, "NodeNames": ["n2"]}
+        replica.handler.decide("filter", partial(bytes, json.dumps(args).encode()))
     eventually(partial(_preempted, admin), "both are evicted")
 
 
@@ -325,41 +300,34 @@ def _preempted(admin: ApiClient) -> bool:
     return [each["reason"] for each in events].count("Preempted") == len(_TEAMS)
 
 
-def _bound_in(admin: ApiClient, namespace: str, suffix: str, gpus: bool) -> bytes:
-    """Create a pod, and return what kube-scheduler sends to have it bound."""
+def _create_pod(admin: ApiClient, namespace: str, suffix: str, gpus: bool) -> bytes:
+    """Create a pod, and return kube-scheduler's request to bind it."""
     made = make_pod(f"{'share' if gpus else 'plain'}-{suffix}", (50, 8), uid="")
     made["metadata"]["namespace"] = namespace
     if not gpus:
         del made["spec"]["containers"][0]["resources"]
     metadata = admin.create(f"/api/v1/namespaces/{namespace}/pods", made)["metadata"]
-    asked = {"PodName": metadata["name"], "PodNamespace": namespace, "PodUID": metadata["uid"]}
-    return json.dumps(asked | {"Node": "n1"}).encode()
+    args = {"PodName": metadata["name"], "PodNamespace": namespace, "PodUID": metadata["uid"]}
+    return json.dumps(args | {"Node": "n1"}).encode()
 
 
 # --- view ---------------------------------------------------------------------------------
 
 
-def page(folder: Path) -> Heard:
-    """Serve the page, ask for all that it has, and wait until it follows the cluster."""
-    kubeconfig = folder / "kubeconfig"
-    with _listening() as server, ApiClient(server.url) as admin:
-        kubeconfig.write_text(kubeconfig_for(server.url))
-        server.apply(make_node("n1"))
-        _namespaces(server, *_TEAMS)
-        for name in _TEAMS:
-            pod = held_pod(name, "p", ("n1", 0, 10, 1))
+def page(folder: Path) -> Requests:
+    """Serve the page, request all that it has, and wait until it follows the cluster."""
+    with _cluster(folder, *_TEAMS, AGENT_NAMESPACE) as (server, admin, kubeconfig):
+        server.apply(make_node("n1"), *(_waits_for_claim(team) for team in _TEAMS))
+        agents = [(AGENT_NAMESPACE, f"agent-{number}") for number in (1, 2)]
+        for namespace, name in (*((team, "p") for team in _TEAMS), *agents):
+            pod = held_pod(namespace, name, ("n1", 0, 10, 1))
             pod["metadata"]["uid"] = ""
-            admin.create(f"/api/v1/namespaces/{name}/pods", pod)
-        _namespaces(server, AGENT_NAMESPACE)
-        for name in ("agent-1", "agent-2"):
-            agent = held_pod(AGENT_NAMESPACE, name, ("n1", 0, 10, 1))
-            labels = {"app.kubernetes.io/name": "gpu-turnstile-agent"}
-            agent["metadata"] |= {"uid": "", "labels": labels}
-            admin.create(f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods", agent)
-            path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}/status"
+            if namespace == AGENT_NAMESPACE:
+                pod["metadata"]["labels"] = {"app.kubernetes.io/name": "gpu-turnstile-agent"}
+            admin.create(f"/api/v1/namespaces/{namespace}/pods", pod)
+        for namespace, name in agents:
+            path = f"/api/v1/namespaces/{namespace}/pods/{name}/status"
             admin.patch(path, {"status": {"phase": "Running"}})
-        for name in _TEAMS:
-            server.apply(_waits_for_claim(name))
         page = view_server.PageServer(ViewSettings(names=NAMES, kubeconfig=kubeconfig))
         browser = client_of(page.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
@@ -371,8 +339,10 @@ def page(folder: Path) -> Heard:
             "all watches are open",
         )
         eventually(
-            lambda: sum("/proxy/metrics" in each.path for each in server.requests) == 2,
-            "agents are asked what they measure",
+            lambda: (
+                len({each.path for each in server.requests if "/proxy/metrics" in each.path}) == 2
+            ),
+            "metrics of both agents are read",
         )
         for name in _TEAMS:
             for kind in CONTROLLERS:

@@ -1,4 +1,4 @@
-"""What our programs ask of simulated API servers in this process."""
+"""Requests of our programs to simulated API servers in this process."""
 
 from collections.abc import Sequence
 from typing import Any

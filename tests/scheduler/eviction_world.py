@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from common.apiserver.errors import Rejected, TooManyRequests
 from common.apiserver.events import Notice, describe
+from common.errors import Unavailable
 from placement.cluster.plan import plan_pod
-from placement.pods import read_gpu_pod
+from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
 from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions, FilterResult
@@ -18,6 +20,22 @@ from scheduler.state import State
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 
 START = 1_800_000_000.0
+CONFLICT = Rejected(409, "the object has been modified")
+REFUSED = TooManyRequests("API server: 429 Cannot evict pod")
+LOST = Unavailable("API server: no response in time")
+Hook = Callable[[str], None]
+"""Called for each request with its verb; may raise."""
+
+
+def on(verb: str, action: Callable[[], object], *attempts: int) -> Hook:
+    """Run *action* for each request with a verb, or only for these *attempts*, counted from 0."""
+    numbers = count()
+
+    def hook(called: str) -> None:
+        if called == verb and (next(numbers) in attempts or not attempts):
+            action()
+
+    return hook
 
 
 class World(SchedulerApi):
@@ -26,8 +44,8 @@ class World(SchedulerApi):
     Attributes:
         calls: every write, as its verb and the pod's name.
         evicted: names of pods that were evicted, in order.
-        before: called before each request, with its verb; may raise.
-        after: called after each write has been done, with its verb; may raise.
+        before: called before each request.
+        after: called after each write has been done.
     """
 
     def __init__(self, *nodes: Json) -> None:
@@ -38,8 +56,12 @@ class World(SchedulerApi):
         self.calls: list[tuple[str, str]] = []
         self.evicted: list[str] = []
         self.now = START
-        self.before: Callable[[str], None] = lambda _verb: None
-        self.after: Callable[[str], None] = lambda _verb: None
+        self.before: Hook = lambda _verb: None
+        self.after: Hook = lambda _verb: None
+
+    def restore(self) -> None:
+        """Let requests succeed again."""
+        self.before = self.after = lambda _verb: None
 
     # --- what others do -------------------------------------------------------------------
 
@@ -77,6 +99,11 @@ class World(SchedulerApi):
             pod["metadata"]["ownerReferences"] = [{"uid": owner, "controller": True}]
         self.pods[name] = pod
 
+    def add_second_node(self, cores: int, *, priority: int = 0, cpu: str = "100m") -> None:
+        """Add node ``n2`` with one card, on which pod ``n2-batch`` holds so many cores."""
+        self.nodes = (*self.nodes, make_node("n2", 1))
+        self.run_pod("n2-batch", "n2", "0", (cores, 8), priority=priority, cpu=cpu)
+
     def add_budget(self, name: str, allowed: int, **labels: str) -> None:
         """A budget of the namespace of all pods here."""
         self.budgets.append(
@@ -100,6 +127,11 @@ class World(SchedulerApi):
         """Return the condition by which a pod is nominated."""
         conditions = self.pods[name]["status"]["conditions"]
         return next((each for each in conditions if "/" in each["type"]), None)
+
+    def is_nominated(self, name: str) -> bool:
+        """Return whether a pod has a nomination that counts."""
+        condition = self.condition(name)
+        return condition is not None and condition["status"] == "True"
 
     # --- the API ----------------------------------------------------------------------------
 
@@ -152,7 +184,7 @@ class World(SchedulerApi):
 
 
 class Replica:
-    """An extender that preempts; it sees the world when it is told to watch."""
+    """An extender that preempts; it sees the world when it watches."""
 
     def __init__(self, world: World, *, new: bool = False) -> None:
         """Start to lead, before there is any pod, or *new* where there may be pods."""
@@ -178,33 +210,52 @@ class Replica:
         """See all objects as they are now."""
         known = self.state.known_pods()
         for each in self.world.pods.values():
-            self.state.put_pod(deepcopy(each))
+            self.state.put_pod(each)
         uids = {each["metadata"]["uid"] for each in self.world.pods.values()}
         self.state.forget_missing(known, uids)
 
-    def ask(self, name: str, nodes: Sequence[str] = ()) -> FilterResult:
+    def filter(self, name: str, nodes: Sequence[str] = ()) -> FilterResult:
         """Handle a filter request of kube-scheduler."""
-        obj = self.world.pods[name]
-        pod = read_gpu_pod(obj, NAMES)
-        assert pod is not None
+        obj, pod = self._read(name)
         names = nodes or [each["metadata"]["name"] for each in self.world.nodes]
         found = self.decisions.filter(pod, names)
         self.preemption.preemptors.consider(obj, pod, found)
         return found
 
+    def nodes_for(self, name: str, nodes: Sequence[str] = ()) -> Sequence[str]:
+        """Return the nodes in the response to a filter request."""
+        return self.filter(name, nodes).fitting
+
+    def try_pods(self, *names: str, nodes: Sequence[str] = ()) -> None:
+        """Handle filter requests for pods that fit on none of these nodes, and do what is due."""
+        for name in names:
+            assert not self.nodes_for(name, nodes)
+        self.wait()
+
     def preempt(self, name: str, **victims: list[str]) -> bool:
-        """Handle a preempt request of kube-scheduler with its victims by node."""
-        obj = self.world.pods[name]
-        pod = read_gpu_pod(obj, NAMES)
-        assert pod is not None
+        """Handle a preempt request of kube-scheduler with its victims by node, and wait."""
+        obj, pod = self._read(name)
         uids = {node: [f"u-{each}" for each in names] for node, names in victims.items()}
-        return self.preemption.preemptors.take_over(obj, pod, uids)
+        taken_over = self.preemption.preemptors.take_over(obj, pod, uids)
+        self.wait()
+        return taken_over
 
     def wait(self, seconds: float = 1.0) -> None:
         """Let time pass, and do what is due then."""
         self.time += seconds
         self.world.now += seconds
         self.preemption.step()
+        self.watch()
+
+    def end_pods(self) -> list[str]:
+        """Let the kubelet end every pod that is being deleted, and the watch show it."""
+        ended = self.world.end_pods()
+        self.watch()
+        return ended
+
+    def delete(self, name: str) -> None:
+        """Delete a pod at once, if it exists, and let the watch show it."""
+        self.world.pods.pop(name, None)
         self.watch()
 
     def assume(self, name: str, node: str) -> None:
@@ -215,10 +266,8 @@ class Replica:
 
     def bind(self, name: str, node: str) -> None:
         """Bind a pod to a node that filter has returned, as the binder does."""
-        obj = self.world.pods[name]
-        pod = read_gpu_pod(obj, NAMES)
+        obj, pod = self._read(name)
         allocations = self.state.allocations(node)
-        assert pod is not None
         assert allocations is not None
         free = self.state.snapshot_for(pod.id.uid, allocations).free
         plan = plan_pod(pod, allocations.node, free, Policy.BINPACK)
@@ -228,11 +277,52 @@ class Replica:
         obj["metadata"]["annotations"] |= hint(*cards)
         self.watch()
 
+    def bind_if_possible(self, *names: str) -> None:
+        """Handle filter requests for the pods that are not bound yet; bind those that fit."""
+        for name in names:
+            bound = self.world.pods[name]["spec"].get("nodeName")
+            if not bound and (fitting := self.nodes_for(name)):
+                self.bind(name, fitting[0])
 
-def full_node(*, cards: int = 2) -> World:
-    """A world with one node: on each card two batch pods hold 80 cores, so 20 are free."""
+    def finish(self, *names: str) -> None:
+        """Let victims end, and pods be bound, until all are."""
+        for _ in range(12):
+            self.wait(5)
+            self.end_pods()
+            self.bind_if_possible(*names)
+
+    def _read(self, name: str) -> tuple[Json, PodInfo]:
+        obj = self.world.pods[name]
+        pod = read_gpu_pod(obj, NAMES)
+        assert pod is not None
+        return obj, pod
+
+
+def full_node(*, cards: int = 2, prod: tuple[int, int] | None = (60, 4)) -> World:
+    """A world with one node: on each card two batch pods hold 80 cores, so 20 are free.
+
+    A pod *prod* waits that may preempt them, with so many cores and blocks.
+    """
     world = World(make_node("n1", cards))
     for card in range(cards):
         for letter in "ab":
             world.run_pod(f"batch-{card}{letter}", "n1", str(card), (40, 8), priority=1)
+    if prod is not None:
+        world.add("prod", prod, priority=1000)
     return world
+
+
+def one_card(*pods: tuple[str, int, dict[str, Any]]) -> World:
+    """A world with a node of one card, pods on it by name and cores, and *prod* that waits."""
+    world = World(make_node("n1", 1))
+    for name, cores, more in pods:
+        world.run_pod(name, "n1", "0", (cores, 8), **more)
+    world.add("prod", (60, 4), priority=1000)
+    return world
+
+
+def preempting(world: World) -> Replica:
+    """A replica with a filter request for pod *prod*, after it has looked for victims."""
+    replica = Replica(world)
+    replica.try_pods("prod")
+    return replica

@@ -1,4 +1,4 @@
-"""Binding: one POST with the cards chosen, and what becomes of it when the answer is lost."""
+"""Binding: one POST with the cards chosen, and its result if the response is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,6 +14,7 @@ from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
 from tests.placement.cluster.builders import Json, hint, make_node, make_pod
+from tests.scheduler.states import Amounts, free_amounts
 
 NAMES = Names()
 FULL = [(100, 32), (100, 32)]
@@ -27,14 +28,14 @@ class FakeApi(SchedulerApi):
         self.bindings: list[Json] = []
         self.before: list[Callable[[], Awaitable[None] | None]] = []
         self.after: list[Exception] = []
-        self.deaf = 0
+        self.failing_gets = 0
         self.gets = 0
 
     async def get_pod(self, namespace: str, name: str) -> Json | None:
         self.gets += 1
-        if self.deaf:
-            self.deaf -= 1
-            raise Unavailable("API server: away")
+        if self.failing_gets:
+            self.failing_gets -= 1
+            raise Unavailable("API server: no response")
         return self.pods.get(name)
 
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
@@ -90,9 +91,9 @@ class Stage:
             self.state.put_pod(self.api.pods[name])
 
     def bind(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
-        return asyncio.run(self.ask(name, node, uid))
+        return asyncio.run(self.send(name, node, uid))
 
-    async def ask(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
+    async def send(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
         return await self.binder.bind(BindingArgs(name, "default", uid or f"u-{name}", node))
 
     def refused(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
@@ -100,10 +101,8 @@ class Stage:
             self.bind(name, node, uid)
         return str(error.value)
 
-    def free(self, node: str = "n1") -> list[tuple[int, ...]]:
-        room = self.state.allocations(node)
-        assert room is not None
-        return list(room.snapshot().free)
+    def free(self, node: str = "n1") -> Amounts | None:
+        return free_amounts(self.state, node)
 
     def show(self, name: str = "a") -> None:
         """Let the watch show a pod."""
@@ -138,7 +137,7 @@ def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Sta
     assert (stage.state.assumed, stage.free()) == (0, [(0, 30), (20, 23)])
 
 
-def test_a_message_that_is_too_large_is_refused_with_a_reason_and_not_sent(stage: Stage) -> None:
+def test_a_pod_that_does_not_fit_is_refused_with_a_reason_and_not_bound(stage: Stage) -> None:
     stage.create("a", (60, 4))
     for index in ("0", "1"):
         stage.create(f"b{index}", (50, 4), node="n1", annotations=hint(index))
@@ -148,7 +147,7 @@ def test_a_message_that_is_too_large_is_refused_with_a_reason_and_not_sent(stage
     assert stage.bind(node="n2") == "c0: 0"
 
 
-def test_a_pod_that_the_watch_has_not_shown_is_asked_for(stage: Stage) -> None:
+def test_a_pod_that_the_watch_has_not_shown_is_read_from_the_api_server(stage: Stage) -> None:
     stage.create("a", (30, 4), seen=False)
     assert stage.bind() == "c0: 0"
     assert stage.free() == [(70, 28), (100, 32)]
@@ -177,8 +176,8 @@ def replaced(api: FakeApi) -> None:
         (lambda api: api.pods["a"].update(status={"phase": "Failed"}), "the pod has ended", "gone"),
         (bound_to_n2, "the pod is already bound to n2", "elsewhere"),
         (
-            lambda api: setattr(api, "deaf", 1),
-            "the pod cannot be read: API server: away",
+            lambda api: setattr(api, "failing_gets", 1),
+            "the pod cannot be read: API server: no response",
             "unavailable",
         ),
     ],
@@ -193,7 +192,7 @@ def test_a_pod_that_cannot_be_bound_is_not_tried(
 
 
 def test_a_pod_already_bound_to_this_node_counts_as_bound(stage: Stage) -> None:
-    """kube-scheduler's own request ran out of time, and it asks again."""
+    """kube-scheduler's own request ran out of time, and it sends it again."""
     stage.create("a", (30, 4), seen=False)
     stage.api.pods["a"]["spec"]["nodeName"] = "n1"
     assert stage.bind() == "already bound to this node"
@@ -214,7 +213,7 @@ def test_a_binding_that_succeeded_although_its_response_was_lost_is_found(
     stage: Stage, error: Exception
 ) -> None:
     stage.create("a", (30, 4))
-    stage.api.after, stage.api.deaf = [error], 1
+    stage.api.after, stage.api.failing_gets = [error], 1
     assert stage.bind() == "c0: 0"
     assert (len(stage.api.bindings), stage.results) == (1, ["found"])
     assert stage.free() == [(70, 28), (100, 32)]
@@ -227,10 +226,10 @@ def test_a_binding_with_unknown_result_keeps_its_cards(stage: Stage) -> None:
     assert stage.refused() == text
     assert (stage.api.gets, stage.results) == (3, ["doubtful"])
     assert stage.free() == [(70, 28), (100, 32)]
-    stage.api.before, stage.api.deaf = [fail(Unavailable("read timed out"))], 9
+    stage.api.before, stage.api.failing_gets = [fail(Unavailable("read timed out"))], 9
     assert stage.refused() == text
     assert stage.free() == [(70, 28), (100, 32)]
-    assert len(stage.api.bindings) == 2  # once for each time that it was asked for
+    assert len(stage.api.bindings) == 2  # once for each request
 
 
 def test_an_assumed_pod_that_was_bound_stays_on_its_node(stage: Stage) -> None:
@@ -281,7 +280,7 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
 
     async def meanwhile() -> None:
         with pytest.raises(BindError, match=r"^a binding of this pod is in progress$"):
-            await stage.ask()
+            await stage.send()
 
     stage.api.before = [meanwhile]
     assert stage.bind() == "c0: 0"
@@ -312,7 +311,7 @@ def test_a_wait_for_room_ends_with_a_binding() -> None:
         for name in held:
             stage.create(name, (30, 4))
         await stage.binder.wait_for_room()  # there is room
-        binds = [asyncio.create_task(stage.ask(name)) for name in held]
+        binds = [asyncio.create_task(stage.send(name)) for name in held]
         await held["b"].begun.wait()
         waits = [asyncio.create_task(stage.binder.wait_for_room()) for _ in range(2)]
         for each in waits:
@@ -328,7 +327,7 @@ def test_a_wait_for_room_ends_with_a_binding() -> None:
     assert stage.results == ["bound", "bound"]
 
 
-def test_nobody_waits_for_room_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_waits_for_room_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that waits for long is given up by kube-scheduler."""
     monkeypatch.setattr("scheduler.binding._LONGEST_WAIT_SECONDS", 0.01)
     stage = Stage()
@@ -338,7 +337,7 @@ def test_nobody_waits_for_room_longer_than_a_second(monkeypatch: pytest.MonkeyPa
         stage.create("a", (30, 4))
         held = Held()
         stage.api.before = [held]
-        bind = asyncio.create_task(stage.ask("a"))
+        bind = asyncio.create_task(stage.send("a"))
         await held.begun.wait()
         await stage.binder.wait_for_room()
         assert stage.binder.is_full

@@ -1,4 +1,4 @@
-"""Decisions over the cluster: remembered by node, forgotten with its room."""
+"""Decisions about nodes: cached by node until its free amounts change."""
 
 import pytest
 from hypothesis import given
@@ -58,7 +58,7 @@ def test_a_decision_is_cached_until_free_amounts_change(
     assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n1", "n2")
 
 
-def test_only_so_many_kinds_of_pods_are_remembered(
+def test_decisions_for_few_pod_classes_are_cached(
     decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_CLASSES", 2)
@@ -67,7 +67,7 @@ def test_only_so_many_kinds_of_pods_are_remembered(
     assert [shape.peak[0] for shape in decisions._tables] == [10, 30]
 
 
-def test_nodes_that_are_not_known_are_not_remembered(decisions: Decisions) -> None:
+def test_decisions_about_unknown_nodes_are_not_cached(decisions: Decisions) -> None:
     for number in range(3):
         decisions.filter(POD, ["n1", f"made-up-{number}"])
     (table,) = decisions._tables.values()
@@ -150,7 +150,7 @@ def test_a_node_that_an_autoscaler_would_add_is_decided_card_by_card(
         max_size=12,
     )
 )
-def test_what_is_remembered_is_what_would_be_decided_anew(
+def test_cached_decisions_are_those_without_a_cache(
     steps: list[tuple[str, int, tuple[int, int]]],
 ) -> None:
     state = State(NAMES)
@@ -165,11 +165,11 @@ def test_what_is_remembered_is_what_would_be_decided_anew(
             state.put_node(make_node(node, 2, unhealthy=[0]))
         else:
             state.drop_node(node)
-        asked, pod = ["n1", "n2", "n3", "n2"], a_pod("new", limit)
-        anew = Decisions(state)
-        assert decisions.scores(pod, fitting) == anew.scores(pod, list(fitting))
-        found = decisions.filter(pod, asked)
-        assert found == anew.filter(pod, asked)
+        names, pod = ["n1", "n2", "n3", "n2"], a_pod("new", limit)
+        uncached = Decisions(state)
+        assert decisions.scores(pod, fitting) == uncached.scores(pod, list(fitting))
+        found = decisions.filter(pod, names)
+        assert found == uncached.filter(pod, names)
         fitting = found.fitting
-        assert decisions.scores(pod, fitting) == anew.scores(pod, list(fitting))
-        assert decisions.scores(pod, asked) == anew.scores(pod, asked)
+        assert decisions.scores(pod, fitting) == uncached.scores(pod, list(fitting))
+        assert decisions.scores(pod, names) == uncached.scores(pod, names)

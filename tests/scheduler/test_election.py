@@ -1,8 +1,4 @@
-"""Who binds: at most one at any time, and the next one soon after a death."""
-
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any
+"""Elections: at most one replica binds at any time, and the next one soon after a kill."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,48 +6,13 @@ from hypothesis import strategies as st
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
-from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING, SchedulerApi
-from scheduler.election import DURATION, LAST_REQUESTS, Election, KubeSchedulerLease
+from scheduler.cluster import EVICT_SECONDS, LONGEST_BINDING
+from scheduler.election import DURATION, LAST_REQUESTS, KubeSchedulerLease
 from tests.agent.builders import patient
 from tests.agent.fakes import FakeClock
 from tests.examples import share
-
-Json = dict[str, Any]
-
-
-class FakeLeases(SchedulerApi):
-    """An API server with a lease, which checks resource versions."""
-
-    def __init__(self) -> None:
-        self.lease: Json | None = None
-        self.version = 0
-        self.error: Exception | None = None
-        self.lose_answers = False
-        self.on_store: Callable[[], None] = lambda: None
-
-    def get_lease(self, namespace: str, name: str) -> Json | None:
-        if self.error:
-            raise self.error
-        return self.lease
-
-    def create_lease(self, namespace: str, lease: Json) -> None:
-        if self.lease is not None:
-            raise Rejected(409, "exists")
-        self._store(lease)
-
-    def replace_lease(self, namespace: str, lease: Json) -> None:
-        assert self.lease is not None
-        if lease["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
-            raise Rejected(409, "modified")
-        self._store(lease)
-
-    def _store(self, lease: Json) -> None:
-        self.version += 1
-        metadata = {**lease["metadata"], "resourceVersion": str(self.version)}
-        self.lease = {**lease, "metadata": metadata}
-        self.on_store()
-        if self.lose_answers:
-            raise Unavailable("read timed out")
+from tests.placement.cluster.builders import Json
+from tests.scheduler.leases import FakeLeases, replica
 
 
 class Two:
@@ -69,17 +30,6 @@ class Two:
 @pytest.fixture
 def two() -> Two:
     return Two()
-
-
-def replica(name: str, leases: FakeLeases, clock: FakeClock) -> Election:
-    return Election(
-        leases,
-        namespace="gpu-turnstile",
-        name="lease",
-        identity=name,
-        clock=clock,
-        now=lambda: datetime(2030, 1, 1, tzinfo=UTC),
-    )
 
 
 def test_the_first_replica_leads_and_holds_the_lease(two: Two) -> None:
@@ -101,7 +51,7 @@ def test_the_first_replica_leads_and_holds_the_lease(two: Two) -> None:
 
 
 def test_a_term_is_counted_from_before_the_request(two: Two) -> None:
-    """Others may count from when the API server has it; its answer comes later."""
+    """Others may count from when the API server has it; its response comes later."""
 
     def take_long() -> None:
         two.clock.now += 4
@@ -145,7 +95,7 @@ def test_a_lock_that_was_not_acquired_is_not_released(two: Two) -> None:
     assert two.leases.lease["spec"] == {"holderIdentity": "other"}
 
 
-@pytest.mark.parametrize("error", [Unavailable("away"), Rejected(403, "no")])
+@pytest.mark.parametrize("error", [Unavailable("no response"), Rejected(403, "no")])
 def test_a_lease_that_cannot_be_renewed_lasts_until_its_end(two: Two, error: Exception) -> None:
     two.one.step()
     two.leases.error = error
@@ -158,10 +108,10 @@ def test_a_lease_that_cannot_be_renewed_lasts_until_its_end(two: Two, error: Exc
 
 
 def test_a_lost_response_is_detected_by_the_next_step(two: Two) -> None:
-    two.leases.lose_answers = True
+    two.leases.loses_responses = True
     two.one.step()
     assert two.one.leads_for() == 0
-    two.leases.lose_answers = False
+    two.leases.loses_responses = False
     two.one.step()
     assert two.one.leads_for() == DURATION
 
@@ -199,13 +149,15 @@ def test_a_replica_that_creates_the_lease_second_follows(two: Two) -> None:
 @patient
 @given(
     st.lists(
-        st.tuples(st.integers(0, 2), st.sampled_from(["step", "lost", "away", "release", "die"]))
+        st.tuples(
+            st.integers(0, 2), st.sampled_from(["step", "lost", "unavailable", "release", "kill"])
+        )
         | st.floats(0.1, 20),
         max_size=60,
     )
 )
-def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
-    """Whoever may begin a Binding is alone until that Binding is over."""
+def test_no_two_replicas_may_bind_at_the_same_time(events: list[tuple[int, str] | float]) -> None:
+    """A replica that may begin a Binding is alone until that Binding is over."""
     leases, clock = FakeLeases(), FakeClock()
     replicas = [replica(str(number), leases, clock) for number in range(3)]
     until = [0.0] * 3  # when the last Binding that each may have begun is over
@@ -214,12 +166,12 @@ def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
             clock.now += event
         else:
             number, what = event
-            leases.lose_answers = what == "lost"
-            leases.error = Unavailable("away") if what == "away" else None
-            if what == "die":
+            leases.loses_responses = what == "lost"
+            leases.error = Unavailable("no response") if what == "unavailable" else None
+            if what == "kill":
                 replicas[number] = replica(f"{number}+", leases, clock)
             elif what == "release":
-                if until[number] <= clock.now:  # the last requests are answered first
+                if until[number] <= clock.now:  # after the last responses
                     replicas[number].release()
             else:
                 replicas[number].step()
@@ -246,7 +198,7 @@ class KubeScheduler:
     def __init__(self, pod: str, leases: FakeLeases, clock: FakeClock) -> None:
         self.pod, self.leases, self.clock = pod, leases, clock
         self.starts = 0
-        self.asks_until = 0.0  # whoever has led may ask until its end, even after its term
+        self.requests_until = 0.0  # a leader may send requests until its end, even after its term
         self._seen: tuple[Json | None, float] = (None, clock.now)
 
     @property
@@ -263,14 +215,14 @@ class KubeScheduler:
         new = holder != self.identity
         self._write(self.identity, KUBE_SCHEDULER_SECONDS, spec.get("leaseTransitions", -1) + new)
         self._seen = self._spec(), self.clock.now
-        self.asks_until = float("inf")
+        self.requests_until = float("inf")
 
     def end(self, *, releases: bool) -> None:
         """End, and start again."""
         spec = self._spec()
         if releases and spec.get("holderIdentity") == self.identity:
             self._write("", 1, spec["leaseTransitions"])
-        self.asks_until = min(self.asks_until, self.clock.now + LAST_REQUESTS)
+        self.requests_until = min(self.requests_until, self.clock.now + LAST_REQUESTS)
         self.starts += 1
 
     def _spec(self) -> Json:
@@ -283,11 +235,7 @@ class KubeScheduler:
             "leaseTransitions": transitions,
             "renewTime": str(self.clock.now),
         }
-        old = self.leases.lease
-        self.leases.version += 1
-        version = str(self.leases.version)
-        self.leases.lease = {"metadata": {**(old or {}).get("metadata", {})}, "spec": spec}
-        self.leases.lease["metadata"]["resourceVersion"] = version
+        self.leases.store({**(self.leases.lease or {}), "spec": spec})
 
 
 def beside(pod: str, leases: FakeLeases, clock: FakeClock) -> KubeSchedulerLease:
@@ -325,7 +273,9 @@ class Pods:
         """Return when the last write has ended that an extender may start within 0.5 s, or 0."""
         now, extender = self.clock.now, self.extenders[number]
         bind = min(
-            0.5, extender.leads_for() - LONGEST_BINDING, self.schedulers[number].asks_until - now
+            0.5,
+            extender.leads_for() - LONGEST_BINDING,
+            self.schedulers[number].requests_until - now,
         )
         evict = min(0.5, extender.acts_for() - EVICT_SECONDS)
         return max(
@@ -385,14 +335,14 @@ def test_a_kube_scheduler_that_starts_again_in_its_pod_has_a_new_term(pods: Pods
 
 def test_a_lease_that_cannot_be_read_is_believed_until_another_could_bind(pods: Pods) -> None:
     pods.go_on(20, 0)
-    pods.leases.error = Unavailable("away")
+    pods.leases.error = Unavailable("no response")
     pods.go_on(SETTLED - 0.5)
     assert pods.leading() == [True, False]
     pods.go_on(0.5)
     assert pods.leading() == [False, False]
 
 
-def test_what_nobody_asked_for_has_ended_when_another_may_begin(pods: Pods) -> None:
+def test_unrequested_writes_have_ended_when_another_replica_may_begin(pods: Pods) -> None:
     """The extender reads no more, and its kube-scheduler releases the lease just after."""
     pods.go_on(20, 0)
     pods.schedulers[0].end(releases=True)
@@ -442,7 +392,7 @@ def test_another_holder_is_not_this_pod(pods: Pods, holder: object) -> None:
         assert pods.extenders[0].leads_for() == 0
 
 
-FAULTS = ["release", "die", "scheduler", "extender", "restart", "none"]
+FAULTS = ["release", "kill", "scheduler", "extender", "restart", "none"]
 
 
 @settings(patient, max_examples=share(300))
@@ -454,10 +404,10 @@ FAULTS = ["release", "die", "scheduler", "extender", "restart", "none"]
     )
 )
 def test_no_two_pods_bind_or_evict_at_the_same_time(faults: list[tuple[int, str, int]]) -> None:
-    """Whoever starts one has listed the pods after all writes of the other had ended.
+    """A replica that starts a write has listed the pods after all writes of the other had ended.
 
     kube-schedulers and extenders run twice a second, and each may lose the API server for a while.
-    A kube-scheduler that has lost its term without knowing asks for Bindings. Nobody asks for
+    A kube-scheduler that has lost its term without knowing requests Bindings. None requests
     evictions: they go on after the kube-scheduler's end.
     """
     pods = Pods()
@@ -466,7 +416,7 @@ def test_no_two_pods_bind_or_evict_at_the_same_time(faults: list[tuple[int, str,
     cut_off: set[tuple[str, int]] = set()
     pods.go_on(20, 0)
     for number, what, ticks in faults:
-        if what in ("release", "die"):
+        if what in ("release", "kill"):
             pods.schedulers[number].end(releases=what == "release")
         elif what == "restart":  # of the extender's container
             name = pods.schedulers[number].pod

@@ -1,4 +1,4 @@
-"""One replica put together in this process: threads, readiness, and its process."""
+"""One replica assembled in this process: threads, readiness, and its process."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +17,7 @@ from scheduler.metrics import Metrics
 from scheduler.server import ExtenderServer, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
-from tests.agent.fakes import eventually
+from tests.agent.fakes import FakeClock, eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, make_node
 from tests.scheduler.test_server import certificates
@@ -62,11 +62,11 @@ def settings(api: ApiServer, files: Files, tmp_path: Path) -> Settings:
         ("scheduler.election.Election.step", "leadership"),
     ],
 )
-def test_a_replica_whose_thread_has_ended_is_to_be_started_again(
+def test_a_replica_whose_thread_has_ended_must_be_restarted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, where: str, thread: str
 ) -> None:
     def fail(*_: object) -> None:
-        raise RuntimeError("a mistake of ours")
+        raise RuntimeError("an internal error")
 
     extender = Extender(settings, Metrics())
     app = create_app(extender.handler, is_ready=lambda: "", is_broken=extender.broken)
@@ -83,8 +83,8 @@ def test_a_replica_whose_thread_has_ended_is_to_be_started_again(
     assert health().status_code == 200
 
 
-def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Settings) -> None:
-    extender = Extender(settings, Metrics())
+def test_a_replica_is_ready_once_in_step_and_releases_the_lease(settings: Settings) -> None:
+    extender = Extender(settings, Metrics(), clock=FakeClock())  # no lease expires
     assert extender.not_ready() == "not ready yet: nodes and pods are being listed"
     extender.start()
     eventually(lambda: not extender.not_ready(), "it is ready")
@@ -110,7 +110,7 @@ def test_the_worker_serves_the_replica_and_ends_it(settings: Settings, files: Fi
     server.end()
 
 
-def test_the_worker_asks_for_the_certificate_of_the_client_ca(
+def test_the_worker_requires_a_certificate_of_the_client_ca(
     settings: Settings, files: Files
 ) -> None:
     demanding = replace(settings, files=replace(files, client_ca=files.cert))
@@ -138,7 +138,7 @@ def test_beside_a_kube_scheduler_only_local_requests_are_handled_and_nothing_is_
     assert {each.verb for each in api.requests} <= {"get", "list", "watch"}
 
 
-def test_what_cannot_be_used_is_found_before_the_port_is_opened(
+def test_unusable_settings_are_found_before_the_port_is_opened(
     settings: Settings, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[ExtenderServer] = []

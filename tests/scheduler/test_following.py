@@ -16,6 +16,7 @@ from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, bare_node, hint, make_node, make_pod
+from tests.scheduler.states import free_amounts
 from tests.view.cluster.fake_api import FakeApi
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -55,27 +56,22 @@ def watches(state: State, cluster: SchedulerApi) -> Iterator[Watches]:
     made.stop()
 
 
-def free(state: State, name: str = "n1") -> list[tuple[int, ...]] | None:
-    room = state.allocations(name)
-    return None if room is None else list(room.snapshot().free)
-
-
 def test_nodes_and_pods_are_followed(
     server: ApiServer, admin: ApiClient, state: State, watches: Watches
 ) -> None:
     server.apply(make_node("n1", 2))
     eventually(lambda: watches.in_step, "everything is listed")
-    eventually(lambda: free(state) == [(100, 32), (100, 32)], "the node is there")
+    eventually(lambda: free_amounts(state) == [(100, 32), (100, 32)], "the node is there")
     server.apply(make_pod("a", (30, 4), node="n1", annotations=hint("1"), uid=""))
-    eventually(lambda: free(state) == [(100, 32), (70, 28)], "the pod counts")
+    eventually(lambda: free_amounts(state) == [(100, 32), (70, 28)], "the pod counts")
     admin.patch(f"{PODS}/a/status", {"status": {"phase": "Failed"}})
-    eventually(lambda: free(state) == [(100, 32), (100, 32)], "it has ended")
+    eventually(lambda: free_amounts(state) == [(100, 32), (100, 32)], "it has ended")
     server.apply(make_pod("b", (30, 4), node="n1", annotations=hint("1"), uid=""))
-    eventually(lambda: free(state) == [(100, 32), (70, 28)], "another one counts")
+    eventually(lambda: free_amounts(state) == [(100, 32), (70, 28)], "another one counts")
     admin.delete(f"{PODS}/b", grace_period_seconds=0)
-    eventually(lambda: free(state) == [(100, 32), (100, 32)], "it is gone")
+    eventually(lambda: free_amounts(state) == [(100, 32), (100, 32)], "it is deleted")
     admin.delete("/api/v1/nodes/n1")
-    eventually(lambda: free(state) is None, "the node is gone")
+    eventually(lambda: free_amounts(state) is None, "the node is deleted")
 
 
 def test_changes_during_an_interrupted_watch_are_listed(
@@ -84,17 +80,17 @@ def test_changes_during_an_interrupted_watch_are_listed(
     server.apply(
         make_node("n1", 2), make_pod("a", (30, 4), node="n1", annotations=hint("1"), uid="")
     )
-    eventually(lambda: free(state) == [(100, 32), (70, 28)], "the pod counts")
+    eventually(lambda: free_amounts(state) == [(100, 32), (70, 28)], "the pod counts")
     server.set_outage(Outage.REFUSED)
     server.set_outage(Outage.NONE)
     admin.delete(f"{PODS}/a", grace_period_seconds=0)
     server.apply(make_pod("b", (50, 4), node="n1", annotations=hint("0"), uid=""))
     server.expire_history()
     server.drop_watches()
-    eventually(lambda: free(state) == [(50, 28), (100, 32)], "it is listed anew")
+    eventually(lambda: free_amounts(state) == [(50, 28), (100, 32)], "it is listed again")
 
 
-def test_a_list_that_was_asked_for_begins_after_that(
+def test_a_requested_list_begins_after_its_request(
     server: ApiServer, state: State, watches: Watches
 ) -> None:
     eventually(lambda: watches.in_step, "everything is listed")
@@ -104,9 +100,9 @@ def test_a_list_that_was_asked_for_begins_after_that(
     server.apply(make_pod("a", (30, 4), node="n1", annotations=hint("1"), uid=""))
     eventually(lambda: watches.has_listed(number), "it has been listed again")
     assert _lists(server) > lists
-    eventually(lambda: free(state) == [(100, 32), (70, 28)], "the pod counts")
+    eventually(lambda: free_amounts(state) == [(100, 32), (70, 28)], "the pod counts")
     server.apply(make_pod("b", (30, 4), node="n1", annotations=hint("0"), uid=""))
-    eventually(lambda: free(state) == [(70, 28), (70, 28)], "the watch goes on")
+    eventually(lambda: free_amounts(state) == [(70, 28), (70, 28)], "the watch goes on")
 
 
 def _lists(server: ApiServer) -> int:
@@ -130,7 +126,7 @@ def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     watches.start()
     eventually(lambda: watches.in_step, "everything is listed")
     watches.stop()
-    assert free(state) == [(70, 28), (70, 28)]
+    assert free_amounts(state) == [(70, 28), (70, 28)]
     assert state.allocations("n2") is not None
     assert [each.message for each in caplog.records if each.exc_info] == ["object passed over"]
 
@@ -143,12 +139,12 @@ def test_the_requests_to_the_api_server(
     server.fail(Fault(200, json.dumps(page).encode()), "list /api/v1/pods")
     watches = Watches(state, cluster, jitter=lambda: 0.0)
     watches.start()
-    eventually(lambda: _lists(server) > 1, "the second page is asked for")
-    eventually(lambda: free(state) is not None, "nodes are listed beside that")
+    eventually(lambda: _lists(server) > 1, "the second page is requested")
+    eventually(lambda: free_amounts(state) is not None, "nodes are listed beside that")
     server.restore()
     watches.stop()
     selected = "fieldSelector=status.phase!=Succeeded,status.phase!=Failed&limit=500"
-    asked = [(each.path, each.query) for each in server.requests if each.verb == "list"]
-    pods = [query for path, query in asked if path == "/api/v1/pods"]
+    lists = [(each.path, each.query) for each in server.requests if each.verb == "list"]
+    pods = [query for path, query in lists if path == "/api/v1/pods"]
     assert pods[:2] == [selected, f"continue=x&{selected}"]
-    assert ("/api/v1/nodes", "limit=500") in asked
+    assert ("/api/v1/nodes", "limit=500") in lists

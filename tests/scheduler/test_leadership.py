@@ -1,6 +1,4 @@
-"""A term: when it may bind, and where kube-scheduler finds it."""
-
-import threading
+"""Leadership: when a replica may bind, and how kube-scheduler finds it."""
 
 import pytest
 
@@ -12,21 +10,21 @@ from scheduler.following import Watches
 from scheduler.leadership import LeaderEndpoint, Leadership
 from tests.agent.fakes import FakeClock
 from tests.placement.cluster.builders import Json
-from tests.scheduler.test_election import FakeLeases, replica
+from tests.scheduler.leases import FakeLeases, replica, take_turn
 
 
 class FakeWatches(Watches):
-    """Watches that list when told to."""
+    """Watches that have listed as far as the test says."""
 
     in_step = True
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.requested = 0
         self.listed = 0
 
     def list_pods_again(self) -> int:
-        self.asked += 1
-        return self.asked
+        self.requested += 1
+        return self.requested
 
     def has_listed(self, number: int) -> bool:
         return self.in_step and self.listed >= number
@@ -66,11 +64,9 @@ class Stage:
         self.leadership = Leadership(self.election, self.watches, endpoint, clock=self.clock)
 
     def turn(self, seconds: float = 3.0) -> None:
-        """Let the loop go round once, *seconds* later."""
+        """Let the loop run once, *seconds* later."""
         self.clock.now += seconds
-        stop = threading.Event()
-        stop.wait = lambda timeout=None: stop.set() or True  # type: ignore[method-assign,func-returns-value]
-        self.leadership.run(stop)
+        take_turn(self.leadership)
 
 
 @pytest.fixture
@@ -78,12 +74,12 @@ def stage() -> Stage:
     return Stage()
 
 
-def test_a_new_leader_binds_once_it_has_listed_the_pods_anew(stage: Stage) -> None:
+def test_a_new_leader_binds_once_it_has_listed_the_pods_again(stage: Stage) -> None:
     assert stage.leadership.not_binding() == "not the leader: no replica holds the lease"
     stage.turn()
     assert stage.leadership.first_step.is_set()
     assert stage.leadership.leads
-    assert stage.watches.asked == 1
+    assert stage.watches.requested == 1
     assert stage.leadership.not_binding() == ("the leader is not ready yet: pods are being listed")
     stage.watches.listed = 1
     stage.turn()
@@ -94,14 +90,14 @@ def test_a_term_that_ends_and_another_one_list_again(stage: Stage) -> None:
     stage.turn()
     stage.watches.listed = 1
     stage.turn()
-    stage.leases.error = Unavailable("away")
+    stage.leases.error = Unavailable("no response")
     stage.turn(DURATION - 3.5)
     assert stage.leadership.not_binding() == "not the leader: one holds the lease"
     stage.turn(10)
     assert not stage.leadership.leads
     stage.leases.error = None
     stage.turn()
-    assert stage.watches.asked == 2
+    assert stage.watches.requested == 2
     assert stage.leadership.not_binding() == ("the leader is not ready yet: pods are being listed")
 
 
@@ -129,7 +125,7 @@ def test_a_leader_with_an_ipv6_address_uses_the_slice_of_that_address_type() -> 
     assert stage.slices.names == {"slice-ipv6"}
 
 
-@pytest.mark.parametrize("error", [Unavailable("away"), Rejected(404, "no such slice")])
+@pytest.mark.parametrize("error", [Unavailable("no response"), Rejected(404, "no such slice")])
 def test_a_slice_that_cannot_be_written_is_tried_again(stage: Stage, error: Exception) -> None:
     stage.watches.listed = 1
     stage.slices.error = error
@@ -140,7 +136,7 @@ def test_a_slice_that_cannot_be_written_is_tried_again(stage: Stage, error: Exce
     assert len(stage.slices.patches) == 1
 
 
-def test_a_write_that_nobody_asked_for_waits_for_the_next_read_of_the_lease(stage: Stage) -> None:
+def test_an_unrequested_write_waits_for_the_next_read_of_the_lease(stage: Stage) -> None:
     assert stage.election is not None
     waited = 0
 

@@ -50,7 +50,7 @@ def test_requests_are_those_that_kube_scheduler_counts() -> None:
     assert read_standing(pod).requests == {"cpu": 2.5}
 
 
-def test_what_is_missing_has_the_defaults_of_kubernetes() -> None:
+def test_missing_fields_have_the_defaults_of_kubernetes() -> None:
     standing = read_standing(_pod())
     assert (standing.priority, standing.may_preempt, standing.grace) == (0, True, 30)
     assert standing.may_be_evicted
@@ -82,7 +82,7 @@ def test_an_older_event_of_the_watch_does_not_end_a_nomination_that_was_just_wri
     nominations.put_pod(older, pod_id, bound=False)
     assert nominations.find("u-a") == nomination
     nominations.put_pod(newer, pod_id, bound=False)
-    nominations.put_pod(older, pod_id, bound=False)  # somebody has removed it
+    nominations.put_pod(older, pod_id, bound=False)  # it was removed
     assert nominations.find("u-a") is None
     assert nominations.nodes == set()
     nominations.put_pod(newer, pod_id, bound=False)
@@ -105,7 +105,7 @@ def test_a_withdrawn_nomination_does_not_come_back_by_an_older_event() -> None:
     assert nominations.find("u-a") == following
 
 
-def test_a_pod_is_bound_with_the_condition_until_somebody_has_removed_it() -> None:
+def test_a_pod_is_bound_with_the_condition_until_it_is_removed() -> None:
     nominations, shown, removed = Nominations(), _pod(), _pod()
     shown["status"]["conditions"] = [Nomination("n1", {}, (), 0).as_condition(0.0)]
     nominations.put_pod(shown, POD_ID, bound=True)

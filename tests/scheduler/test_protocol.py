@@ -1,4 +1,4 @@
-"""kube-scheduler's JSON: what it sends is read, everything else is one clear line."""
+"""kube-scheduler's JSON is read; any other body is reported in one line."""
 
 import json
 
@@ -81,7 +81,7 @@ ONE = "NodeNames, Nodes: must be exactly one of them"
         ),
     ],
 )
-def test_an_unknown_question_is_one_clear_line(sent: bytes, message: str) -> None:
+def test_invalid_arguments_are_reported_in_one_line(sent: bytes, message: str) -> None:
     with pytest.raises(BadRequest) as refused:
         decode_args(sent)
     assert str(refused.value).startswith(message)
@@ -113,7 +113,7 @@ def test_victims_are_read_and_sent_back() -> None:
         ),
     ],
 )
-def test_unknown_victims_are_one_clear_line(nodes: object, message: str) -> None:
+def test_invalid_victims_are_reported_in_one_line(nodes: object, message: str) -> None:
     with pytest.raises(BadRequest) as refused:
         decode_preemption(body({"Pod": POD, "NodeNameToMetaVictims": nodes}))
     assert str(refused.value).startswith(message)
@@ -126,7 +126,7 @@ def test_a_binding_needs_all_its_fields(field: str, value: object) -> None:
         decode_binding(body({**BINDING, field: value}))
 
 
-def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_bodies_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadRequest, match=r"^body: must be at most 16384 bytes$"):
         decode_binding(b" " * 20_000)
     monkeypatch.setattr(protocol, "LARGEST_NAMES", 10)
@@ -173,7 +173,7 @@ _json = any_json(
 
 @patient
 @given(st.binary(max_size=50) | _json.map(lambda document: json.dumps(document).encode()))
-def test_whatever_is_sent_is_read_or_refused(sent: bytes) -> None:
+def test_any_body_is_read_or_refused(sent: bytes) -> None:
     for decode in (decode_args, decode_binding, decode_preemption):
         try:
             decode(sent)

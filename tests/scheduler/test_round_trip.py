@@ -22,6 +22,7 @@ from tests.examples import share
 from tests.in_memory.node import Node
 from tests.in_memory.pods import ReadPod
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
+from tests.scheduler.states import free_amounts
 from tests.scheduler.test_binding import FakeApi
 
 CARDS, BLOCKS = 3, 16
@@ -45,7 +46,7 @@ class Cluster:
         self.binder = Binder(self.state, self.api)
 
     def bind(self, name: str, pod: "Limits") -> bool:
-        """Have the extender bind a pod; tell whether it did."""
+        """Have the extender bind a pod; return whether it did."""
         obj = self.api.pods[name] = make_pod(
             name, *pod.mains, inits=pod.inits, sidecars=pod.sidecars, split=pod.split
         )
@@ -76,8 +77,6 @@ class Cluster:
 
     def agrees(self) -> bool:
         """Return whether the extender and the kubelet count the same slots as free."""
-        room = self.state.allocations("n1")
-        assert room is not None
         free = [
             tuple(
                 sum(each.startswith(f"{uuid}::") for each in self.node.kubelet.free(resource))
@@ -85,7 +84,7 @@ class Cluster:
             )
             for uuid in self.uuids
         ]
-        return list(room.snapshot().free) == free
+        return free_amounts(self.state) == free
 
 
 class Limits(NamedTuple):

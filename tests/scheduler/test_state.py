@@ -1,5 +1,6 @@
-"""The cluster's state: event by event it is what it would be if it were read anew."""
+"""The cluster's state: after each event it equals one that is read again."""
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from contract.stamps import OrderStamp
+from placement.cluster import node_allocations
+from placement.cluster.holdings import PodCards, known_cards
+from placement.cluster.nodes import Node
 from placement.pods import PodInfo
 from scheduler.state import State
 from tests.agent.builders import patient
@@ -19,6 +23,7 @@ from tests.placement.cluster.builders import (
     make_pod,
     record,
 )
+from tests.scheduler.states import free_amounts
 
 
 @pytest.fixture
@@ -27,12 +32,6 @@ def state() -> State:
     made.put_node(make_node("n1", 2))
     made.put_node(make_node("n2", 2))
     return made
-
-
-def free(state: State, name: str = "n1") -> list[tuple[int, ...]]:
-    room = state.allocations(name)
-    assert room is not None
-    return list(room.snapshot().free)
 
 
 FULL = [(100, 32), (100, 32)]
@@ -62,11 +61,11 @@ def test_unreported_pods_are_simulated_in_the_order_of_their_binding() -> None:
         for pod in order:
             state.put_pod(pod)
         state.put_node(make_node("n1", 2))
-        seen.append(free(state))
+        seen.append(free_amounts(state))
     assert seen == [[(40, 28), (20, 24)]] * 2
 
 
-def test_what_a_list_of_pods_does_not_show_is_gone_but_for_what_came_meanwhile(
+def test_pods_missing_in_a_list_are_dropped_unless_they_came_meanwhile(
     state: State,
 ) -> None:
     for name in ("a", "b"):
@@ -74,7 +73,7 @@ def test_what_a_list_of_pods_does_not_show_is_gone_but_for_what_came_meanwhile(
     known = state.known_pods()
     state.put_pod(make_pod("c", (30, 4), node="n1", annotations=hint("0")))
     state.forget_missing(known, {"u-b"})
-    assert free(state) == [(40, 24), (100, 32)]
+    assert free_amounts(state) == [(40, 24), (100, 32)]
 
 
 def test_only_a_change_of_free_amounts_is_a_change(state: State) -> None:
@@ -93,36 +92,77 @@ def test_only_a_change_of_free_amounts_is_a_change(state: State) -> None:
     assert state.changed_since(version) == ["n1", "n2"]
 
 
+class NoticedLock:
+    """A lock that reports when it is wanted."""
+
+    def __init__(self, wanted: threading.Event) -> None:
+        self._lock = threading.RLock()
+        self._wanted = wanted
+
+    def __enter__(self) -> None:
+        self._wanted.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_read_by_another_thread_within_a_change_does_not_hide_the_change(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read keeps the snapshot that it makes, until the next change."""
+    begun = threading.Event()
+    state.lock = NoticedLock(begun)  # type: ignore[assignment]
+
+    def read() -> None:
+        free_amounts(state)
+        begun.set()
+
+    reader = threading.Thread(target=read)
+
+    def known(pod: PodInfo, node: Node) -> PodCards | None:
+        begun.clear()
+        reader.start()
+        assert begun.wait(60)
+        return known_cards(pod, node)
+
+    monkeypatch.setattr(node_allocations, "known_cards", known)
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    reader.join(60)
+    assert free_amounts(state) == [(100, 32), (70, 28)]
+
+
 # --- what this process binds ------------------------------------------------------------
 
 
 def test_an_assumed_pod_counts_until_the_watch_shows_it(state: State) -> None:
     state.assume(planned("a", "n1", 1))
-    assert free(state) == [(100, 32), (70, 28)]
+    assert free_amounts(state) == [(100, 32), (70, 28)]
     state.put_pod(make_pod("a", (30, 4)))  # an event from before the binding
-    assert free(state) == [(100, 32), (70, 28)]
+    assert free_amounts(state) == [(100, 32), (70, 28)]
     state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
-    assert (state.assumed, free(state)) == (0, [(100, 32), (70, 28)])
+    assert (state.assumed, free_amounts(state)) == (0, [(100, 32), (70, 28)])
+    assert state.find("u-a") is None
 
 
-def test_one_that_was_assumed_after_a_list_began_outlives_it(state: State) -> None:
+def test_a_pod_assumed_after_a_list_began_outlives_it(state: State) -> None:
     known = state.known_pods()
     state.assume(planned("a", "n1", 1))
     state.forget_missing(known, set())
-    assert free(state) == [(100, 32), (70, 28)]
+    assert free_amounts(state) == [(100, 32), (70, 28)]
 
 
-def test_retracting_does_not_take_a_pod_off_the_node_where_the_watch_shows_it(state: State) -> None:
+def test_a_failed_binding_leaves_a_pod_on_the_node_where_the_watch_shows_it(state: State) -> None:
     state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
     state.assume(planned("a", "n1", 1))
     state.forget_assumed("u-a", "n1")
-    assert free(state) == [(100, 32), (70, 28)]
+    assert free_amounts(state) == [(100, 32), (70, 28)]
 
 
-def test_cards_that_are_exchanged_end_what_was_planned_on_them(state: State) -> None:
+def test_exchanged_cards_end_the_choice_of_an_assumed_pod(state: State) -> None:
     state.assume(planned("a", "n1", 1))
     state.put_node(make_node("n1", 1))
-    assert free(state) == [(70, 28)]  # simulated there: the agent will place it anew
+    assert free_amounts(state) == [(70, 28)]  # simulated there: the agent will place it again
 
 
 # --- any order of events ----------------------------------------------------------------
@@ -141,7 +181,7 @@ _annotations = st.sampled_from(
 
 
 class Events(RuleBasedStateMachine):
-    """Any events, and a state that is read anew from what there is after each."""
+    """Any events, and a state that is read again after each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +198,7 @@ class Events(RuleBasedStateMachine):
         self.state.put_node(self.nodes[name])
 
     @rule(name=st.sampled_from(_NODES))
-    def node_gone(self, name: str) -> None:
+    def node_deleted(self, name: str) -> None:
         self.nodes.pop(name, None)
         self.state.drop_node(name)
 
@@ -179,26 +219,26 @@ class Events(RuleBasedStateMachine):
         self.state.put_pod(made)
 
     @rule(name=st.sampled_from(_PODS))
-    def pod_gone(self, name: str) -> None:
+    def pod_deleted(self, name: str) -> None:
         self.pods.pop(name, None)
         self.assumed.pop(name, None)
         self.state.drop_pod(f"u-{name}")
 
     @rule(name=st.sampled_from(_PODS), node=st.sampled_from(_NODES))
-    def assumes(self, name: str, node: str) -> None:
+    def assume(self, name: str, node: str) -> None:
         if name in self.pods or name in self.assumed or node not in self.nodes:
             return
         self.assumed[name] = planned(name, node, 0)
         self.state.assume(self.assumed[name])
 
     @rule(name=st.sampled_from(_PODS))
-    def retracts(self, name: str) -> None:
+    def forget_assumed(self, name: str) -> None:
         pod = self.assumed.pop(name, None)
         if pod is not None:
             self.state.forget_assumed(pod.id.uid, pod.node)
 
     @rule()
-    def lists(self) -> None:
+    def list_again(self) -> None:
         known = self.state.known_pods()
         for pod in self.pods.values():
             self.state.put_pod(pod)
@@ -207,34 +247,40 @@ class Events(RuleBasedStateMachine):
         self.state.replace_nodes(list(self.nodes.values()))
 
     @invariant()
-    def is_what_it_would_be_if_read_anew(self) -> None:
-        anew = State(NAMES)
+    def equals_a_state_that_is_read_again(self) -> None:
+        again = State(NAMES)
         for node in self.nodes.values():
-            anew.put_node(node)
+            again.put_node(node)
         for pod in self.pods.values():
-            anew.put_pod(pod)
+            again.put_pod(pod)
         for each in self.assumed.values():
-            anew.assume(each)
+            again.assume(each)
         for name in _NODES:
-            ours, theirs = self.state.allocations(name), anew.allocations(name)
-            assert (ours is None) == (theirs is None)
-            if ours is not None and theirs is not None:
-                assert ours.snapshot().free == theirs.snapshot().free
-        assert self.state.counts == anew.counts
-        assert self.state.assumed == anew.assumed
+            assert free_amounts(self.state, name) == free_amounts(again, name)
+        assert self.state.counts == again.counts
+        assert self.state.assumed == again.assumed
 
 
 Events.TestCase.settings = patient
 TestEvents = Events.TestCase
 
 
-def test_a_list_of_nodes_replaces_what_was_known(state: State) -> None:
+def test_a_list_of_nodes_replaces_the_known_nodes(state: State) -> None:
     state.replace_nodes([make_node("n2", 2), make_node("n3", 2)])
-    known = [state.allocations(name) is not None for name in ("n1", "n2", "n3")]
+    known = [free_amounts(state, name) is not None for name in ("n1", "n2", "n3")]
     assert known == [False, True, True]
+
+
+def test_pods_of_a_deleted_node_count_when_it_is_back(state: State) -> None:
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    for name in ("n1", "unknown"):
+        state.drop_node(name)
+    assert free_amounts(state) is None
+    state.put_node(make_node("n1", 2))
+    assert free_amounts(state) == [(100, 32), (70, 28)]
 
 
 def test_a_pod_bound_by_another_scheduler_counts_on_its_node(state: State) -> None:
     state.assume(planned("a", "n1", 1))
     state.put_pod(make_pod("a", (30, 4), node="n2", annotations=hint("0")))
-    assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])
+    assert (free_amounts(state, "n1"), free_amounts(state, "n2")) == (FULL, [(70, 28), (100, 32)])

@@ -79,7 +79,7 @@ def make_pod(
     """A pod with containers ``c<i>``, init containers ``i<i>`` and sidecars ``s<i>``.
 
     *split* has the numbers of cards over which the shares of containers are divided.
-    Its UID is ``u-<name>`` unless told; without one it is what a simulated API server takes.
+    Its UID is ``u-<name>`` by default; with an empty one a simulated API server accepts it.
     """
     early = [
         *(_container(f"i{index}", each) for index, each in enumerate(inits)),

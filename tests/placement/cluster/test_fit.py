@@ -53,7 +53,7 @@ ALL = [(100, 32), (100, 32)]
         ),
     ],
 )
-def test_slots_held_by_other_plugins_are_shown_as_not_free(
+def test_full_cards_are_reported_with_what_is_needed(
     pod: PodInfo, free: list[tuple[int, int]], reason: str
 ) -> None:
     found = check(pod.pod_class, NodeSnapshot(a_node("n1", 2), free))
@@ -107,7 +107,7 @@ def test_an_impossible_wish_is_distinguished_from_full_cards(
     assert found == Unschedulable(reason, unresolvable)
 
 
-def test_cards_that_must_hold_together_are_asked_for_as_a_set() -> None:
+def test_cards_that_must_be_connected_are_needed_as_a_set() -> None:
     node = a_node("n1", 4, links={(0, 1): "NV4", (2, 3): "NV4"})
     pair = a_pod("a", (200, 4), annotations=wish(gpu_link="nvlink"))
     plain = a_pod("b", (200, 4))
@@ -132,7 +132,7 @@ def test_cards_that_must_hold_together_are_asked_for_as_a_set() -> None:
 
 @patient
 @given(st.data())
-def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
+def test_a_set_that_must_be_connected_fits_if_and_only_if_trying_all_finds_one(
     data: st.DataObject,
 ) -> None:
     """By the extender, and by the plan that the agent makes."""

@@ -1,4 +1,4 @@
-"""What a pod holds of its node: by record, by choice, simulated."""
+"""The cards that a pod holds: by record, by choice, simulated."""
 
 import tracemalloc
 
@@ -58,7 +58,7 @@ def test_an_init_container_without_a_record_beside_others_holds_nothing_known() 
     assert known_cards(a_pod("a", (30, 4), inits=[(50, 4)], annotations=hint("1")), node) is None
 
 
-def test_what_init_containers_took_is_handed_on_and_kept() -> None:
+def test_slots_of_init_containers_are_reused_and_kept() -> None:
     """Facts K4 and K7; sidecars and containers keep theirs beside each other."""
     pod = a_pod("a", (30, 4), (20, 2), inits=[(40, 8)], sidecars=[(10, 1)])
     on_one = dict.fromkeys(("i0", "s0", "c0", "c1"), on(0))
@@ -87,7 +87,7 @@ def test_reported_containers_of_a_pod_are_kept_when_the_others_are_simulated() -
 
 
 def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
-    """The agent refuses it, or knows more: until then nobody else goes there."""
+    """The agent refuses it, or knows more: until then no other pod goes there."""
     node = a_node("n1")
     free = [Amounts(50, 8), Amounts(20, 8)]
     assert simulate(a_pod("a", (60, 4)), node, free, Policy.BINPACK)[1] == {0: (60, 4)}
@@ -132,8 +132,8 @@ def test_a_share_reuses_equal_parts_of_what_init_containers_left() -> None:
     assert held_by_pod(pod.demand, both) == {0: (50, 4), 1: (50, 4)}
 
 
-def test_a_pod_that_asks_for_millions_of_cards_costs_no_more_than_another() -> None:
-    """The webhook lets any int32 pass, and nobody but a kubelet keeps a pod off a named node."""
+def test_a_pod_that_requests_millions_of_cards_costs_no_more_than_another() -> None:
+    """The webhook lets any int32 pass, and only a kubelet keeps a pod off a named node."""
     tracemalloc.start()
     try:
         pod = a_pod("a", (2_147_483_600, 5), node="n1")

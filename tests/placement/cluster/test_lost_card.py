@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from placement.scoring import Policy
-from scheduler.decisions import Decisions
 from scheduler.state import State
 from tests.agent.builders import cases
-from tests.placement.cluster.builders import NAMES, a_pod, hint, make_node, make_pod, record
+from tests.placement.cluster.builders import NAMES, hint, make_node, make_pod, record
+from tests.scheduler.states import free_amounts
 
 ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
 ALL, HALF = (100, 32), (50, 24)
@@ -18,9 +17,7 @@ def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
     state.put_node(make_node("n1", 2))
     for pod in pods:
         state.put_pod(pod)
-    room = state.allocations("n1")
-    assert room is not None
-    return tuple(room.snapshot().free)
+    return tuple(free_amounts(state) or ())
 
 
 WITH_INIT = {"inits": [(60, 9)]}
@@ -36,7 +33,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[tuple[int, int], ..
         record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)),
         (ALL, ALL),
     ),
-    "with one of which nobody knows what it had (K4)": (
+    "with an init container whose cards are unknown (K4)": (
         WITH_INIT,
         record(c0=([GONE], 50, 8)),
         (ALL, ALL),
@@ -50,29 +47,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[tuple[int, int], ..
 }
 
 
-@cases("asked, annotations, free", CASES)
+@cases("more, annotations, free", CASES)
 def test_a_pod_on_a_card_that_is_not_there_counts_on_no_other(
-    asked: dict[str, Any], annotations: dict[str, str], free: tuple[tuple[int, int], ...]
+    more: dict[str, Any], annotations: dict[str, str], free: tuple[tuple[int, int], ...]
 ) -> None:
-    pod = make_pod("a", (50, 8), node="n1", annotations=annotations, **asked)
+    pod = make_pod("a", (50, 8), node="n1", annotations=annotations, **more)
     assert free_beside(pod) == free
 
 
-def test_of_several_cards_or_containers_what_is_left_counts() -> None:
+def test_the_other_cards_and_containers_of_a_pod_count() -> None:
     two = make_pod("a", (200, 8), node="n1", annotations=record(c0=([GONE, TWO], 200, 8)))
     assert free_beside(two) == (ALL, (0, 28))
     recorded = record(c0=([GONE], 50, 8), c1=([TWO], 50, 8))
     both = make_pod("a", (50, 8), (50, 8), node="n1", annotations=recorded)
     assert free_beside(both) == (ALL, HALF)
-
-
-def test_a_pod_that_fits_beside_it_is_admitted() -> None:
-    """It was refused while the other counted on a card that it never had."""
-    state = State(NAMES)
-    state.put_node(make_node("n1", 1))
-    state.put_pod(make_pod("a", (50, 8), node="n1", annotations=record(c0=([GONE], 50, 8))))
-    decisions = Decisions(state, Policy.BINPACK)
-    assert decisions.filter(a_pod("new", (60, 8)), ["n1"]).fitting == ("n1",)
 
 
 def test_unreported_containers_of_such_a_pod_are_expected_on_the_remaining_cards() -> None:

@@ -24,11 +24,11 @@ def test_cards_are_read_with_their_size_in_blocks_and_their_health() -> None:
     assert not node.problem
 
 
-@pytest.mark.parametrize("told_by", ["admin", "agent", "both"])
-def test_a_cordoned_card_has_no_fault_and_gets_no_container(told_by: str) -> None:
-    node = make_node("n1", 2, cordoned=() if told_by == "agent" else [1])
+@pytest.mark.parametrize("source", ["admin", "agent", "both"])
+def test_a_cordoned_card_has_no_fault_and_gets_no_container(source: str) -> None:
+    node = make_node("n1", 2, cordoned=() if source == "agent" else [1])
     annotations = node["metadata"]["annotations"]
-    if told_by != "admin":
+    if source != "admin":
         annotations[NAMES.gpu_cards] = _cards(health="Unhealthy", reason="cordoned")
     found = parse_node(node, NAMES)
     assert [(card.unhealthy, card.cordoned) for card in found.cards] == [("", False), ("", True)]

@@ -1,0 +1,198 @@
+"""Preemption by card with several replicas: only the leader writes, and the next one goes on."""
+
+from itertools import count
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from common.errors import Unavailable
+from scheduler import preemption
+from scheduler.nominations import Nomination
+from tests.agent.builders import raising
+from tests.examples import share
+from tests.scheduler.eviction_world import LOST, START, Replica, full_node, on, preempting
+
+
+def test_a_replica_that_does_not_lead_evicts_no_pod_and_keeps_the_cards() -> None:
+    world = full_node()
+    world.add("batch", (50, 4), policy="Never")
+    follower = Replica(world)
+    follower.leads = False
+    follower.try_pods("prod")
+    assert world.calls == []
+    preempting(world)
+    follower.end_pods()
+    assert follower.nodes_for("batch") == ()
+    assert follower.nodes_for("prod") == ("n1",)
+
+
+def test_a_replica_that_begins_to_lead_forgets_earlier_requests() -> None:
+    """They may be old; kube-scheduler is made to ask again."""
+    world = full_node()
+    replica = Replica(world)
+    replica.leads = False
+    replica.try_pods("prod")
+    replica.leads = True
+    replica.wait()
+    assert set(world.calls) == {("patch", "prod")}
+    replica.try_pods("prod")
+    assert world.evicted == ["batch-0a"]
+
+
+@pytest.mark.parametrize("verb", ["list", "get"])
+def test_a_replica_that_stops_to_lead_before_it_writes_writes_nothing(verb: str) -> None:
+    world = full_node()
+    replica = Replica(world)
+    world.before = on(verb, lambda: setattr(replica, "leads", False))
+    replica.try_pods("prod")
+    assert world.calls == []
+
+
+def test_a_replica_that_stops_to_lead_evicts_no_further_pod() -> None:
+    world = full_node(prod=(100, 0))
+    replica = Replica(world)
+    world.after = on("evict", lambda: setattr(replica, "leads", False))
+    replica.try_pods("prod")
+    assert world.evicted == ["batch-0a"]
+
+
+def test_a_nomination_that_a_replica_withdrew_is_left_to_the_next_leader() -> None:
+    world = full_node()
+    world.add("higher", (60, 4), priority=2000)
+    first, second = preempting(world), Replica(world)
+    second.leads = False
+    first.end_pods()
+    first.bind("higher", "n1")
+    world.before = on("patch", raising(LOST))
+    first.wait()
+    assert first.results == ["nominated", "lost"]
+    world.restore()
+    first.leads, second.leads = False, True
+    first.wait()
+    second.watch()
+    second.wait()
+    second.try_pods("prod")
+    nominated = world.condition("prod")
+    assert second.results == ["lost", "nominated"]
+    first.watch()
+    first.leads, second.leads = True, False
+    first.wait()
+    assert world.condition("prod") == nominated
+    assert first.state.nominated == 1
+    assert world.evicted == ["batch-0a", "batch-1a"]
+
+
+def test_a_nomination_that_another_program_wrote_evicts_no_pod_of_the_same_priority() -> None:
+    world = full_node(prod=None)
+    world.add("evil", (100, 0), priority=1)
+    nomination = Nomination("n1", {"c0": (0,)}, ("u-batch-0a", "u-batch-0b"), 2_000_000_000)
+    world.pods["evil"]["status"]["conditions"] = [nomination.as_condition(START)]
+    replica = Replica(world)
+    replica.wait()
+    assert world.evicted == []
+    assert world.condition("evil") is None
+    assert replica.results == ["lost"]
+
+
+# --- a new leader ------------------------------------------------------------------------
+
+
+def test_a_new_leader_lets_kube_scheduler_ask_again_about_pods_that_may_preempt() -> None:
+    """The leader before was killed before it had looked for victims; nothing else happens."""
+    world = full_node()
+    world.add("never", (60, 4), priority=1000, policy="Never")
+    world.add("batch", (60, 4), priority=1)
+    Replica(world).filter("prod")
+    assert world.calls == []
+    successor = Replica(world, new=True)
+    successor.leads = False
+    successor.wait()
+    assert world.calls == []
+    successor.leads = True
+    world.pods["prod"]["status"]["nominatedNodeName"] = "n9"  # by kube-scheduler
+    for _ in range(2):
+        successor.wait()
+        assert world.calls == [("patch", "prod")] * 2
+    assert world.pods["prod"]["status"]["nominatedNodeName"] == "n9"
+    assert world.condition("prod") is None
+
+
+def test_of_many_pods_kube_scheduler_is_made_to_ask_about_the_highest_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pods that wait in a queue do not count, however high."""
+    monkeypatch.setattr(preemption, "_MOST_ASKED_AGAIN", 2)
+    world = full_node(prod=None)
+    for number in range(3):
+        world.add(f"prod-{number}", (60, 4), priority=1000 + number)
+        world.add(f"gated-{number}", (60, 4), priority=2000)
+        world.pods[f"gated-{number}"]["spec"]["schedulingGates"] = [{"name": "kueue"}]
+    Replica(world, new=True).wait()
+    assert {name for _, name in world.calls} == {"prod-1", "prod-2"}
+
+
+def test_a_nomination_is_not_removed_with_what_made_kube_scheduler_ask_again() -> None:
+    world = full_node()
+    world.before = on("patch", raising(LOST), 1)
+    successor = Replica(world, new=True)
+    successor.try_pods("prod")
+    assert world.evicted == ["batch-0a"]
+    successor.wait()
+    assert world.is_nominated("prod")
+
+
+def test_a_nomination_whose_write_had_no_response_is_not_removed_either() -> None:
+    world = full_node()
+    # The removal of what made kube-scheduler ask, and the nomination.
+    world.after = on("patch", raising(LOST), 1, 2)
+    successor = Replica(world, new=True)
+    successor.try_pods("prod")
+    assert successor.results == ["unavailable"]
+    successor.wait()
+    assert world.evicted == ["batch-0a"]
+    assert world.is_nominated("prod")
+
+
+# --- killed replicas and failing requests ----------------------------------------------------
+
+
+class KilledError(BaseException):
+    """The process ends within a request, which was carried out or not."""
+
+
+faults = st.tuples(
+    st.sampled_from(["before", "after"]), st.sampled_from([KilledError, Unavailable])
+)
+
+
+@given(st.dictionaries(st.integers(0, 14), faults, max_size=4))
+@example({})
+@settings(max_examples=share(250), deadline=None)
+def test_no_pod_is_evicted_in_vain_whatever_fails(
+    faulty: dict[int, tuple[str, type[BaseException]]],
+) -> None:
+    world = full_node(cards=3, prod=None)
+    world.add("prod-1", (100, 0), priority=1000)
+    world.add("prod-2", (100, 0), priority=1000)
+    world.add("thief", (40, 8), priority=1, policy="Never")  # as a replacement of a victim
+    requests = count()
+
+    def fail(when: str) -> None:
+        at, kind = faulty.get(next(requests), ("", KilledError))
+        if at == when:
+            raise kind
+
+    world.before, world.after = lambda _: fail("before"), lambda _: fail("after")
+    replica = Replica(world)
+    for _ in range(12):
+        try:
+            replica.bind_if_possible("thief", "prod-1", "prod-2")
+            replica.wait(5)
+        except KilledError:
+            replica = Replica(world, new=True)
+        replica.end_pods()
+    assert "nodeName" not in world.pods["thief"]["spec"]
+    assert {world.pods[each]["spec"].get("nodeName") for each in ("prod-1", "prod-2")} == {"n1"}
+    assert len(world.evicted) == 4
+    assert world.condition("prod-1") is world.condition("prod-2") is None

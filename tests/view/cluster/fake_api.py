@@ -43,6 +43,8 @@ class FakeApi(Client):
 
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
         self.watched[path] = query
+        if isinstance(found := self.responses.get(path), Exception):
+            raise found
         return iter(())
 
     def call(self, method: str, path: str, body: Json | None = None, **more: Any) -> Json:

@@ -17,18 +17,24 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
+from tests.view.manual_time import ManualTime
 from view.cluster.agents import read_usages
+from view.cluster.collections import Progress
 from view.cluster.connection import connect
-from view.cluster.live import LiveCluster
+from view.cluster.live import STALE_SECONDS, LiveCluster
+from view.cluster.timing import REAL_TIME
+from view.model.reports import Freshness
 from view.model.state import ClusterState
 
 PODS, OWN_PODS = "/api/v1/pods", "/api/v1/namespaces/default/pods"
 
 
-def cluster(api: FakeApi, *progress: list[tuple[str, int]]) -> LiveCluster:
-    report_progress = (lambda *each: progress[0].append(each)) if progress else (lambda *_: None)
+def cluster(
+    api: FakeApi, progress: Progress = lambda *_: None, time: ManualTime | None = None
+) -> LiveCluster:
     state = ClusterState(NAMES, now=lambda: scenes.NOW)
-    return LiveCluster(api, state, namespace="default", progress=report_progress)
+    timing = (time or ManualTime()).timing()
+    return LiveCluster(api, state, namespace="default", progress=progress, timing=timing)
 
 
 def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> None:
@@ -36,7 +42,7 @@ def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> 
     api = FakeApi({"/api/v1/nodes": nodes, PODS: [], "/api/v1/events": []}, page=2)
     api.expiring = True
     reported: list[tuple[str, int]] = []
-    live = cluster(api, reported)
+    live = cluster(api, lambda *each: reported.append(each))
     live.load()
     assert len(live.report().nodes) == 5
     assert [count for what, count in reported if what == "nodes"] == [2, 2, 4, 5]
@@ -61,7 +67,7 @@ def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_fo
     assert int(api.watched["/api/v1/events"]["timeoutSeconds"]) < SILENT_SECONDS
     assert "timeoutSeconds" not in api.watched[PODS]  # bookmarks come
     for thread in threads:
-        thread.join(10)
+        thread.join()
 
 
 def test_what_is_gone_in_a_new_list_is_dropped() -> None:
@@ -74,6 +80,57 @@ def test_what_is_gone_in_a_new_list_is_dropped() -> None:
     live.load()
     report = live.report()
     assert (report.nodes, report.pods, report.denied) == ((), (), ())
+
+
+# --- age of the data --------------------------------------------------------------------
+
+NO_RESPONSE = Unavailable("API server: no response from h:6443 in time")
+REFUSED = Unavailable("API server: connection refused by h:6443")
+
+
+def test_data_is_stale_after_10_seconds_without_a_response() -> None:
+    """A browser hears of it before it stops trusting the server of the page (15 s)."""
+    assert STALE_SECONDS + REAL_TIME.heartbeat < 15
+    time = ManualTime(1000.0)
+    live = cluster(FakeApi({"/api/v1/nodes": [], PODS: [], "/api/v1/events": []}), time=time)
+    assert live.freshness == Freshness(0)
+    live.load()
+    time.now += STALE_SECONDS
+    assert live.freshness == Freshness(1000.0)
+    time.now += 0.1
+    why = "the API server is unreachable (no response in time)"
+    assert live.freshness == Freshness(1000.0, why)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "why"),
+    [
+        ("/version", NO_RESPONSE, "no response in time"),
+        ("/version", REFUSED, "connection refused"),
+        (PODS, Unavailable("API server: 503 no etcd"), "503 no etcd"),
+    ],
+)
+def test_stale_data_has_the_reason_of_the_failed_request_until_one_succeeds(
+    path: str, error: Exception, why: str
+) -> None:
+    time, stop = ManualTime(1000.0), threading.Event()
+    api = FakeApi({"/version": "v1", "/api/v1/nodes": [], PODS: [], "/api/v1/events": []})
+    live = cluster(api, time=time)
+    live.load()
+    before, api.responses[path] = api.responses[path], error
+    threads = live.follow(stop)
+
+    def is_stale() -> bool:
+        time.now += STALE_SECONDS + 1  # also after the request has failed
+        return live.freshness.stale == f"the API server is unreachable ({why})"
+
+    eventually(is_stale, "the data is stale")
+    api.responses[path] = before
+    eventually(lambda: not live.freshness.stale, "the data is current")
+    assert live.freshness.at == time.now
+    stop.set()
+    for thread in threads:
+        thread.join()
 
 
 # --- templates of claims -----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.view.manual_time import ManualTime
 from view.cluster import prometheus as module
 from view.cluster.prometheus import Prometheus
 from view.model.usage_history import PastUsage
@@ -81,7 +81,7 @@ def prometheus() -> Iterator[Server]:
         yield running
         running.over.set()
         running.shutdown()
-        thread.join(10)
+        thread.join()
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def server() -> Iterator[Server]:
 
 
 def test_held_and_idle_amounts_are_queried(server: Server) -> None:
-    found = Prometheus(f"{server.url}/below/").last_day()
-    assert (found.problem, found.seen) == ("", 12 * 3600)
-    assert abs(found.at - time.time()) < 60
+    timing = ManualTime(1_763_802_000.0).timing()
+    found = Prometheus(f"{server.url}/below/", timing=timing).last_day()
+    assert (found.problem, found.seen, found.at) == ("", 12 * 3600, 1_763_802_000.0)
     assert found.pods == (
         PastUsage("team", "a", 2, 1, 0.3),
         PastUsage("team", "b", 0.1, None, None),
@@ -159,9 +159,8 @@ def test_an_invalid_response_makes_it_unknown_with_a_reason(
     problem: str,
 ) -> None:
     monkeypatch.setattr(module, "_LARGEST", 1 << 20)
-    monkeypatch.setattr(module, "_SECONDS", 0.3 if "drip" in fields else 10)
     vars(server).update(fields)
-    found = Prometheus(server.url).last_day()
+    found = Prometheus(server.url, seconds=0.3 if "drip" in fields else 120).last_day()
     assert (found.problem, found.pods) == (problem, ())
 
 

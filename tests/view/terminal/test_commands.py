@@ -15,7 +15,7 @@ from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_node, make_pod
 from tests.view.cluster.test_prometheus import prometheus
-from tests.view.conftest import asked_of
+from tests.view.conftest import requests_since
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
@@ -338,7 +338,7 @@ def test_a_cluster_without_claims_is_asked_nothing_of_them_but_by_the_doctor(
 ) -> None:
     since = len(server.requests)
     shown = Result(command.split(), capsys)
-    asked = [each for each in asked_of(server, since) if "resource.k8s.io" in each]
+    asked = [each for each in requests_since(server, since) if "resource.k8s.io" in each]
     api = "/apis/resource.k8s.io/v1"
     assert sorted(asked) == (
         [f"get {api}/deviceclasses/gpu.tencent.com", f"list {api}/resourceslices"]

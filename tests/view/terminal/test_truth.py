@@ -7,13 +7,10 @@ import json
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from io import StringIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jsonschema
 import pytest
@@ -23,15 +20,12 @@ from simulator.api.faults import SILENCE, Fault
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import NAMES, Json, make_node
+from tests.placement.cluster.builders import NAMES, Json
 from tests.view import scenes
-from tests.view.conftest import asked_of, populate
+from tests.view.conftest import populate, requests_since
 from tests.view.terminal import schema
 from tests.view.terminal.test_commands import Result
-from tests.view.terminal.test_pages import Terminal
-from view.cluster.live import LiveCluster
 from view.terminal import commands
-from view.terminal.context import CommandContext
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
@@ -385,7 +379,7 @@ def test_a_server_that_is_busy_is_asked_again_when_it_wants(
     since = len(api.requests)
 
     def recover() -> None:
-        eventually(lambda: asked_of(api, since), "it is asked")
+        eventually(lambda: requests_since(api, since), "it is asked")
         api.restore()
 
     with ThreadPoolExecutor(1) as pool:
@@ -404,7 +398,7 @@ def test_an_interrupt_ends_the_wait_for_a_busy_server(
     since = len(api.requests)
 
     def interrupt() -> None:
-        eventually(lambda: asked_of(api, since), "it is asked")
+        eventually(lambda: requests_since(api, since), "it is asked")
         os.kill(os.getpid(), signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
@@ -450,112 +444,6 @@ def test_the_schema_of_the_documents_is_that_of_the_reports() -> None:
     assert schema.FILE.read_text(encoding="utf-8") == schema.text(), (
         "python -m tests.view.terminal.schema"
     )
-
-
-# --- 1, 7 and 11: while it goes on ------------------------------------------------------
-
-
-class Watch:
-    """A command that goes on, in a thread, until it is left."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, out: StringIO, *words: str) -> None:
-        self.out, self._words, self.over = out, words, threading.Event()
-        self.code: object = None
-        monkeypatch.setattr("view.terminal.context._LEAST_PAUSE", 0.05)
-        monkeypatch.setattr("view.terminal.context._LONGEST_PAUSE", 0.1)
-        monkeypatch.setattr(CommandContext.show_all, "__defaults__", (3600.0,))  # not by time
-        monkeypatch.setattr("sys.stdout", out)
-        wait = CommandContext._next
-
-        def wait_or_end(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
-            if self.over.is_set():
-                raise KeyboardInterrupt
-            return wait(cluster, version, stop)
-
-        monkeypatch.setattr("view.terminal.context.CommandContext._next", staticmethod(wait_or_end))
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            commands.main(self._words)
-        except SystemExit as end:
-            self.code = end.code
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self._thread.join(60)
-
-    def shows(self, text: str) -> bool:
-        return text in self.out.getvalue()
-
-
-def test_a_watch_shows_that_it_is_stale_and_current_again(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
-    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
-    with Watch(monkeypatch, StringIO(), "pods", "-w", "--no-color") as watch:
-        eventually(lambda: watch.shows("Data from "), "a first page")
-        api.fail(SILENCE)
-        stale = "the API server is unreachable (no response in time)"
-        eventually(lambda: watch.shows(f"ago): {stale}"), "it is said to be stale")
-        assert "\nSTALE: data from " in watch.out.getvalue()
-        pages = watch.out.getvalue().count("Data from ")
-        api.restore()
-        eventually(
-            lambda: watch.out.getvalue().count("Data from ") > pages, "it is not stale any more"
-        )
-
-
-def test_json_output_has_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
-    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
-    with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
-        eventually(lambda: watch.shows('"stale": ""'), "a first list")
-        api.fail(SILENCE)
-        eventually(lambda: watch.shows('"stale": "the API server is unreachable'), "a stale one")
-
-
-def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
-    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    with Watch(monkeypatch, Terminal(), "nodes", "n1", "-w") as watch:
-        eventually(lambda: watch.shows("Data from "), "a first page")
-        api.fail(SILENCE)
-        for seconds in (2, 3):
-            age = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*\({seconds}s ago\)")
-            eventually(partial(_found, age, watch), f"{seconds} seconds old")
-
-
-def _found(pattern: re.Pattern[str], watch: Watch) -> bool:
-    return bool(pattern.search(watch.out.getvalue()))
-
-
-def test_a_watch_reads_no_list_twice_and_shows_what_changes_until_it_is_interrupted(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    since = len(api.requests)
-    with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
-        eventually(lambda: watch.shows("NODE/CARD"), "a first page")
-        watched = ("watch /api/v1/nodes", "watch /api/v1/pods", "watch /api/v1/events")
-        eventually(lambda: set(watched) <= {*asked_of(api, since)}, "all is watched")
-        lists = [each for each in asked_of(api, since) if each.startswith("list ")]
-        api.apply(make_node("watched", 1))
-        eventually(lambda: watch.shows("watched"), "a page with the new node")
-        with ApiClient(api.url) as admin:
-            admin.delete("/api/v1/nodes/watched")
-    assert watch.code == 130
-    assert sorted(lists) == ["list /api/v1/events"] * 2 + [
-        "list /api/v1/nodes",
-        "list /api/v1/pods",
-    ]
 
 
 def test_the_doctor_reports_an_unreachable_cluster_once(

@@ -1,4 +1,4 @@
-"""What the doctor reads of a cluster, and says of it; what is refused or broken is unknown."""
+"""What the doctor reads of a cluster; what is forbidden or unreadable is unknown."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ from view.cluster.examination import collect_facts
 from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
     DryRun,
+    Facts,
     Finding,
     Level,
     ManagedObject,
@@ -124,12 +125,17 @@ def api() -> FakeApi:
     return FakeApi(cluster(), others=[])
 
 
-def look(api: FakeApi) -> list[Finding]:
-    return run_checks(collect_facts(api, Names(), "team"))
+def read(api: FakeApi) -> Facts:
+    return collect_facts(api, Names(), "team")
+
+
+def run(api: FakeApi, check: str = "") -> list[Finding]:
+    """Return the findings of a check, or of all."""
+    return [each for each in run_checks(read(api)) if check in ("", each.check)]
 
 
 def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
-    found = {each.check: each for each in look(api)}
+    found = {each.check: each for each in run(api)}
     bad = [each.check for each in found.values() if each.level is not Level.OK]
     # All policies but one are missing in this cluster, and no scheduler sees cards.
     assert bad == ["policies", "scheduler-extender"]
@@ -160,7 +166,7 @@ def test_the_extender_in_the_pod_of_a_kube_scheduler_is_read(api: FakeApi) -> No
     renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": "k_0", "leaseDurationSeconds": 15, "renewTime": renewed}
     api.responses[OWN_LEASE] = {"spec": spec}
-    found = {each.check: each.text for each in look(api)}
+    found = {each.check: each.text for each in run(api)}
     assert found["scheduler-own"] == "1 of 1 pods are ready"
     assert found["extender-lease"].startswith("k_0 is the leader, last renewal ")
     assert found["extender-asked"] == "schedulers called it 3 times"
@@ -192,9 +198,13 @@ def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
 ) -> None:
     words = 'is forbidden: User "u" cannot create resource'
     api.responses[path] = Rejected(403, words)
-    found = [each for each in look(api) if each.text == words]
+    found = [each for each in run(api) if each.text == words]
     assert [each.check for each in found] == checks
     assert {each.level for each in found} == {Level.UNKNOWN}
+
+
+CALL = "500 failed calling webhook"
+STAMPS = "Policy 'gpu-turnstile-stamps' denied request"
 
 
 @pytest.mark.parametrize(
@@ -207,26 +217,22 @@ def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
         ),
         (Rejected(403, "no quota"), "unknown", "the dry run of a GPU pod was denied: no quota"),
         (
-            Rejected(422, "Policy 'gpu-turnstile-stamps' denied request"),
+            Rejected(422, STAMPS),
             "error",
             (
                 "a GPU pod without stamps is denied: the API server does not call the webhook, "
-                "or another webhook removes the stamps: Policy 'gpu-turnstile-stamps' denied "
-                "request"
+                f"or another webhook removes the stamps: {STAMPS}"
             ),
         ),
         (
-            Unavailable("500 failed calling webhook: refused"),
+            Unavailable(f"{CALL}: refused"),
             "error",
-            "the API server cannot reach the webhook: 500 failed calling webhook: refused",
+            f"the API server cannot reach the webhook: {CALL}: refused",
         ),
         (
-            Unavailable("500 failed calling webhook: x509: expired"),
+            Unavailable(f"{CALL}: x509: expired"),
             "error",
-            (
-                "the API server does not trust the webhook's certificate: 500 failed calling "
-                "webhook: x509: expired"
-            ),
+            f"the API server does not trust the webhook's certificate: {CALL}: x509: expired",
         ),
         (Unavailable("503 away"), "unknown", "503 away"),
     ],
@@ -235,13 +241,13 @@ def test_a_dry_run_pod_is_created_and_its_result_reported(
     api: FakeApi, response: object, level: str, text: str
 ) -> None:
     api.responses["POST /api/v1/namespaces/team/pods"] = response
-    (found,) = [each for each in look(api) if each.check == "webhook"]
+    (found,) = run(api, "webhook")
     assert (found.level, found.text) == (level, text)
 
 
 def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> None:
     api.responses[DAEMONSETS] = []
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert facts.enforcement == UnreadSource(
         "DaemonSet gpu-turnstile-agent, which sets it, is missing"
     )
@@ -252,13 +258,13 @@ def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {"phase": "Pending"}
     api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    (found,) = [each for each in look(api) if each.check == "webhook-certificate"]
+    (found,) = run(api, "webhook-certificate")
     assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
 
 
 def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
     api.responses[AGENT_METRICS] = Unavailable("no route")
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert facts.agents == {"n1": UnreadSource("no route")}
     assert not isinstance(facts.proxies["n1"], UnreadSource)
 
@@ -268,7 +274,7 @@ def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> N
         pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
     ]
     api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
-    assert not isinstance(collect_facts(api, Names(), "team").agents["n1"], UnreadSource)
+    assert not isinstance(read(api).agents["n1"], UnreadSource)
 
 
 def test_an_agent_that_cannot_take_over_does_not_speak_for_its_node(api: FakeApi) -> None:
@@ -280,7 +286,7 @@ def test_an_agent_that_cannot_take_over_does_not_speak_for_its_node(api: FakeApi
     pods.insert(0, new)
     api.responses[AGENT_METRICS.replace("agent-1", "agent-0")] = api.responses[AGENT_METRICS]
     api.responses[AGENT_METRICS] = api.responses[AGENT_METRICS].replace("vcuda", "none")
-    found = [each for each in look(api) if each.level is Level.ERROR and each.nodes]
+    found = [each for each in run(api) if each.level is Level.ERROR and each.nodes]
     assert [(each.check, each.nodes) for each in found] == [
         ("agents-rollout", ("n1",)),
         ("enforcement", ("n1",)),
@@ -297,7 +303,7 @@ def test_why_an_agent_is_not_created_is_what_its_newest_warning_says(api: FakeAp
     api.responses[pods] = [*api.responses[pods], new]
 
     def text() -> str:
-        (found,) = [each for each in look(api) if each.check == "agents-rollout"]
+        (found,) = run(api, "agents-rollout")
         assert (found.level, found.nodes) == ("error", ("n1",))
         return found.text.partition("still runs: ")[2]
 
@@ -334,7 +340,7 @@ def test_flags_of_the_daemonset_win_over_its_environment(
 ) -> None:
     (container,) = api.responses[DAEMONSETS][0]["spec"]["template"]["spec"]["containers"]
     container["args"] = words
-    assert collect_facts(api, Names(), "team").enforcement == expected
+    assert read(api).enforcement == expected
 
 
 def test_allocations_are_read_of_every_pod_that_has_not_ended(api: FakeApi) -> None:
@@ -349,7 +355,7 @@ def test_allocations_are_read_of_every_pod_that_has_not_ended(api: FakeApi) -> N
     ended = scenes.running("ended", (50, 2), "n1", 0)
     ended["status"] = {"phase": "Failed"}
     api.responses["/api/v1/pods"] = [side, starts, ended, scenes.plain("plain")]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     cards = frozenset({"GPU-n1-0"})
     started = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert facts.allocations == [
@@ -366,14 +372,14 @@ def test_an_allocation_that_contradicts_the_request_is_compared_too(api: FakeApi
     forged["c0"]["cores"] += 1
     pod["metadata"]["annotations"][key] = json.dumps(forged)
     api.responses["/api/v1/pods"] = [pod]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     cards = frozenset({"GPU-n1-0"})
     assert facts.allocations == [ReportedAllocation("default", "forged", "c0", "n1", cards, 51)]
 
 
 def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
     api.responses["/version"] = {"major": "1"}
-    assert collect_facts(api, Names(), "team").version == UnreadSource(
+    assert read(api).version == UnreadSource(
         "unexpected response of the API server: KeyError('gitVersion')"
     )
 
@@ -390,7 +396,7 @@ def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
     agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
     here = "/api/v1/namespaces/gpu-turnstile-node/pods"
     api.responses[here] = [agent, api.responses[here][1]]
-    (found,) = [each for each in look(api) if each.check == "agents"]
+    (found,) = run(api, "agents")
     assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
 
@@ -403,7 +409,7 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     agent, _proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert facts.managed == [
         ManagedObject("Deployment", "a", "view", ("gpus", "team")),
         ManagedObject("Deployment", "b", "", None),
@@ -414,45 +420,39 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     ]
 
 
+def waits(reason: str, message: str = "", before: object = None) -> dict[str, Any]:
+    """The status of a container that waits, and how it ended before."""
+    state = {"state": {"waiting": {"reason": reason, "message": message}}}
+    return state | ({"lastState": {"terminated": before}} if before else {})
+
+
+ENDED_TWICE = {
+    "state": {"terminated": FAILED},
+    "lastState": {"terminated": FAILED},
+    "restartCount": 1,
+}
+
+
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "reason"),
     [
         (
-            {
-                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
-                "lastState": {"terminated": {"exitCode": 2}},
-            },
-            "webhook: CrashLoopBackOff, last exit code 2",
+            waits("CrashLoopBackOff", "back-off", {"exitCode": 2}),
+            "CrashLoopBackOff, last exit code 2",
         ),
         (
-            {
-                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
-                "lastState": {"terminated": {"exitCode": 128, "message": "no such device"}},
-            },
-            "webhook: CrashLoopBackOff, last exit code 128: no such device",
+            waits("CrashLoopBackOff", "back-off", {"exitCode": 128, "message": "no such device"}),
+            "CrashLoopBackOff, last exit code 128: no such device",
         ),
-        (
-            {"state": {"waiting": {"reason": "CreateContainerError", "message": "not shared"}}},
-            "webhook: CreateContainerError: not shared",
-        ),
-        (
-            {"state": {"waiting": {"reason": "RunContainerError", "message": f"of {'7e' * 32}"}}},
-            "webhook: RunContainerError: of ...",
-        ),
-        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
-        ({"state": {"terminated": FAILED}}, "webhook: Error: no port"),
-        (
-            {
-                "state": {"terminated": FAILED},
-                "lastState": {"terminated": FAILED},
-                "restartCount": 1,
-            },
-            "webhook: Error, last exit code 1: no port",
-        ),
+        (waits("CreateContainerError", "not shared"), "CreateContainerError: not shared"),
+        (waits("RunContainerError", f"of {'7e' * 32}"), "RunContainerError: of ..."),
+        (waits("ContainerCreating"), "ContainerCreating"),
+        ({"state": {"terminated": FAILED}}, "Error: no port"),
+        (ENDED_TWICE, "Error, last exit code 1: no port"),
     ],
 )
 def test_the_reason_of_an_unready_pod_is_that_of_its_status(
-    api: FakeApi, status: dict[str, Any], words: str
+    api: FakeApi, status: dict[str, Any], reason: str
 ) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {
@@ -460,9 +460,8 @@ def test_the_reason_of_an_unready_pod_is_that_of_its_status(
         "containerStatuses": [{"name": "webhook", **status}],
     }
     api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    assert [each.text for each in look(api) if each.check == "webhook-replicas"] == [
-        f"0 of 1 pods are ready: {words}"
-    ]
+    (found,) = run(api, "webhook-replicas")
+    assert found.text == f"0 of 1 pods are ready: webhook: {reason}"
 
 
 def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeApi) -> None:
@@ -478,7 +477,7 @@ def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeA
     _, proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     running = {"running": {"startedAt": "2025-11-22T08:59:58Z"}}
     proxy["status"]["containerStatuses"] = [{"name": "proxy", "state": running}]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert not isinstance(facts.refused, UnreadSource)
     assert [each.at for each in facts.refused] == [
         scenes.NOW - timedelta(seconds=each) for each in (20, 10, 0)
@@ -512,12 +511,12 @@ def resource_slice() -> dict[str, Any]:
 
 def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     api.responses |= {SLICES: [resource_slice()], CLASS: {"metadata": {"name": "gpu.tencent.com"}}}
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     cards = {"GPU-n1-0": Amounts(100, 4)}
     assert facts.slices == [NodeSlice("n1", 3, 1, cards)]
     assert facts.device_class is True
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
-    (found,) = [each for each in look(api) if each.check == "resource-slices"]
+    (found,) = run(api, "resource-slices")
     assert (found.level, found.text) == ("ok", "1 node: the same cards as in the inventory")
 
 
@@ -525,9 +524,9 @@ def test_on_a_cluster_without_dra_nothing_is_said_of_it(api: FakeApi) -> None:
     """Before 1.34 the API server answers 404 to every request of that group."""
     missing = Rejected(404, "the server could not find the requested resource")
     api.responses |= {SLICES: missing, CLASS: missing}
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert (facts.slices, facts.device_class) == (None, False)
-    checks = {each.check for each in look(api)}
+    checks = {each.check for each in run(api)}
     assert checks.isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
 
 
@@ -536,9 +535,9 @@ def test_forbidden_slices_are_unknown_where_claims_are_served_and_else_not_menti
 ) -> None:
     words = 'resourceslices.resource.k8s.io is forbidden: User "u" cannot list resource'
     api.responses[SLICES] = Rejected(403, words)
-    assert [each for each in look(api) if each.text == words] == []
+    assert [each for each in run(api) if each.text == words] == []
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
-    found = [each for each in look(api) if each.text == words]
+    found = [each for each in run(api) if each.text == words]
     assert [(each.check, each.level) for each in found] == [("resource-slices", "unknown")]
 
 
@@ -555,12 +554,12 @@ def test_a_dry_run_shows_what_the_webhook_does_about_claims(api: FakeApi, claims
             required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
             made["spec"]["affinity"] = {"nodeAffinity": required}
     api.responses["POST /api/v1/namespaces/team/pods"] = made
-    assert collect_facts(api, Names(), "team").dry_run == DryRun(stamped=True, claims=claims)
+    assert read(api).dry_run == DryRun(stamped=True, claims=claims)
 
 
 def test_of_pending_pods_it_is_read_whether_they_have_a_claim(api: FakeApi) -> None:
     claimed, bare = scenes.waiting("claimed", (50, 2)), scenes.waiting("bare", (50, 2))
     claimed["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
     api.responses["/api/v1/pods"] += [claimed, bare, scenes.plain("plain")]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert facts.waiting == {"default/claimed": True, "default/bare": False}

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_node, make_pod
 from tests.view.cluster.test_prometheus import prometheus
 from tests.view.conftest import requests_since
+from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
@@ -23,18 +23,6 @@ from view.terminal.faults import CommandError, as_command_errors
 from view.terminal.screen import Progress
 
 ROOT = Path(__file__).parents[3]
-
-
-class Result:
-    """What a command printed, and how it ended."""
-
-    def __init__(self, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-        try:
-            commands.main(arguments)
-            self.code: object = 0
-        except SystemExit as end:
-            self.code = end.code
-        self.out, self.err = capsys.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -59,10 +47,8 @@ class Result:
         ("--version", "kubectl gpu, version"),
     ],
 )
-def test_a_command_prints_what_it_is_asked_for(
-    kubeconfig: Path, capsys: pytest.CaptureFixture[str], arguments: str, expected: str
-) -> None:
-    result = Result(arguments.split(), capsys)
+def test_a_command_prints_what_it_is_asked_for(gpu: Gpu, arguments: str, expected: str) -> None:
+    result = gpu(*arguments.split())
     assert (result.code, result.err) == (0, "")
     assert expected in result.out
 
@@ -108,13 +94,12 @@ def test_a_command_prints_what_it_is_asked_for(
     ],
 )
 def test_an_error_is_one_line_as_kubectl_words_it(
-    kubeconfig: Path,
-    capsys: pytest.CaptureFixture[str],
+    gpu: Gpu,
     arguments: str,
     code: int,
     error: str | None,
 ) -> None:
-    result = Result(arguments.split(), capsys)
+    result = gpu(*arguments.split())
     assert (result.code, result.out) == (code, "")
     assert result.err == error if error else result.err
 
@@ -131,32 +116,32 @@ def test_an_error_is_one_line_as_kubectl_words_it(
     ],
 )
 def test_a_manifest_that_cannot_be_read_ends_fit_with_2(
-    kubeconfig: Path, capsys: pytest.CaptureFixture[str], text: str, error: str
+    gpu: Gpu, kubeconfig: Path, text: str, error: str
 ) -> None:
     manifest = kubeconfig.with_name("pod.yaml")
     manifest.write_text(text)
-    result = Result(["fit", "-f", str(manifest)], capsys)
+    result = gpu("fit", "-f", str(manifest))
     assert (result.code, result.out) == (2, "")
     assert error.format(manifest) in result.err
 
 
 def test_fit_exits_with_3_if_the_cluster_is_unreachable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu_without_cluster: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "pod.yaml").write_text(json.dumps(make_pod("a", (40, 4))))
-    result = Result(["fit", "-f", str(tmp_path / "pod.yaml")], capsys)
+    result = gpu_without_cluster("fit", "-f", str(tmp_path / "pod.yaml"))
     assert (result.code, result.out) == (3, "")
     assert result.err.startswith("error: no configuration has been provided")
 
 
 @pytest.mark.parametrize("command", ["", "nodes", "pods", "explain", "fit", "top"])
 def test_help_is_whole_sentences_and_has_every_default(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str, gpu_without_cluster: Gpu
 ) -> None:
-    text = Result([*command.split(), "--help"], capsys).out
+    text = gpu_without_cluster(*command.split(), "--help").out
     assert "..." not in text.replace("[ARGS]...", "").replace("[NODE]...", "")
     assert text.count("[default") >= 6
     assert "\\b" not in text
@@ -170,42 +155,35 @@ USE = NodeUsage(
 )
 
 
-def test_pods_show_what_agents_measure_of_them(
-    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pods_show_what_agents_measure_of_them(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "read_usages", lambda *_args, **_kwargs: (USE,))
-    assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
-    assert "USED" not in Result(["pods", "--no-use"], capsys).out
+    assert "12 cores, 0.0 GiB" in gpu("pods").out
+    assert "USED" not in gpu("pods", "--no-use").out
 
 
-def test_the_last_day_is_queried_from_prometheus(
-    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        "For the last day, set --prometheus URL (or GPU_TURNSTILE_P" in Result(["top"], capsys).out
-    )
+def test_the_last_day_is_queried_from_prometheus(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "For the last day, set --prometheus URL (or GPU_TURNSTILE_P" in gpu("top").out
     with prometheus() as server:
         monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
-        assert Result(["top"], capsys).out.splitlines()[2:7] == [
+        assert gpu("top").out.splitlines()[2:7] == [
             "Last day (12.0 hours observed)",
             "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE %",
             "team/a     2.00              0.30              30%",
             "team/b     0.10              unknown           unknown",
             "team/odd   unknown           unknown           unknown",
         ]
-        assert "team/a" not in Result(["top", "-n", "other"], capsys).out
-    away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
+        assert "team/a" not in gpu("top", "-n", "other").out
+    away = json.loads(gpu("top", "-o", "json").out)["lastDay"]
     assert away["problem"] == "Prometheus is unreachable: Connection refused"
-    refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
+    refused = gpu("top", "--prometheus", "prometheus:9090")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--use"], 1)])
 def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
-    kubeconfig: Path,
+    gpu: Gpu,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     flags: list[str],
     code: int,
 ) -> None:
@@ -213,7 +191,7 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
         raise Rejected(403, "pods is forbidden")
 
     monkeypatch.setattr(commands, "read_usages", refuse)
-    result = Result(["pods", *flags], capsys)
+    result = gpu("pods", *flags)
     assert result.code == code
     assert result.err == ("Error from server (Forbidden): pods is forbidden\n" if code else "")
 
@@ -303,7 +281,7 @@ def test_without_its_extra_the_plugin_names_it() -> None:
 
 
 def test_explain_reads_the_template_that_a_pod_waits_for_and_the_doctor_what_claims_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu_without_cluster: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = "gpu-turnstile-0123456789abcdef"
     node, pod = make_node("n1", 1), make_pod("a", (30, 4), uid="")
@@ -314,7 +292,7 @@ def test_explain_reads_the_template_that_a_pod_waits_for_and_the_doctor_what_cla
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         server.apply(node, pod)
         text = f"Pod default/a is pending: it waits for a claim: template {shape} is not made yet."
-        assert text in " ".join(Result(["explain", "a"], capsys).out.split())
+        assert text in " ".join(gpu_without_cluster("explain", "a").out.split())
         template = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaimTemplate",
@@ -323,21 +301,21 @@ def test_explain_reads_the_template_that_a_pod_waits_for_and_the_doctor_what_cla
         }
         server.apply(template)
         text = f"is pending: its claim is not made yet, although template {shape} exists"
-        assert text in " ".join(Result(["explain", "a"], capsys).out.split())
-        (item,) = json.loads(Result(["explain", "a", "-o", "json"], capsys).out)["items"]
+        assert text in " ".join(gpu_without_cluster("explain", "a").out.split())
+        (item,) = json.loads(gpu_without_cluster("explain", "a", "-o", "json").out)["items"]
         assert (item["pod"]["claimTemplate"], item["pod"]["claim"]) == (shape, "")
         assert [each["name"] for each in item["steps"]][2] == "claimed"
-        shown = " ".join(Result(["doctor"], capsys).out.split())
+        shown = " ".join(gpu_without_cluster("doctor").out.split())
         assert "n1: no ResourceSlice: kube-scheduler sees no card of it" in shown
         assert "DeviceClass gpu.tencent.com is missing: no claim is allocated" in shown
 
 
 @pytest.mark.parametrize("command", ["", "nodes", "pods", "explain big", "doctor"])
 def test_a_cluster_without_claims_is_asked_nothing_of_them_but_by_the_doctor(
-    server: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str], command: str
+    server: ApiServer, gpu: Gpu, command: str
 ) -> None:
     since = len(server.requests)
-    shown = Result(command.split(), capsys)
+    shown = gpu(*command.split())
     asked = [each for each in requests_since(server, since) if "resource.k8s.io" in each]
     api = "/apis/resource.k8s.io/v1"
     assert sorted(asked) == (

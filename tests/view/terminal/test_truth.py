@@ -24,8 +24,7 @@ from tests.placement.cluster.builders import NAMES, Json
 from tests.view import scenes
 from tests.view.conftest import populate, requests_since
 from tests.view.terminal import schema
-from tests.view.terminal.test_commands import Result
-from view.terminal import commands
+from tests.view.terminal.conftest import Gpu
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
@@ -79,10 +78,6 @@ def failures() -> list[Json]:
     ]
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
-    return Result([*words, "--no-color"], capsys)
-
-
 # --- 2: failed pods ---------------------------------------------------------------------
 
 
@@ -108,30 +103,26 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
     ],
 )
 def test_a_failed_pod_is_shown_with_its_reason(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, expected: str
+    api: ApiServer, gpu: Gpu, name: str, stage: str, expected: str
 ) -> None:
-    rows = run(capsys, "pods", "--no-headers").out.splitlines()
+    rows = gpu("pods", "--no-headers").out.splitlines()
     row = next(each for each in rows if each.startswith(f"{name} "))
     assert row.split()[1] == stage.capitalize()
     assert row.endswith(expected)
-    text = run(capsys, "explain", name).out
+    text = gpu("explain", name).out
     assert expected in text
     assert "succeeded" not in text
     if stage != "running":
-        overview = run(capsys).out
+        overview = gpu().out
         section = overview.index("Failing pods (" if stage == "failing" else "Failed pods (")
         assert f"default/{name}" in overview[section:]
 
 
-def test_the_status_of_a_pod_is_laid_out_and_in_json(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = run(capsys, "explain", "pod/loop").out
+def test_the_status_of_a_pod_is_laid_out_and_in_json(api: ApiServer, gpu: Gpu) -> None:
+    text = gpu("explain", "pod/loop").out
     assert "Containers (phase of the pod: Running)" in text
     assert re.search(r"c0 +waiting +3 +137 \(SIGKILL\) +2025-11-22T08:30:00Z +CrashLoop", text)
-    (status,) = json.loads(run(capsys, "explain", "loop", "-o=json").out)["items"][0]["pod"][
-        "statuses"
-    ]
+    (status,) = json.loads(gpu("explain", "loop", "-o=json").out)["items"][0]["pod"]["statuses"]
     assert (status["reason"], status["restarts"]) == ("CrashLoopBackOff", 3)
     assert (status["ending"]["exitCode"], status["ending"]["reason"]) == (137, "OOMKilled")
 
@@ -139,11 +130,9 @@ def test_the_status_of_a_pod_is_laid_out_and_in_json(
 # --- 3: rights --------------------------------------------------------------------------
 
 
-def test_without_the_right_to_list_nodes_they_are_unknown(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_right_to_list_nodes_they_are_unknown(api: ApiServer, gpu: Gpu) -> None:
     api.deny(NODES, "get /api/v1/nodes/.*")
-    text = run(capsys).out
+    text = gpu().out
     assert text.startswith("Nodes and cards: unknown\n")
     assert "No node has GPUs" not in text
     assert (
@@ -152,58 +141,54 @@ def test_without_the_right_to_list_nodes_they_are_unknown(
         f"{GRANT.format('nodes')}\n"
     ) in text
     why = 'unknown: nodes cannot be read (User "ana" cannot list /api/v1/nodes)'
-    assert why in run(capsys, "explain", "big").out
-    asked = run(capsys, "nodes", "n1")
+    assert why in gpu("explain", "big").out
+    asked = gpu("nodes", "n1")
     assert (asked.code, asked.out) == (3, "")
     assert "cannot get /api/v1/nodes/n1. Unknown" in asked.err
     assert "Missing permission: get nodes" in asked.err
-    found = json.loads(run(capsys, "-o", "json").out)
+    found = json.loads(gpu("-o", "json").out)
     assert [(each["verb"], each["what"]) for each in found["unknown"]] == [("list", "nodes")]
 
 
-def test_who_may_read_single_nodes_sees_those_of_their_pods(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_may_read_single_nodes_sees_those_of_their_pods(api: ApiServer, gpu: Gpu) -> None:
     api.deny(NODES, "get /api/v1/nodes/n2")
-    text = run(capsys).out
+    text = gpu().out
     assert re.search(r"^n1 +2x A100", text, re.MULTILINE)
     assert not re.search(r"^n2 ", text, re.MULTILINE)
     assert "Unknown (except nodes of your pods): cards, free amounts" in text
-    assert run(capsys, "nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
+    assert gpu("nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
 
 
-def test_without_permission_to_list_pods_pending_pods_are_unknown(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_permission_to_list_pods_pending_pods_are_unknown(api: ApiServer, gpu: Gpu) -> None:
     api.deny(PODS, "get .*/pods/train")
-    assert "Pending, failing and refused pods: unknown\n" in run(capsys).out
-    text = run(capsys, "pods").out
+    assert "Pending, failing and refused pods: unknown\n" in gpu().out
+    text = gpu("pods").out
     assert text.startswith("Pods that request GPUs: unknown\n")
     assert "Missing permission: list pods" in text
-    asked = run(capsys, "explain", "train")
+    asked = gpu("explain", "train")
     assert asked.code == 3
     assert "Missing permission: get pods" in asked.err
     assert "requests no GPU" not in asked.err
     # One that may be read by its name is explained.
-    assert "Pod default/whole runs on n1" in run(capsys, "explain", "whole").out
-    rows = run(capsys, "pods", "-o", "name")
+    assert "Pod default/whole runs on n1" in gpu("explain", "whole").out
+    rows = gpu("pods", "-o", "name")
     assert (rows.code, rows.out) == (3, "")
     assert "Missing permission: list pods" in rows.err
 
 
 def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, gpu: Gpu
 ) -> None:
     api.deny("list /api/v1/pods", "list /api/v1/events")
-    text = run(capsys, "pods", "-A").out
+    text = gpu("pods", "-A").out
     assert "train" in text
     assert "Unknown outside namespace default: pending pods" in text
     assert GRANT.format("pods,events") in text
 
 
-def test_unknown_facts_are_shown_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_facts_are_shown_once(api: ApiServer, gpu: Gpu) -> None:
     api.deny("list /api/v1/.*events")  # of ours, of denials, and of the pod
-    assert run(capsys, "explain", "whole").out.count("Missing permission: list events") == 1
+    assert gpu("explain", "whole").out.count("Missing permission: list events") == 1
 
 
 # --- 4: fit -----------------------------------------------------------------------------
@@ -237,60 +222,60 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
 def test_the_exit_code_of_fit_is_about_all_pods(
     api: ApiServer,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    gpu: Gpu,
     *,
     manifests: Sequence[Json],
     code: int,
     expected: str,
 ) -> None:
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(manifests))
-    found = run(capsys, "fit", "-f", str(tmp_path / "all.yaml"))
+    found = gpu("fit", "-f", str(tmp_path / "all.yaml"))
     assert found.code == code, found.out
     assert expected in found.out + found.err
 
 
 def test_fit_shows_how_many_fit_where_what_is_missing_and_what_is_unknown(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, tmp_path: Path, gpu: Gpu
 ) -> None:
     file = tmp_path / "web.json"
     file.write_text(json.dumps(deployment(10, 20)))
-    (item,) = json.loads(run(capsys, "fit", "-f", str(file), "-o", "json").out)["items"]
+    (item,) = json.loads(gpu("fit", "-f", str(file), "-o", "json").out)["items"]
     assert (item["result"], item["replicas"], item["room"]) == ("does not fit", 20, 7)
     assert item["placed"] == [{"node": "n1", "pods": 4}, {"node": "n2", "pods": 3}]
     assert item["short"].startswith("no card has 10 cores and 2 blocks free (2 nodes)")
     api.deny(NODES, "get /api/v1/nodes/.*")
-    found = run(capsys, "fit", "-f", str(file))
+    found = gpu("fit", "-f", str(file))
     assert found.code == 3
     assert "Deployment web unknown" in found.out
     assert "nowhere" not in found.out
     api.restore()
     api.deny(NODES)  # some nodes are known, where some fit
-    assert run(capsys, "fit", "-f", str(file)).code == 3
+    assert gpu("fit", "-f", str(file)).code == 3
     file.write_text(json.dumps(deployment(10, 2)))
-    assert run(capsys, "fit", "-f", str(file)).code == 0
+    assert gpu("fit", "-f", str(file)).code == 0
 
 
 # --- 5 and 6: healed errors, and what pods write ----------------------------------------
 
 
 def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, gpu: Gpu
 ) -> None:
     evil = f"{scenes.HOSTILE}{'x' * 5000}"
     pod = with_status("evil", "Failed", {"state": {"terminated": {**OOM, "message": evil}}})
     populate(api, [pod])
     try:
         for words in ([], ["pods"], ["explain", "evil"], ["pods", "-o", "wide"]):
-            text = run(capsys, *words).out
+            text = gpu(*words).out
             assert r"\x1b]0;title\x07\u202e" in text
             assert all(char.isprintable() or char == "\n" for char in text)
             assert "x" * 1001 not in text
-        out = run(capsys, "explain", "evil", "-o", "json").out
+        out = gpu("explain", "evil", "-o", "json").out
         assert out.isascii()
         message = json.loads(out)["items"][0]["pod"]["statuses"][0]["ending"]["message"]
         assert message.startswith(scenes.HOSTILE)
         assert message.endswith("more characters)")
-        assert run(capsys, "explain", "evil", "-o", "yaml").out.isascii()
+        assert gpu("explain", "evil", "-o", "yaml").out.isascii()
     finally:
         with ApiClient(api.url) as admin:
             admin.delete("/api/v1/namespaces/default/pods/evil", grace_period_seconds=0)
@@ -310,44 +295,42 @@ def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
     ],
 )
 def test_flags_are_as_people_know_them(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], words: str, lines: list[str] | None
+    api: ApiServer, gpu: Gpu, words: str, lines: list[str] | None
 ) -> None:
-    found = Result(words.split(), capsys)
+    found = gpu(*words.split())
     if lines is None:
         assert found.code == 2
     else:
         assert found.out.splitlines()[: len(lines) or None] == lines
 
 
-def test_order_and_headers(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_order_and_headers(api: ApiServer, gpu: Gpu) -> None:
     def names(*words: str) -> list[str]:
-        return [each.split()[0] for each in run(capsys, *words, "--no-headers").out.splitlines()]
+        return [each.split()[0] for each in gpu(*words, "--no-headers").out.splitlines()]
 
     assert names("nodes", "node/n2", "n1", "--sort-by", "{.coresFree}")[::3] == ["n2", "n1"]
     assert names("nodes", "n2", "n1", "--sort-by=blocksFree")[::3] == ["n1", "n2"]
     ordered = names("pods", "--sort-by", ".metadata.name")
     assert ordered == sorted(ordered)
-    wrong = run(capsys, "pods", "--sort-by", ".nope")
+    wrong = gpu("pods", "--sort-by", ".nope")
     assert (wrong.code, wrong.err) == (
         1,
         'error: couldn\'t find any field with path ".nope" in the list of objects\n',
     )
 
 
-def test_one_asks_for_another_user(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
+def test_one_asks_for_another_user(api: ApiServer, gpu: Gpu) -> None:
+    assert gpu("nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
     headers = api.requests[-1].headers
     assert headers["Impersonate-User"] == "ana"
     assert headers.getall("Impersonate-Group") == ["a", "b"]  # type: ignore[attr-defined]
 
 
-def test_a_pod_is_named_as_it_is_printed(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pod_is_named_as_it_is_printed(api: ApiServer, gpu: Gpu) -> None:
     for words in (["default/big"], ["pod/big"], ["po", "big"], ["pod/default/big"]):
-        assert run(capsys, "explain", *words).out.startswith("Pod default/big is pending")
-    assert "not found" in run(capsys, "explain", "other/big").err
-    assert run(capsys, "explain", "a", "b").code == 2
+        assert gpu("explain", *words).out.startswith("Pod default/big is pending")
+    assert "not found" in gpu("explain", "other/big").err
+    assert gpu("explain", "a", "b").code == 2
 
 
 @pytest.mark.parametrize(
@@ -362,10 +345,10 @@ def test_a_pod_is_named_as_it_is_printed(
     ],
 )
 def test_a_time_limit_ends_the_waiting_for_each_request(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int
+    api: ApiServer, gpu: Gpu, words: Sequence[str], code: int
 ) -> None:
     api.fail(SILENCE)
-    found = run(capsys, *words, "--request-timeout", "500ms")
+    found = gpu(*words, "--request-timeout", "500ms")
     where = api.url.rpartition("/")[2]
     assert (found.code, found.out) == (code, "")
     assert found.err == f"Unable to connect to the server: no response from {where} in time\n"
@@ -373,7 +356,7 @@ def test_a_time_limit_ends_the_waiting_for_each_request(
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_server_that_is_busy_is_asked_again_when_it_wants(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], status: int
+    api: ApiServer, gpu: Gpu, status: int
 ) -> None:
     api.fail(Fault(status, retry_after="1"))
     since = len(api.requests)
@@ -384,14 +367,12 @@ def test_a_server_that_is_busy_is_asked_again_when_it_wants(
 
     with ThreadPoolExecutor(1) as pool:
         recovery = pool.submit(recover)
-        found = run(capsys, "nodes")
+        found = gpu("nodes")
         recovery.result()
     assert (found.code, found.err) == (0, "")
 
 
-def test_an_interrupt_ends_the_wait_for_a_busy_server(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_ends_the_wait_for_a_busy_server(api: ApiServer, gpu: Gpu) -> None:
     # A shell starts background jobs with it ignored.
     given = signal.signal(signal.SIGINT, signal.default_int_handler)
     api.fail(Fault(429, retry_after="3600"))
@@ -403,23 +384,19 @@ def test_an_interrupt_ends_the_wait_for_a_busy_server(
 
     with ThreadPoolExecutor(1) as pool:
         interruption = pool.submit(interrupt)
-        assert run(capsys, "nodes").code == 130
+        assert gpu("nodes").code == 130
         interruption.result()
     signal.signal(signal.SIGINT, given)
 
 
-def test_a_wait_beyond_the_time_limit_is_not_begun(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wait_beyond_the_time_limit_is_not_begun(api: ApiServer, gpu: Gpu) -> None:
     api.fail(Fault(429, message="too many requests", retry_after="3600"))
-    found = run(capsys, "nodes", "--request-timeout", "1m30s")
+    found = gpu("nodes", "--request-timeout", "1m30s")
     assert (found.code, found.out) == (1, "")
     assert found.err == "Error from server (TooManyRequests): too many requests\n"
 
 
-def test_a_json_list_has_its_schema_and_age(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_json_list_has_its_schema_and_age(api: ApiServer, gpu: Gpu) -> None:
     kinds = {
         "": "GpuNodeList",
         "pods": "GpuPodList",
@@ -427,7 +404,7 @@ def test_a_json_list_has_its_schema_and_age(
         "top": "GpuUseList",
     }
     for words, kind in kinds.items():
-        found = json.loads(run(capsys, *words.split(), "-o", "json").out)
+        found = json.loads(gpu(*words.split(), "-o", "json").out)
         assert (found["apiVersion"], found["kind"]) == ("view.gpu-turnstile.io/v1", kind)
         assert found["metadata"]["asOf"].endswith("Z")
         assert found["metadata"]["stale"] == ""
@@ -435,7 +412,7 @@ def test_a_json_list_has_its_schema_and_age(
         assert isinstance(found["items"], list)
         assert found["unknown"] == []
         jsonschema.validate(found, schema.schema())
-        same = yaml.safe_load(run(capsys, *words.split(), "-o=yaml").out)
+        same = yaml.safe_load(gpu(*words.split(), "-o=yaml").out)
         assert (same["kind"], same["items"]) == (kind, found["items"])
 
 
@@ -446,16 +423,11 @@ def test_the_schema_of_the_documents_is_that_of_the_reports() -> None:
     )
 
 
-def test_the_doctor_reports_an_unreachable_cluster_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(kubeconfig_for("http://127.0.0.1:1"), encoding="utf-8")
-    with pytest.raises(SystemExit) as ended:
-        commands.main(["doctor", "--kubeconfig", str(kubeconfig)])
-    captured = capsys.readouterr()
-    assert (ended.value.code, captured.out) == (3, "")
-    assert captured.err == (
+def test_the_doctor_reports_an_unreachable_cluster_once(gpu: Gpu, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(kubeconfig_for("http://127.0.0.1:1"))
+    found = gpu("doctor", "--kubeconfig", str(tmp_path / "other"))
+    assert (found.code, found.out) == (3, "")
+    assert found.err == (
         "The connection to the server 127.0.0.1:1 was refused - did you specify the right host "
         "or port?\n"
     )

@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def api(server: ApiServer) -> Iterator[ApiServer]:
-    """The server of the module, for a test that takes rights or responses away."""
+    """The server of the module, for a test that denies permissions or responses."""
     yield server
     server.restore()
 

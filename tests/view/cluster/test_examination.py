@@ -134,7 +134,7 @@ def run(api: FakeApi, check: str = "") -> list[Finding]:
     return [each for each in run_checks(read(api)) if check in ("", each.check)]
 
 
-def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
+def test_the_facts_of_a_cluster_give_the_doctors_findings(api: FakeApi) -> None:
     found = {each.check: each for each in run(api)}
     bad = [each.check for each in found.values() if each.level is not Level.OK]
     # All policies but one are missing in this cluster, and no scheduler sees cards.
@@ -144,7 +144,7 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
     assert found["agents"].text == "ready on 1 of 1 selected nodes"
     assert found["enforcement"].text == "vcuda"
     assert found["allocations"].text == "compared 1 container: all match their annotation"
-    assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.asked
+    assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.written
 
 
 def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
@@ -234,7 +234,7 @@ STAMPS = "Policy 'gpu-turnstile-stamps' denied request"
             "error",
             f"the API server does not trust the webhook's certificate: {CALL}: x509: expired",
         ),
-        (Unavailable("503 away"), "unknown", "503 away"),
+        (Unavailable("503 no etcd"), "unknown", "503 no etcd"),
     ],
 )
 def test_a_dry_run_pod_is_created_and_its_result_reported(
@@ -253,8 +253,8 @@ def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> No
     )
 
 
-def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
-    """The API server would say ``address not allowed``, which sends people after a firewall."""
+def test_a_pod_without_an_address_gets_no_request(api: FakeApi) -> None:
+    """The API server would respond ``address not allowed``, as if a firewall were the cause."""
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {"phase": "Pending"}
     api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
@@ -277,7 +277,7 @@ def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> N
     assert not isinstance(read(api).agents["n1"], UnreadSource)
 
 
-def test_an_agent_that_cannot_take_over_does_not_speak_for_its_node(api: FakeApi) -> None:
+def test_an_agent_that_is_not_ready_does_not_count_for_its_node(api: FakeApi) -> None:
     """It would claim to enforce what the agent that serves does not."""
     pods = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     new = pod("gpu-turnstile-node", "agent-0", "agent", 9440)
@@ -294,7 +294,7 @@ def test_an_agent_that_cannot_take_over_does_not_speak_for_its_node(api: FakeApi
     assert found[1].text == "the agent's enforcement is none, its DaemonSet sets vcuda"
 
 
-def test_why_an_agent_is_not_created_is_what_its_newest_warning_says(api: FakeApi) -> None:
+def test_an_agent_that_is_not_created_has_the_reason_of_its_newest_warning(api: FakeApi) -> None:
     pods = "/api/v1/namespaces/gpu-turnstile-node/pods"
     new = pod("gpu-turnstile-node", "agent-2", "agent", 9440)
     new["metadata"] |= {"uid": "u2", "creationTimestamp": "2026-01-01T00:00:01Z"}
@@ -401,7 +401,7 @@ def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
 
 
-def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: FakeApi) -> None:
+def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
@@ -520,8 +520,8 @@ def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     assert (found.level, found.text) == ("ok", "1 node: the same cards as in the inventory")
 
 
-def test_on_a_cluster_without_dra_nothing_is_said_of_it(api: FakeApi) -> None:
-    """Before 1.34 the API server answers 404 to every request of that group."""
+def test_a_cluster_without_dra_has_no_findings_about_it(api: FakeApi) -> None:
+    """Before 1.34 the API server responds 404 to every request of that group."""
     missing = Rejected(404, "the server could not find the requested resource")
     api.responses |= {SLICES: missing, CLASS: missing}
     facts = read(api)
@@ -530,9 +530,7 @@ def test_on_a_cluster_without_dra_nothing_is_said_of_it(api: FakeApi) -> None:
     assert checks.isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
 
 
-def test_forbidden_slices_are_unknown_where_claims_are_served_and_else_not_mentioned(
-    api: FakeApi,
-) -> None:
+def test_forbidden_slices_are_unknown_only_if_claims_are_served(api: FakeApi) -> None:
     words = 'resourceslices.resource.k8s.io is forbidden: User "u" cannot list resource'
     api.responses[SLICES] = Rejected(403, words)
     assert [each for each in run(api) if each.text == words] == []
@@ -557,7 +555,7 @@ def test_a_dry_run_shows_what_the_webhook_does_about_claims(api: FakeApi, claims
     assert read(api).dry_run == DryRun(stamped=True, claims=claims)
 
 
-def test_of_pending_pods_it_is_read_whether_they_have_a_claim(api: FakeApi) -> None:
+def test_pending_pods_are_read_with_their_claims(api: FakeApi) -> None:
     claimed, bare = scenes.waiting("claimed", (50, 2)), scenes.waiting("bare", (50, 2))
     claimed["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
     api.responses["/api/v1/pods"] += [claimed, bare, scenes.plain("plain")]

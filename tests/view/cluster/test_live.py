@@ -1,4 +1,4 @@
-"""Reading a cluster with all rights, with few, and following it; agents asked through the proxy."""
+"""Reads and follows a cluster with all permissions and with few; reads agents' metrics."""
 
 import json
 import threading
@@ -37,7 +37,7 @@ def cluster(
     return LiveCluster(api, state, namespace="default", progress=progress, timing=timing)
 
 
-def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> None:
+def test_lists_are_read_by_pages_and_again_if_they_expire() -> None:
     nodes = [make_node(f"n{number}", 1) for number in range(5)]
     api = FakeApi({"/api/v1/nodes": nodes, PODS: [], "/api/v1/events": []}, page=2)
     api.expiring = True
@@ -49,8 +49,8 @@ def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> 
     assert live.report().gaps == ()
 
 
-@pytest.mark.parametrize("error", [Rejected(400, "no"), Unavailable("away")])
-def test_what_is_no_question_of_rights_is_an_error(error: Exception) -> None:
+@pytest.mark.parametrize("error", [Rejected(400, "no"), Unavailable("no response")])
+def test_a_failure_other_than_missing_permission_is_an_error(error: Exception) -> None:
     live = cluster(FakeApi({"/api/v1/nodes": error, PODS: [], "/api/v1/events": []}))
     with pytest.raises(type(error)):
         live.load()
@@ -58,7 +58,7 @@ def test_what_is_no_question_of_rights_is_an_error(error: Exception) -> None:
         cluster(FakeApi({"/api/v1/namespaces/x/events": error})).load_events_of("x", "a")
 
 
-def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_for_trouble() -> None:
+def test_a_watch_without_bookmarks_ends_before_the_timeout_for_silent_watches() -> None:
     api, stop = FakeApi({"/api/v1/nodes": [], PODS: [], "/api/v1/events": []}), threading.Event()
     threads = cluster(api).follow(stop)
     paths = {"/api/v1/nodes", PODS, "/api/v1/events"}
@@ -70,7 +70,7 @@ def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_fo
         thread.join()
 
 
-def test_what_is_gone_in_a_new_list_is_dropped() -> None:
+def test_objects_missing_in_a_new_list_are_dropped() -> None:
     api = FakeApi({"/api/v1/nodes": [make_node("n1", 1)], PODS: [make_pod("a", (30, 4))]})
     api.responses["/api/v1/events"] = [scenes.denied()]
     live = cluster(api)
@@ -157,7 +157,7 @@ def with_claim(name: str, claim: str = "") -> Json:
         (Unavailable("no response"), f"whether template {_SHAPE} exists is unknown (no response"),
     ],
 )
-def test_of_a_pod_that_waits_for_its_claim_the_template_is_read(
+def test_the_template_of_a_pod_that_waits_for_its_claim_is_read(
     response: object, text: str
 ) -> None:
     api = FakeApi({"/api/v1/nodes": [], PODS: [with_claim("a")], "/api/v1/events": []})
@@ -179,7 +179,7 @@ def test_no_template_is_read_for_a_pod_that_waits_for_none() -> None:
     api = FakeApi({"/api/v1/nodes": [], PODS: pods, "/api/v1/events": []})
     live = cluster(api)
     live.load()
-    for name in ("made", "plain", "nobody"):
+    for name in ("made", "plain", "unknown"):
         live.load_template_of("default", name)  # all else is forbidden
         found = live.explain("default", name)
         assert "template" not in (found.summary if found else "")
@@ -207,7 +207,7 @@ def test_unusable_credentials_are_named(
         connect(given, None, environment)
 
 
-def test_the_kubeconfig_at_home_is_used_and_its_namespace_meant(tmp_path: Path) -> None:
+def test_the_kubeconfig_at_home_is_used_with_its_namespace(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     document = json.loads(kubeconfig_for("http://127.0.0.1:1"))
     document["contexts"][0]["context"]["namespace"] = "team"
@@ -253,9 +253,7 @@ def agent(name: str, node: str, *, port: int | None = None, phase: str = "Runnin
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
 
 
-def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_serves_counts() -> (
-    None
-):
+def test_agents_are_read_through_the_api_server_and_the_serving_one_counts() -> None:
     agents = [
         agent("a1", "n1", port=9500),
         agent("a2-waiting", "n2"),
@@ -319,7 +317,7 @@ NOT_FOUND = Rejected(404, "not found")
         ("ReplicaSet", WEB, _workload(3), True),
         ("ReplicaSet", WEB, _workload(None), True),
         ("ReplicaSet", WEB, NOT_FOUND, False),
-        ("ReplicaSet", WEB, Rejected(403, "no"), True),  # unknown is not gone
+        ("ReplicaSet", WEB, Rejected(403, "no"), True),  # unknown is not deleted
         ("ReplicaSet", WEB, _workload(0), False),  # of an older revision
         ("ReplicaSet", WEB, _workload(3, has=3), False),  # scaled down to what runs
         ("ReplicaSet", WEB, _workload(3, uid="u-remade"), False),

@@ -1,4 +1,4 @@
-"""A pod with a claim, step by step, in the words that people read; and pods without one."""
+"""Explanations of pods with and without a claim, and how manifests fit with claims."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -124,7 +124,7 @@ def test_a_pod_without_its_claim_shows_whether_template_or_claim_is_missing(
     assert [each.name for each in found.steps] == ["created", "admitted", "claimed", "bound"]
 
 
-def test_a_pod_that_waits_for_a_card_shows_the_schedulers_words() -> None:
+def test_a_pod_with_a_claim_and_without_a_card_quotes_the_scheduler() -> None:
     pod = claimed(scenes.waiting("a", (30, 4), message=FULL), "a-gpus-x7k2p")
     pod["status"]["conditions"][0]["message"] = FULL
     found = explained(pod)
@@ -135,16 +135,6 @@ def test_a_pod_that_waits_for_a_card_shows_the_schedulers_words() -> None:
     assert step(found, "claimed") == ("done", f"claim a-gpus-x7k2p, by template {SHAPE}")
     assert FULL in step(found, "bound")[1]
     assert (found.pod.claim, found.pod.claim_template) == ("a-gpus-x7k2p", SHAPE)
-
-
-def test_cards_that_are_held_are_named_for_a_pod_with_a_claim_too() -> None:
-    held = claimed(scenes.running("b", (80, 4), "n1", 0), "b-gpus")
-    state = state_of([dra_node()], [claimed(scenes.waiting("a", (30, 4)), "a-gpus"), held])
-    found = explanation_of(state, "a")
-    assert found.summary == (
-        "is pending: no card has 30 cores and 4 blocks free (1 node). Smallest change: "
-        "request 20 cores instead of 30 (fits on n1)"
-    )
 
 
 REFUSED = "container c0: claim default/a-gpus: 30 cores of card GPU-n1-0, but 80 of 100 are held"
@@ -169,7 +159,7 @@ KUBELET = (
         ),
     ],
 )
-def test_a_bound_pod_whose_claim_is_not_prepared_shows_what_agent_or_kubelet_say(
+def test_a_bound_pod_without_a_prepared_claim_shows_the_reason(
     events: list[tuple[str, str, str]], state: str, text: str
 ) -> None:
     pod = make_pod("a", (30, 4), node="n1", annotations=scenes.stamps("n1"))
@@ -196,7 +186,7 @@ def test_a_pod_that_runs_by_a_claim_shows_it_as_its_evidence() -> None:
     )
 
 
-def test_a_deleted_pod_that_keeps_its_claim_is_not_called_failing() -> None:
+def test_a_deleted_pod_with_a_claim_is_not_shown_as_failing() -> None:
     pod = claimed(scenes.running("a", (30, 4), "n1", 0), "a-gpus")
     pod["metadata"]["deletionTimestamp"] = "2025-11-22T09:00:00Z"
     ended = {"exitCode": 137, "reason": "Error", "finishedAt": "2025-11-22T09:00:01Z"}
@@ -210,46 +200,62 @@ def test_a_deleted_pod_that_keeps_its_claim_is_not_called_failing() -> None:
 # --- without a claim, and without claims ---------------------------------------------------
 
 
-def test_a_pod_that_runs_without_a_claim_where_claims_are_served_is_to_be_deleted() -> None:
-    found = explained(scenes.running("a", (30, 4), "n1", 0))
-    assert found.summary == (
-        "runs on n1; without a claim on a node that serves claims, it has no card, or one that is "
-        "not counted (GPUNotClaimed): delete it, so that it is created again with a claim"
-    )
-
-
-def test_a_static_pod_is_not_told_to_come_back_with_a_claim() -> None:
-    pod = scenes.running("a", (30, 4), "n1", 0)
+def static(pod: Json) -> Json:
+    """The mirror of a pod whose manifest is a file of the kubelet."""
     own = {"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}
     pod["metadata"]["annotations"] |= own
-    assert explained(pod).summary == (
-        "runs on n1; a static pod gets no card by a claim (GPUNotClaimed): remove its manifest, "
-        "and create it through the API server"
-    )
+    return pod
 
 
-def test_a_pending_pod_without_a_claim_learns_that_all_nodes_want_one() -> None:
-    found = explained(scenes.waiting("a", (30, 4)))
-    assert found.summary == (
-        "is pending: it has no claim, and all nodes with cards serve only pods with one: delete "
-        "it, so that it is created again with a claim (webhook --claims on)"
-    )
-    assert [each.reason for each in found.nodes] == ["the node serves only pods with a claim"]
+@pytest.mark.parametrize(
+    ("pod", "node", "summary"),
+    [
+        (
+            scenes.running("a", (30, 4), "n1", 0),
+            dra_node(),
+            (
+                "runs on n1; without a claim on a node that serves claims, it has no card, or one "
+                "that is not counted (GPUNotClaimed): delete it, so that it is created again with "
+                "a claim"
+            ),
+        ),
+        (
+            static(scenes.running("a", (30, 4), "n1", 0)),
+            dra_node(),
+            (
+                "runs on n1; a static pod gets no card by a claim (GPUNotClaimed): remove its "
+                "manifest, and create it through the API server"
+            ),
+        ),
+        (
+            scenes.waiting("a", (30, 4)),
+            dra_node(),
+            (
+                "is pending: it has no claim, and all nodes with cards serve only pods with one: "
+                "delete it, so that it is created again with a claim (webhook --claims on)"
+            ),
+        ),
+        (
+            claimed(scenes.waiting("a", (30, 4)), "a-gpus"),
+            make_node("n1", 1),
+            (
+                "is pending: it has a claim, and no node serves claims (label "
+                "gpu-turnstile.io/mode=dra): if the webhook's --claims is no longer on, delete it, "
+                "so that it is created again without a claim"
+            ),
+        ),
+    ],
+    ids=["running", "static", "pending", "no node"],
+)
+def test_a_pod_that_does_not_match_its_node_shows_what_to_do(
+    pod: Json, node: Json, summary: str
+) -> None:
+    found = explained(pod, nodes=[node])
+    assert found.summary == summary
     assert (found.changes, found.no_change) == ((), "")
 
 
-def test_a_pending_pod_with_a_claim_learns_that_no_node_serves_claims() -> None:
-    pod = claimed(scenes.waiting("a", (30, 4)), "a-gpus")
-    found = explained(pod, nodes=[make_node("n1", 1)])
-    assert found.summary == (
-        "is pending: it has a claim, and no node serves claims (label gpu-turnstile.io/mode=dra): "
-        "if the webhook's --claims is no longer on, delete it, so that it is created again without "
-        "a claim"
-    )
-    assert [each.reason for each in found.nodes] == ["the node serves no claims"]
-
-
-def test_each_pod_is_shown_only_the_nodes_of_its_kind_as_fitting() -> None:
+def test_a_pod_fits_only_on_nodes_of_its_kind() -> None:
     nodes = [dra_node("n1"), make_node("n2", 1)]
     pods = [claimed(scenes.waiting("a", (30, 4)), "a-gpus"), scenes.waiting("b", (30, 4))]
     state = state_of(nodes, pods)
@@ -257,14 +263,9 @@ def test_each_pod_is_shown_only_the_nodes_of_its_kind_as_fitting() -> None:
     assert [(each.node, each.fits) for each in by_claim.nodes] == [("n1", True), ("n2", False)]
     assert [(each.node, each.fits) for each in plain.nodes] == [("n2", True), ("n1", False)]
     assert by_claim.nodes[1].reason == "the node serves no claims"
+    assert plain.nodes[1].reason == "the node serves only pods with a claim"
     assert by_claim.pod.why.startswith("it fits on the cards of n1;")
     assert plain.pod.why.startswith("it fits on the cards of n2;")
-
-
-def test_without_claims_nothing_of_them_is_shown() -> None:
-    found = explained(scenes.waiting("a", (30, 4)), nodes=[make_node("n1", 1)])
-    assert "claim" not in str((found.summary, found.steps, found.nodes))
-    assert (found.pod.claim, found.pod.claim_template) == ("", "")
 
 
 def test_claims_of_others_are_not_ours() -> None:
@@ -274,7 +275,7 @@ def test_claims_of_others_are_not_ours() -> None:
     assert [each.name for each in found.steps] == ["created", "admitted", "bound"]
 
 
-def test_a_node_whose_kubelet_still_knows_the_device_plugin_says_so() -> None:
+def test_a_node_shows_that_its_kubelet_still_knows_the_device_plugin() -> None:
     state = state_of([dra_node(allocatable="0")])
     (node,) = state.report().nodes
     assert node.problem == (
@@ -287,7 +288,7 @@ def test_a_node_whose_kubelet_still_knows_the_device_plugin_says_so() -> None:
     assert [each.text for each in found.changes] == [f"make n1 usable: {node.problem}"]
 
 
-def test_a_pod_that_a_kubelet_refused_that_still_knows_the_device_plugin_learns_the_cause() -> None:
+def test_a_refused_pod_shows_that_the_kubelet_still_knows_the_device_plugin() -> None:
     text = "no healthy devices present; cannot allocate unhealthy devices tencent.com/vcuda-core"
     pod = claimed(scenes.refused("a", (30, 4), "n1", text), "a-gpus")
     cause = (
@@ -341,7 +342,7 @@ def test_by_first_fit_fewer_pods_may_fit_than_by_the_agents_placement() -> None:
     assert fit(by_claim, *manifests) == [("fits", 1, FIRST), ("does not fit", 0, FIRST)]
 
 
-def test_an_init_container_with_another_demand_keeps_its_part_as_long_as_the_pod_lives() -> None:
+def test_an_init_container_with_another_request_holds_its_share_until_the_pod_ends() -> None:
     pod = make_pod("a", (50, 4), inits=[(60, 4)])
     assert fit(state_of([make_node("n1", 1)]), pod) == [("fits", 1, "")]
     assert fit(state_of([dra_node()]), pod) == [("does not fit", 0, FIRST)]
@@ -357,7 +358,7 @@ def test_an_init_container_with_another_demand_keeps_its_part_as_long_as_the_pod
     assert (node.cores_held, node.blocks_held) == (80, 8)
 
 
-def test_where_both_kinds_of_nodes_are_only_what_is_true_for_both_is_promised() -> None:
+def test_with_both_kinds_of_nodes_fit_reports_what_both_have_in_common() -> None:
     state = state_of([dra_node("n1", 2), make_node("n2", 1)])
     assert fit(state, manifest(60)) == [("fits", 1, f"{EITHER}1 of 1 fit, without one 1 of 1 fit")]
     assert fit(state, manifest(60, replicas=2)) == [
@@ -394,7 +395,7 @@ NAMED = (
 )
 
 
-def test_what_no_claim_can_have_would_be_denied() -> None:
+def test_requests_that_no_claim_can_have_would_be_denied() -> None:
     named = manifest(40, nodeName="n1")
     (found,) = state_of([dra_node()]).fit(named)
     assert (found.result.value, found.errors, found.nodes) == ("would be denied", (NAMED,), ())
@@ -429,7 +430,7 @@ UNGROUPED = "NVLinks connect enough others, but a claim gets cards of one group"
         (TRIANGLE, [], 3, (0, 1, 2), (0, 1, 2)),
     ],
 )
-def test_a_claim_gets_cards_of_one_nvlink_group_and_fit_says_if_only_others_are_connected(
+def test_a_claim_gets_cards_of_one_nvlink_group(
     links: dict[tuple[int, int], str],
     held: list[int],
     cards: int,
@@ -459,7 +460,7 @@ _HELD = st.lists(st.sampled_from([0, 30, 60]), min_size=1, max_size=4)
 
 @patient
 @given(st.lists(_CORES, min_size=1, max_size=2), _HELD, _HELD, st.integers(1, 3))
-def test_what_is_promised_of_both_kinds_of_nodes_is_what_each_kind_promises_alone(
+def test_fit_on_both_kinds_of_nodes_equals_fit_on_each_kind(
     cores: list[int], by_claim: list[int], by_plugin: list[int], replicas: int
 ) -> None:
     def on(name: str, held: list[int], node: Json) -> tuple[Json, list[Json]]:

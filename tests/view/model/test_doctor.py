@@ -41,7 +41,7 @@ def test_a_healthy_cluster_has_no_problems() -> None:
     }
 
 
-def test_a_page_to_read_comes_with_a_command_where_there_is_one() -> None:
+def test_only_findings_without_a_command_name_a_page_to_read() -> None:
     changes = [
         *test_doctor_control_plane.PROBLEMS.values(),
         *test_doctor_nodes.PROBLEMS.values(),
@@ -89,7 +89,7 @@ def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> N
     assert (found.run != kinds, more) == (component == "dra", "")
 
 
-def test_what_components_run_is_what_is_installed() -> None:
+def test_the_workloads_of_components_are_those_that_are_installed() -> None:
     built = [
         *build_components("scheduler-extender", "view", "dra"),
         *build_components("scheduler-own"),
@@ -109,12 +109,12 @@ def test_what_components_run_is_what_is_installed() -> None:
     assert runs - besides == listed
 
 
-def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
+def test_a_missing_part_of_every_installation_is_applied_again() -> None:
     (found,) = findings("leftovers", managed=owned_without("webhook"))
     assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
 
 
-def test_what_helm_installed_is_put_back_by_helm() -> None:
+def test_missing_objects_of_a_helm_release_are_restored_by_helm() -> None:
     owned = [replace(each, release=("gpus", "team")) for each in OWNED]
     owned[0] = replace(owned[0], release=("a-try", "elsewhere"))  # first by the alphabet
     helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
@@ -138,7 +138,7 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
         ({"webhook": Level.UNKNOWN, "agents": Level.UNKNOWN}, 3),
     ],
 )
-def test_a_user_who_may_read_only_the_version_is_shown_that(
+def test_the_exit_code_is_3_if_only_the_version_may_be_read(
     levels: dict[str, Level], code: int
 ) -> None:
     """Every user may read the version: it says nothing of an installation."""

@@ -154,7 +154,7 @@ PROBLEMS: dict[str, Changes] = {
         "slices": [slice_of(parts=2)]
     },
     "resource-slices warning: ResourceSlices of a node that does not exist": {
-        "slices": [slice_of(), slice_of("gone")]
+        "slices": [slice_of(), slice_of("deleted")]
     },
     f"allocatable error: {UNWRITTEN}": NOTHING_OFFERED,
 }

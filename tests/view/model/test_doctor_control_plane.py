@@ -181,7 +181,7 @@ LOOKUP = 'Post "http://127.0.0.1:8444/filter": dial tcp 127.0.0.1:8444: connect:
     ],
     ids=["called", "never called", "not installed"],
 )
-def test_a_schedulers_failed_requests_to_the_extender_are_an_error_in_its_words(
+def test_failed_requests_to_the_extender_are_an_error(
     besides: Changes, pods: int, pending: str
 ) -> None:
     found = problems(unreached=[LOOKUP] * pods, **besides)

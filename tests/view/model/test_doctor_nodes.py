@@ -59,7 +59,7 @@ PROBLEMS: dict[str, Changes] = {
         "daemonsets": {"gpu-turnstile-proxy": DaemonSet(1, 1)}
     },
     "agents warning: its pod is on a node that does not exist": {
-        "programs": [*without("none"), pod("agent", "b", "gone", ready=False)]
+        "programs": [*without("none"), pod("agent", "b", "deleted", ready=False)]
     },
     "agents error: no pod on 2 nodes that the DaemonSet selects": {
         "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1, updated=1)}

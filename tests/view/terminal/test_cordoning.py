@@ -62,14 +62,14 @@ def test_cards_are_cordoned_by_index_or_uuid_and_uncordoned_again(
         ("cordon n1 7", "error: node n1: no card '7'; its cards: 0 (GPU-n1-0), 1 (GPU-n1-1)\n"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_a_missing_node_or_card_is_named(
     gpu_without_cluster: Gpu, own: Client, arguments: str, error: str
 ) -> None:
     result = gpu_without_cluster(*arguments.split())
     assert (result.code, result.err) == (1, error)
 
 
-def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
+def test_a_concurrent_change_is_kept(own: Client) -> None:
     class Interrupted:
         """Somebody else cordons a card between reading and writing."""
 
@@ -89,7 +89,7 @@ def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
     assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
 
 
-def test_a_refusal_of_the_server_is_shown(api: ApiServer, gpu: Gpu) -> None:
+def test_a_rejected_change_is_an_error(api: ApiServer, gpu: Gpu) -> None:
     api.deny("patch /api/v1/nodes/n1")
     result = gpu("cordon", "n1", "1")
     why = 'User "ana" cannot patch /api/v1/nodes/n1'

@@ -1,6 +1,6 @@
-"""What is printed when something cannot be read, failed or gone: never a fact that is none.
+"""``kubectl gpu`` prints what is unknown, failed or deleted as such.
 
-The command line on a simulated API server, which takes rights and answers away.
+On a simulated API server with missing permissions and responses.
 """
 
 import json
@@ -78,7 +78,7 @@ def failures() -> list[Json]:
     ]
 
 
-# --- 2: failed pods ---------------------------------------------------------------------
+# --- failed pods ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_the_status_of_a_pod_is_laid_out_and_in_json(api: ApiServer, gpu: Gpu) -
     assert (status["ending"]["exitCode"], status["ending"]["reason"]) == (137, "OOMKilled")
 
 
-# --- 3: rights --------------------------------------------------------------------------
+# --- permissions ------------------------------------------------------------------------
 
 
-def test_without_the_right_to_list_nodes_they_are_unknown(api: ApiServer, gpu: Gpu) -> None:
+def test_without_permission_to_list_nodes_they_are_unknown(api: ApiServer, gpu: Gpu) -> None:
     api.deny(NODES, "get /api/v1/nodes/.*")
     text = gpu().out
     assert text.startswith("Nodes and cards: unknown\n")
@@ -142,15 +142,17 @@ def test_without_the_right_to_list_nodes_they_are_unknown(api: ApiServer, gpu: G
     ) in text
     why = 'unknown: nodes cannot be read (User "ana" cannot list /api/v1/nodes)'
     assert why in gpu("explain", "big").out
-    asked = gpu("nodes", "n1")
-    assert (asked.code, asked.out) == (3, "")
-    assert "cannot get /api/v1/nodes/n1. Unknown" in asked.err
-    assert "Missing permission: get nodes" in asked.err
+    result = gpu("nodes", "n1")
+    assert (result.code, result.out) == (3, "")
+    assert "cannot get /api/v1/nodes/n1. Unknown" in result.err
+    assert "Missing permission: get nodes" in result.err
     found = json.loads(gpu("-o", "json").out)
     assert [(each["verb"], each["what"]) for each in found["unknown"]] == [("list", "nodes")]
 
 
-def test_who_may_read_single_nodes_sees_those_of_their_pods(api: ApiServer, gpu: Gpu) -> None:
+def test_a_user_who_may_read_single_nodes_sees_those_of_known_pods(
+    api: ApiServer, gpu: Gpu
+) -> None:
     api.deny(NODES, "get /api/v1/nodes/n2")
     text = gpu().out
     assert re.search(r"^n1 +2x A100", text, re.MULTILINE)
@@ -165,10 +167,10 @@ def test_without_permission_to_list_pods_pending_pods_are_unknown(api: ApiServer
     text = gpu("pods").out
     assert text.startswith("Pods that request GPUs: unknown\n")
     assert "Missing permission: list pods" in text
-    asked = gpu("explain", "train")
-    assert asked.code == 3
-    assert "Missing permission: get pods" in asked.err
-    assert "requests no GPU" not in asked.err
+    result = gpu("explain", "train")
+    assert result.code == 3
+    assert "Missing permission: get pods" in result.err
+    assert "requests no GPU" not in result.err
     # One that may be read by its name is explained.
     assert "Pod default/whole runs on n1" in gpu("explain", "whole").out
     rows = gpu("pods", "-o", "name")
@@ -176,7 +178,7 @@ def test_without_permission_to_list_pods_pending_pods_are_unknown(api: ApiServer
     assert "Missing permission: list pods" in rows.err
 
 
-def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
+def test_a_user_who_may_read_one_namespace_sees_that_others_are_unknown(
     api: ApiServer, gpu: Gpu
 ) -> None:
     api.deny("list /api/v1/pods", "list /api/v1/events")
@@ -191,7 +193,7 @@ def test_unknown_facts_are_shown_once(api: ApiServer, gpu: Gpu) -> None:
     assert gpu("explain", "whole").out.count("Missing permission: list events") == 1
 
 
-# --- 4: fit -----------------------------------------------------------------------------
+# --- fit --------------------------------------------------------------------------------
 
 
 def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
@@ -234,7 +236,7 @@ def test_the_exit_code_of_fit_is_about_all_pods(
     assert expected in found.out + found.err
 
 
-def test_fit_shows_how_many_fit_where_what_is_missing_and_what_is_unknown(
+def test_fit_shows_how_many_pods_fit_on_each_node_and_what_is_unknown(
     api: ApiServer, tmp_path: Path, gpu: Gpu
 ) -> None:
     file = tmp_path / "web.json"
@@ -255,12 +257,10 @@ def test_fit_shows_how_many_fit_where_what_is_missing_and_what_is_unknown(
     assert gpu("fit", "-f", str(file)).code == 0
 
 
-# --- 5 and 6: healed errors, and what pods write ----------------------------------------
+# --- texts of pods ----------------------------------------------------------------------
 
 
-def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
-    api: ApiServer, gpu: Gpu
-) -> None:
+def test_texts_of_pods_are_escaped_and_truncated_for_terminals(api: ApiServer, gpu: Gpu) -> None:
     evil = f"{scenes.HOSTILE}{'x' * 5000}"
     pod = with_status("evil", "Failed", {"state": {"terminated": {**OOM, "message": evil}}})
     populate(api, [pod])
@@ -281,7 +281,7 @@ def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
             admin.delete("/api/v1/namespaces/default/pods/evil", grace_period_seconds=0)
 
 
-# --- 8: as kubectl ----------------------------------------------------------------------
+# --- as kubectl -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
         ("no/n1", None),
     ],
 )
-def test_flags_are_as_people_know_them(
+def test_flags_are_those_of_kubectl(
     api: ApiServer, gpu: Gpu, words: str, lines: list[str] | None
 ) -> None:
     found = gpu(*words.split())
@@ -319,7 +319,7 @@ def test_order_and_headers(api: ApiServer, gpu: Gpu) -> None:
     )
 
 
-def test_one_asks_for_another_user(api: ApiServer, gpu: Gpu) -> None:
+def test_a_user_and_groups_are_impersonated(api: ApiServer, gpu: Gpu) -> None:
     assert gpu("nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
     headers = api.requests[-1].headers
     assert headers["Impersonate-User"] == "ana"
@@ -344,7 +344,7 @@ def test_a_pod_is_named_as_it_is_printed(api: ApiServer, gpu: Gpu) -> None:
         (("cordon", "n1", "0"), 1),
     ],
 )
-def test_a_time_limit_ends_the_waiting_for_each_request(
+def test_each_request_has_the_timeout_of_the_flag(
     api: ApiServer, gpu: Gpu, words: Sequence[str], code: int
 ) -> None:
     api.fail(SILENCE)
@@ -354,32 +354,14 @@ def test_a_time_limit_ends_the_waiting_for_each_request(
     assert found.err == f"Unable to connect to the server: no response from {where} in time\n"
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_is_busy_is_asked_again_when_it_wants(
-    api: ApiServer, gpu: Gpu, status: int
-) -> None:
-    api.fail(Fault(status, retry_after="1"))
-    since = len(api.requests)
-
-    def recover() -> None:
-        eventually(lambda: requests_since(api, since), "it is asked")
-        api.restore()
-
-    with ThreadPoolExecutor(1) as pool:
-        recovery = pool.submit(recover)
-        found = gpu("nodes")
-        recovery.result()
-    assert (found.code, found.err) == (0, "")
-
-
-def test_an_interrupt_ends_the_wait_for_a_busy_server(api: ApiServer, gpu: Gpu) -> None:
+def test_an_interrupt_ends_the_pause_before_a_repeated_request(api: ApiServer, gpu: Gpu) -> None:
     # A shell starts background jobs with it ignored.
     given = signal.signal(signal.SIGINT, signal.default_int_handler)
     api.fail(Fault(429, retry_after="3600"))
     since = len(api.requests)
 
     def interrupt() -> None:
-        eventually(lambda: requests_since(api, since), "it is asked")
+        eventually(lambda: requests_since(api, since), "the first request")
         os.kill(os.getpid(), signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
@@ -389,7 +371,7 @@ def test_an_interrupt_ends_the_wait_for_a_busy_server(api: ApiServer, gpu: Gpu) 
     signal.signal(signal.SIGINT, given)
 
 
-def test_a_wait_beyond_the_time_limit_is_not_begun(api: ApiServer, gpu: Gpu) -> None:
+def test_a_pause_longer_than_the_timeout_is_an_error(api: ApiServer, gpu: Gpu) -> None:
     api.fail(Fault(429, message="too many requests", retry_after="3600"))
     found = gpu("nodes", "--request-timeout", "1m30s")
     assert (found.code, found.out) == (1, "")

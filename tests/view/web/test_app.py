@@ -56,7 +56,7 @@ class Shown(Live):
 
     def __init__(self) -> None:
         self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
-        client = cast("Client", None)  # nothing is asked
+        client = cast("Client", None)  # no request is sent
         super().__init__(client, self.state, Feed(1), Metrics(), namespace="default")
         self.waiting_for = ""
         self.broken = False
@@ -252,7 +252,7 @@ def test_unknown_values_are_shown_as_unknown(shown: Shown, client: FlaskClient) 
     assert client.get("/readyz").text == "ok\n"
 
 
-def test_a_namespace_is_chosen_and_others_are_faint(shown: Shown, client: FlaskClient) -> None:
+def test_pods_of_other_namespaces_are_faint(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     page = client.get("/?namespace=llm").text
     assert rows_of(page) == ["a100-1", "a100-2"]
@@ -270,7 +270,7 @@ def test_more_nodes_than_a_page_holds_are_on_the_next(shown: Shown, client: Flas
     assert 'href="./?search=n"' in second
 
 
-def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: FlaskClient) -> None:
+def test_a_browser_gets_the_changes_since_its_edition(shown: Shown, client: FlaskClient) -> None:
     shown.fill(make_node("n1"), make_node("n2"), make_node("n3"))
     first = shown.edition.number
     assert client.get(f"/rows?since={first}").text.count("data-node") == 0
@@ -312,12 +312,12 @@ def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskCli
             f"/rows?since={shown.edition.number}",
             f"/?namespace={EVIL}&node={EVIL}&model={EVIL}",
         ),
-        *("/pods/default/p", f"/pods/{SHORT}/x", "/pods/default/nobody"),
+        *("/pods/default/p", f"/pods/{SHORT}/x", "/pods/default/unknown"),
     ):
         page = client.get(path).text
         found = Elements(page)
         assert not found.tags & {"img", "iframe", "object"}
-        assert "nobody" in path or SHORT in text_of(page)
+        assert "unknown" in path or SHORT in text_of(page)
         scripts = [value for key, value in found.attributes if key == "src"]
         assert all(each.rpartition("/")[2] in {"page.js", "theme.js"} for each in scripts)
         assert not {key for key, _ in found.attributes if key.startswith("on") or key == "style"}
@@ -459,9 +459,7 @@ def test_rows_are_written_once_for_as_long_as_nothing_changes(
     assert client.get("/").text.count('<li class="node') == 1
 
 
-def test_use_is_shown_beside_what_is_held_where_it_is_measured(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_measured_usage_is_shown_beside_held_amounts(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     use = NodeUsage(
         "a100-1",
@@ -500,7 +498,7 @@ def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: Flask
     past = (
         PastUsage("vision", "train-resnet-0", 0.006, 0.006, 0.0045),
         PastUsage("vision", "train-resnet-1", 0.006, None, None),
-        PastUsage("vision", "gone", 0.25, 0.25, 0.0),
+        PastUsage("vision", "deleted", 0.25, 0.25, 0.0),
         PastUsage("vision", "odd", None, None, None),
         PastUsage("llm", "finetune-70b", 9.0, None, None),
     )
@@ -509,7 +507,7 @@ def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: Flask
     assert "until 1970-01-02 01:06:40 UTC (2.0 hours observed), from Prometheus" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
     assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
-    assert "vision/ gone 0 - 0 0.25 0 0 %" in page
+    assert "vision/ deleted 0 - 0 0.25 0 0 %" in page
     assert "vision/ odd 0 - 0 unknown unknown unknown" in page
     assert "vision/ detect-canary 0.4 unknown 0 0 - -" in page
     assert "finetune-70b" not in page

@@ -1,4 +1,4 @@
-"""The page in Chromium: equal to the model, live, safe from what pods say, and for keyboards."""
+"""The page in Chromium: follows the model, shows no markup of pods, can be used by keyboard."""
 
 import contextlib
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ def _gib(blocks: int) -> str:
     return f"{blocks / 4:g} GiB" if blocks else "0"
 
 
-def test_it_shows_what_the_model_has_and_goes_on_doing_so(
+def test_a_page_shows_the_model_and_follows_its_changes(
     api: ApiServer, page: PageSocket, driver: WebDriver
 ) -> None:
     open_page(driver, page.url)
@@ -144,22 +144,6 @@ def test_it_shows_what_the_model_has_and_goes_on_doing_so(
     # Neither the page was loaded again, nor a row that has not changed, nor was the focus lost.
     assert run(driver, "return window.kept && document.getElementById('n-a100-2').kept")
     assert run(driver, "return document.activeElement.closest('li').id") == "n-l40s-1"
-
-
-def test_a_choice_is_kept_in_the_address_and_needs_no_new_page(
-    page: PageSocket, driver: WebDriver
-) -> None:
-    open_page(driver, page.url)
-    run(driver, "window.kept = true")
-    driver.find_element("css selector", "select[name=namespace]").send_keys("llm")
-    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
-    eventually(lambda: run(driver, names) == ["a100-1", "a100-2"], "two nodes are left")
-    assert driver.current_url == f"{page.url}?namespace=llm"
-    assert run(driver, "return window.kept")
-    driver.find_element("link text", "llm/finetune-70b").click()
-    eventually(lambda: "llm/finetune-70b" in driver.title, "the pod's page")
-    text = driver.find_element("tag name", "main").text
-    assert "card 2: 100 cores, 320 blocks (80 GiB)" in text
 
 
 def test_texts_of_pods_are_never_markup_in_updates(
@@ -186,7 +170,7 @@ def test_texts_of_pods_are_never_markup_in_updates(
     assert "TrustedHTML" in texts[0]
 
 
-def test_it_can_be_used_by_keyboard(page: PageSocket, driver: WebDriver) -> None:
+def test_a_page_can_be_used_by_keyboard(page: PageSocket, driver: WebDriver) -> None:
     open_page(driver, page.url)
     focus = """
         const it = document.activeElement, style = getComputedStyle(it);
@@ -230,23 +214,30 @@ def test_the_map_is_one_stop_of_the_keyboard_and_arrows_go_from_node_to_node(
     eventually(lambda: f"node={node}" in driver.current_url, "the node's page")
 
 
-def test_what_is_searched_and_new_namespaces_are_there_without_a_new_page(
+NAMES_OF_ROWS = "return [...document.querySelectorAll('#nodes > li')].map((it) => it.dataset.key)"
+
+
+def test_choices_are_kept_in_the_address_and_need_no_new_page(
     api: ApiServer, page: PageSocket, driver: WebDriver
 ) -> None:
     open_page(driver, page.url)
     run(driver, "window.kept = true")
-    ActionChains(driver).send_keys("/").send_keys("NOTEBOOK-ben").send_keys(Keys.ENTER).perform()
-    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
-    eventually(lambda: run(driver, names) == ["a100-2"], "one node is left")
-    total = driver.find_element("css selector", ".totals dd").text
-    assert total.startswith("1 of ")
+    Select(driver.find_element("id", "namespaces")).select_by_visible_text("llm")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["a100-1", "a100-2"], "two nodes are shown")
+    assert driver.current_url == f"{page.url}?namespace=llm"
+    Select(driver.find_element("id", "namespaces")).select_by_index(0)
+    eventually(lambda: driver.current_url == page.url, "nothing is chosen")
+    search = driver.find_element("css selector", "input[type=search]")
+    search.send_keys("NOTEBOOK-ben", Keys.ENTER)
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["a100-2"], "one node is shown")
+    assert total_of(driver).startswith("1 of ")
     driver.find_element("link text", "Show all")
     api.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "brand-new"}},
         held_pod("brand-new", "notebook-benno", ("a100-2", 2, 5, 4)),
     )
     options = "return [...document.querySelector('#namespaces').options].map((each) => each.value)"
-    eventually(lambda: "brand-new" in run(driver, options), "the new namespace")
+    eventually(lambda: "brand-new" in run(driver, options), "the new namespace can be chosen")
     eventually(lambda: total_of(driver).startswith("2 of "), "its card is counted")
     assert run(driver, "return window.kept")
     assert driver.current_url == f"{page.url}?search=NOTEBOOK-ben"
@@ -261,25 +252,24 @@ def test_nodes_keep_the_chosen_order_while_they_change(
 ) -> None:
     open_page(driver, f"{page.url}?sort=free&search=order-")
     api.apply(_unborn("order-1", 2), _unborn("order-2", 3))
-    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
-    eventually(lambda: run(driver, names) == ["order-2", "order-1"], "the most free first")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["order-2", "order-1"], "the most free first")
     run(driver, "document.querySelector('#n-order-2').kept = true")
     api.apply(_unborn("order-1", 4))
-    eventually(lambda: run(driver, names) == ["order-1", "order-2"], "the order has changed")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["order-1", "order-2"], "the order changes")
     assert run(driver, "return document.querySelector('#n-order-2').kept")
     with ApiClient(api.url) as admin:
         for name in ("order-1", "order-2"):
             admin.delete(f"/api/v1/nodes/{name}")
-    eventually(lambda: run(driver, names) == [], "they have gone")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == [], "the deleted nodes are not shown")
 
 
 def _unborn(name: str, cards: int) -> Json:
     node = gpu_node(name, cards=cards)
-    del node["metadata"]["uid"]  # as somebody else's who changes it later
+    del node["metadata"]["uid"]  # the API server keeps that of the first one
     return node
 
 
-def test_colours_can_be_chosen_and_stay(page: PageSocket, driver: WebDriver) -> None:
+def test_a_chosen_color_scheme_is_kept(page: PageSocket, driver: WebDriver) -> None:
     back = "return getComputedStyle(document.body).backgroundColor"
     resize(driver, width=1200, height=900, dark=True)
     open_page(driver, page.url)

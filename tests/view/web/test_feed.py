@@ -33,7 +33,7 @@ def test_a_stream_begins_at_once_and_sends_only_the_newest_edition() -> None:
     asyncio.run(run())
 
 
-def test_a_waiting_thread_is_notified_by_another() -> None:
+def test_a_waiting_stream_is_notified_by_another_thread() -> None:
     async def run() -> bytes:
         feed = Feed(1)
         stream = opened(feed)

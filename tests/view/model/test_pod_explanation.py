@@ -364,6 +364,11 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
     ]
 
 
+def limited(limits: Json) -> Json:
+    """The spec of a pod whose container has these limits."""
+    return {"containers": [{"resources": {"limits": limits}}]}
+
+
 @pytest.mark.parametrize(
     ("manifest", "text"),
     [
@@ -378,11 +383,7 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
             {
                 "kind": "Pod",
                 "metadata": {"name": "a", "annotations": {"gpu-fraction": "0.5"}},
-                "spec": {
-                    "containers": [
-                        {"resources": {"limits": {"nvidia.com/gpu": 1, "tencent.com/vcuda": "50"}}}
-                    ]
-                },
+                "spec": limited({"nvidia.com/gpu": 1, "tencent.com/vcuda": "50"}),
             },
             (
                 'Pod "a" requests no GPU: no container has tencent.com/vcuda-core in its limits; '
@@ -398,15 +399,7 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
             {
                 "kind": "Deployment",
                 "metadata": {"name": "a"},
-                "spec": {
-                    "template": {
-                        "spec": {
-                            "containers": [
-                                {"resources": {"limits": {"elasticgpu.io/gpu-memory": "512"}}}
-                            ]
-                        }
-                    }
-                },
+                "spec": {"template": {"spec": limited({"elasticgpu.io/gpu-memory": "512"})}},
             },
             (
                 'Deployment "a" requests no GPU: no container has tencent.com/vcuda-core in its '

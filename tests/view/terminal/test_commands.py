@@ -16,10 +16,12 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_pod
 from tests.view.cluster.test_prometheus import prometheus
 from tests.view.conftest import requests_since
+from tests.view.manual_time import ManualTime
 from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
+from view.terminal.context import at_most_every
 from view.terminal.faults import CommandError, as_command_errors
 from view.terminal.screen import Progress
 
@@ -269,6 +271,27 @@ def test_progress_is_shown_in_a_terminal_and_removed() -> None:
     progress("pods", 900)  # which a watch reads again, below its page
     assert terminal.getvalue() == output
     assert output.endswith("\x1b[2K")
+
+
+def test_a_result_is_read_again_after_some_seconds_and_kept_if_that_fails() -> None:
+    results: list[int | Exception] = [1, 2, Unavailable("no response"), 3]
+
+    def take() -> int:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    now = ManualTime()
+    read = at_most_every(15, take, now)
+    found = []
+    for seconds in (0, 14, 1, 15, 14, 1):
+        now.now += seconds
+        found.append(read())
+    assert found == [1, 1, 2, 2, 2, 3]
+    results.append(Unavailable("no response"))
+    with pytest.raises(Unavailable):
+        at_most_every(15, take)()
 
 
 @pytest.mark.slow

@@ -171,7 +171,7 @@ HEALTHY = Facts(
 )
 
 
-def findings(check: str = "", on: str | None = None, **changed: object) -> list[Finding]:
+def findings(check: str = "", on: str | None = None, /, **changed: object) -> list[Finding]:
     """Return the findings of a check, or of all, in a healthy cluster with some changes."""
     found = run_checks(replace(HEALTHY, **changed), on)  # type: ignore[arg-type]
     return [each for each in found if check in ("", each.check)]

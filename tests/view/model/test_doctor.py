@@ -15,6 +15,7 @@ from tests.view.model.doctor_facts import (
     NOW,
     OWNED,
     UNHEALTHY,
+    Changes,
     findings,
     owned_without,
     problems,
@@ -42,11 +43,11 @@ def test_a_healthy_cluster_has_no_problems() -> None:
 
 
 def test_only_findings_without_a_command_name_a_page_to_read() -> None:
-    changes = [
+    changes: list[Changes] = [
         *test_doctor_control_plane.PROBLEMS.values(),
         *test_doctor_nodes.PROBLEMS.values(),
-        *({"managed": managed} for managed in LEFTOVERS.values()),
     ]
+    changes += [{"managed": managed} for managed in LEFTOVERS.values()]
     runs = {each.run for changed in changes for each in findings(**changed)}
     pages = {each for each in runs if each.startswith("docs/")}
     assert pages == {

@@ -261,5 +261,5 @@ def test_nodes_with_the_same_problem_are_one_finding() -> None:
 
 def test_one_node_has_only_its_own_and_cluster_findings() -> None:
     changed = on_nodes("n2")
-    assert [each.level for each in findings("allocatable", on="n2", **changed)] == ["error"]
-    assert findings("allocatable", on="n1", **changed) == []
+    assert [each.level for each in findings("allocatable", "n2", **changed)] == ["error"]
+    assert findings("allocatable", "n1", **changed) == []

@@ -364,11 +364,13 @@ def test_an_interrupt_ends_the_pause_before_a_repeated_request(api: ApiServer, g
         eventually(lambda: requests_since(api, since), "the first request")
         os.kill(os.getpid(), signal.SIGINT)
 
-    with ThreadPoolExecutor(1) as pool:
-        interruption = pool.submit(interrupt)
-        assert gpu("nodes").code == 130
-        interruption.result()
-    signal.signal(signal.SIGINT, given)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            interruption = pool.submit(interrupt)
+            assert gpu("nodes").code == 130
+            interruption.result()
+    finally:
+        signal.signal(signal.SIGINT, given)
 
 
 def test_a_pause_longer_than_the_timeout_is_an_error(api: ApiServer, gpu: Gpu) -> None:

@@ -1,5 +1,6 @@
 """Checks of accessibility by axe-core, which npm fetches into ``node_modules``."""
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -24,15 +25,21 @@ def script() -> str:
         LookupError: it is not in ``node_modules`` and cannot be fetched.
     """
     file = FOLDER / "axe-core" / "axe.min.js"
-    if not file.exists():
-        if shutil.which("npm") is None:
-            raise LookupError("no axe-core, and no npm to fetch it")
-        command = [*FETCH, "--prefix", str(FOLDER.parent), f"axe-core@{VERSION}"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise LookupError(f"axe-core cannot be fetched: {error}") from error
+    with Path(__file__).open() as lock:  # tests run side by side, and one of them fetches it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            _fetch()
     return file.read_text()
+
+
+def _fetch() -> None:
+    if shutil.which("npm") is None:
+        raise LookupError("no axe-core, and no npm to fetch it")
+    command = [*FETCH, "--prefix", str(FOLDER.parent), f"axe-core@{VERSION}"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LookupError(f"axe-core cannot be fetched: {error}") from error
 
 
 def violations(driver: WebDriver, *, only: str = "") -> list[str]:

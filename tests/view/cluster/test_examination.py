@@ -12,15 +12,13 @@ from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from contract.inventory import Amounts, Card, Inventory
 from contract.names import Names
-from tests.placement.cluster.builders import BLOCK, make_node, make_pod
+from tests.placement.cluster.builders import BLOCK, make_pod
 from tests.view import scenes
+from tests.view.cluster.conftest import ADMISSION, DAEMONSETS, SHAPE, read, run
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
-from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
     DryRun,
-    Facts,
-    Finding,
     Level,
     ManagedObject,
     NodeSlice,
@@ -28,110 +26,6 @@ from view.model.doctor.facts import (
     UnreadSource,
     UnrecordedContainer,
 )
-
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
-LEASE, OWN_LEASE = (f"{LEASES}/gpu-turnstile-{each}" for each in ("scheduler", "kube-scheduler"))
-AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
-SHAPE = "gpu-turnstile-0123456789abcdef"
-FAILED = {"exitCode": 1, "reason": "Error", "message": "no port"}
-DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
-
-
-def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
-    port_name = "https" if port == 8443 else "http"
-    return {
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "labels": {"app.kubernetes.io/name": f"gpu-turnstile-{component}"},
-        },
-        "spec": {
-            "nodeName": "n1",
-            "containers": [
-                {
-                    "name": component,
-                    "image": "image:1",
-                    "ports": [{"name": port_name, "containerPort": port}],
-                }
-            ],
-        },
-        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
-    }
-
-
-def daemonset(component: str) -> dict[str, Any]:
-    env = [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]
-    return {
-        "metadata": {"name": f"gpu-turnstile-{component}"},
-        "spec": {"template": {"spec": {"containers": [{"env": env}]}}},
-        "status": {
-            "desiredNumberScheduled": 1,
-            "currentNumberScheduled": 1,
-            "updatedNumberScheduled": 1,
-        },
-    }
-
-
-def cluster() -> dict[str, Any]:
-    """An API server with fixed responses by path."""
-    node = make_node("n1", 1, blocks=4)
-    offered = {"cpu": "3900m", "tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "4"}
-    node["status"]["allocatable"] = offered
-    share = scenes.running("share", (50, 2), "n1", 0)
-    hook = {"name": "pods.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
-    held = 'namespace="default",pod="share",container="c0",card="GPU-n1-0"'
-    return {
-        "/version": {"gitVersion": "v1.36.2"},
-        "/api/v1/nodes": [node],
-        "/api/v1/pods": [share],
-        "/api/v1/namespaces/gpu-turnstile/pods": [pod("gpu-turnstile", "w", "webhook", 8443)],
-        "/api/v1/namespaces/gpu-turnstile-node/pods": [
-            pod("gpu-turnstile-node", "agent-1", "agent", 9440),
-            pod("gpu-turnstile-node", "proxy-1", "proxy", 9441),
-        ],
-        "/api/v1/namespaces/gpu-turnstile/pods/https%3Aw%3A8443/proxy/metrics": (
-            "gpu_turnstile_webhook_certificate_expiry_timestamp_seconds 4e9\n"
-        ),
-        AGENT_METRICS: (
-            "gpu_turnstile_agent_registered 1\n"
-            'gpu_turnstile_agent_info{enforcement="vcuda",version="0.3.0"} 1\n'
-            'gpu_turnstile_agent_requests_failing{verb="list",resource="pods",reason=""} 0\n'
-            'gpu_turnstile_agent_cards{state="served"} 1\n'
-            f"gpu_turnstile_agent_container_cores_held{{{held}}} 50\n"
-            "python_info 1\n"
-        ),
-        "/api/v1/namespaces/gpu-turnstile-node/pods/proxy-1%3A9441/proxy/metrics": (
-            'gpu_turnstile_proxy_given_up{resource="r"} 0\n'
-        ),
-        "POST /api/v1/namespaces/team/pods": {
-            "metadata": {"annotations": {"tencent.com/predicate-time": "1"}}
-        },
-        f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile": {"webhooks": [hook]},
-        f"{ADMISSION}/validatingadmissionpolicies": [
-            {"metadata": {"name": "gpu-turnstile-stamps"}}
-        ],
-        f"{ADMISSION}/validatingadmissionpolicybindings": [
-            {"spec": {"policyName": "gpu-turnstile-stamps"}}
-        ],
-        LEASE: Rejected(404, "not found"),
-        OWN_LEASE: Rejected(404, "not found"),
-        DAEMONSETS: [daemonset("agent"), daemonset("proxy")],
-    }
-
-
-@pytest.fixture
-def api() -> FakeApi:
-    return FakeApi(cluster(), others=[])
-
-
-def read(api: FakeApi) -> Facts:
-    return collect_facts(api, Names(), "team")
-
-
-def run(api: FakeApi, check: str = "") -> list[Finding]:
-    """Return the findings of a check, or of all."""
-    return [each for each in run_checks(read(api)) if check in ("", each.check)]
 
 
 def test_the_facts_of_a_cluster_give_the_doctors_findings(api: FakeApi) -> None:
@@ -150,27 +44,6 @@ def test_the_facts_of_a_cluster_give_the_doctors_findings(api: FakeApi) -> None:
 def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     facts = collect_facts(api, Names(), "team", "n2")
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
-
-
-def test_the_extender_in_the_pod_of_a_kube_scheduler_is_read(api: FakeApi) -> None:
-    own = pod("gpu-turnstile", "k", "kube-scheduler", 10259)
-    (container,) = own["spec"]["containers"]
-    container |= {"image": "kube-scheduler:v1.36.1"}
-    container["ports"][0]["name"] = "kube-scheduler"
-    port = {"name": "http", "containerPort": 8444}
-    own["spec"]["initContainers"] = [{"name": "scheduler", "image": "image:1", "ports": [port]}]
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"].append(own)
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods/k%3A8444/proxy/metrics"] = (
-        'gpu_turnstile_scheduler_request_duration_seconds_count{verb="filter"} 3\n'
-    )
-    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec = {"holderIdentity": "k_0", "leaseDurationSeconds": 15, "renewTime": renewed}
-    api.responses[OWN_LEASE] = {"spec": spec}
-    found = {each.check: each.text for each in run(api)}
-    assert found["scheduler-own"] == "1 of 1 pods are ready"
-    assert found["extender-lease"].startswith("k_0 is the leader, last renewal ")
-    assert found["extender-asked"] == "schedulers called it 3 times"
-    assert not {"scheduler-extender", "extender-certificate"} & found.keys()
 
 
 @pytest.mark.parametrize(
@@ -253,80 +126,6 @@ def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> No
     )
 
 
-def test_a_pod_without_an_address_gets_no_request(api: FakeApi) -> None:
-    """The API server would respond ``address not allowed``, as if a firewall were the cause."""
-    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
-    webhook["status"] = {"phase": "Pending"}
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    (found,) = run(api, "webhook-certificate")
-    assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
-
-
-def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
-    api.responses[AGENT_METRICS] = Unavailable("no route")
-    facts = read(api)
-    assert facts.agents == {"n1": UnreadSource("no route")}
-    assert not isinstance(facts.proxies["n1"], UnreadSource)
-
-
-def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:
-    api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
-        pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
-    ]
-    api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
-    assert not isinstance(read(api).agents["n1"], UnreadSource)
-
-
-def test_an_agent_that_is_not_ready_does_not_count_for_its_node(api: FakeApi) -> None:
-    """It would claim to enforce what the agent that serves does not."""
-    pods = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
-    new = pod("gpu-turnstile-node", "agent-0", "agent", 9440)
-    new["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-    new["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
-    pods.insert(0, new)
-    api.responses[AGENT_METRICS.replace("agent-1", "agent-0")] = api.responses[AGENT_METRICS]
-    api.responses[AGENT_METRICS] = api.responses[AGENT_METRICS].replace("vcuda", "none")
-    found = [each for each in run(api) if each.level is Level.ERROR and each.nodes]
-    assert [(each.check, each.nodes) for each in found] == [
-        ("agents-rollout", ("n1",)),
-        ("enforcement", ("n1",)),
-    ]
-    assert found[1].text == "the agent's enforcement is none, its DaemonSet sets vcuda"
-
-
-def test_an_agent_that_is_not_created_has_the_reason_of_its_newest_warning(api: FakeApi) -> None:
-    pods = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    new = pod("gpu-turnstile-node", "agent-2", "agent", 9440)
-    new["metadata"] |= {"uid": "u2", "creationTimestamp": "2026-01-01T00:00:01Z"}
-    waiting = {"waiting": {"reason": "ContainerCreating"}}
-    new["status"] = {"containerStatuses": [{"name": "agent", "state": waiting}]}
-    api.responses[pods] = [*api.responses[pods], new]
-
-    def text() -> str:
-        (found,) = run(api, "agents-rollout")
-        assert (found.level, found.nodes) == ("error", ("n1",))
-        return found.text.partition("still runs: ")[2]
-
-    events = "/api/v1/namespaces/gpu-turnstile-node/events"
-    api.responses[events] = Rejected(403, "events is forbidden")
-    assert text() == "agent: ContainerCreating"
-    api.responses[events] = [
-        {
-            "metadata": {"uid": f"event of {at}"},
-            "involvedObject": {"kind": "Pod", "uid": uid},
-            "message": message,
-            "lastTimestamp": at,
-        }
-        for uid, message, at in (
-            ("u2", "hostPath type check failed: /usr/local/vgpu", "2026-01-01T00:02:00Z"),
-            ("u2", "an older one", "2026-01-01T00:01:00Z"),
-            ("another", "of another pod", "2026-01-01T00:03:00Z"),
-        )
-    ]
-    expected = "agent: ContainerCreating: hostPath type check failed: /usr/local/vgpu"
-    assert text() == expected
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -384,23 +183,6 @@ def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
     )
 
 
-def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
-    """A DaemonSet's pod names its node by an affinity, until the scheduler has bound it."""
-    agent = pod("gpu-turnstile-node", "agent-1", "agent", 9440)
-    del agent["spec"]["nodeName"]
-    fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
-    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
-    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    agent["spec"]["affinity"] = {"nodeAffinity": affinity}
-    why = "0/1 nodes are available: 1 Insufficient memory."
-    agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
-    here = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    api.responses[here] = [agent, api.responses[here][1]]
-    (found,) = run(api, "agents")
-    assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
-    assert found.run.endswith("get events --field-selector reason=FailedScheduling")
-
-
 def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
@@ -418,50 +200,6 @@ def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
     assert [each.since for each in facts.programs if each.name == "agent-1"] == [
         datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
     ]
-
-
-def waits(reason: str, message: str = "", before: object = None) -> dict[str, Any]:
-    """The status of a container that waits, and how it ended before."""
-    state = {"state": {"waiting": {"reason": reason, "message": message}}}
-    return state | ({"lastState": {"terminated": before}} if before else {})
-
-
-ENDED_TWICE = {
-    "state": {"terminated": FAILED},
-    "lastState": {"terminated": FAILED},
-    "restartCount": 1,
-}
-
-
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        (
-            waits("CrashLoopBackOff", "back-off", {"exitCode": 2}),
-            "CrashLoopBackOff, last exit code 2",
-        ),
-        (
-            waits("CrashLoopBackOff", "back-off", {"exitCode": 128, "message": "no such device"}),
-            "CrashLoopBackOff, last exit code 128: no such device",
-        ),
-        (waits("CreateContainerError", "not shared"), "CreateContainerError: not shared"),
-        (waits("RunContainerError", f"of {'7e' * 32}"), "RunContainerError: of ..."),
-        (waits("ContainerCreating"), "ContainerCreating"),
-        ({"state": {"terminated": FAILED}}, "Error: no port"),
-        (ENDED_TWICE, "Error, last exit code 1: no port"),
-    ],
-)
-def test_the_reason_of_an_unready_pod_is_that_of_its_status(
-    api: FakeApi, status: dict[str, Any], reason: str
-) -> None:
-    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
-    webhook["status"] = {
-        "conditions": [{"type": "Ready", "status": "False"}],
-        "containerStatuses": [{"name": "webhook", **status}],
-    }
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    (found,) = run(api, "webhook-replicas")
-    assert found.text == f"0 of 1 pods are ready: webhook: {reason}"
 
 
 def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeApi) -> None:

@@ -18,7 +18,7 @@ from simulator.cards import cards_file
 from simulator.cluster import NAMES, NODE, SimulatedCluster, free_port
 from simulator.manifests import Json
 from simulator.objects import annotations
-from tests.view.terminal.test_commands import Result
+from tests.view.terminal.conftest import Result
 
 A, B, C = (card["uuid"] for card in cards_file(3)["cards"])
 NEW_A, NEW_B = "GPU-new-a", "GPU-new-b"

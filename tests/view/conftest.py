@@ -31,7 +31,7 @@ def populate(server: ApiServer, objects: Iterable[Json]) -> None:
                 uids[of["uid"]] = made["metadata"]["uid"]
 
 
-def asked_of(server: ApiServer, since: int) -> list[str]:
+def requests_since(server: ApiServer, since: int) -> list[str]:
     """Return verb and path of each request after the first ones."""
     return [f"{each.verb} {each.path}" for each in server.requests[since:]]
 
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def api(server: ApiServer) -> Iterator[ApiServer]:
-    """The server of the module, for a test that takes rights or answers away."""
+    """The server of the module, for a test that denies permissions or responses."""
     yield server
     server.restore()
 

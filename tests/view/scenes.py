@@ -1,4 +1,4 @@
-"""A small cluster in which most of what can happen to a GPU pod has happened."""
+"""A small cluster with GPU pods in every stage."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ from tests.placement.cluster.builders import (
 )
 
 HOSTILE = "\x1b[31m[red]evil\x1b]0;title\x07\u202e"
-"""What a terminal, a markup reader and a reader of right-to-left text would all obey."""
+"""Control characters of terminals, markup, and a change of the text direction."""
 
 STAMPED = 1_763_800_000
 NOW = datetime(2025, 11, 22, 9, tzinfo=UTC)
@@ -120,7 +120,7 @@ def event(about: Json, reason: str, message: str, source: str, *, at: str = "08:
 
 
 def nodes() -> list[Json]:
-    """Two nodes with cards, one whose agent has gone, one without an inventory, one for others."""
+    """Two nodes with cards, one without its agent, one without an inventory, one for others."""
     silent = make_node("n3", 1, allocatable="0")
     bare = bare_node("n4")
     bare["metadata"]["labels"] = {"nvidia.com/gpu.present": "true"}

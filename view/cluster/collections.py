@@ -89,6 +89,7 @@ class FollowedCollection(Collection[Json]):
         on_gap: Callable[[ResourceKind, Gap | None], None],
         own_nodes: Callable[[], Sequence[str]],
         progress: Progress = lambda _what, _count: None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; no request is sent yet.
 
@@ -100,6 +101,7 @@ class FollowedCollection(Collection[Json]):
             on_gap: called after each list with what may not be read.
             own_nodes: returns the nodes of known pods.
             progress: called while lists are read.
+            now: returns unix time.
         """
         selectors = {"fieldSelector": of.selector, "labelSelector": of.labels}
         super().__init__(
@@ -120,6 +122,7 @@ class FollowedCollection(Collection[Json]):
         self._sink = sink
         self._on_gap = on_gap
         self._own_nodes = own_nodes
+        self._now = now
         self._read = ""  # version of a list that no watch has continued yet
         self._known: dict[str, Json] = {}
 
@@ -157,7 +160,7 @@ class FollowedCollection(Collection[Json]):
             yield
         except (Rejected, Unavailable) as error:
             if not isinstance(error, Rejected) or error.status != FORBIDDEN:
-                self.lost = (self.lost[0] if self.lost else time.time(), short_reason(error))
+                self.lost = (self.lost[0] if self.lost else self._now(), short_reason(error))
             raise
 
     def _read_all(self) -> str:

@@ -1,7 +1,6 @@
 """Reads or follows a cluster: lists and watches that update a :class:`ClusterState`."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +23,7 @@ from view.cluster.collections import (
     events_of,
     short_reason,
 )
+from view.cluster.timing import REAL_TIME, Timing
 from view.model.claims import TemplateFacts
 from view.model.event_facts import CONTROLLERS, wants_pods
 from view.model.manifest_fit import FitReport
@@ -33,9 +33,6 @@ from view.model.state import ClusterState
 
 STALE_SECONDS = 10.0
 """Data older than this is reported as stale."""
-
-_HEARTBEAT_SECONDS = 4.0
-"""Interval and timeout of requests that check whether the API server responds."""
 
 _DENIED_SECONDS = 10.0
 """Interval in which workloads whose pods are denied are read, and timeout of one."""
@@ -49,7 +46,7 @@ _DRA = "/apis/resource.k8s.io/v1"
 class LiveCluster:
     """The cluster as one user may read it. Safe to share between threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         api: Client,
         state: ClusterState,
@@ -57,6 +54,7 @@ class LiveCluster:
         namespace: str,
         progress: Progress = lambda _what, _count: None,
         kinds: Sequence[ResourceKind] = ALL,
+        timing: Timing = REAL_TIME,
     ) -> None:
         """Prepare to read these collections; no request is sent yet.
 
@@ -65,6 +63,7 @@ class LiveCluster:
         """
         self._api = api
         self._state = state
+        self._timing = timing
         self._lock = threading.Lock()
         # In this order, although the collections are read in parallel and may fail in any order.
         self._gaps: dict[ResourceKind, Gap | None] = dict.fromkeys(kinds)
@@ -80,6 +79,7 @@ class LiveCluster:
             sink=self._apply,
             on_gap=self._set_gap,
             own_nodes=self._own_nodes,
+            now=timing.now,
         )
         self._collections = [self._make(kind, progress=progress) for kind in kinds]
         if any(kind.chosen for kind in kinds):
@@ -94,7 +94,7 @@ class LiveCluster:
             Rejected: the API server rejects a request, but not for missing permissions.
             Unavailable: no usable response.
         """
-        began = time.time()
+        began = self._timing.now()
         with ThreadPoolExecutor(len(self._collections)) as pool, self._api.interruptible():
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
@@ -126,15 +126,15 @@ class LiveCluster:
     def _check_connection(self, stop: threading.Event) -> None:
         """Send requests to the API server now and then: a watch may be silent for long."""
         while not stop.is_set():
-            began = time.time()
+            began = self._timing.now()
             try:
-                self._api.read_text(_ANY_PATH, timeout=_HEARTBEAT_SECONDS)
+                self._api.read_text(_ANY_PATH, timeout=self._timing.heartbeat)
             except (Rejected, Gone):
                 pass  # it responds
             except Unavailable as error:
                 self._last_error, began = short_reason(error), 0.0
             self._last_response = max(self._last_response, began)
-            stop.wait(_HEARTBEAT_SECONDS)
+            stop.wait(self._timing.heartbeat)
 
     def _follow_denied(self, stop: threading.Event) -> None:
         while not stop.wait(_DENIED_SECONDS):
@@ -169,7 +169,7 @@ class LiveCluster:
         found = [(self._last_response, self._last_error)]
         found += [each.lost for each in self._collections if each.lost and each.listed]
         at, why = min(found)
-        if not at or time.time() - at <= STALE_SECONDS:
+        if not at or self._timing.now() - at <= STALE_SECONDS:
             return Freshness(at)
         return Freshness(at, f"the API server is unreachable ({why or 'no response in time'})")
 
@@ -258,7 +258,7 @@ class LiveCluster:
             return self._state.nodes_of_pods()
 
     def _apply(self, kind: ResourceKind, verb: str, obj: Json) -> None:
-        self._last_response = time.time()
+        self._last_response = self._timing.now()
         with self._changed:
             if kind.chosen and self._chosen is not None:
                 key = (obj["metadata"].get("namespace") or "", obj["metadata"]["name"])

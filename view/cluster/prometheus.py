@@ -7,7 +7,6 @@ redirects are not followed, and an unexpected response makes the usage unknown, 
 import json
 import math
 import socket
-import time
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import closing, suppress
@@ -18,6 +17,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 from contract.demand import CORES_PER_CARD
 from contract.errors import quote
+from view.cluster.timing import REAL_TIME, Timing
 from view.model.usage import PREFIX
 from view.model.usage_history import History, PastUsage
 from view.model.words import clamp, safe
@@ -44,12 +44,15 @@ class _UnusableError(Exception):
 class Prometheus:
     """A Prometheus, or a server with the same API."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, seconds: float = _SECONDS, timing: Timing = REAL_TIME) -> None:
         """Set the URL, which may have a path and ``user:password@``.
+
+        All queries together take at most so many *seconds*.
 
         Raises:
             ValueError: it is not an http or https URL.
         """
+        self._seconds, self._timing = seconds, timing
         # A password is never printed or logged.
         shown = quote(f"***@{url.rpartition('@')[2]}" if "@" in url else url)
         rule = "must be an http:// or https:// URL with a host, and without a query"
@@ -68,8 +71,8 @@ class Prometheus:
             self._headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
 
     def last_day(self) -> History:
-        """Query what pods held and left idle; blocks for 10 s at most, and never raises."""
-        deadline = time.monotonic() + _SECONDS
+        """Query what pods held and left idle; never raises."""
+        deadline = self._timing.monotonic() + self._seconds
         try:
             observed = self._query(f"count_over_time((count({_CARDS}))[1d:{_STEP}s])", deadline)
             if not observed:
@@ -92,7 +95,7 @@ class Prometheus:
         pods = (
             PastUsage(*key, *(hours(each, key) for each in (held, measured, idle))) for key in held
         )
-        return History("", time.time(), (observed[("", "")] or 0.0) * _STEP, tuple(pods))
+        return History("", self._timing.now(), (observed[("", "")] or 0.0) * _STEP, tuple(pods))
 
     def _query(self, query: str, deadline: float) -> Mapping[_Key, float | None]:
         """Return the values of a query by namespace and pod; ``None`` if not a finite number.
@@ -103,8 +106,8 @@ class Prometheus:
         try:
             status, body = self._get(f"{self._path}?{urlencode({'query': query})}", deadline)
         except (OSError, HTTPException, ValueError) as error:
-            late = time.monotonic() >= deadline or isinstance(error, TimeoutError)
-            raise _unusable(f"is unreachable: {_cause(error)}", late=late) from error
+            late = self._is_over(deadline) or isinstance(error, TimeoutError)
+            raise self._unusable(f"is unreachable: {_cause(error)}", late=late) from error
         if len(body) > _LARGEST:
             raise _UnusableError(f"the response of Prometheus is longer than {_LARGEST >> 20} MiB")
         try:
@@ -115,11 +118,11 @@ class Prometheus:
                 _key(each["metric"]): _number(each["value"][1]) for each in found["data"]["result"]
             }
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            late = time.monotonic() >= deadline
-            raise _unusable(f"responded with {status} and no result", late=late) from error
+            late = self._is_over(deadline)
+            raise self._unusable(f"responded with {status} and no result", late=late) from error
 
     def _get(self, path: str, deadline: float) -> tuple[int, bytes]:
-        left = max(deadline - time.monotonic(), 0.001)
+        left = max(deadline - self._timing.monotonic(), 0.001)
         with closing(self._connect(self._host, self._port, timeout=left)) as connection:
             connection.connect()
             # The timeout applies to each read; this also ends a response of one byte per second.
@@ -132,9 +135,12 @@ class Prometheus:
             finally:
                 alarm.cancel()
 
+    def _is_over(self, deadline: float) -> bool:
+        return self._timing.monotonic() >= deadline
 
-def _unusable(why: str, *, late: bool) -> _UnusableError:
-    return _UnusableError(f"Prometheus {f'did not respond in {_SECONDS:g} s' if late else why}")
+    def _unusable(self, why: str, *, late: bool) -> _UnusableError:
+        text = f"did not respond in {self._seconds:g} s" if late else why
+        return _UnusableError(f"Prometheus {text}")
 
 
 def _cause(error: Exception) -> str:

@@ -20,6 +20,7 @@ from placement.scoring import Policy
 from view.cluster.collections import ALL, ResourceKind
 from view.cluster.connection import ClusterConnection, connect
 from view.cluster.live import LiveCluster
+from view.cluster.timing import REAL_TIME, Timing
 from view.model.reports import Freshness, Gap
 from view.model.state import ClusterState
 from view.model.words import describe_gaps, safe
@@ -28,12 +29,6 @@ from view.terminal.faults import CommandError, as_command_errors, not_found
 from view.terminal.layout import WARN, Page, line
 from view.terminal.screen import Progress, Screen
 from view.terminal.words import describe_age
-
-_LEAST_PAUSE = 1.0
-"""Seconds between two pages while the cluster changes all the time."""
-
-_LONGEST_PAUSE = 2.0
-"""Seconds after which a page is drawn again without a change: its age has grown."""
 
 _REBUILD_SECONDS = 15.0
 """Seconds after which a page is built again without a change: the ages of pods have grown."""
@@ -76,7 +71,9 @@ _Result = TypeVar("_Result")
 
 
 def at_most_every(
-    seconds: float, read: Callable[_Parameters, _Result]
+    seconds: float,
+    read: Callable[_Parameters, _Result],
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> Callable[_Parameters, _Result]:
     """Wrap *read*: return its last result until it is *seconds* old, longer if read again fails."""
     results: list[_Result] = []
@@ -84,8 +81,8 @@ def at_most_every(
 
     def cached(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         nonlocal called
-        if not results or time.monotonic() - called >= seconds:
-            called = time.monotonic()
+        if not results or monotonic() - called >= seconds:
+            called = monotonic()
             try:
                 results[:] = [read(*args, **kwargs)]
             except Unavailable:
@@ -105,9 +102,10 @@ def name_of(item: Any) -> str:
 class CommandContext:
     """Options, screen and connection of a command."""
 
-    def __init__(self, options: CommandOptions) -> None:
+    def __init__(self, options: CommandOptions, timing: Timing = REAL_TIME) -> None:
         """Prepare; no request is sent yet."""
         self.options = options
+        self._timing = timing
         color = options.color is not False and not os.environ.get("NO_COLOR")
         self.screen = Screen(sys.stdout, color=color)
 
@@ -168,6 +166,7 @@ class CommandContext:
                 namespace=self.namespace,
                 progress=progress,
                 kinds=kinds,
+                timing=self._timing,
             )
             # A big cluster is tens of megabytes of objects that all stay in memory: garbage
             # collection would take a fifth of the time until the first page.
@@ -203,7 +202,7 @@ class CommandContext:
 
     def _with_age(self, shown: CommandOutput, fresh: Freshness) -> Page:
         server = self.connection.client.rest.host
-        age = describe_age(fresh, time.time(), server)
+        age = describe_age(fresh, self._timing.now(), server)
         gaps = [line(each, WARN) for each in describe_gaps(shown.gaps)]
         if fresh.stale or self.options.watch:  # at the top, visible however long the page is
             return [age, *shown.page, *gaps]
@@ -228,13 +227,14 @@ class CommandContext:
         stop = threading.Event()
         version, made, last = cluster.version, -1, None
         cluster.follow(stop)
-        at, shown = 0.0, CommandOutput("", (), ())
+        monotonic, at = self._timing.monotonic, 0.0
+        shown = CommandOutput("", (), ())
         redrawn = self.screen.is_terminal and not self.machine and self.options.output != "name"
         try:
             with self.screen.redrawing(on=redrawn) as redraw:
                 while True:
-                    if made != version or time.monotonic() - at >= every:
-                        shown, made, at = build_output(), version, time.monotonic()
+                    if made != version or monotonic() - at >= every:
+                        shown, made, at = build_output(), version, monotonic()
                     fresh = cluster.freshness
                     if redrawn:
                         redraw(self._with_age(shown, fresh))
@@ -246,10 +246,9 @@ class CommandContext:
             stop.set()
             self.connection.client.close()
 
-    @staticmethod
-    def _next(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
-        stop.wait(_LEAST_PAUSE)
-        return cluster.wait_for_change(version, _LONGEST_PAUSE)
+    def _next(self, cluster: LiveCluster, version: int, stop: threading.Event) -> int:
+        stop.wait(self._timing.pause)
+        return cluster.wait_for_change(version, self._timing.redraw)
 
 
 def read_object(

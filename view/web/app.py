@@ -8,7 +8,6 @@ import gzip
 import json
 import logging
 import re
-import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, cast
@@ -80,7 +79,7 @@ def create_app(
 
     @app.context_processor
     def ages() -> dict[str, Any]:
-        fresh, now = live.freshness, time.time()
+        fresh, now = live.freshness, live.now()
         age = round(max(now - fresh.at, 0)) if fresh.at else ""
         return {"fresh_age": age, "stale": fresh.stale, "as_of": figures.utc(fresh.at)}
 

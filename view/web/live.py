@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 
 from common.apiserver.client import Client, Json
@@ -14,6 +13,7 @@ from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ResourceKind
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
+from view.cluster.timing import REAL_TIME, Timing
 from view.model.pod_explanation import PodExplanation
 from view.model.reports import Freshness
 from view.model.state import ClusterState
@@ -35,7 +35,6 @@ _IDLE_SECONDS = 300.0
 _HISTORY_SECONDS = 300.0
 """Interval in which Prometheus is queried for the last day."""
 
-_PAUSE_SECONDS = 1.0
 _SHARE = 10
 """Pause after an edition, in times of its duration: editions use at most a tenth of a core."""
 
@@ -69,13 +68,14 @@ class Live:
         agents: str = AGENT_NAMESPACE,
         prometheus: Prometheus | None = None,
         patience: float = _PATIENCE_SECONDS,
+        timing: Timing = REAL_TIME,
     ) -> None:
         """Prepare; no request is sent before :meth:`start`, and :meth:`stop` closes the client.
 
         If an internal error prevents new editions for *patience* seconds, it is not ready.
         """
         self._client = client
-        self._cluster = _Cluster(client, state, namespace=namespace)
+        self._cluster = _Cluster(client, state, namespace=namespace, timing=timing)
         self._agents = agents
         self.uses: Mapping[str, NodeUsage] = {}
         """Last measured usage, by node; only nodes whose agents measure."""
@@ -87,12 +87,13 @@ class Live:
         self.edition = EMPTY
         """The newest edition."""
         self._patience = patience
+        self._timing = timing
         self._prometheus = prometheus
         self.history = History("Prometheus is being queried") if prometheus is not None else None
         """Usage of the last day; ``None`` if no Prometheus is configured."""
         self._fault: tuple[str, float] | None = None  # why no edition can be made, and since when
         self._logged: dict[str, str] = {}
-        self._events_read: dict[tuple[str, str], float] = {}  # by pod
+        self._events_read: dict[tuple[str, str], tuple[float]] = {}  # by pod
         for name, text, value in (
             (
                 "in_step",
@@ -132,22 +133,27 @@ class Live:
         if explanation is None:
             return None
         # Events of scheduler and kubelet are not followed: most are about other pods.
-        now = time.monotonic()
+        key, reading = (namespace, name), (self._timing.monotonic(),)
         self._events_read = {
-            key: at for key, at in self._events_read.items() if now - at < _EVENTS_SECONDS
+            pod: at for pod, at in self._events_read.items() if reading[0] - at[0] < _EVENTS_SECONDS
         }
-        if not explanation.deleted and self._events_read.setdefault((namespace, name), now) == now:
+        # Of several threads, the one whose object is stored reads them.
+        if not explanation.deleted and self._events_read.setdefault(key, reading) is reading:
             with contextlib.suppress(*REQUEST_ERRORS):
                 self._cluster.load_events_of(namespace, name)
                 self._cluster.load_template_of(namespace, name)
                 explanation = self._cluster.explain(namespace, name)
         return explanation and explanation_with_usage(explanation, self.uses)
 
+    def now(self) -> float:
+        """Return unix time, by the clock that ages the data."""
+        return self._timing.now()
+
     @property
     def freshness(self) -> Freshness:
         """Age of the data."""
         found, fault = self._cluster.freshness, self._fault
-        if fault is not None and time.monotonic() - fault[1] > self._patience:
+        if fault is not None and self._timing.monotonic() - fault[1] > self._patience:
             return Freshness(found.at, "the page is old: an internal error prevents a newer one")
         return found
 
@@ -183,8 +189,8 @@ class Live:
 
     def _make_edition(self) -> float:
         """Make an edition after each change of the cluster, but not too often."""
-        self._seen = self._cluster.wait_for_change(self._seen, _PAUSE_SECONDS)
-        began = time.monotonic()
+        self._seen = self._cluster.wait_for_change(self._seen, self._timing.pause)
+        began = self._timing.monotonic()
         try:
             self._make()
         except Exception as error:
@@ -194,22 +200,22 @@ class Live:
                 log.error("making an edition failed", exc_info=error)
         else:
             self._fault = None
-        return max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began))
+        return max(self._timing.pause, _SHARE * self._seconds_since(began))
 
     def _make(self) -> None:
-        began = time.monotonic()
+        began = self._timing.monotonic()
         if self._cluster.missing:
             return  # still being listed: half a cluster would look like all of it
         report = with_usage(self._cluster.report(), self.uses)
-        made = next_edition(self.edition, report, first=int(time.time()))
-        self._metrics.count_edition(time.monotonic() - began)
+        made = next_edition(self.edition, report, first=int(self._timing.now()))
+        self._metrics.count_edition(self._seconds_since(began))
         if made is not self.edition:
             self.edition = made
             self._feed.publish(made.number)
 
     def _measure(self) -> float:
         """Read usage from the agents."""
-        began, problem = time.monotonic(), ""
+        began, problem = self._timing.monotonic(), ""
         try:
             found = read_usages(self._client, self._agents)
         except REQUEST_ERRORS as error:
@@ -220,12 +226,12 @@ class Live:
                 self.uses = {}
         else:
             self.uses = {each.node: each for each in found if each.measured}
-            self._measured = time.time()
+            self._measured = self._timing.now()
             if not self.uses:
                 problem = next((each.problem for each in found if each.problem), "")
         self._log_once("usage not available", problem)
         pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
-        return max(pause, _SHARE * (time.monotonic() - began))
+        return max(pause, _SHARE * self._seconds_since(began))
 
     def _read_history(self) -> float:
         """Read the usage of the last day."""
@@ -235,6 +241,9 @@ class Live:
             if self.history.problem:
                 return _PERIOD_SECONDS
         return _HISTORY_SECONDS
+
+    def _seconds_since(self, began: float) -> float:
+        return self._timing.monotonic() - began
 
     def _log_once(self, message: str, reason: str) -> None:
         """Log a message when its reason changes."""

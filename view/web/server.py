@@ -8,7 +8,6 @@ event loop.
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from time import time
 
 from common.apiserver.errors import CredentialsError
 from common.errors import SettingsError
@@ -75,7 +74,7 @@ class PageServer(server.GunicornServer):
     def load(self) -> Wsgi:
         """Build the application and start its threads; runs in the worker, after the fork."""
         settings = self._settings
-        feed = Feed(settings.streams, contact=lambda: contact(live.freshness, time()))
+        feed = Feed(settings.streams, contact=lambda: contact(live.freshness, live.now()))
         connection = connection_of(settings)
         state = ClusterState(settings.names, settings.policy, pool_labels=settings.pool_labels)
         live = self._live = Live(

@@ -1,4 +1,4 @@
-"""A client of the API server that answers from a table."""
+"""A client of the API server with responses from a table."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,12 +17,12 @@ class FakeApi(Client):
     def __init__(self, responses: Responses, *, page: int = 500, others: object = None) -> None:
         self.responses = dict(responses)
         self.watched: dict[str, Mapping[str, str]] = {}
-        self.asked: list[str] = []
+        self.written: list[str] = []
         self.expiring = False
         self._page = page
         self._others = others
 
-    def _answer(self, path: str) -> Any:
+    def _find(self, path: str) -> Any:
         found = self.responses.get(path, self._others)
         if found is None:
             raise Rejected(403, f"{path} is forbidden")
@@ -33,7 +33,7 @@ class FakeApi(Client):
     def list(
         self, path: str, query: Mapping[str, str], within: float | None = None
     ) -> tuple[list[Json], str, str]:
-        found = self._answer(path)
+        found = self._find(path)
         at = int(query.get("continue", 0))
         if at and self.expiring:
             self.expiring = False
@@ -43,13 +43,15 @@ class FakeApi(Client):
 
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
         self.watched[path] = query
+        if isinstance(found := self.responses.get(path), Exception):
+            raise found
         return iter(())
 
     def call(self, method: str, path: str, body: Json | None = None, **more: Any) -> Json:
         if method != "GET":
-            self.asked.append(f"{method} {path}?{urlencode(more.get('query') or {})}")
-        found: Json = self._answer(path if method == "GET" else f"{method} {path}")
+            self.written.append(f"{method} {path}?{urlencode(more.get('query') or {})}")
+        found: Json = self._find(path if method == "GET" else f"{method} {path}")
         return found
 
     def read_text(self, path: str, **more: object) -> str:
-        return str(self._answer(path))
+        return str(self._find(path))

@@ -1,4 +1,4 @@
-"""What the doctor reads of a cluster, and says of it; what is refused or broken is unknown."""
+"""What the doctor reads of a cluster; what is forbidden or unreadable is unknown."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -12,14 +12,13 @@ from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from contract.inventory import Amounts, Card, Inventory
 from contract.names import Names
-from tests.placement.cluster.builders import BLOCK, make_node, make_pod
+from tests.placement.cluster.builders import BLOCK, make_pod
 from tests.view import scenes
+from tests.view.cluster.conftest import ADMISSION, DAEMONSETS, SHAPE, read, run
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
-from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
     DryRun,
-    Finding,
     Level,
     ManagedObject,
     NodeSlice,
@@ -28,108 +27,9 @@ from view.model.doctor.facts import (
     UnrecordedContainer,
 )
 
-ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
-LEASE, OWN_LEASE = (f"{LEASES}/gpu-turnstile-{each}" for each in ("scheduler", "kube-scheduler"))
-AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
-SHAPE = "gpu-turnstile-0123456789abcdef"
-FAILED = {"exitCode": 1, "reason": "Error", "message": "no port"}
-DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
 
-
-def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
-    port_name = "https" if port == 8443 else "http"
-    return {
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "labels": {"app.kubernetes.io/name": f"gpu-turnstile-{component}"},
-        },
-        "spec": {
-            "nodeName": "n1",
-            "containers": [
-                {
-                    "name": component,
-                    "image": "image:1",
-                    "ports": [{"name": port_name, "containerPort": port}],
-                }
-            ],
-        },
-        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
-    }
-
-
-def daemonset(component: str) -> dict[str, Any]:
-    env = [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]
-    return {
-        "metadata": {"name": f"gpu-turnstile-{component}"},
-        "spec": {"template": {"spec": {"containers": [{"env": env}]}}},
-        "status": {
-            "desiredNumberScheduled": 1,
-            "currentNumberScheduled": 1,
-            "updatedNumberScheduled": 1,
-        },
-    }
-
-
-def cluster() -> dict[str, Any]:
-    """An API server with fixed responses by path."""
-    node = make_node("n1", 1, blocks=4)
-    offered = {"cpu": "3900m", "tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "4"}
-    node["status"]["allocatable"] = offered
-    share = scenes.running("share", (50, 2), "n1", 0)
-    hook = {"name": "pods.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
-    held = 'namespace="default",pod="share",container="c0",card="GPU-n1-0"'
-    return {
-        "/version": {"gitVersion": "v1.36.2"},
-        "/api/v1/nodes": [node],
-        "/api/v1/pods": [share],
-        "/api/v1/namespaces/gpu-turnstile/pods": [pod("gpu-turnstile", "w", "webhook", 8443)],
-        "/api/v1/namespaces/gpu-turnstile-node/pods": [
-            pod("gpu-turnstile-node", "agent-1", "agent", 9440),
-            pod("gpu-turnstile-node", "proxy-1", "proxy", 9441),
-        ],
-        "/api/v1/namespaces/gpu-turnstile/pods/https%3Aw%3A8443/proxy/metrics": (
-            "gpu_turnstile_webhook_certificate_expiry_timestamp_seconds 4e9\n"
-        ),
-        AGENT_METRICS: (
-            "gpu_turnstile_agent_registered 1\n"
-            'gpu_turnstile_agent_info{enforcement="vcuda",version="0.3.0"} 1\n'
-            'gpu_turnstile_agent_requests_failing{verb="list",resource="pods",reason=""} 0\n'
-            'gpu_turnstile_agent_cards{state="served"} 1\n'
-            f"gpu_turnstile_agent_container_cores_held{{{held}}} 50\n"
-            "python_info 1\n"
-        ),
-        "/api/v1/namespaces/gpu-turnstile-node/pods/proxy-1%3A9441/proxy/metrics": (
-            'gpu_turnstile_proxy_given_up{resource="r"} 0\n'
-        ),
-        "POST /api/v1/namespaces/team/pods": {
-            "metadata": {"annotations": {"tencent.com/predicate-time": "1"}}
-        },
-        f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile": {"webhooks": [hook]},
-        f"{ADMISSION}/validatingadmissionpolicies": [
-            {"metadata": {"name": "gpu-turnstile-stamps"}}
-        ],
-        f"{ADMISSION}/validatingadmissionpolicybindings": [
-            {"spec": {"policyName": "gpu-turnstile-stamps"}}
-        ],
-        LEASE: Rejected(404, "not found"),
-        OWN_LEASE: Rejected(404, "not found"),
-        DAEMONSETS: [daemonset("agent"), daemonset("proxy")],
-    }
-
-
-@pytest.fixture
-def api() -> FakeApi:
-    return FakeApi(cluster(), others=[])
-
-
-def look(api: FakeApi) -> list[Finding]:
-    return run_checks(collect_facts(api, Names(), "team"))
-
-
-def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
-    found = {each.check: each for each in look(api)}
+def test_the_facts_of_a_cluster_give_the_doctors_findings(api: FakeApi) -> None:
+    found = {each.check: each for each in run(api)}
     bad = [each.check for each in found.values() if each.level is not Level.OK]
     # All policies but one are missing in this cluster, and no scheduler sees cards.
     assert bad == ["policies", "scheduler-extender"]
@@ -138,33 +38,12 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
     assert found["agents"].text == "ready on 1 of 1 selected nodes"
     assert found["enforcement"].text == "vcuda"
     assert found["allocations"].text == "compared 1 container: all match their annotation"
-    assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.asked
+    assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.written
 
 
 def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     facts = collect_facts(api, Names(), "team", "n2")
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
-
-
-def test_the_extender_in_the_pod_of_a_kube_scheduler_is_read(api: FakeApi) -> None:
-    own = pod("gpu-turnstile", "k", "kube-scheduler", 10259)
-    (container,) = own["spec"]["containers"]
-    container |= {"image": "kube-scheduler:v1.36.1"}
-    container["ports"][0]["name"] = "kube-scheduler"
-    port = {"name": "http", "containerPort": 8444}
-    own["spec"]["initContainers"] = [{"name": "scheduler", "image": "image:1", "ports": [port]}]
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"].append(own)
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods/k%3A8444/proxy/metrics"] = (
-        'gpu_turnstile_scheduler_request_duration_seconds_count{verb="filter"} 3\n'
-    )
-    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec = {"holderIdentity": "k_0", "leaseDurationSeconds": 15, "renewTime": renewed}
-    api.responses[OWN_LEASE] = {"spec": spec}
-    found = {each.check: each.text for each in look(api)}
-    assert found["scheduler-own"] == "1 of 1 pods are ready"
-    assert found["extender-lease"].startswith("k_0 is the leader, last renewal ")
-    assert found["extender-asked"] == "schedulers called it 3 times"
-    assert not {"scheduler-extender", "extender-certificate"} & found.keys()
 
 
 @pytest.mark.parametrize(
@@ -192,9 +71,13 @@ def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
 ) -> None:
     words = 'is forbidden: User "u" cannot create resource'
     api.responses[path] = Rejected(403, words)
-    found = [each for each in look(api) if each.text == words]
+    found = [each for each in run(api) if each.text == words]
     assert [each.check for each in found] == checks
     assert {each.level for each in found} == {Level.UNKNOWN}
+
+
+CALL = "500 failed calling webhook"
+STAMPS = "Policy 'gpu-turnstile-stamps' denied request"
 
 
 @pytest.mark.parametrize(
@@ -207,118 +90,40 @@ def test_forbidden_facts_are_unknown_and_shown_with_the_servers_message(
         ),
         (Rejected(403, "no quota"), "unknown", "the dry run of a GPU pod was denied: no quota"),
         (
-            Rejected(422, "Policy 'gpu-turnstile-stamps' denied request"),
+            Rejected(422, STAMPS),
             "error",
             (
                 "a GPU pod without stamps is denied: the API server does not call the webhook, "
-                "or another webhook removes the stamps: Policy 'gpu-turnstile-stamps' denied "
-                "request"
+                f"or another webhook removes the stamps: {STAMPS}"
             ),
         ),
         (
-            Unavailable("500 failed calling webhook: refused"),
+            Unavailable(f"{CALL}: refused"),
             "error",
-            "the API server cannot reach the webhook: 500 failed calling webhook: refused",
+            f"the API server cannot reach the webhook: {CALL}: refused",
         ),
         (
-            Unavailable("500 failed calling webhook: x509: expired"),
+            Unavailable(f"{CALL}: x509: expired"),
             "error",
-            (
-                "the API server does not trust the webhook's certificate: 500 failed calling "
-                "webhook: x509: expired"
-            ),
+            f"the API server does not trust the webhook's certificate: {CALL}: x509: expired",
         ),
-        (Unavailable("503 away"), "unknown", "503 away"),
+        (Unavailable("503 no etcd"), "unknown", "503 no etcd"),
     ],
 )
 def test_a_dry_run_pod_is_created_and_its_result_reported(
     api: FakeApi, response: object, level: str, text: str
 ) -> None:
     api.responses["POST /api/v1/namespaces/team/pods"] = response
-    (found,) = [each for each in look(api) if each.check == "webhook"]
+    (found,) = run(api, "webhook")
     assert (found.level, found.text) == (level, text)
 
 
 def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> None:
     api.responses[DAEMONSETS] = []
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert facts.enforcement == UnreadSource(
         "DaemonSet gpu-turnstile-agent, which sets it, is missing"
     )
-
-
-def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
-    """The API server would say ``address not allowed``, which sends people after a firewall."""
-    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
-    webhook["status"] = {"phase": "Pending"}
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    (found,) = [each for each in look(api) if each.check == "webhook-certificate"]
-    assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
-
-
-def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
-    api.responses[AGENT_METRICS] = Unavailable("no route")
-    facts = collect_facts(api, Names(), "team")
-    assert facts.agents == {"n1": UnreadSource("no route")}
-    assert not isinstance(facts.proxies["n1"], UnreadSource)
-
-
-def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:
-    api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
-        pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
-    ]
-    api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
-    assert not isinstance(collect_facts(api, Names(), "team").agents["n1"], UnreadSource)
-
-
-def test_an_agent_that_cannot_take_over_does_not_speak_for_its_node(api: FakeApi) -> None:
-    """It would claim to enforce what the agent that serves does not."""
-    pods = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
-    new = pod("gpu-turnstile-node", "agent-0", "agent", 9440)
-    new["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
-    new["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
-    pods.insert(0, new)
-    api.responses[AGENT_METRICS.replace("agent-1", "agent-0")] = api.responses[AGENT_METRICS]
-    api.responses[AGENT_METRICS] = api.responses[AGENT_METRICS].replace("vcuda", "none")
-    found = [each for each in look(api) if each.level is Level.ERROR and each.nodes]
-    assert [(each.check, each.nodes) for each in found] == [
-        ("agents-rollout", ("n1",)),
-        ("enforcement", ("n1",)),
-    ]
-    assert found[1].text == "the agent's enforcement is none, its DaemonSet sets vcuda"
-
-
-def test_why_an_agent_is_not_created_is_what_its_newest_warning_says(api: FakeApi) -> None:
-    pods = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    new = pod("gpu-turnstile-node", "agent-2", "agent", 9440)
-    new["metadata"] |= {"uid": "u2", "creationTimestamp": "2026-01-01T00:00:01Z"}
-    waiting = {"waiting": {"reason": "ContainerCreating"}}
-    new["status"] = {"containerStatuses": [{"name": "agent", "state": waiting}]}
-    api.responses[pods] = [*api.responses[pods], new]
-
-    def text() -> str:
-        (found,) = [each for each in look(api) if each.check == "agents-rollout"]
-        assert (found.level, found.nodes) == ("error", ("n1",))
-        return found.text.partition("still runs: ")[2]
-
-    events = "/api/v1/namespaces/gpu-turnstile-node/events"
-    api.responses[events] = Rejected(403, "events is forbidden")
-    assert text() == "agent: ContainerCreating"
-    api.responses[events] = [
-        {
-            "metadata": {"uid": f"event of {at}"},
-            "involvedObject": {"kind": "Pod", "uid": uid},
-            "message": message,
-            "lastTimestamp": at,
-        }
-        for uid, message, at in (
-            ("u2", "hostPath type check failed: /usr/local/vgpu", "2026-01-01T00:02:00Z"),
-            ("u2", "an older one", "2026-01-01T00:01:00Z"),
-            ("another", "of another pod", "2026-01-01T00:03:00Z"),
-        )
-    ]
-    expected = "agent: ContainerCreating: hostPath type check failed: /usr/local/vgpu"
-    assert text() == expected
 
 
 @pytest.mark.parametrize(
@@ -334,7 +139,7 @@ def test_flags_of_the_daemonset_win_over_its_environment(
 ) -> None:
     (container,) = api.responses[DAEMONSETS][0]["spec"]["template"]["spec"]["containers"]
     container["args"] = words
-    assert collect_facts(api, Names(), "team").enforcement == expected
+    assert read(api).enforcement == expected
 
 
 def test_allocations_are_read_of_every_pod_that_has_not_ended(api: FakeApi) -> None:
@@ -349,7 +154,7 @@ def test_allocations_are_read_of_every_pod_that_has_not_ended(api: FakeApi) -> N
     ended = scenes.running("ended", (50, 2), "n1", 0)
     ended["status"] = {"phase": "Failed"}
     api.responses["/api/v1/pods"] = [side, starts, ended, scenes.plain("plain")]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     cards = frozenset({"GPU-n1-0"})
     started = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert facts.allocations == [
@@ -366,36 +171,19 @@ def test_an_allocation_that_contradicts_the_request_is_compared_too(api: FakeApi
     forged["c0"]["cores"] += 1
     pod["metadata"]["annotations"][key] = json.dumps(forged)
     api.responses["/api/v1/pods"] = [pod]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     cards = frozenset({"GPU-n1-0"})
     assert facts.allocations == [ReportedAllocation("default", "forged", "c0", "n1", cards, 51)]
 
 
 def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
     api.responses["/version"] = {"major": "1"}
-    assert collect_facts(api, Names(), "team").version == UnreadSource(
+    assert read(api).version == UnreadSource(
         "unexpected response of the API server: KeyError('gitVersion')"
     )
 
 
-def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
-    """A DaemonSet's pod names its node by an affinity, until the scheduler has bound it."""
-    agent = pod("gpu-turnstile-node", "agent-1", "agent", 9440)
-    del agent["spec"]["nodeName"]
-    fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
-    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
-    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    agent["spec"]["affinity"] = {"nodeAffinity": affinity}
-    why = "0/1 nodes are available: 1 Insufficient memory."
-    agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
-    here = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    api.responses[here] = [agent, api.responses[here][1]]
-    (found,) = [each for each in look(api) if each.check == "agents"]
-    assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
-    assert found.run.endswith("get events --field-selector reason=FailedScheduling")
-
-
-def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: FakeApi) -> None:
+def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
@@ -403,7 +191,7 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     agent, _proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert facts.managed == [
         ManagedObject("Deployment", "a", "view", ("gpus", "team")),
         ManagedObject("Deployment", "b", "", None),
@@ -411,57 +199,6 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     assert not isinstance(facts.programs, UnreadSource)
     assert [each.since for each in facts.programs if each.name == "agent-1"] == [
         datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        (
-            {
-                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
-                "lastState": {"terminated": {"exitCode": 2}},
-            },
-            "webhook: CrashLoopBackOff, last exit code 2",
-        ),
-        (
-            {
-                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
-                "lastState": {"terminated": {"exitCode": 128, "message": "no such device"}},
-            },
-            "webhook: CrashLoopBackOff, last exit code 128: no such device",
-        ),
-        (
-            {"state": {"waiting": {"reason": "CreateContainerError", "message": "not shared"}}},
-            "webhook: CreateContainerError: not shared",
-        ),
-        (
-            {"state": {"waiting": {"reason": "RunContainerError", "message": f"of {'7e' * 32}"}}},
-            "webhook: RunContainerError: of ...",
-        ),
-        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
-        ({"state": {"terminated": FAILED}}, "webhook: Error: no port"),
-        (
-            {
-                "state": {"terminated": FAILED},
-                "lastState": {"terminated": FAILED},
-                "restartCount": 1,
-            },
-            "webhook: Error, last exit code 1: no port",
-        ),
-    ],
-)
-def test_the_reason_of_an_unready_pod_is_that_of_its_status(
-    api: FakeApi, status: dict[str, Any], words: str
-) -> None:
-    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
-    webhook["status"] = {
-        "conditions": [{"type": "Ready", "status": "False"}],
-        "containerStatuses": [{"name": "webhook", **status}],
-    }
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    assert [each.text for each in look(api) if each.check == "webhook-replicas"] == [
-        f"0 of 1 pods are ready: {words}"
     ]
 
 
@@ -478,7 +215,7 @@ def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeA
     _, proxy = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
     running = {"running": {"startedAt": "2025-11-22T08:59:58Z"}}
     proxy["status"]["containerStatuses"] = [{"name": "proxy", "state": running}]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert not isinstance(facts.refused, UnreadSource)
     assert [each.at for each in facts.refused] == [
         scenes.NOW - timedelta(seconds=each) for each in (20, 10, 0)
@@ -512,33 +249,31 @@ def resource_slice() -> dict[str, Any]:
 
 def test_slices_are_read_as_the_agent_publishes_them(api: FakeApi) -> None:
     api.responses |= {SLICES: [resource_slice()], CLASS: {"metadata": {"name": "gpu.tencent.com"}}}
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     cards = {"GPU-n1-0": Amounts(100, 4)}
     assert facts.slices == [NodeSlice("n1", 3, 1, cards)]
     assert facts.device_class is True
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
-    (found,) = [each for each in look(api) if each.check == "resource-slices"]
+    (found,) = run(api, "resource-slices")
     assert (found.level, found.text) == ("ok", "1 node: the same cards as in the inventory")
 
 
-def test_on_a_cluster_without_dra_nothing_is_said_of_it(api: FakeApi) -> None:
-    """Before 1.34 the API server answers 404 to every request of that group."""
+def test_a_cluster_without_dra_has_no_findings_about_it(api: FakeApi) -> None:
+    """Before 1.34 the API server responds 404 to every request of that group."""
     missing = Rejected(404, "the server could not find the requested resource")
     api.responses |= {SLICES: missing, CLASS: missing}
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert (facts.slices, facts.device_class) == (None, False)
-    checks = {each.check for each in look(api)}
+    checks = {each.check for each in run(api)}
     assert checks.isdisjoint({"dra", "claims", "claims-replicas", "resource-slices"})
 
 
-def test_forbidden_slices_are_unknown_where_claims_are_served_and_else_not_mentioned(
-    api: FakeApi,
-) -> None:
+def test_forbidden_slices_are_unknown_only_if_claims_are_served(api: FakeApi) -> None:
     words = 'resourceslices.resource.k8s.io is forbidden: User "u" cannot list resource'
     api.responses[SLICES] = Rejected(403, words)
-    assert [each for each in look(api) if each.text == words] == []
+    assert [each for each in run(api) if each.text == words] == []
     api.responses["/api/v1/nodes"][0]["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
-    found = [each for each in look(api) if each.text == words]
+    found = [each for each in run(api) if each.text == words]
     assert [(each.check, each.level) for each in found] == [("resource-slices", "unknown")]
 
 
@@ -555,12 +290,12 @@ def test_a_dry_run_shows_what_the_webhook_does_about_claims(api: FakeApi, claims
             required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
             made["spec"]["affinity"] = {"nodeAffinity": required}
     api.responses["POST /api/v1/namespaces/team/pods"] = made
-    assert collect_facts(api, Names(), "team").dry_run == DryRun(stamped=True, claims=claims)
+    assert read(api).dry_run == DryRun(stamped=True, claims=claims)
 
 
-def test_of_pending_pods_it_is_read_whether_they_have_a_claim(api: FakeApi) -> None:
+def test_pending_pods_are_read_with_their_claims(api: FakeApi) -> None:
     claimed, bare = scenes.waiting("claimed", (50, 2)), scenes.waiting("bare", (50, 2))
     claimed["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
     api.responses["/api/v1/pods"] += [claimed, bare, scenes.plain("plain")]
-    facts = collect_facts(api, Names(), "team")
+    facts = read(api)
     assert facts.waiting == {"default/claimed": True, "default/bare": False}

@@ -1,4 +1,4 @@
-"""Reading a cluster with all rights, with few, and following it; agents asked through the proxy."""
+"""Reads and follows a cluster with all permissions and with few; reads agents' metrics."""
 
 import json
 import threading
@@ -17,34 +17,40 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
+from tests.view.manual_time import ManualTime
 from view.cluster.agents import read_usages
+from view.cluster.collections import Progress
 from view.cluster.connection import connect
-from view.cluster.live import LiveCluster
+from view.cluster.live import STALE_SECONDS, LiveCluster
+from view.cluster.timing import REAL_TIME
+from view.model.reports import Freshness
 from view.model.state import ClusterState
 
 PODS, OWN_PODS = "/api/v1/pods", "/api/v1/namespaces/default/pods"
 
 
-def cluster(api: FakeApi, *progress: list[tuple[str, int]]) -> LiveCluster:
-    report_progress = (lambda *each: progress[0].append(each)) if progress else (lambda *_: None)
+def cluster(
+    api: FakeApi, progress: Progress = lambda *_: None, time: ManualTime | None = None
+) -> LiveCluster:
     state = ClusterState(NAMES, now=lambda: scenes.NOW)
-    return LiveCluster(api, state, namespace="default", progress=report_progress)
+    timing = (time or ManualTime()).timing()
+    return LiveCluster(api, state, namespace="default", progress=progress, timing=timing)
 
 
-def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> None:
+def test_lists_are_read_by_pages_and_again_if_they_expire() -> None:
     nodes = [make_node(f"n{number}", 1) for number in range(5)]
     api = FakeApi({"/api/v1/nodes": nodes, PODS: [], "/api/v1/events": []}, page=2)
     api.expiring = True
     reported: list[tuple[str, int]] = []
-    live = cluster(api, reported)
+    live = cluster(api, lambda *each: reported.append(each))
     live.load()
     assert len(live.report().nodes) == 5
     assert [count for what, count in reported if what == "nodes"] == [2, 2, 4, 5]
     assert live.report().gaps == ()
 
 
-@pytest.mark.parametrize("error", [Rejected(400, "no"), Unavailable("away")])
-def test_what_is_no_question_of_rights_is_an_error(error: Exception) -> None:
+@pytest.mark.parametrize("error", [Rejected(400, "no"), Unavailable("no response")])
+def test_a_failure_other_than_missing_permission_is_an_error(error: Exception) -> None:
     live = cluster(FakeApi({"/api/v1/nodes": error, PODS: [], "/api/v1/events": []}))
     with pytest.raises(type(error)):
         live.load()
@@ -52,7 +58,7 @@ def test_what_is_no_question_of_rights_is_an_error(error: Exception) -> None:
         cluster(FakeApi({"/api/v1/namespaces/x/events": error})).load_events_of("x", "a")
 
 
-def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_for_trouble() -> None:
+def test_a_watch_without_bookmarks_ends_before_the_timeout_for_silent_watches() -> None:
     api, stop = FakeApi({"/api/v1/nodes": [], PODS: [], "/api/v1/events": []}), threading.Event()
     threads = cluster(api).follow(stop)
     paths = {"/api/v1/nodes", PODS, "/api/v1/events"}
@@ -61,10 +67,10 @@ def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_fo
     assert int(api.watched["/api/v1/events"]["timeoutSeconds"]) < SILENT_SECONDS
     assert "timeoutSeconds" not in api.watched[PODS]  # bookmarks come
     for thread in threads:
-        thread.join(10)
+        thread.join()
 
 
-def test_what_is_gone_in_a_new_list_is_dropped() -> None:
+def test_objects_missing_in_a_new_list_are_dropped() -> None:
     api = FakeApi({"/api/v1/nodes": [make_node("n1", 1)], PODS: [make_pod("a", (30, 4))]})
     api.responses["/api/v1/events"] = [scenes.denied()]
     live = cluster(api)
@@ -74,6 +80,57 @@ def test_what_is_gone_in_a_new_list_is_dropped() -> None:
     live.load()
     report = live.report()
     assert (report.nodes, report.pods, report.denied) == ((), (), ())
+
+
+# --- age of the data --------------------------------------------------------------------
+
+NO_RESPONSE = Unavailable("API server: no response from h:6443 in time")
+REFUSED = Unavailable("API server: connection refused by h:6443")
+
+
+def test_data_is_stale_after_10_seconds_without_a_response() -> None:
+    """A browser hears of it before it stops trusting the server of the page (15 s)."""
+    assert STALE_SECONDS + REAL_TIME.heartbeat < 15
+    time = ManualTime(1000.0)
+    live = cluster(FakeApi({"/api/v1/nodes": [], PODS: [], "/api/v1/events": []}), time=time)
+    assert live.freshness == Freshness(0)
+    live.load()
+    time.now += STALE_SECONDS
+    assert live.freshness == Freshness(1000.0)
+    time.now += 0.1
+    why = "the API server is unreachable (no response in time)"
+    assert live.freshness == Freshness(1000.0, why)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "why"),
+    [
+        ("/version", NO_RESPONSE, "no response in time"),
+        ("/version", REFUSED, "connection refused"),
+        (PODS, Unavailable("API server: 503 no etcd"), "503 no etcd"),
+    ],
+)
+def test_stale_data_has_the_reason_of_the_failed_request_until_one_succeeds(
+    path: str, error: Exception, why: str
+) -> None:
+    time, stop = ManualTime(1000.0), threading.Event()
+    api = FakeApi({"/version": "v1", "/api/v1/nodes": [], PODS: [], "/api/v1/events": []})
+    live = cluster(api, time=time)
+    live.load()
+    before, api.responses[path] = api.responses[path], error
+    threads = live.follow(stop)
+
+    def is_stale() -> bool:
+        time.now += STALE_SECONDS + 1  # also after the request has failed
+        return live.freshness.stale == f"the API server is unreachable ({why})"
+
+    eventually(is_stale, "the data is stale")
+    api.responses[path] = before
+    eventually(lambda: not live.freshness.stale, "the data is current")
+    assert live.freshness.at == time.now
+    stop.set()
+    for thread in threads:
+        thread.join()
 
 
 # --- templates of claims -----------------------------------------------------------------
@@ -100,7 +157,7 @@ def with_claim(name: str, claim: str = "") -> Json:
         (Unavailable("no response"), f"whether template {_SHAPE} exists is unknown (no response"),
     ],
 )
-def test_of_a_pod_that_waits_for_its_claim_the_template_is_read(
+def test_the_template_of_a_pod_that_waits_for_its_claim_is_read(
     response: object, text: str
 ) -> None:
     api = FakeApi({"/api/v1/nodes": [], PODS: [with_claim("a")], "/api/v1/events": []})
@@ -122,7 +179,7 @@ def test_no_template_is_read_for_a_pod_that_waits_for_none() -> None:
     api = FakeApi({"/api/v1/nodes": [], PODS: pods, "/api/v1/events": []})
     live = cluster(api)
     live.load()
-    for name in ("made", "plain", "nobody"):
+    for name in ("made", "plain", "unknown"):
         live.load_template_of("default", name)  # all else is forbidden
         found = live.explain("default", name)
         assert "template" not in (found.summary if found else "")
@@ -150,7 +207,7 @@ def test_unusable_credentials_are_named(
         connect(given, None, environment)
 
 
-def test_the_kubeconfig_at_home_is_used_and_its_namespace_meant(tmp_path: Path) -> None:
+def test_the_kubeconfig_at_home_is_used_with_its_namespace(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     document = json.loads(kubeconfig_for("http://127.0.0.1:1"))
     document["contexts"][0]["context"]["namespace"] = "team"
@@ -196,9 +253,7 @@ def agent(name: str, node: str, *, port: int | None = None, phase: str = "Runnin
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
 
 
-def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_serves_counts() -> (
-    None
-):
+def test_agents_are_read_through_the_api_server_and_the_serving_one_counts() -> None:
     agents = [
         agent("a1", "n1", port=9500),
         agent("a2-waiting", "n2"),
@@ -262,7 +317,7 @@ NOT_FOUND = Rejected(404, "not found")
         ("ReplicaSet", WEB, _workload(3), True),
         ("ReplicaSet", WEB, _workload(None), True),
         ("ReplicaSet", WEB, NOT_FOUND, False),
-        ("ReplicaSet", WEB, Rejected(403, "no"), True),  # unknown is not gone
+        ("ReplicaSet", WEB, Rejected(403, "no"), True),  # unknown is not deleted
         ("ReplicaSet", WEB, _workload(0), False),  # of an older revision
         ("ReplicaSet", WEB, _workload(3, has=3), False),  # scaled down to what runs
         ("ReplicaSet", WEB, _workload(3, uid="u-remade"), False),

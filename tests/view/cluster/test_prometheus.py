@@ -1,8 +1,7 @@
-"""Use in the last day, by a server that speaks Prometheus' HTTP API, and by some that do not."""
+"""Usage of the last day, from a server with Prometheus' HTTP API, and from invalid ones."""
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,13 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.view.manual_time import ManualTime
 from view.cluster import prometheus as module
 from view.cluster.prometheus import Prometheus
 from view.model.usage_history import PastUsage
 
 
 def vector(*samples: tuple[dict[str, str], str]) -> bytes:
-    """Make the answer of a query, as https://prometheus.io/docs/prometheus/latest/querying/api/."""
+    """Make the response of a query, as in https://prometheus.io/docs/prometheus/latest/querying/api/."""
     result = [{"metric": labels, "value": [1435781451.781, value]} for labels, value in samples]
     data = {"resultType": "vector", "result": result}
     return json.dumps({"status": "success", "data": data}).encode()
@@ -45,7 +45,7 @@ class Server(ThreadingHTTPServer):
         self.status, self.responses = 200, dict(RESPONSES)
         self.location = ""
         self.drip = False
-        self.asked: list[tuple[str, str, str]] = []
+        self.queries: list[tuple[str, str, str]] = []
         self.over = threading.Event()
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         (query,) = parse_qs(parts.query)["query"]
-        self.server.asked.append((parts.path, query, self.headers.get("Authorization", "")))
+        self.server.queries.append((parts.path, query, self.headers.get("Authorization", "")))
         body = next(each for key, each in self.server.responses.items() if key in query)
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
@@ -81,7 +81,7 @@ def prometheus() -> Iterator[Server]:
         yield running
         running.over.set()
         running.shutdown()
-        thread.join(10)
+        thread.join()
 
 
 @pytest.fixture
@@ -91,19 +91,19 @@ def server() -> Iterator[Server]:
 
 
 def test_held_and_idle_amounts_are_queried(server: Server) -> None:
-    found = Prometheus(f"{server.url}/below/").last_day()
-    assert (found.problem, found.seen) == ("", 12 * 3600)
-    assert abs(found.at - time.time()) < 60
+    timing = ManualTime(1_763_802_000.0).timing()
+    found = Prometheus(f"{server.url}/below/", timing=timing).last_day()
+    assert (found.problem, found.seen, found.at) == ("", 12 * 3600, 1_763_802_000.0)
     assert found.pods == (
         PastUsage("team", "a", 2, 1, 0.3),
         PastUsage("team", "b", 0.1, None, None),
         PastUsage("team", "odd", None, None, None),
     )
-    assert {path for path, _, _ in server.asked} == {"/below/api/v1/query"}
+    assert {path for path, _, _ in server.queries} == {"/below/api/v1/query"}
     card = "max by (namespace, pod, container, card) (gpu_turnstile_agent_container_cores_{})"
     held, used = card.format("held"), card.format("used")
     over = "sum by (namespace, pod) (sum_over_time(({})[1d:300s]))"
-    assert [query for _, query, _ in server.asked] == [
+    assert [query for _, query, _ in server.queries] == [
         "count_over_time((count(gpu_turnstile_agent_card_cores_held))[1d:300s])",
         over.format(held),
         over.format(f"{held} and {used}"),
@@ -159,9 +159,8 @@ def test_an_invalid_response_makes_it_unknown_with_a_reason(
     problem: str,
 ) -> None:
     monkeypatch.setattr(module, "_LARGEST", 1 << 20)
-    monkeypatch.setattr(module, "_SECONDS", 0.3 if "drip" in fields else 10)
     vars(server).update(fields)
-    found = Prometheus(server.url).last_day()
+    found = Prometheus(server.url, seconds=0.3 if "drip" in fields else 120).last_day()
     assert (found.problem, found.pods) == (problem, ())
 
 
@@ -175,7 +174,7 @@ def test_a_password_goes_to_prometheus_and_nowhere_else(server: Server) -> None:
     url = server.url.replace("//", "//ana:s%40cret@")
     found = Prometheus(url)
     assert found.last_day().problem == ""
-    assert {user for _, _, user in server.asked} == {"Basic YW5hOnNAY3JldA=="}
+    assert {user for _, _, user in server.queries} == {"Basic YW5hOnNAY3JldA=="}
     assert "cret" not in repr(found)
 
 

@@ -1,20 +1,16 @@
-"""A pod with a claim, step by step, in the words that people read; and pods without one."""
+"""Explanations of pods with and without a claim."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from contract.allocation import Allocation, Evidence, encode_allocations
-from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
 from view.model.claims import TemplateFacts
 from view.model.pod_explanation import PodExplanation
-from view.model.state import ClusterState
 
 SHAPE = "gpu-turnstile-0123456789abcdef"
 MODE = {"gpu-turnstile.io/mode": "dra"}
@@ -124,7 +120,7 @@ def test_a_pod_without_its_claim_shows_whether_template_or_claim_is_missing(
     assert [each.name for each in found.steps] == ["created", "admitted", "claimed", "bound"]
 
 
-def test_a_pod_that_waits_for_a_card_shows_the_schedulers_words() -> None:
+def test_a_pod_with_a_claim_and_without_a_card_quotes_the_scheduler() -> None:
     pod = claimed(scenes.waiting("a", (30, 4), message=FULL), "a-gpus-x7k2p")
     pod["status"]["conditions"][0]["message"] = FULL
     found = explained(pod)
@@ -135,16 +131,6 @@ def test_a_pod_that_waits_for_a_card_shows_the_schedulers_words() -> None:
     assert step(found, "claimed") == ("done", f"claim a-gpus-x7k2p, by template {SHAPE}")
     assert FULL in step(found, "bound")[1]
     assert (found.pod.claim, found.pod.claim_template) == ("a-gpus-x7k2p", SHAPE)
-
-
-def test_cards_that_are_held_are_named_for_a_pod_with_a_claim_too() -> None:
-    held = claimed(scenes.running("b", (80, 4), "n1", 0), "b-gpus")
-    state = state_of([dra_node()], [claimed(scenes.waiting("a", (30, 4)), "a-gpus"), held])
-    found = explanation_of(state, "a")
-    assert found.summary == (
-        "is pending: no card has 30 cores and 4 blocks free (1 node). Smallest change: "
-        "request 20 cores instead of 30 (fits on n1)"
-    )
 
 
 REFUSED = "container c0: claim default/a-gpus: 30 cores of card GPU-n1-0, but 80 of 100 are held"
@@ -169,7 +155,7 @@ KUBELET = (
         ),
     ],
 )
-def test_a_bound_pod_whose_claim_is_not_prepared_shows_what_agent_or_kubelet_say(
+def test_a_bound_pod_without_a_prepared_claim_shows_the_reason(
     events: list[tuple[str, str, str]], state: str, text: str
 ) -> None:
     pod = make_pod("a", (30, 4), node="n1", annotations=scenes.stamps("n1"))
@@ -196,7 +182,7 @@ def test_a_pod_that_runs_by_a_claim_shows_it_as_its_evidence() -> None:
     )
 
 
-def test_a_deleted_pod_that_keeps_its_claim_is_not_called_failing() -> None:
+def test_a_deleted_pod_with_a_claim_is_not_shown_as_failing() -> None:
     pod = claimed(scenes.running("a", (30, 4), "n1", 0), "a-gpus")
     pod["metadata"]["deletionTimestamp"] = "2025-11-22T09:00:00Z"
     ended = {"exitCode": 137, "reason": "Error", "finishedAt": "2025-11-22T09:00:01Z"}
@@ -210,46 +196,62 @@ def test_a_deleted_pod_that_keeps_its_claim_is_not_called_failing() -> None:
 # --- without a claim, and without claims ---------------------------------------------------
 
 
-def test_a_pod_that_runs_without_a_claim_where_claims_are_served_is_to_be_deleted() -> None:
-    found = explained(scenes.running("a", (30, 4), "n1", 0))
-    assert found.summary == (
-        "runs on n1; without a claim on a node that serves claims, it has no card, or one that is "
-        "not counted (GPUNotClaimed): delete it, so that it is created again with a claim"
-    )
-
-
-def test_a_static_pod_is_not_told_to_come_back_with_a_claim() -> None:
-    pod = scenes.running("a", (30, 4), "n1", 0)
+def static(pod: Json) -> Json:
+    """The mirror of a pod whose manifest is a file of the kubelet."""
     own = {"kubernetes.io/config.mirror": "h", "kubernetes.io/config.hash": "h"}
     pod["metadata"]["annotations"] |= own
-    assert explained(pod).summary == (
-        "runs on n1; a static pod gets no card by a claim (GPUNotClaimed): remove its manifest, "
-        "and create it through the API server"
-    )
+    return pod
 
 
-def test_a_pending_pod_without_a_claim_learns_that_all_nodes_want_one() -> None:
-    found = explained(scenes.waiting("a", (30, 4)))
-    assert found.summary == (
-        "is pending: it has no claim, and all nodes with cards serve only pods with one: delete "
-        "it, so that it is created again with a claim (webhook --claims on)"
-    )
-    assert [each.reason for each in found.nodes] == ["the node serves only pods with a claim"]
+@pytest.mark.parametrize(
+    ("pod", "node", "summary"),
+    [
+        (
+            scenes.running("a", (30, 4), "n1", 0),
+            dra_node(),
+            (
+                "runs on n1; without a claim on a node that serves claims, it has no card, or one "
+                "that is not counted (GPUNotClaimed): delete it, so that it is created again with "
+                "a claim"
+            ),
+        ),
+        (
+            static(scenes.running("a", (30, 4), "n1", 0)),
+            dra_node(),
+            (
+                "runs on n1; a static pod gets no card by a claim (GPUNotClaimed): remove its "
+                "manifest, and create it through the API server"
+            ),
+        ),
+        (
+            scenes.waiting("a", (30, 4)),
+            dra_node(),
+            (
+                "is pending: it has no claim, and all nodes with cards serve only pods with one: "
+                "delete it, so that it is created again with a claim (webhook --claims on)"
+            ),
+        ),
+        (
+            claimed(scenes.waiting("a", (30, 4)), "a-gpus"),
+            make_node("n1", 1),
+            (
+                "is pending: it has a claim, and no node serves claims (label "
+                "gpu-turnstile.io/mode=dra): if the webhook's --claims is no longer on, delete it, "
+                "so that it is created again without a claim"
+            ),
+        ),
+    ],
+    ids=["running", "static", "pending", "no node"],
+)
+def test_a_pod_that_does_not_match_its_node_shows_what_to_do(
+    pod: Json, node: Json, summary: str
+) -> None:
+    found = explained(pod, nodes=[node])
+    assert found.summary == summary
     assert (found.changes, found.no_change) == ((), "")
 
 
-def test_a_pending_pod_with_a_claim_learns_that_no_node_serves_claims() -> None:
-    pod = claimed(scenes.waiting("a", (30, 4)), "a-gpus")
-    found = explained(pod, nodes=[make_node("n1", 1)])
-    assert found.summary == (
-        "is pending: it has a claim, and no node serves claims (label gpu-turnstile.io/mode=dra): "
-        "if the webhook's --claims is no longer on, delete it, so that it is created again without "
-        "a claim"
-    )
-    assert [each.reason for each in found.nodes] == ["the node serves no claims"]
-
-
-def test_each_pod_is_shown_only_the_nodes_of_its_kind_as_fitting() -> None:
+def test_a_pod_fits_only_on_nodes_of_its_kind() -> None:
     nodes = [dra_node("n1"), make_node("n2", 1)]
     pods = [claimed(scenes.waiting("a", (30, 4)), "a-gpus"), scenes.waiting("b", (30, 4))]
     state = state_of(nodes, pods)
@@ -257,14 +259,9 @@ def test_each_pod_is_shown_only_the_nodes_of_its_kind_as_fitting() -> None:
     assert [(each.node, each.fits) for each in by_claim.nodes] == [("n1", True), ("n2", False)]
     assert [(each.node, each.fits) for each in plain.nodes] == [("n2", True), ("n1", False)]
     assert by_claim.nodes[1].reason == "the node serves no claims"
+    assert plain.nodes[1].reason == "the node serves only pods with a claim"
     assert by_claim.pod.why.startswith("it fits on the cards of n1;")
     assert plain.pod.why.startswith("it fits on the cards of n2;")
-
-
-def test_without_claims_nothing_of_them_is_shown() -> None:
-    found = explained(scenes.waiting("a", (30, 4)), nodes=[make_node("n1", 1)])
-    assert "claim" not in str((found.summary, found.steps, found.nodes))
-    assert (found.pod.claim, found.pod.claim_template) == ("", "")
 
 
 def test_claims_of_others_are_not_ours() -> None:
@@ -274,7 +271,7 @@ def test_claims_of_others_are_not_ours() -> None:
     assert [each.name for each in found.steps] == ["created", "admitted", "bound"]
 
 
-def test_a_node_whose_kubelet_still_knows_the_device_plugin_says_so() -> None:
+def test_a_node_shows_that_its_kubelet_still_knows_the_device_plugin() -> None:
     state = state_of([dra_node(allocatable="0")])
     (node,) = state.report().nodes
     assert node.problem == (
@@ -287,7 +284,7 @@ def test_a_node_whose_kubelet_still_knows_the_device_plugin_says_so() -> None:
     assert [each.text for each in found.changes] == [f"make n1 usable: {node.problem}"]
 
 
-def test_a_pod_that_a_kubelet_refused_that_still_knows_the_device_plugin_learns_the_cause() -> None:
+def test_a_refused_pod_shows_that_the_kubelet_still_knows_the_device_plugin() -> None:
     text = "no healthy devices present; cannot allocate unhealthy devices tencent.com/vcuda-core"
     pod = claimed(scenes.refused("a", (30, 4), "n1", text), "a-gpus")
     cause = (
@@ -296,186 +293,3 @@ def test_a_pod_that_a_kubelet_refused_that_still_knows_the_device_plugin_learns_
     )
     assert explained(pod).summary.startswith(f"was refused on n1: {text}{cause}")
     assert cause not in explained(pod, nodes=[make_node("n1", 1)]).summary
-
-
-# --- where kube-scheduler puts them --------------------------------------------------------
-
-
-def manifest(cores: int = 40, *, replicas: int = 1, **pod: Any) -> Json:
-    limits = {"limits": {NAMES.core: str(cores), NAMES.memory: "4"}}
-    template = {"spec": {"containers": [{"name": "main", "resources": limits}], **pod}}
-    return {"kind": "Deployment", "spec": {"replicas": replicas, "template": template}}
-
-
-def fit(state: ClusterState, *manifests: Json) -> list[tuple[str, int, str]]:
-    return [(each.result.value, each.room, each.claims) for each in state.fit(*manifests)]
-
-
-FIRST = (
-    "By a claim: kube-scheduler takes the first cards that fit, without scores, and preempts no "
-    "pod for a card"
-)
-EITHER = (
-    "Some nodes serve claims, and the webhook's --claims decides whether pods get one: with a "
-    "claim "
-)
-
-
-def test_the_first_card_that_fits_is_taken_and_not_the_fullest() -> None:
-    """The agent's own placement would take card 1, so that card 0 stays whole."""
-    held = scenes.running("b", (50, 4), "n1", 1)
-    pod = manifest()
-    (by_claim,) = state_of([dra_node(cards=2)], [claimed(held, "b-gpus")]).fit(pod)
-    assert by_claim.nodes[0].placement == (("main", (0,)),)
-    (by_plugin,) = state_of([make_node("n1", 2)], [scenes.running("b", (50, 4), "n1", 1)]).fit(pod)
-    assert by_plugin.nodes[0].placement == (("main", (1,)),)
-
-
-def test_by_first_fit_fewer_pods_may_fit_than_by_the_agents_placement() -> None:
-    """60 takes card 0 of 100 although 60 are free on card 1, so that 100 do not fit any more."""
-    held = scenes.running("b", (40, 4), "n1", 1)
-    manifests = [manifest(60), manifest(100)]
-    by_plugin = state_of([make_node("n1", 2)], [held])
-    assert [room for _, room, _ in fit(by_plugin, *manifests)] == [1, 1]
-    by_claim = state_of([dra_node(cards=2)], [claimed(held, "b-gpus")])
-    assert fit(by_claim, *manifests) == [("fits", 1, FIRST), ("does not fit", 0, FIRST)]
-
-
-def test_an_init_container_with_another_demand_keeps_its_part_as_long_as_the_pod_lives() -> None:
-    pod = make_pod("a", (50, 4), inits=[(60, 4)])
-    assert fit(state_of([make_node("n1", 1)]), pod) == [("fits", 1, "")]
-    assert fit(state_of([dra_node()]), pod) == [("does not fit", 0, FIRST)]
-    same = make_pod("a", (60, 4), inits=[(60, 4)])
-    assert fit(state_of([dra_node()]), same) == [("fits", 1, FIRST)]
-    prepared = {
-        name: Allocation(("GPU-n1-0",), cores, 4, Evidence.CLAIM)
-        for name, cores in (("i0", 30), ("c0", 50))
-    }
-    annotations = {**scenes.stamps("n1"), NAMES.gpu_allocation: encode_allocations(prepared)}
-    runs = make_pod("a", (50, 4), inits=[(30, 4)], node="n1", annotations=annotations)
-    (node,) = state_of([dra_node()], [claimed(runs, "a-gpus")]).report().nodes
-    assert (node.cores_held, node.blocks_held) == (80, 8)
-
-
-def test_where_both_kinds_of_nodes_are_only_what_is_true_for_both_is_promised() -> None:
-    state = state_of([dra_node("n1", 2), make_node("n2", 1)])
-    assert fit(state, manifest(60)) == [("fits", 1, f"{EITHER}1 of 1 fit, without one 1 of 1 fit")]
-    assert fit(state, manifest(60, replicas=2)) == [
-        ("unknown", 1, f"{EITHER}2 of 2 fit, without one 1 of 2 fit")
-    ]
-    assert fit(state, manifest(60, replicas=3)) == [
-        ("does not fit", 1, f"{EITHER}2 of 3 fit, without one 1 of 3 fit")
-    ]
-    (found,) = state.fit(manifest(60))
-    assert [(each.node, each.fits) for each in found.nodes] == [("n1", True), ("n2", True)]
-    assert found.placed == ()
-
-
-def test_a_pod_that_has_its_claim_fits_only_where_claims_are_served() -> None:
-    """As ``kubectl create --dry-run=server -o yaml`` prints it."""
-    pod = claimed(make_pod("a", (60, 4)))
-    (found,) = state_of([dra_node("n1"), make_node("n2", 1)]).fit(pod)
-    assert [(each.node, each.fits, each.reason) for each in found.nodes] == [
-        ("n1", True, ""),
-        ("n2", False, "the node serves no claims"),
-    ]
-    assert (found.room, found.claims) == (1, FIRST)
-    (found,) = state_of([make_node("n2", 1)]).fit(pod)
-    assert (found.result.value, found.short, found.claims) == (
-        "does not fit",
-        "the node serves no claims (1 node)",
-        "",
-    )
-
-
-NAMED = (
-    'spec.nodeName: Invalid value: "n1": the scheduler chooses the cards of a claim, and does not '
-    "see a pod that names its node: use nodeSelector or affinity"
-)
-
-
-def test_what_no_claim_can_have_would_be_denied() -> None:
-    named = manifest(40, nodeName="n1")
-    (found,) = state_of([dra_node()]).fit(named)
-    assert (found.result.value, found.errors, found.nodes) == ("would be denied", (NAMED,), ())
-    (found,) = state_of([make_node("n1", 1)]).fit(named)
-    assert found.fits
-    mixed = state_of([dra_node("n1"), make_node("n2", 1)])
-    assert fit(mixed, named) == [
-        ("unknown", 0, f"{EITHER}would be denied ({NAMED}), without one 1 of 1 fit")
-    ]
-    (found,) = state_of([dra_node(cards=1)]).fit(manifest(3300))
-    assert "request 33 cards, a claim has at most 32" in found.errors[0]
-    exists = make_pod("a", (40, 4), node="n1")  # its node says nothing of a new one
-    (found,) = state_of([dra_node()]).fit(exists)
-    assert found.fits
-
-
-CHAIN = {(0, 1): "NV4", (1, 2): "NV4"}
-TRIANGLE = {**CHAIN, (0, 2): "NV4"}
-NVLINK = {NAMES.gpu_link: "nvlink"}
-UNGROUPED = "NVLinks connect enough others, but a claim gets cards of one group"
-
-
-@pytest.mark.parametrize(
-    ("links", "held", "cards", "by_plugin", "by_claim"),
-    [
-        (CHAIN, [], 2, (0, 1), (0, 1)),
-        (CHAIN, [0], 2, (1, 2), f"no 2 cards of one NVLink group are free; {UNGROUPED}"),
-        (CHAIN, [1], 2, *("no 2 cards connected by NVLink are free",) * 2),
-        (CHAIN, [], 3, (0, 1, 2), f"no 3 cards of one NVLink group are free; {UNGROUPED}"),
-        (TRIANGLE, [0], 2, (1, 2), (1, 2)),
-        (TRIANGLE, [1], 2, (0, 2), (0, 2)),
-        (TRIANGLE, [], 3, (0, 1, 2), (0, 1, 2)),
-    ],
-)
-def test_a_claim_gets_cards_of_one_nvlink_group_and_fit_says_if_only_others_are_connected(
-    links: dict[tuple[int, int], str],
-    held: list[int],
-    cards: int,
-    by_plugin: tuple[int, ...] | str,
-    by_claim: tuple[int, ...] | str,
-) -> None:
-    """The device plugin also gives cards that a card of the same container connects."""
-    pods = [scenes.running(f"b{at}", (30, 1), "n1", at) for at in held]
-    claims = [claimed(scenes.running(f"b{at}", (30, 1), "n1", at), f"b{at}") for at in held]
-    pod = make_pod("a", (100 * cards, 0), annotations=NVLINK)
-    for node, holders, expected in (
-        (make_node("n1", 3, links=links), pods, by_plugin),
-        (dra_node("n1", 3, links=links), claims, by_claim),
-    ):
-        (found,) = state_of([node], holders).fit(pod)
-        if isinstance(expected, str):
-            assert found.nodes[0].reason == expected
-            texts = {each.text for each in found.changes}
-            assert "remove the annotation tencent.com/gpu-link" in texts
-        else:
-            assert found.nodes[0].placement == (("c0", expected),)
-
-
-_CORES = st.sampled_from([10, 30, 50, 70, 100, 200])
-_HELD = st.lists(st.sampled_from([0, 30, 60]), min_size=1, max_size=4)
-
-
-@patient
-@given(st.lists(_CORES, min_size=1, max_size=2), _HELD, _HELD, st.integers(1, 3))
-def test_what_is_promised_of_both_kinds_of_nodes_is_what_each_kind_promises_alone(
-    cores: list[int], by_claim: list[int], by_plugin: list[int], replicas: int
-) -> None:
-    def on(name: str, held: list[int], node: Json) -> tuple[Json, list[Json]]:
-        pods = [
-            scenes.running(f"{name}-{at}", (amount, 1), name, at)
-            for at, amount in enumerate(held)
-            if amount
-        ]
-        return node, [claimed(each, "c") if name == "n1" else each for each in pods]
-
-    first, claimants = on("n1", by_claim, dra_node("n1", len(by_claim)))
-    second, plain = on("n2", by_plugin, make_node("n2", len(by_plugin)))
-    template = make_pod("a", *((each, 4) for each in cores))
-    wanted = {"kind": "Deployment", "spec": {"replicas": replicas, "template": template}}
-    alone = [state_of([first], claimants).fit(wanted)[0], state_of([second], plain).fit(wanted)[0]]
-    (both,) = state_of([first, second], [*claimants, *plain]).fit(wanted)
-    assert both.room == min(each.room for each in alone)
-    results = {each.result.value for each in alone}
-    assert both.result.value == (results.pop() if len(results) == 1 else "unknown")

@@ -1,14 +1,14 @@
-"""A pod whose recorded card is not on its node any more, as people see it."""
+"""A pod whose recorded card is missing on its node, in all views."""
 
 from placement.cluster.holdings import Provenance
 from tests.placement.cluster.builders import Json, hint, make_node, make_pod, record
 from tests.view.model.test_state import explanation_of, node_in, pod_in, state_of
 from view.model.reports import Part
 
-ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
+ONE, TWO, MISSING = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
 
 
-def lost(name: str = "lost", cards: tuple[str, ...] = (GONE,), cores: int = 50) -> Json:
+def lost(name: str = "lost", cards: tuple[str, ...] = (MISSING,), cores: int = 50) -> Json:
     return make_pod(
         name,
         (cores, 8),
@@ -18,18 +18,13 @@ def lost(name: str = "lost", cards: tuple[str, ...] = (GONE,), cores: int = 50) 
     )
 
 
-def test_it_is_shown_on_that_card_and_on_no_other() -> None:
+def test_a_lost_card_is_shown_in_all_views() -> None:
     state = state_of([make_node("n1", 2)], [lost()])
     report = state.report()
     assert [card.holders for card in node_in(report, "n1").cards] == [(), ()]
     (container,) = pod_in(report, "lost").containers
-    assert container.parts == (Part(GONE, None, "", 50, 8, lost=True),)
-    assert (container.source, container.evidence) == (Provenance.RECORDED, "witness")
-
-
-def test_a_lost_card_is_shown_in_all_views() -> None:
-    state = state_of([make_node("n1", 2)], [lost()])
-    report = state.report()
+    assert container.parts == (Part(MISSING, None, "", 50, 8, lost=True),)
+    assert container.source is Provenance.RECORDED
     text = "container c0 holds a missing card (GPU-gone-0)"
     assert pod_in(report, "lost").why == text
     note = "pod default/lost holds a missing card (GPU-gone-0)"
@@ -44,13 +39,13 @@ def test_a_lost_card_is_shown_in_all_views() -> None:
     )
 
 
-def test_of_two_cards_one_may_be_lost() -> None:
-    state = state_of([make_node("n1", 2)], [lost(cards=(GONE, TWO), cores=200)])
+def test_one_of_two_cards_may_be_lost() -> None:
+    state = state_of([make_node("n1", 2)], [lost(cards=(MISSING, TWO), cores=200)])
     report = state.report()
     one, two = node_in(report, "n1").cards
     assert (one.holders, two.cores_held) == ((), 100)
     (container,) = pod_in(report, "lost").containers
-    assert [(each.uuid, each.lost) for each in container.parts] == [(TWO, False), (GONE, True)]
+    assert [(each.uuid, each.lost) for each in container.parts] == [(TWO, False), (MISSING, True)]
     assert (
         explanation_of(state, "lost")
         .steps[3]
@@ -58,7 +53,7 @@ def test_of_two_cards_one_may_be_lost() -> None:
     )
 
 
-def test_another_pod_fits_beside_it_and_ending_it_is_not_offered() -> None:
+def test_another_pod_fits_beside_it_and_its_deletion_is_not_suggested() -> None:
     node = make_node("n1", 1)
     state = state_of([node], [lost(), make_pod("new", (60, 4))])
     assert [each.fits for each in explanation_of(state, "new").nodes] == [True]
@@ -76,7 +71,7 @@ def test_a_chosen_card_that_the_node_lacks_is_not_shown_as_chosen() -> None:
     assert [each.index for each in container.parts] == [0]
 
 
-def test_a_pod_that_has_ended_has_lost_nothing() -> None:
+def test_an_ended_pod_has_no_lost_card() -> None:
     pod = lost() | {"status": {"phase": "Succeeded"}}
     (container,) = pod_in(state_of([make_node("n1", 2)], [pod]).report(), "lost").containers
-    assert container.parts == (Part(GONE, None, "", 50, 8),)
+    assert container.parts == (Part(MISSING, None, "", 50, 8),)

@@ -1,18 +1,13 @@
-"""One pod's way and a manifest's prospects, in the words that people read."""
+"""Explanations of pods: summary, progress, cards and limits."""
 
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, scene, state_of
-from view.model.manifest_fit import InvalidManifest
 from view.model.pod_explanation import PodExplanation
 
 
@@ -146,12 +141,10 @@ def test_a_pods_unread_wishes_are_named_with_what_to_write() -> None:
         ({"dialect": "kai", "annotations": {"gpu-memory": "9"}}, "kai: gpu-memory=9"),
         ({"dialect": 1, "resources": [], "annotations": {"a": {}}}, "1: a={}"),
         ({"resources": {"c0": 7}}, ""),
-        ([], ""),
         ("{", ""),
-        (None, ""),
     ],
 )
-def test_what_the_author_of_a_translated_pod_wrote_is_shown(kept: Any, written: str) -> None:
+def test_the_original_request_of_a_translated_pod_is_shown(kept: Any, written: str) -> None:
     text = kept if isinstance(kept, str) else json.dumps(kept)
     pod = make_pod("a", (30, 4), annotations={NAMES.translated_from: text})
     found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
@@ -212,7 +205,7 @@ def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
         ([], ("", "never", "wrong")),
     ],
 )
-def test_what_never_started_is_not_shown_as_started(
+def test_a_container_that_never_started_is_not_shown_as_started(
     status: list[Json], started: tuple[str, str, str]
 ) -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
@@ -224,13 +217,13 @@ def test_what_never_started_is_not_shown_as_started(
     assert "0001" not in str(found)
 
 
-def test_what_did_not_pass_the_webhook_is_marked() -> None:
+def test_a_pod_that_did_not_pass_the_webhook_is_marked() -> None:
     found = explanation_of(state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]), "a")
     assert [each.state for each in found.steps[1:3]] == ["wrong", "wrong"]
     assert found.steps[1].text == "without a stamp: the webhook was not called"
 
 
-def test_a_scheduler_is_not_blamed_for_a_node_that_the_manifest_names() -> None:
+def test_a_node_named_by_the_manifest_is_not_a_schedulers_choice() -> None:
     pod = scenes.refused("a", (50, 4), "n1", "no card fits 50 cores")
     del pod["metadata"]["annotations"][NAMES.bind_order]
     found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
@@ -243,9 +236,9 @@ def test_a_scheduler_is_not_blamed_for_a_node_that_the_manifest_names() -> None:
 
 def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
-    ill = state_of([make_node("n1", 1, unhealthy=[0])], [pod])
+    unhealthy = state_of([make_node("n1", 1, unhealthy=[0])], [pod])
     text = "container c0 holds card 0, which is unhealthy (Xid 79)"
-    found = explanation_of(ill, "a")
+    found = explanation_of(unhealthy, "a")
     assert found.summary == f"runs on n1; {text}"
     assert found.steps[-1].text == "running"
     found = explanation_of(state_of([make_node("n1", 1, allocatable="0")], [pod]), "a")
@@ -259,7 +252,7 @@ def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
 TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
 
 
-def test_other_reasons_against_a_node_are_shown_in_the_schedulers_words() -> None:
+def test_other_reasons_against_a_node_are_quoted_from_the_scheduler() -> None:
     """A taint is the scheduler's to judge: cards are free there, and that is all we say."""
     node = make_node("n1", 1)
     node["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
@@ -274,7 +267,7 @@ def test_other_reasons_against_a_node_are_shown_in_the_schedulers_words() -> Non
     assert (found.changes, found.no_change) == ((), "")
 
 
-def test_a_scheduler_that_writes_only_events_is_read_too() -> None:
+def test_a_schedulers_event_is_quoted_without_a_condition() -> None:
     pod = scenes.waiting("a", (30, 4))
     state = state_of([make_node("n1", 1)], [pod])
     state.put_event(scenes.event(pod, "FailedScheduling", TAINTED, "volcano"))
@@ -315,177 +308,6 @@ def test_a_refused_pod_shows_where_a_new_one_would_fit() -> None:
     assert found.changes == ()
 
 
-# --- manifests --------------------------------------------------------------------------
-
-LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
-TEMPLATE = {"spec": {"containers": [{"name": "main", "resources": LIMITS}], "nodeName": "n9"}}
-
-
-@pytest.mark.parametrize(
-    ("manifest", "replicas", "room"),
-    [
-        ({"kind": "Pod", "metadata": {"generateName": "x-"}, **TEMPLATE}, 1, 1),
-        ({"kind": "Deployment", "spec": {"replicas": 5, "template": TEMPLATE}}, 5, 3),
-        ({"kind": "Job", "spec": {"parallelism": 2, "template": TEMPLATE}}, 2, 2),
-        ({"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": TEMPLATE}}}}, 1, 1),
-        ({"kind": "PodTemplate", "template": TEMPLATE}, 1, 1),
-    ],
-)
-def test_a_manifest_gets_whether_where_and_how_often_it_fits(
-    manifest: Json, replicas: int, room: int
-) -> None:
-    state = state_of([make_node("n1", 2)], [scenes.running("a", (60, 4), "n1", 0)])
-    (found,) = state.fit(manifest)
-    assert (found.fits, found.replicas, found.room) == (room == replicas, replicas, room)
-    assert found.nodes[0].placement == (("main", (0,)),)
-
-
-def test_a_node_with_its_pod_of_a_daemonset_keeps_no_further_one_away() -> None:
-    nodes = [make_node("n1", 1), make_node("n2", 1, unhealthy=[0])]
-    (found,) = state_of(nodes).fit({"kind": "DaemonSet", "spec": {"template": TEMPLATE}})
-    assert (found.replicas, found.room) == (2, 1)
-    assert found.short == "no healthy card (1 node)"
-
-
-def test_annotations_of_a_template_count_and_not_those_of_its_workload() -> None:
-    wishes = {"annotations": {NAMES.use_gpu_type: "t4"}}
-    inner = {"kind": "Deployment", "spec": {"template": {**TEMPLATE, "metadata": wishes}}}
-    outer = {"kind": "Deployment", "metadata": wishes, "spec": {"template": TEMPLATE}}
-    state = state_of([make_node("n1", 1)])
-    assert [each.fits for each in (*state.fit(inner), *state.fit(outer))] == [False, True]
-
-
-def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
-    nodes = [make_node("n1", 1, unhealthy=[0]), make_node("n2", 1), make_node("n3", 1)]
-    held = scenes.running("a", (90, 4), "n2", 0)
-    (found,) = state_of(nodes, [held]).fit({"kind": "Pod", **TEMPLATE})
-    assert [(each.node, each.fits) for each in found.nodes] == [
-        ("n3", True),
-        ("n2", False),
-        ("n1", False),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("manifest", "text"),
-    [
-        ({"kind": "Service"}, "kind: Unsupported value: 'Service'"),
-        ({}, "kind: Unsupported value: None"),
-        ({"kind": "Pod"}, "Pod: it has no pod spec"),
-        ({"kind": "Deployment", "spec": "no"}, "Deployment: it has no pod spec"),
-        (
-            {"kind": "Pod", "metadata": {"name": "a"}, "spec": {}},
-            'Pod "a" requests no GPU: no container has tencent.com/vcuda-core in its limits',
-        ),
-        (
-            {
-                "kind": "Pod",
-                "metadata": {"name": "a", "annotations": {"gpu-fraction": "0.5"}},
-                "spec": {
-                    "containers": [
-                        {"resources": {"limits": {"nvidia.com/gpu": 1, "tencent.com/vcuda": "50"}}}
-                    ]
-                },
-            },
-            (
-                'Pod "a" requests no GPU: no container has tencent.com/vcuda-core in its limits; '
-                "write tencent.com/vcuda-core, tencent.com/vcuda is not served here; "
-                "write tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve "
-                "nvidia.com/gpu; write tencent.com/vcuda-core in limits (100 is one card): "
-                "gpu-turnstile does not serve gpu-fraction; or, where pods of that system are "
-                "accepted (docs/install.md#pods-of-other-systems): kubectl create --dry-run=server "
-                "-o yaml -f FILE | kubectl gpu fit -f -"
-            ),
-        ),
-        (
-            {
-                "kind": "Deployment",
-                "metadata": {"name": "a"},
-                "spec": {
-                    "template": {
-                        "spec": {
-                            "containers": [
-                                {"resources": {"limits": {"elasticgpu.io/gpu-memory": "512"}}}
-                            ]
-                        }
-                    }
-                },
-            },
-            (
-                'Deployment "a" requests no GPU: no container has tencent.com/vcuda-core in its '
-                "limits; write tencent.com/vcuda-memory (in blocks): gpu-turnstile does not serve "
-                "elasticgpu.io/gpu-memory; or, where pods of that system are accepted "
-                "(docs/install.md#pods-of-other-systems): kubectl create --dry-run=server -f FILE "
-                "warns of what they become"
-            ),
-        ),
-    ],
-)
-def test_a_manifest_that_cannot_be_evaluated_is_refused(manifest: Json, text: str) -> None:
-    with pytest.raises(InvalidManifest) as caught:
-        state_of([]).fit(manifest)
-    assert str(caught.value).startswith(text)
-
-
-_KEYS = st.sampled_from(
-    [
-        *(
-            "annotations",
-            "containers",
-            "initContainers",
-            "jobTemplate",
-            "limits",
-            "metadata",
-            "name",
-        ),
-        *("nodeSelector", "replicas", "requests", "resources", "restartPolicy", "spec", "template"),
-        *("tolerations", NAMES.core, NAMES.memory, NAMES.use_gpu_type, NAMES.predicate_gpu_idx(0)),
-    ]
-)
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-@patient
-@given(st.sampled_from(["Pod", "Deployment", "CronJob"]), st.dictionaries(_KEYS, _json))
-def test_no_manifest_breaks_it(kind: str, manifest: Json) -> None:
-    with suppress(InvalidManifest):
-        state_of([make_node("n1", 1)]).fit({**manifest, "kind": kind})
-
-
-def test_fit_warns_of_what_nobody_reads_as_the_webhook_does() -> None:
-    state = state_of([make_node("n1", 1)], [])
-    pod = make_pod("a", (30, 4))
-    pod["kind"] = "Pod"
-    pod["metadata"]["annotations"] = {"tencent.com/use-gputype": "h100"}
-    pod["metadata"]["labels"] = {"tencent.com/gpu-policy": "spread"}
-    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "1"
-    (found,) = state.fit(pod)
-    assert found.fits
-    assert found.warnings == (
-        (
-            "write tencent.com/vcuda-core (100 is one card): gpu-turnstile does not serve "
-            "nvidia.com/gpu"
-        ),
-        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
-        "write tencent.com/gpu-policy in metadata.annotations, not in labels",
-    )
-    template = {"metadata": {}, "spec": make_pod("a", (30, 4))["spec"]}
-    (found,) = state.fit(
-        {
-            "kind": "Deployment",
-            "metadata": {"name": "d", "annotations": {"tencent.com/gpu-policy": "spread"}},
-            "spec": {"template": template},
-        }
-    )
-    assert found.warnings == (
-        "write tencent.com/gpu-policy in spec.template.metadata.annotations, not in metadata",
-    )
-
-
 def test_a_share_of_several_cards_shows_what_it_has_of_each() -> None:
     cards = record(c0=(("GPU-n1-0", "GPU-n1-1"), 100, 8))
     pod = make_pod("a", (100, 8), node="n1", phase="Running", annotations={**HALVES, **cards})
@@ -495,52 +317,3 @@ def test_a_share_of_several_cards_shows_what_it_has_of_each() -> None:
     assert (container.cores, container.blocks, container.split) == (100, 8, 2)
     assert [(part.cores, part.blocks) for part in container.parts] == [(50, 4), (50, 4)]
     assert [(card.cores_free, card.blocks_free) for card in found.cards] == [(50, 28), (50, 28)]
-
-
-def test_a_manifest_with_a_share_of_several_cards_fits_on_different_ones() -> None:
-    state = state_of([make_node("n1", 2)], [scenes.running("a", (50, 4), "n1", 0)])
-    (found,) = state.fit(make_pod("new", (100, 8), annotations=HALVES))
-    assert found.fits
-    assert found.nodes[0].placement == (("c0", (0, 1)),)
-    (found,) = state.fit(make_pod("new", (102, 8), annotations=HALVES))
-    assert [card.why_not for card in found.nodes[0].cards] == ["50 cores free, 51 needed", ""]
-    twice = [make_pod(name, (100, 8), annotations=HALVES) for name in "bc"]
-    assert [each.fits for each in state.fit(*twice)] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        (
-            NAMES.gpu_cards_of("c0"),
-            2,
-            "value: 2: must be a whole number from 1 to 16, in quotes",
-        ),
-        (NAMES.gpu_cards_of("c0"), "17", "must be a whole number from 1 to 16"),
-        (NAMES.gpu_cards_of("c1"), "2", 'the pod has no container "c1" that requests GPUs'),
-    ],
-)
-def test_fit_denies_what_cannot_be_divided_as_the_webhook_does(
-    key: str, value: object, text: str
-) -> None:
-    pod = make_pod("a", (100, 8))
-    pod["metadata"]["annotations"] = {key: value}
-    (found,) = state_of([make_node("n1", 2)], []).fit(pod)
-    assert found.result == "would be denied"
-    assert text in found.errors[0]
-
-
-def test_fit_denies_a_misspelt_resource_as_the_webhook_does() -> None:
-    pod = make_pod("a", (0, 4))
-    pod["kind"] = "Pod"
-    limits = pod["spec"]["containers"][0]["resources"]["limits"]
-    limits.pop("tencent.com/vcuda-core", None)
-    limits["tencent.com/vcuda-cores"] = "50"
-    (found,) = state_of([make_node("n1", 1)], []).fit(pod)
-    assert found.errors == (
-        (
-            'spec.containers[0].resources.limits[tencent.com/vcuda-cores]: Invalid value: "50": '
-            "no node has such a resource: write tencent.com/vcuda-core"
-        ),
-    )
-    assert found.result == "would be denied"

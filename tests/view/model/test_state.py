@@ -1,4 +1,4 @@
-"""What the model says of a whole cluster: tables, and placing and arithmetic as the oracles."""
+"""The report of a whole cluster: tables, and placement and arithmetic as oracles."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,6 @@ from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
 from tests.view import scenes
 from view.model.pod_explanation import PodExplanation
-from view.model.pod_groups import group_pods
 from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Stage
 from view.model.state import ClusterState
 
@@ -132,7 +131,7 @@ def test_cards_of_a_pod_are_named_also_where_its_node_may_not_be_read() -> None:
     assert unknown.containers[0].source is None
 
 
-def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
+def test_amounts_held_by_hidden_pods_are_reported_by_the_agent() -> None:
     node = scenes.free(make_node("n1", 1), cores=30, blocks=10)
     seen = scenes.running("a", (30, 4), "n1", 0)
     state = state_of([node], [seen], ALL_PODS)
@@ -202,7 +201,7 @@ def test_only_workloads_refused_for_their_gpus_are_listed() -> None:
     assert state.report().denied == ()
 
 
-def test_changes_are_taken_in_one_by_one() -> None:
+def test_a_state_after_changes_equals_a_new_one() -> None:
     """A state that saw everything come and go equals one that saw the end alone."""
     state = scene()
     state.report()
@@ -238,12 +237,12 @@ def test_a_whole_card_holds_all_of_its_memory() -> None:
     assert not any(each.overbooked for each in node.cards)
     parts = [part for each in pod_in(report, "both").containers for part in each.parts]
     assert [(part.cores, part.blocks) for part in parts] == [(100, 16), (10, 4)]
-    recorded = make_pod("told", (100, 6), node="n1", annotations=record(c0=(["GPU-n1-0"], 100, 6)))
-    pod = pod_in(state_of([make_node("n1", 1, blocks=16)], [recorded]).report(), "told")
+    recorded = make_pod("whole", (100, 6), node="n1", annotations=record(c0=(["GPU-n1-0"], 100, 6)))
+    pod = pod_in(state_of([make_node("n1", 1, blocks=16)], [recorded]).report(), "whole")
     assert [(part.cores, part.blocks) for part in pod.containers[0].parts] == [(100, 16)]
 
 
-def test_a_pod_that_ends_holds_nothing_and_keeps_what_it_had() -> None:
+def test_an_ended_pod_holds_nothing_and_shows_its_cards() -> None:
     state = state_of([make_node("n1", 1)], [pod := scenes.running("a", (30, 4), "n1", 0)])
     assert state.report().nodes[0].cores_held == 30
     state.put_pod(_status(pod, phase="Succeeded"))
@@ -278,7 +277,7 @@ def _of_web(name: str, created: str, node: str = "n1", **more: Any) -> Json:
         ("2025-11-22T08:57:00Z", "2025-11-22T08:56:00Z", True),
     ],
 )
-def test_a_denial_that_no_longer_applies_is_gone(at: str, created: str, shown: bool) -> None:
+def test_a_denial_that_no_longer_applies_is_not_shown(at: str, created: str, shown: bool) -> None:
     state = state_of([make_node("n1", 1)], [_of_web("a", created)] if created else [])
     state.put_event(_denied(at))
     assert [each.at for each in state.report().denied] == [at] * shown
@@ -293,7 +292,7 @@ def test_a_failed_pod_with_a_newer_sibling_is_marked_as_replaced() -> None:
     assert state.report().pods[0].owner == "ReplicaSet/web-5d"
 
 
-def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
+def test_a_deleted_pod_is_explained_for_15_minutes() -> None:
     now = scenes.NOW
     state = ClusterState(NAMES, now=lambda: now)
     state.put_node(make_node("n1", 1))
@@ -349,7 +348,7 @@ def _bound(number: int, limits: Any, inits: Any, known: str, card: int) -> Json:
 @example([([(200, 4)], [(10, 4)], "hint", 0)], [(10, 1)])
 @given(_pods, st.lists(_limit, min_size=1, max_size=2))
 def test_held_and_free_add_up_and_the_largest_fit_matches_placement(
-    pods: list[Any], asked: list[tuple[int, int]]
+    pods: list[Any], limits: list[tuple[int, int]]
 ) -> None:
     objects = [_bound(number, *each) for number, each in enumerate(pods)]
     state = state_of([make_node("n1", 3, blocks=16)], objects)
@@ -362,14 +361,14 @@ def test_held_and_free_add_up_and_the_largest_fit_matches_placement(
     report = state.report().nodes[0]
     for card, row in zip(report.cards, room.snapshot().free, strict=True):
         free = (card.cores_free, card.blocks_free)
-        # Nobody can have the memory of a whole card that was asked for without.
+        # The memory of a whole card that was requested without memory is not free.
         assert free == row or (free == (0, 0) and row[0] == 0)
         assert card.cores_held + card.cores_free == CORES_PER_CARD
         assert card.blocks_held + card.blocks_free == card.blocks
         if not card.overbooked:
             assert sum(each.cores for each in card.holders) == card.cores_held
             assert sum(each.blocks for each in card.holders) == card.blocks_held
-    new = make_pod("new", *asked)
+    new = make_pod("new", *limits)
     parsed = read_gpu_pod(new, NAMES)
     assert parsed is not None
     (fit,) = state.fit(new)
@@ -380,70 +379,7 @@ def test_held_and_free_add_up_and_the_largest_fit_matches_placement(
         assert change.nodes == ("n1",)
 
 
-# --- refused again and again ------------------------------------------------------------
-
-
-def test_pods_that_are_refused_again_and_again_are_counted_and_the_cause_is_named() -> None:
-    storm = scenes.storm()
-    state = state_of([make_node("n1", 1)], storm)
-    starting = make_pod("web-5d-next", (50, 4), node="n1")  # the controller's next try
-    starting["metadata"] |= {
-        **storm[-1]["metadata"],
-        "name": "web-5d-next",
-        "uid": "u-next",
-        "creationTimestamp": "2025-11-22T09:00:01Z",
-    }
-    state.put_pod(starting)
-    (group,) = group_pods([each for each in state.report().pods if each.stage is Stage.REFUSED])
-    assert group.headline == (
-        "Deployment default/web: refused 137 times in 20 s: default-scheduler does not see cards; "
-        "gpu-turnstile: no card fits 50 cores: GPU-n1-0: 11 of 50 cores free"
-    )
-    assert not any(each.replaced for each in state.report().pods)
-    assert (
-        "Deployment/web was refused 137 times in 20 s: default-scheduler does not see cards"
-        in explanation_of(state, "web-5d-3").summary
-    )
-    # One that runs ends it, also one of the next revision.
-    running = scenes.running("web-6e-0", (50, 4), "n1", 0)
-    owner = {"kind": "ReplicaSet", "name": "web-6e", "uid": "u-6e", "controller": True}
-    running["metadata"] |= {
-        "labels": {"pod-template-hash": "6e"},
-        "ownerReferences": [owner],
-        "creationTimestamp": "2025-11-22T09:00:02Z",
-    }
-    state.put_pod(running)
-    left = [each.name for each in state.report().pods if not each.replaced]
-    assert left == ["web-5d-next", "web-6e-0"]
-    state.drop_pod("u-web-6e-0")
-    assert not any(each.replaced for each in state.report().pods)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({}, "default-scheduler does not see cards; "),
-        ({"annotations": {**scenes.stamps("n1"), **hint("0")}}, ""),  # cards were chosen
-        ({"message": "Pod was rejected: OutOfcpu"}, ""),  # not for want of a card
-    ],
-)
-def test_a_scheduler_is_named_only_if_it_is_the_cause(change: Json, named: str) -> None:
-    storm = scenes.storm(2)
-    for pod in storm:
-        pod["metadata"]["annotations"] = change.get("annotations", pod["metadata"]["annotations"])
-        pod["status"]["message"] = change.get("message", pod["status"]["message"])
-    (group,) = group_pods(state_of([make_node("n1", 1)], storm).report().pods)
-    assert group.name == "Deployment default/web: refused 2 times in 20 s"
-    assert group.why.startswith(named)
-    assert ("does not see cards" in group.why) is bool(named)
-
-
-def test_pods_of_one_moment_are_not_refused_again_and_again() -> None:
-    (group,) = group_pods(state_of([], scenes.storm(4, seconds=0)).report().pods)
-    assert group.name == "Deployment default/web: 4 pods"
-
-
-def test_a_mig_instance_is_no_whole_card_and_the_explanation_says_who_gets_it() -> None:
+def test_a_mig_instance_is_no_whole_card() -> None:
     a100 = "NVIDIA A100-SXM4-40GB"
     node = make_node("n1", blocks=[158, 19], models=[a100, f"{a100} MIG 1g.5gb"])
     annotations = node["metadata"]["annotations"]

@@ -37,7 +37,7 @@ DAY = History(
     (
         PastUsage("team", "a", 4.0, 4.0, 3.0),
         PastUsage("team", "lone", 2.0, None, None),
-        PastUsage("team", "gone", 8.0, 8.0, 0.0),
+        PastUsage("team", "deleted", 8.0, 8.0, 0.0),
         PastUsage("team", "odd", None, None, None),
     ),
 )
@@ -48,22 +48,22 @@ def rows(history: History | None, by: GroupBy, namespace: str = "") -> dict[str,
     return {each.pod or each.owner or each.namespace: each for each in found}
 
 
-def test_what_is_held_used_and_waited_for_is_added_up() -> None:
+def test_held_used_and_pending_amounts_are_added_up() -> None:
     pods = rows(DAY, GroupBy.POD)
     assert pods["a"] == UsageRow("team", "Job/train", "a", 0.6, 0.15, 0, 4, 4, 3)
     assert pods["a"].idle_share == 0.75
     assert pods["late"] == UsageRow("default", "", "late", 0, None, 1.5, 0)
-    assert set(rows(DAY, GroupBy.OWNER)) == {"Job/train", "lone", "gone", "odd", "late"}
+    assert set(rows(DAY, GroupBy.OWNER)) == {"Job/train", "lone", "deleted", "odd", "late"}
     team = rows(DAY, GroupBy.NAMESPACE)["team"]
     team = replace(team, held=round(team.held, 3))
     assert team == UsageRow("team", "", "", 1.1, 0.15, 0, 14, 12, 3)
     assert set(rows(DAY, GroupBy.POD, "default")) == {"late"}
 
 
-def test_what_is_not_known_is_neither_used_nor_idle() -> None:
+def test_unknown_amounts_are_neither_used_nor_idle() -> None:
     pods = rows(DAY, GroupBy.POD)
     assert (pods["lone"].used, pods["lone"].held_hours, pods["lone"].idle_share) == (None, 2, None)
     assert (pods["odd"].held_hours, pods["odd"].idle_share) == (None, None)
-    assert pods["gone"].idle_share == 0
-    for unknown in (None, History("away")):
+    assert pods["deleted"].idle_share == 0
+    for unknown in (None, History("no response")):
         assert rows(unknown, GroupBy.POD)["a"] == UsageRow("team", "Job/train", "a", 0.6, 0.15)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -11,30 +10,22 @@ import pytest
 
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
-from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import ApiServer
+from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import make_node, make_pod
+from tests.placement.cluster.builders import make_pod
 from tests.view.cluster.test_prometheus import prometheus
-from tests.view.conftest import asked_of
+from tests.view.conftest import requests_since
+from tests.view.manual_time import ManualTime
+from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
+from view.terminal.context import at_most_every
 from view.terminal.faults import CommandError, as_command_errors
 from view.terminal.screen import Progress
 
 ROOT = Path(__file__).parents[3]
-
-
-class Result:
-    """What a command printed, and how it ended."""
-
-    def __init__(self, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-        try:
-            commands.main(arguments)
-            self.code: object = 0
-        except SystemExit as end:
-            self.code = end.code
-        self.out, self.err = capsys.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -59,10 +50,8 @@ class Result:
         ("--version", "kubectl gpu, version"),
     ],
 )
-def test_a_command_prints_what_it_is_asked_for(
-    kubeconfig: Path, capsys: pytest.CaptureFixture[str], arguments: str, expected: str
-) -> None:
-    result = Result(arguments.split(), capsys)
+def test_a_command_prints_its_table(gpu: Gpu, arguments: str, expected: str) -> None:
+    result = gpu(*arguments.split())
     assert (result.code, result.err) == (0, "")
     assert expected in result.out
 
@@ -70,7 +59,7 @@ def test_a_command_prints_what_it_is_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        ("explain nobody", 1, 'Error from server (NotFound): pods "nobody" not found\n'),
+        ("explain unknown", 1, 'Error from server (NotFound): pods "unknown" not found\n'),
         (
             "explain train -n other",
             1,
@@ -107,14 +96,13 @@ def test_a_command_prints_what_it_is_asked_for(
         ("explode", 2, None),
     ],
 )
-def test_an_error_is_one_line_as_kubectl_words_it(
-    kubeconfig: Path,
-    capsys: pytest.CaptureFixture[str],
+def test_an_error_is_one_line_in_the_words_of_kubectl(
+    gpu: Gpu,
     arguments: str,
     code: int,
     error: str | None,
 ) -> None:
-    result = Result(arguments.split(), capsys)
+    result = gpu(*arguments.split())
     assert (result.code, result.out) == (code, "")
     assert result.err == error if error else result.err
 
@@ -131,32 +119,32 @@ def test_an_error_is_one_line_as_kubectl_words_it(
     ],
 )
 def test_a_manifest_that_cannot_be_read_ends_fit_with_2(
-    kubeconfig: Path, capsys: pytest.CaptureFixture[str], text: str, error: str
+    gpu: Gpu, kubeconfig: Path, text: str, error: str
 ) -> None:
     manifest = kubeconfig.with_name("pod.yaml")
     manifest.write_text(text)
-    result = Result(["fit", "-f", str(manifest)], capsys)
+    result = gpu("fit", "-f", str(manifest))
     assert (result.code, result.out) == (2, "")
     assert error.format(manifest) in result.err
 
 
 def test_fit_exits_with_3_if_the_cluster_is_unreachable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    gpu_without_cluster: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "pod.yaml").write_text(json.dumps(make_pod("a", (40, 4))))
-    result = Result(["fit", "-f", str(tmp_path / "pod.yaml")], capsys)
+    result = gpu_without_cluster("fit", "-f", str(tmp_path / "pod.yaml"))
     assert (result.code, result.out) == (3, "")
     assert result.err.startswith("error: no configuration has been provided")
 
 
 @pytest.mark.parametrize("command", ["", "nodes", "pods", "explain", "fit", "top"])
 def test_help_is_whole_sentences_and_has_every_default(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str, gpu_without_cluster: Gpu
 ) -> None:
-    text = Result([*command.split(), "--help"], capsys).out
+    text = gpu_without_cluster(*command.split(), "--help").out
     assert "..." not in text.replace("[ARGS]...", "").replace("[NODE]...", "")
     assert text.count("[default") >= 6
     assert "\\b" not in text
@@ -170,42 +158,35 @@ USE = NodeUsage(
 )
 
 
-def test_pods_show_what_agents_measure_of_them(
-    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pods_show_what_agents_measure_of_them(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "read_usages", lambda *_args, **_kwargs: (USE,))
-    assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
-    assert "USED" not in Result(["pods", "--no-use"], capsys).out
+    assert "12 cores, 0.0 GiB" in gpu("pods").out
+    assert "USED" not in gpu("pods", "--no-use").out
 
 
-def test_the_last_day_is_queried_from_prometheus(
-    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert (
-        "For the last day, set --prometheus URL (or GPU_TURNSTILE_P" in Result(["top"], capsys).out
-    )
+def test_the_last_day_is_queried_from_prometheus(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "For the last day, set --prometheus URL (or GPU_TURNSTILE_P" in gpu("top").out
     with prometheus() as server:
         monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
-        assert Result(["top"], capsys).out.splitlines()[2:7] == [
+        assert gpu("top").out.splitlines()[2:7] == [
             "Last day (12.0 hours observed)",
             "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE %",
             "team/a     2.00              0.30              30%",
             "team/b     0.10              unknown           unknown",
             "team/odd   unknown           unknown           unknown",
         ]
-        assert "team/a" not in Result(["top", "-n", "other"], capsys).out
-    away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
-    assert away["problem"] == "Prometheus is unreachable: Connection refused"
-    refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
+        assert "team/a" not in gpu("top", "-n", "other").out
+    day = json.loads(gpu("top", "-o", "json").out)["lastDay"]
+    assert day["problem"] == "Prometheus is unreachable: Connection refused"
+    refused = gpu("top", "--prometheus", "prometheus:9090")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--use"], 1)])
-def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
-    kubeconfig: Path,
+def test_forbidden_agents_are_an_error_only_with_use(
+    gpu: Gpu,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     flags: list[str],
     code: int,
 ) -> None:
@@ -213,7 +194,7 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
         raise Rejected(403, "pods is forbidden")
 
     monkeypatch.setattr(commands, "read_usages", refuse)
-    result = Result(["pods", *flags], capsys)
+    result = gpu("pods", *flags)
     assert result.code == code
     assert result.err == ("Error from server (Forbidden): pods is forbidden\n" if code else "")
 
@@ -241,7 +222,7 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
         (Unavailable("API server: timed out"), "Unable to connect to the server: timed out"),
     ],
 )
-def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: str) -> None:
+def test_errors_have_the_words_of_kubectl(error: Exception, text: str) -> None:
     with pytest.raises(CommandError) as caught, as_command_errors(7):
         raise error
     assert (str(caught.value.message), caught.value.code) == (text, 7)
@@ -266,14 +247,14 @@ _HEADERS = ["--no-headers\tPrint rows only, for scripts; what is unknown goes to
         (["-o=wide", "nodes", "n1", "--no-h"], [*_HEADERS, ":4"]),
     ],
 )
-def test_words_are_completed_as_kubectl_asks_for_it(
+def test_words_are_completed_in_the_protocol_of_kubectl(
     kubeconfig: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: list[str]
 ) -> None:
     kubectl_complete.main(words)
     assert capsys.readouterr().out.splitlines() == expected
 
 
-def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
+def test_progress_is_shown_in_a_terminal_and_removed() -> None:
     for out, quiet in ((StringIO(), 0.0), (Terminal(), 60.0)):
         silent = Progress(out, quiet)
         silent("pods", 500)
@@ -292,6 +273,27 @@ def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
     assert output.endswith("\x1b[2K")
 
 
+def test_a_result_is_read_again_after_some_seconds_and_kept_if_that_fails() -> None:
+    results: list[int | Exception] = [1, 2, Unavailable("no response"), 3]
+
+    def take() -> int:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    now = ManualTime()
+    read = at_most_every(15, take, now)
+    found = []
+    for seconds in (0, 14, 1, 15, 14, 1):
+        now.now += seconds
+        found.append(read())
+    assert found == [1, 1, 2, 2, 2, 3]
+    results.append(Unavailable("no response"))
+    with pytest.raises(Unavailable):
+        at_most_every(15, take)()
+
+
 @pytest.mark.slow
 def test_without_its_extra_the_plugin_names_it() -> None:
     """The base package lacks ``rich``."""
@@ -302,45 +304,28 @@ def test_without_its_extra_the_plugin_names_it() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (1, "", text)
 
 
-def test_explain_reads_the_template_that_a_pod_waits_for_and_the_doctor_what_claims_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_reads_the_template_that_a_pod_waits_for(server: ApiServer, gpu: Gpu) -> None:
     shape = "gpu-turnstile-0123456789abcdef"
-    node, pod = make_node("n1", 1), make_pod("a", (30, 4), uid="")
-    node["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
+    pod = make_pod("claimant", (30, 4), uid="")
     pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": shape}]
-    with ApiServer() as server:
-        (tmp_path / "config").write_text(kubeconfig_for(server.url))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-        server.apply(node, pod)
-        text = f"Pod default/a is pending: it waits for a claim: template {shape} is not made yet."
-        assert text in " ".join(Result(["explain", "a"], capsys).out.split())
-        template = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": shape, "namespace": "default"},
-            "spec": {"spec": {}},
-        }
-        server.apply(template)
-        text = f"is pending: its claim is not made yet, although template {shape} exists"
-        assert text in " ".join(Result(["explain", "a"], capsys).out.split())
-        (item,) = json.loads(Result(["explain", "a", "-o", "json"], capsys).out)["items"]
-        assert (item["pod"]["claimTemplate"], item["pod"]["claim"]) == (shape, "")
-        assert [each["name"] for each in item["steps"]][2] == "claimed"
-        shown = " ".join(Result(["doctor"], capsys).out.split())
-        assert "n1: no ResourceSlice: kube-scheduler sees no card of it" in shown
-        assert "DeviceClass gpu.tencent.com is missing: no claim is allocated" in shown
+    server.apply(pod)
+    (item,) = json.loads(gpu("explain", "claimant", "-o", "json").out)["items"]
+    assert (item["pod"]["claimTemplate"], item["pod"]["claim"]) == (shape, "")
+    text = f"is pending: it waits for a claim: template {shape} is not made yet."
+    assert item["summary"].startswith(text)
+    with ApiClient(server.url) as admin:
+        admin.delete("/api/v1/namespaces/default/pods/claimant", grace_period_seconds=0)
 
 
 @pytest.mark.parametrize("command", ["", "nodes", "pods", "explain big", "doctor"])
-def test_a_cluster_without_claims_is_asked_nothing_of_them_but_by_the_doctor(
-    server: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str], command: str
+def test_only_the_doctor_reads_the_api_of_claims_in_a_cluster_without_claims(
+    server: ApiServer, gpu: Gpu, command: str
 ) -> None:
     since = len(server.requests)
-    shown = Result(command.split(), capsys)
-    asked = [each for each in asked_of(server, since) if "resource.k8s.io" in each]
+    shown = gpu(*command.split())
+    requests = [each for each in requests_since(server, since) if "resource.k8s.io" in each]
     api = "/apis/resource.k8s.io/v1"
-    assert sorted(asked) == (
+    assert sorted(requests) == (
         [f"get {api}/deviceclasses/gpu.tencent.com", f"list {api}/resourceslices"]
         if command == "doctor"
         else []

@@ -10,7 +10,7 @@ from common.apiserver.client import Client
 from contract.names import Names
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.placement.cluster.builders import make_node
-from tests.view.terminal.test_commands import Result
+from tests.view.terminal.conftest import Gpu
 from view.terminal.cordoning import change_cordon
 
 NAMES = Names()
@@ -37,19 +37,19 @@ def _cordoned(client: Client) -> str | None:
 
 
 def test_cards_are_cordoned_by_index_or_uuid_and_uncordoned_again(
-    own: Client, capsys: pytest.CaptureFixture[str]
+    gpu_without_cluster: Gpu, own: Client
 ) -> None:
-    assert Result(["cordon", "n1", "1"], capsys).out == "node/n1 card 1 (GPU-n1-1) cordoned\n"
+    assert gpu_without_cluster("cordon", "n1", "1").out == "node/n1 card 1 (GPU-n1-1) cordoned\n"
     assert _cordoned(own) == "GPU-n1-1"
-    assert Result(["cordon", "n1", "GPU-n1-0", "1"], capsys).out == (
+    assert gpu_without_cluster("cordon", "n1", "GPU-n1-0", "1").out == (
         "node/n1 card 0 (GPU-n1-0) cordoned\nnode/n1 card 1 (GPU-n1-1) already cordoned\n"
     )
     assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
-    shown = Result(["nodes", "n1"], capsys).out
+    shown = gpu_without_cluster("nodes", "n1").out
     assert shown.count("Cordoned") == 2
-    assert Result(["uncordon", "n1", "0", "1"], capsys).code == 0
+    assert gpu_without_cluster("uncordon", "n1", "0", "1").code == 0
     assert _cordoned(own) is None
-    assert Result(["uncordon", "n1", "0"], capsys).out == (
+    assert gpu_without_cluster("uncordon", "n1", "0").out == (
         "node/n1 card 0 (GPU-n1-0) already uncordoned\n"
     )
 
@@ -62,14 +62,14 @@ def test_cards_are_cordoned_by_index_or_uuid_and_uncordoned_again(
         ("cordon n1 7", "error: node n1: no card '7'; its cards: 0 (GPU-n1-0), 1 (GPU-n1-1)\n"),
     ],
 )
-def test_what_is_not_there_is_named(
-    own: Client, capsys: pytest.CaptureFixture[str], arguments: str, error: str
+def test_a_missing_node_or_card_is_named(
+    gpu_without_cluster: Gpu, own: Client, arguments: str, error: str
 ) -> None:
-    result = Result(arguments.split(), capsys)
+    result = gpu_without_cluster(*arguments.split())
     assert (result.code, result.err) == (1, error)
 
 
-def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
+def test_a_concurrent_change_is_kept(own: Client) -> None:
     class Interrupted:
         """Somebody else cordons a card between reading and writing."""
 
@@ -89,10 +89,8 @@ def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
     assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
 
 
-def test_a_refusal_of_the_server_is_shown(
-    api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rejected_change_is_an_error(api: ApiServer, gpu: Gpu) -> None:
     api.deny("patch /api/v1/nodes/n1")
-    result = Result(["cordon", "n1", "1"], capsys)
+    result = gpu("cordon", "n1", "1")
     why = 'User "ana" cannot patch /api/v1/nodes/n1'
     assert (result.code, result.err) == (1, f"Error from server (Forbidden): {why}\n")

@@ -105,7 +105,7 @@ def test_a_low_screen_counts_hidden_rows_and_drops_nodes_before_pending_pods() -
     assert (len(lowest), lowest[-1][:3]) == (5, "...")
 
 
-def test_150_pods_that_wait_do_not_bury_the_nodes() -> None:
+def test_150_pending_pods_of_one_owner_are_one_row() -> None:
     pods = [scenes.waiting(f"sweep-{each:03}", (90, 4)) for each in range(150)]
     for each in pods:
         owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
@@ -164,7 +164,7 @@ def test_a_share_of_several_cards_shows_what_it_requests_of_each() -> None:
     assert requests in drawn(show_fits([found]))
 
 
-def test_use_is_shown_beside_what_is_held() -> None:
+def test_usage_is_shown_beside_held_amounts() -> None:
     assert drawn(show_usage(USES, CARDS)) == [
         "NODE   CARD   MODEL   CORES USED              CORES HELD   MEMORY USED   MEMORY HELD",
         "n1     0      A100    75           ██████░░   60/100       3.0 GiB       4.0/8.0 GiB",
@@ -197,7 +197,7 @@ def test_use_is_shown_beside_what_is_held() -> None:
     assert "75 cores, 3.0 GiB" in lines[1]
 
 
-def test_what_would_be_refused_or_has_no_node_fits_nowhere() -> None:
+def test_a_pod_that_would_be_denied_or_has_no_node_fits_nowhere() -> None:
     lines = drawn(show_fits(state_of([make_node("n1", 2)]).fit(make_pod("a", (150, 4)))))
     assert lines[0] == "Pod a would be denied when it is created"
     assert not any(line.startswith("NODE") for line in lines)
@@ -205,7 +205,7 @@ def test_what_would_be_refused_or_has_no_node_fits_nowhere() -> None:
     assert nowhere[0] == "Pod a fits on no node: no node has GPUs"
 
 
-def test_on_which_nodes_pods_would_be_is_not_said_where_it_depends_on_claims() -> None:
+def test_the_nodes_of_pods_are_not_shown_if_they_depend_on_claims() -> None:
     labelled = make_node("n1", 2)
     labelled["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
     state, pod = state_of([labelled, make_node("n2", 1)]), make_pod("a", (60, 4))
@@ -237,7 +237,7 @@ def test_a_narrow_terminal_loses_columns_but_neither_nodes_nor_pods(name: str, w
     assert max(map(len, lines)) <= (130 if name == "all" else width)
 
 
-def test_nothing_is_cut_where_no_terminal_is() -> None:
+def test_nothing_is_truncated_in_a_file() -> None:
     node = make_node("n" * 60, 1, models=["A" * 90])
     lines = drawn(show_nodes(state_of([node]).report(), NOW), None)
     assert "A" * 90 in lines[1]
@@ -275,7 +275,7 @@ def hostile_state() -> ClusterState:
 
 
 @pytest.mark.parametrize("name", ["nodes", "wide", "pods", "all", "explanation", "fit"])
-def test_no_text_of_the_cluster_steers_the_terminal_or_is_markup(name: str) -> None:
+def test_no_text_of_the_cluster_has_control_characters_or_markup(name: str) -> None:
     page = pages(hostile_state())[name]
     text = Screen(StringIO(), color=False, width=400).draw(page)
     assert all(char.isprintable() or char == "\n" for char in text)
@@ -289,7 +289,7 @@ class Terminal(StringIO):
         return True
 
 
-def test_styles_are_used_in_a_terminal_unless_they_are_not_wanted() -> None:
+def test_styles_are_used_in_a_terminal_unless_switched_off() -> None:
     page = show_nodes(scene().report(), NOW)
     colored = Screen(Terminal(), width=200).draw(page)
     assert "\x1b[" in colored
@@ -341,11 +341,11 @@ def test_ages_are_written_as_kubectl_does(created: str, expected: str) -> None:
     assert age(created, NOW) == expected
 
 
-def test_line_ends_become_spaces_and_other_steering_is_spelled_out() -> None:
+def test_line_ends_become_spaces_and_other_control_characters_are_escaped() -> None:
     assert safe("a\r\nb\tc\u2028d\x9be") == r"a b c\u2028d\x9be"
 
 
-def test_nodes_and_cards_that_are_alike_stand_together() -> None:
+def test_equal_nodes_and_cards_are_one_row() -> None:
     nodes = [make_node(f"n{number}", 4, unhealthy=[2]) for number in range(3)]
     held = scenes.running("a", (60, 4), "n2", 0)
     lines = drawn(show_fits(state_of(nodes, [held]).fit(make_pod("new", (60, 400)))))
@@ -360,7 +360,7 @@ def test_nodes_and_cards_that_are_alike_stand_together() -> None:
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
 
 
-def test_a_pod_that_no_change_would_help_shows_that() -> None:
+def test_a_pod_without_a_suggested_change_shows_that() -> None:
     state = state_of([make_node("n1", 2)], [on_card(card) for card in (0, 1)])
     state.put_pod(scenes.waiting("b", (900, 0)))
     message = (
@@ -383,7 +383,7 @@ def on_card(card: int) -> Json:
     return scenes.running(f"a{card}", (60, 4), "n1", card)
 
 
-def test_one_of_something_is_not_written_as_several() -> None:
+def test_an_amount_of_one_is_singular() -> None:
     held = [scenes.running("a", (99, 31), "n1", 0)]
     state = state_of([make_node("n1", 1)], [*held, scenes.waiting("b", (1, 2), (1, 1))])
     lines = drawn(explanation(state, "b"))
@@ -401,14 +401,14 @@ def test_a_card_without_its_agent_is_shown_as_unknown_for_its_pod_too() -> None:
         assert status in row.split()
 
 
-def test_a_pods_unread_wishes_are_warned_of() -> None:
+def test_unread_wishes_of_a_pod_are_a_warning() -> None:
     pod = make_pod("a", (30, 4), annotations={"tencent.com/use-gputype": "A30"})
     lines = drawn(explanation(state_of([make_node("n1", 1)], [pod]), "a"))
     what = "gpu-turnstile does not read tencent.com/use-gputype"
     assert lines[2] == f"Warning: write tencent.com/use-gpu-type: {what}"
 
 
-def test_of_a_translated_pod_the_authors_names_are_shown_and_where_a_change_belongs() -> None:
+def test_a_translated_pod_shows_its_original_request() -> None:
     kept = {"dialect": "hami", "resources": {"c0": {"nvidia.com/gpu": "3"}}}
     pod = make_pod("a", (300, 0), annotations={NAMES.translated_from: json.dumps(kept)})
     lines = drawn(explanation(state_of([make_node("n1", 2)], [pod]), "a"))

@@ -1,19 +1,16 @@
-"""What is printed when something cannot be read, failed or gone: never a fact that is none.
+"""``kubectl gpu`` prints what is unknown, failed or deleted as such.
 
-The command line on a simulated API server, which takes rights and answers away.
+On a simulated API server with missing permissions and responses.
 """
 
 import json
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from io import StringIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jsonschema
 import pytest
@@ -23,15 +20,11 @@ from simulator.api.faults import SILENCE, Fault
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import NAMES, Json, make_node
+from tests.placement.cluster.builders import NAMES, Json
 from tests.view import scenes
-from tests.view.conftest import asked_of, populate
+from tests.view.conftest import populate, requests_since
 from tests.view.terminal import schema
-from tests.view.terminal.test_commands import Result
-from tests.view.terminal.test_pages import Terminal
-from view.cluster.live import LiveCluster
-from view.terminal import commands
-from view.terminal.context import CommandContext
+from tests.view.terminal.conftest import Gpu
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
@@ -85,11 +78,7 @@ def failures() -> list[Json]:
     ]
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
-    return Result([*words, "--no-color"], capsys)
-
-
-# --- 2: failed pods ---------------------------------------------------------------------
+# --- failed pods ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,42 +103,36 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
     ],
 )
 def test_a_failed_pod_is_shown_with_its_reason(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, expected: str
+    api: ApiServer, gpu: Gpu, name: str, stage: str, expected: str
 ) -> None:
-    rows = run(capsys, "pods", "--no-headers").out.splitlines()
+    rows = gpu("pods", "--no-headers").out.splitlines()
     row = next(each for each in rows if each.startswith(f"{name} "))
     assert row.split()[1] == stage.capitalize()
     assert row.endswith(expected)
-    text = run(capsys, "explain", name).out
+    text = gpu("explain", name).out
     assert expected in text
     assert "succeeded" not in text
     if stage != "running":
-        overview = run(capsys).out
+        overview = gpu().out
         section = overview.index("Failing pods (" if stage == "failing" else "Failed pods (")
         assert f"default/{name}" in overview[section:]
 
 
-def test_the_status_of_a_pod_is_laid_out_and_in_json(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = run(capsys, "explain", "pod/loop").out
+def test_the_status_of_a_pod_is_laid_out_and_in_json(api: ApiServer, gpu: Gpu) -> None:
+    text = gpu("explain", "pod/loop").out
     assert "Containers (phase of the pod: Running)" in text
     assert re.search(r"c0 +waiting +3 +137 \(SIGKILL\) +2025-11-22T08:30:00Z +CrashLoop", text)
-    (status,) = json.loads(run(capsys, "explain", "loop", "-o=json").out)["items"][0]["pod"][
-        "statuses"
-    ]
+    (status,) = json.loads(gpu("explain", "loop", "-o=json").out)["items"][0]["pod"]["statuses"]
     assert (status["reason"], status["restarts"]) == ("CrashLoopBackOff", 3)
     assert (status["ending"]["exitCode"], status["ending"]["reason"]) == (137, "OOMKilled")
 
 
-# --- 3: rights --------------------------------------------------------------------------
+# --- permissions ------------------------------------------------------------------------
 
 
-def test_without_the_right_to_list_nodes_they_are_unknown(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_permission_to_list_nodes_they_are_unknown(api: ApiServer, gpu: Gpu) -> None:
     api.deny(NODES, "get /api/v1/nodes/.*")
-    text = run(capsys).out
+    text = gpu().out
     assert text.startswith("Nodes and cards: unknown\n")
     assert "No node has GPUs" not in text
     assert (
@@ -158,61 +141,59 @@ def test_without_the_right_to_list_nodes_they_are_unknown(
         f"{GRANT.format('nodes')}\n"
     ) in text
     why = 'unknown: nodes cannot be read (User "ana" cannot list /api/v1/nodes)'
-    assert why in run(capsys, "explain", "big").out
-    asked = run(capsys, "nodes", "n1")
-    assert (asked.code, asked.out) == (3, "")
-    assert "cannot get /api/v1/nodes/n1. Unknown" in asked.err
-    assert "Missing permission: get nodes" in asked.err
-    found = json.loads(run(capsys, "-o", "json").out)
+    assert why in gpu("explain", "big").out
+    result = gpu("nodes", "n1")
+    assert (result.code, result.out) == (3, "")
+    assert "cannot get /api/v1/nodes/n1. Unknown" in result.err
+    assert "Missing permission: get nodes" in result.err
+    found = json.loads(gpu("-o", "json").out)
     assert [(each["verb"], each["what"]) for each in found["unknown"]] == [("list", "nodes")]
 
 
-def test_who_may_read_single_nodes_sees_those_of_their_pods(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+def test_a_user_who_may_read_single_nodes_sees_those_of_known_pods(
+    api: ApiServer, gpu: Gpu
 ) -> None:
     api.deny(NODES, "get /api/v1/nodes/n2")
-    text = run(capsys).out
+    text = gpu().out
     assert re.search(r"^n1 +2x A100", text, re.MULTILINE)
     assert not re.search(r"^n2 ", text, re.MULTILINE)
     assert "Unknown (except nodes of your pods): cards, free amounts" in text
-    assert run(capsys, "nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
+    assert gpu("nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
 
 
-def test_without_permission_to_list_pods_pending_pods_are_unknown(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_permission_to_list_pods_pending_pods_are_unknown(api: ApiServer, gpu: Gpu) -> None:
     api.deny(PODS, "get .*/pods/train")
-    assert "Pending, failing and refused pods: unknown\n" in run(capsys).out
-    text = run(capsys, "pods").out
+    assert "Pending, failing and refused pods: unknown\n" in gpu().out
+    text = gpu("pods").out
     assert text.startswith("Pods that request GPUs: unknown\n")
     assert "Missing permission: list pods" in text
-    asked = run(capsys, "explain", "train")
-    assert asked.code == 3
-    assert "Missing permission: get pods" in asked.err
-    assert "requests no GPU" not in asked.err
+    result = gpu("explain", "train")
+    assert result.code == 3
+    assert "Missing permission: get pods" in result.err
+    assert "requests no GPU" not in result.err
     # One that may be read by its name is explained.
-    assert "Pod default/whole runs on n1" in run(capsys, "explain", "whole").out
-    rows = run(capsys, "pods", "-o", "name")
+    assert "Pod default/whole runs on n1" in gpu("explain", "whole").out
+    rows = gpu("pods", "-o", "name")
     assert (rows.code, rows.out) == (3, "")
     assert "Missing permission: list pods" in rows.err
 
 
-def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
+def test_a_user_who_may_read_one_namespace_sees_that_others_are_unknown(
+    api: ApiServer, gpu: Gpu
 ) -> None:
     api.deny("list /api/v1/pods", "list /api/v1/events")
-    text = run(capsys, "pods", "-A").out
+    text = gpu("pods", "-A").out
     assert "train" in text
     assert "Unknown outside namespace default: pending pods" in text
     assert GRANT.format("pods,events") in text
 
 
-def test_unknown_facts_are_shown_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_facts_are_shown_once(api: ApiServer, gpu: Gpu) -> None:
     api.deny("list /api/v1/.*events")  # of ours, of denials, and of the pod
-    assert run(capsys, "explain", "whole").out.count("Missing permission: list events") == 1
+    assert gpu("explain", "whole").out.count("Missing permission: list events") == 1
 
 
-# --- 4: fit -----------------------------------------------------------------------------
+# --- fit --------------------------------------------------------------------------------
 
 
 def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
@@ -243,66 +224,64 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
 def test_the_exit_code_of_fit_is_about_all_pods(
     api: ApiServer,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    gpu: Gpu,
     *,
     manifests: Sequence[Json],
     code: int,
     expected: str,
 ) -> None:
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(manifests))
-    found = run(capsys, "fit", "-f", str(tmp_path / "all.yaml"))
+    found = gpu("fit", "-f", str(tmp_path / "all.yaml"))
     assert found.code == code, found.out
     assert expected in found.out + found.err
 
 
-def test_fit_shows_how_many_fit_where_what_is_missing_and_what_is_unknown(
-    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_fit_shows_how_many_pods_fit_on_each_node_and_what_is_unknown(
+    api: ApiServer, tmp_path: Path, gpu: Gpu
 ) -> None:
     file = tmp_path / "web.json"
     file.write_text(json.dumps(deployment(10, 20)))
-    (item,) = json.loads(run(capsys, "fit", "-f", str(file), "-o", "json").out)["items"]
+    (item,) = json.loads(gpu("fit", "-f", str(file), "-o", "json").out)["items"]
     assert (item["result"], item["replicas"], item["room"]) == ("does not fit", 20, 7)
     assert item["placed"] == [{"node": "n1", "pods": 4}, {"node": "n2", "pods": 3}]
     assert item["short"].startswith("no card has 10 cores and 2 blocks free (2 nodes)")
     api.deny(NODES, "get /api/v1/nodes/.*")
-    found = run(capsys, "fit", "-f", str(file))
+    found = gpu("fit", "-f", str(file))
     assert found.code == 3
     assert "Deployment web unknown" in found.out
     assert "nowhere" not in found.out
     api.restore()
     api.deny(NODES)  # some nodes are known, where some fit
-    assert run(capsys, "fit", "-f", str(file)).code == 3
+    assert gpu("fit", "-f", str(file)).code == 3
     file.write_text(json.dumps(deployment(10, 2)))
-    assert run(capsys, "fit", "-f", str(file)).code == 0
+    assert gpu("fit", "-f", str(file)).code == 0
 
 
-# --- 5 and 6: healed errors, and what pods write ----------------------------------------
+# --- texts of pods ----------------------------------------------------------------------
 
 
-def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_of_pods_are_escaped_and_truncated_for_terminals(api: ApiServer, gpu: Gpu) -> None:
     evil = f"{scenes.HOSTILE}{'x' * 5000}"
     pod = with_status("evil", "Failed", {"state": {"terminated": {**OOM, "message": evil}}})
     populate(api, [pod])
     try:
         for words in ([], ["pods"], ["explain", "evil"], ["pods", "-o", "wide"]):
-            text = run(capsys, *words).out
+            text = gpu(*words).out
             assert r"\x1b]0;title\x07\u202e" in text
             assert all(char.isprintable() or char == "\n" for char in text)
             assert "x" * 1001 not in text
-        out = run(capsys, "explain", "evil", "-o", "json").out
+        out = gpu("explain", "evil", "-o", "json").out
         assert out.isascii()
         message = json.loads(out)["items"][0]["pod"]["statuses"][0]["ending"]["message"]
         assert message.startswith(scenes.HOSTILE)
         assert message.endswith("more characters)")
-        assert run(capsys, "explain", "evil", "-o", "yaml").out.isascii()
+        assert gpu("explain", "evil", "-o", "yaml").out.isascii()
     finally:
         with ApiClient(api.url) as admin:
             admin.delete("/api/v1/namespaces/default/pods/evil", grace_period_seconds=0)
 
 
-# --- 8: as kubectl ----------------------------------------------------------------------
+# --- as kubectl -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -315,45 +294,43 @@ def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
         ("no/n1", None),
     ],
 )
-def test_flags_are_as_people_know_them(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], words: str, lines: list[str] | None
+def test_flags_are_those_of_kubectl(
+    api: ApiServer, gpu: Gpu, words: str, lines: list[str] | None
 ) -> None:
-    found = Result(words.split(), capsys)
+    found = gpu(*words.split())
     if lines is None:
         assert found.code == 2
     else:
         assert found.out.splitlines()[: len(lines) or None] == lines
 
 
-def test_order_and_headers(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_order_and_headers(api: ApiServer, gpu: Gpu) -> None:
     def names(*words: str) -> list[str]:
-        return [each.split()[0] for each in run(capsys, *words, "--no-headers").out.splitlines()]
+        return [each.split()[0] for each in gpu(*words, "--no-headers").out.splitlines()]
 
     assert names("nodes", "node/n2", "n1", "--sort-by", "{.coresFree}")[::3] == ["n2", "n1"]
     assert names("nodes", "n2", "n1", "--sort-by=blocksFree")[::3] == ["n1", "n2"]
     ordered = names("pods", "--sort-by", ".metadata.name")
     assert ordered == sorted(ordered)
-    wrong = run(capsys, "pods", "--sort-by", ".nope")
+    wrong = gpu("pods", "--sort-by", ".nope")
     assert (wrong.code, wrong.err) == (
         1,
         'error: couldn\'t find any field with path ".nope" in the list of objects\n',
     )
 
 
-def test_one_asks_for_another_user(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
+def test_a_user_and_groups_are_impersonated(api: ApiServer, gpu: Gpu) -> None:
+    assert gpu("nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
     headers = api.requests[-1].headers
     assert headers["Impersonate-User"] == "ana"
     assert headers.getall("Impersonate-Group") == ["a", "b"]  # type: ignore[attr-defined]
 
 
-def test_a_pod_is_named_as_it_is_printed(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pod_is_named_as_it_is_printed(api: ApiServer, gpu: Gpu) -> None:
     for words in (["default/big"], ["pod/big"], ["po", "big"], ["pod/default/big"]):
-        assert run(capsys, "explain", *words).out.startswith("Pod default/big is pending")
-    assert "not found" in run(capsys, "explain", "other/big").err
-    assert run(capsys, "explain", "a", "b").code == 2
+        assert gpu("explain", *words).out.startswith("Pod default/big is pending")
+    assert "not found" in gpu("explain", "other/big").err
+    assert gpu("explain", "a", "b").code == 2
 
 
 @pytest.mark.parametrize(
@@ -367,65 +344,43 @@ def test_a_pod_is_named_as_it_is_printed(
         (("cordon", "n1", "0"), 1),
     ],
 )
-def test_a_time_limit_ends_the_waiting_for_each_request(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], words: Sequence[str], code: int
+def test_each_request_has_the_timeout_of_the_flag(
+    api: ApiServer, gpu: Gpu, words: Sequence[str], code: int
 ) -> None:
     api.fail(SILENCE)
-    found = run(capsys, *words, "--request-timeout", "500ms")
+    found = gpu(*words, "--request-timeout", "500ms")
     where = api.url.rpartition("/")[2]
     assert (found.code, found.out) == (code, "")
     assert found.err == f"Unable to connect to the server: no response from {where} in time\n"
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_is_busy_is_asked_again_when_it_wants(
-    api: ApiServer, capsys: pytest.CaptureFixture[str], status: int
-) -> None:
-    api.fail(Fault(status, retry_after="1"))
-    since = len(api.requests)
-
-    def recover() -> None:
-        eventually(lambda: asked_of(api, since), "it is asked")
-        api.restore()
-
-    with ThreadPoolExecutor(1) as pool:
-        recovery = pool.submit(recover)
-        found = run(capsys, "nodes")
-        recovery.result()
-    assert (found.code, found.err) == (0, "")
-
-
-def test_an_interrupt_ends_the_wait_for_a_busy_server(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_ends_the_pause_before_a_repeated_request(api: ApiServer, gpu: Gpu) -> None:
     # A shell starts background jobs with it ignored.
     given = signal.signal(signal.SIGINT, signal.default_int_handler)
     api.fail(Fault(429, retry_after="3600"))
     since = len(api.requests)
 
     def interrupt() -> None:
-        eventually(lambda: asked_of(api, since), "it is asked")
+        eventually(lambda: requests_since(api, since), "the first request")
         os.kill(os.getpid(), signal.SIGINT)
 
-    with ThreadPoolExecutor(1) as pool:
-        interruption = pool.submit(interrupt)
-        assert run(capsys, "nodes").code == 130
-        interruption.result()
-    signal.signal(signal.SIGINT, given)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            interruption = pool.submit(interrupt)
+            assert gpu("nodes").code == 130
+            interruption.result()
+    finally:
+        signal.signal(signal.SIGINT, given)
 
 
-def test_a_wait_beyond_the_time_limit_is_not_begun(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pause_longer_than_the_timeout_is_an_error(api: ApiServer, gpu: Gpu) -> None:
     api.fail(Fault(429, message="too many requests", retry_after="3600"))
-    found = run(capsys, "nodes", "--request-timeout", "1m30s")
+    found = gpu("nodes", "--request-timeout", "1m30s")
     assert (found.code, found.out) == (1, "")
     assert found.err == "Error from server (TooManyRequests): too many requests\n"
 
 
-def test_a_json_list_has_its_schema_and_age(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_json_list_has_its_schema_and_age(api: ApiServer, gpu: Gpu) -> None:
     kinds = {
         "": "GpuNodeList",
         "pods": "GpuPodList",
@@ -433,7 +388,7 @@ def test_a_json_list_has_its_schema_and_age(
         "top": "GpuUseList",
     }
     for words, kind in kinds.items():
-        found = json.loads(run(capsys, *words.split(), "-o", "json").out)
+        found = json.loads(gpu(*words.split(), "-o", "json").out)
         assert (found["apiVersion"], found["kind"]) == ("view.gpu-turnstile.io/v1", kind)
         assert found["metadata"]["asOf"].endswith("Z")
         assert found["metadata"]["stale"] == ""
@@ -441,7 +396,7 @@ def test_a_json_list_has_its_schema_and_age(
         assert isinstance(found["items"], list)
         assert found["unknown"] == []
         jsonschema.validate(found, schema.schema())
-        same = yaml.safe_load(run(capsys, *words.split(), "-o=yaml").out)
+        same = yaml.safe_load(gpu(*words.split(), "-o=yaml").out)
         assert (same["kind"], same["items"]) == (kind, found["items"])
 
 
@@ -452,122 +407,11 @@ def test_the_schema_of_the_documents_is_that_of_the_reports() -> None:
     )
 
 
-# --- 1, 7 and 11: while it goes on ------------------------------------------------------
-
-
-class Watch:
-    """A command that goes on, in a thread, until it is left."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, out: StringIO, *words: str) -> None:
-        self.out, self._words, self.over = out, words, threading.Event()
-        self.code: object = None
-        monkeypatch.setattr("view.terminal.context._LEAST_PAUSE", 0.05)
-        monkeypatch.setattr("view.terminal.context._LONGEST_PAUSE", 0.1)
-        monkeypatch.setattr(CommandContext.show_all, "__defaults__", (3600.0,))  # not by time
-        monkeypatch.setattr("sys.stdout", out)
-        wait = CommandContext._next
-
-        def wait_or_end(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
-            if self.over.is_set():
-                raise KeyboardInterrupt
-            return wait(cluster, version, stop)
-
-        monkeypatch.setattr("view.terminal.context.CommandContext._next", staticmethod(wait_or_end))
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        try:
-            commands.main(self._words)
-        except SystemExit as end:
-            self.code = end.code
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.over.set()
-        self._thread.join(60)
-
-    def shows(self, text: str) -> bool:
-        return text in self.out.getvalue()
-
-
-def test_a_watch_shows_that_it_is_stale_and_current_again(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
-    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
-    with Watch(monkeypatch, StringIO(), "pods", "-w", "--no-color") as watch:
-        eventually(lambda: watch.shows("Data from "), "a first page")
-        api.fail(SILENCE)
-        stale = "the API server is unreachable (no response in time)"
-        eventually(lambda: watch.shows(f"ago): {stale}"), "it is said to be stale")
-        assert "\nSTALE: data from " in watch.out.getvalue()
-        pages = watch.out.getvalue().count("Data from ")
-        api.restore()
-        eventually(
-            lambda: watch.out.getvalue().count("Data from ") > pages, "it is not stale any more"
-        )
-
-
-def test_json_output_has_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
-    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
-    with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
-        eventually(lambda: watch.shows('"stale": ""'), "a first list")
-        api.fail(SILENCE)
-        eventually(lambda: watch.shows('"stale": "the API server is unreachable'), "a stale one")
-
-
-def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
-    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    with Watch(monkeypatch, Terminal(), "nodes", "n1", "-w") as watch:
-        eventually(lambda: watch.shows("Data from "), "a first page")
-        api.fail(SILENCE)
-        for seconds in (2, 3):
-            age = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*\({seconds}s ago\)")
-            eventually(partial(_found, age, watch), f"{seconds} seconds old")
-
-
-def _found(pattern: re.Pattern[str], watch: Watch) -> bool:
-    return bool(pattern.search(watch.out.getvalue()))
-
-
-def test_a_watch_reads_no_list_twice_and_shows_what_changes_until_it_is_interrupted(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    since = len(api.requests)
-    with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
-        eventually(lambda: watch.shows("NODE/CARD"), "a first page")
-        watched = ("watch /api/v1/nodes", "watch /api/v1/pods", "watch /api/v1/events")
-        eventually(lambda: set(watched) <= {*asked_of(api, since)}, "all is watched")
-        lists = [each for each in asked_of(api, since) if each.startswith("list ")]
-        api.apply(make_node("watched", 1))
-        eventually(lambda: watch.shows("watched"), "a page with the new node")
-        with ApiClient(api.url) as admin:
-            admin.delete("/api/v1/nodes/watched")
-    assert watch.code == 130
-    assert sorted(lists) == ["list /api/v1/events"] * 2 + [
-        "list /api/v1/nodes",
-        "list /api/v1/pods",
-    ]
-
-
-def test_the_doctor_reports_an_unreachable_cluster_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(kubeconfig_for("http://127.0.0.1:1"), encoding="utf-8")
-    with pytest.raises(SystemExit) as ended:
-        commands.main(["doctor", "--kubeconfig", str(kubeconfig)])
-    captured = capsys.readouterr()
-    assert (ended.value.code, captured.out) == (3, "")
-    assert captured.err == (
+def test_the_doctor_reports_an_unreachable_cluster_once(gpu: Gpu, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text(kubeconfig_for("http://127.0.0.1:1"))
+    found = gpu("doctor", "--kubeconfig", str(tmp_path / "other"))
+    assert (found.code, found.out) == (3, "")
+    assert found.err == (
         "The connection to the server 127.0.0.1:1 was refused - did you specify the right host "
         "or port?\n"
     )

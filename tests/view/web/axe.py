@@ -1,5 +1,6 @@
-"""axe-core looks for what keeps people from using a page. npm fetches it; it is not kept here."""
+"""Checks of accessibility by axe-core, which npm fetches into ``node_modules``."""
 
+import fcntl
 import json
 import shutil
 import subprocess
@@ -21,24 +22,32 @@ def script() -> str:
     """Return axe-core.
 
     Raises:
-        LookupError: it is not here and cannot be fetched.
+        LookupError: it is not in ``node_modules`` and cannot be fetched.
     """
     file = FOLDER / "axe-core" / "axe.min.js"
-    if not file.exists():
-        if shutil.which("npm") is None:
-            raise LookupError("no axe-core, and no npm to fetch it")
-        command = [*FETCH, "--prefix", str(FOLDER.parent), f"axe-core@{VERSION}"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise LookupError(f"axe-core cannot be fetched: {error}") from error
+    with Path(__file__).open() as lock:  # tests run side by side, and one of them fetches it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            _fetch()
     return file.read_text()
 
 
-def violations(driver: WebDriver) -> list[str]:
-    """Return what is wrong with the page that is shown, a line for each rule that is broken."""
-    driver.execute_script(script())
-    options = json.dumps({"runOnly": {"type": "tag", "values": RULES}})
+def _fetch() -> None:
+    if shutil.which("npm") is None:
+        raise LookupError("no axe-core, and no npm to fetch it")
+    command = [*FETCH, "--prefix", str(FOLDER.parent), f"axe-core@{VERSION}"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise LookupError(f"axe-core cannot be fetched: {error}") from error
+
+
+def violations(driver: WebDriver, *, only: str = "") -> list[str]:
+    """Return the violations on the open page, a line for each rule; *only* names a single rule."""
+    if not driver.execute_script("return Boolean(window.axe)"):
+        driver.execute_script(script())
+    rules = {"type": "rule", "values": [only]} if only else {"type": "tag", "values": RULES}
+    options = json.dumps({"runOnly": rules, "resultTypes": ["violations"], "preload": False})
     found: Any = driver.execute_async_script(
         f"""
         const done = arguments[0];

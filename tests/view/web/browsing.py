@@ -1,15 +1,14 @@
-"""A page in a process of own, and Chromium to look at it."""
+"""The page in a process of its own, and Chromium."""
 
 import contextlib
 import http.client
+import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,54 +18,55 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.chrome.webdriver import WebDriver
 
 from simulator.api.server import kubeconfig_for
+from tests.agent.fakes import eventually
 
 ROOT = Path(__file__).parents[3]
-DEADLINE = 60
+DEADLINE = 120
 
 
 @dataclass
-class Page:
-    """A running ``python -m view serve``."""
+class PageProcess:
+    """A running ``python -m view serve``, on a port of its choice."""
 
     process: subprocess.Popen[bytes]
-    port: int
     log: Path
+    port: int = 0
 
     @property
     def url(self) -> str:
         return f"http://localhost:{self.port}/"
 
-    def ask(self, path: str = "/", method: str = "GET", **headers: str) -> tuple[int, str]:
-        with contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        ) as connection:
-            connection.request(method, path, headers=headers)
+    def request(self, path: str = "/", method: str = "GET") -> tuple[int, str]:
+        """Send a request; return status and body of the response."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+        with contextlib.closing(connection):
+            connection.request(method, path)
             response = connection.getresponse()
             return response.status, response.read().decode()
 
-    def wait(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while not holds():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            time.sleep(0.05)
+    def is_listening(self) -> bool:
+        """Return whether it has logged that it listens; note on which port."""
+        assert self.process.poll() is None, self.log.read_text()
+        complete, _, _ = self.log.read_text().rpartition("\n")
+        lines = [line for line in complete.splitlines() if '"listening"' in line]
+        if lines:
+            (address,) = json.loads(lines[0])["addresses"]
+            self.port = int(address.rpartition(":")[2])
+        return bool(lines)
 
     def is_ready(self) -> bool:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return self.ask("/readyz")[0] == 200
-        return False
+        """Return whether it has a page of the cluster."""
+        assert self.process.poll() is None, self.log.read_text()
+        return self.request("/readyz")[0] == 200
 
 
 @contextlib.contextmanager
-def serving(api: str, folder: Path, *options: str) -> Iterator[Page]:
+def page_process(api: str, folder: Path, *options: str) -> Iterator[PageProcess]:
     """Serve the page of the cluster at *api*."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     kubeconfig, log = folder / "view.kubeconfig", folder / "view.log"
     kubeconfig.write_text(kubeconfig_for(api))
     arguments = [
-        *(sys.executable, "-m", "view", "serve", "--port", str(port)),
+        *(sys.executable, "-m", "tests.view.web.program", "serve"),
         *("--kubeconfig", str(kubeconfig), *options),
     ]
     environment = {**os.environ, "PYTHONWARNINGS": "error", "HOME": "/proc/none"}
@@ -77,9 +77,10 @@ def serving(api: str, folder: Path, *options: str) -> Iterator[Page]:
             arguments, stderr=stderr, env=environment, cwd=ROOT, start_new_session=True
         ) as process,
     ):
-        page = Page(process, port, log)
+        page = PageProcess(process, log)
         try:
-            page.wait(page.is_ready)
+            eventually(page.is_listening, "the page listens")
+            eventually(page.is_ready, "the page is ready")
             yield page
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -113,7 +114,7 @@ def chromium() -> Iterator[WebDriver]:
         running.quit()
 
 
-def look(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> None:
+def resize(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> None:
     """Give the browser a size and a color scheme."""
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
@@ -121,6 +122,13 @@ def look(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> N
     )
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def open_page(driver: WebDriver, url: str) -> None:
+    """Open a page and wait until it receives updates."""
+    driver.get(url)
+    is_live = "return document.getElementById('live').textContent === 'Live'"
+    eventually(lambda: driver.execute_script(is_live), "the page is live")
 
 
 def console(driver: WebDriver) -> list[str]:

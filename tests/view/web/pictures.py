@@ -4,14 +4,11 @@ Needs Chromium and its driver.
 """
 
 import tempfile
-import time
 from pathlib import Path
-
-from selenium.webdriver.chrome.webdriver import WebDriver
 
 from simulator.api.server import ApiServer
 from tests.view.conftest import populate
-from tests.view.web.browsing import DEADLINE, ROOT, chromium, look, serving
+from tests.view.web.browsing import ROOT, chromium, open_page, page_process, resize
 from tests.view.web.sample import cluster
 
 FOLDER = ROOT / "docs" / "images"
@@ -30,23 +27,14 @@ def take(folder: Path) -> list[Path]:
         chromium() as driver,
     ):
         populate(api, cluster())
-        with serving(api.url, Path(temporary)) as page:
+        with page_process(api.url, Path(temporary)) as page:
             for name, path, width, height in PICTURES:
                 for dark in (False, True):
-                    look(driver, width=width, height=height, dark=dark)
-                    driver.get(page.url + path)
-                    _wait_until_live(driver)
+                    resize(driver, width=width, height=height, dark=dark)
+                    open_page(driver, page.url + path)
                     made.append(folder / f"{name}-{'dark' if dark else 'light'}.png")
                     driver.save_screenshot(str(made[-1]))
     return made
-
-
-def _wait_until_live(driver: WebDriver) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while driver.execute_script("return document.getElementById('live').textContent") != "Live":
-        if time.monotonic() > deadline:
-            raise TimeoutError("the page does not become live")
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

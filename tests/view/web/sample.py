@@ -23,7 +23,7 @@ def gpu_node(
     blocks: int = 320,
     held: Sequence[Part] = (),
     unhealthy: Sequence[int] = (),
-    away: bool = False,
+    disconnected: bool = False,
 ) -> Json:
     """A node, and what its agent has counted."""
     found, free = [], []
@@ -46,7 +46,7 @@ def gpu_node(
     )
     node["metadata"]["uid"] = f"u-{name}"
     node["status"] = {
-        "allocatable": {NAMES.core: "0" if away else str(100 * (cards - len(unhealthy)))},
+        "allocatable": {NAMES.core: "0" if disconnected else str(100 * (cards - len(unhealthy)))},
         "capacity": {NAMES.core: str(100 * cards)},
         "conditions": [{"type": "Ready", "status": "True"}],
     }
@@ -130,7 +130,7 @@ def cluster() -> list[Json]:
         gpu_node("a100-1", held=held),
         gpu_node("a100-2", held=held),
         gpu_node("l40s-1", L40S, 2, blocks=192, held=held, unhealthy=[1]),
-        gpu_node("l40s-2", L40S, 2, blocks=192, away=True),
+        gpu_node("l40s-2", L40S, 2, blocks=192, disconnected=True),
         *({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": each}} for each in _TEAMS),
         *pods,
         chosen,

@@ -2,16 +2,12 @@
 
 import gzip
 import re
-import time
-from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
-from typing import cast
 
 import pytest
 from flask.testing import FlaskClient
 
-from common.apiserver.client import Client
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from tests.placement.cluster.builders import (
     BLOCK,
@@ -23,92 +19,21 @@ from tests.placement.cluster.builders import (
     record,
 )
 from tests.view import scenes
+from tests.view.web.conftest import Shown
 from tests.view.web.sample import cluster, held_pod, waiting_pod
-from view.model.pod_explanation import PodExplanation
-from view.model.reports import Freshness, Gap, NodeReport
-from view.model.state import ClusterState
-from view.model.usage import (
-    CardUsage,
-    ContainerUsage,
-    NodeUsage,
-    explanation_with_usage,
-    with_usage,
-)
-from view.model.usage_history import History, PastUsage
+from view.model.reports import Gap, NodeReport
 from view.model.words import evidence_text
 from view.web import figures
 from view.web.app import INTERNAL, create_app
-from view.web.editions import next_edition
 from view.web.feed import Feed
 from view.web.filters import PAGE
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
-from view.web.live import Live
 from view.web.metrics import Metrics
 
 EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
 
 SHORT = EVIL[: EVIL.index("<script")]
-
-
-class Shown(Live):
-    """A page over a model that the test fills."""
-
-    def __init__(self) -> None:
-        self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
-        client = cast("Client", None)  # nothing is asked
-        super().__init__(client, self.state, Feed(1), Metrics(), namespace="default")
-        self.waiting_for = ""
-        self.broken = False
-        self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
-
-    def fill(self, *objects: dict[str, object]) -> None:
-        puts = {
-            "Node": self.state.put_node,
-            "Pod": self.state.put_pod,
-            "Event": self.state.put_event,
-        }
-        for each in objects:
-            if str(each["kind"]) in puts:
-                puts[str(each["kind"])](each)
-        self.publish()
-
-    def publish(self) -> None:
-        self.edition = next_edition(self.edition, with_usage(self.state.report(), self.uses))
-
-    def explain(self, namespace: str, name: str) -> PodExplanation | None:
-        if self.broken:
-            raise RuntimeError("a mistake of ours")
-        explanation = self.state.explain(namespace, name)
-        return explanation and explanation_with_usage(explanation, self.uses)
-
-    def not_ready(self) -> str:
-        return self.waiting_for
-
-    @property
-    def freshness(self) -> Freshness:
-        return self.fresh
-
-    @property
-    def measured_at(self) -> float:
-        return 1_763_800_000.0 if self.uses else 0.0
-
-
-@pytest.fixture
-def shown() -> Shown:
-    return Shown()
-
-
-@pytest.fixture
-def feed() -> Iterator[Feed]:
-    feed = Feed(1)
-    yield feed
-    feed.close()
-
-
-@pytest.fixture
-def client(shown: Shown, feed: Feed) -> FlaskClient:
-    return create_app(shown, feed, hosts=Hosts(), metrics=Metrics()).test_client()
 
 
 class Elements(HTMLParser):
@@ -252,7 +177,7 @@ def test_unknown_values_are_shown_as_unknown(shown: Shown, client: FlaskClient) 
     assert client.get("/readyz").text == "ok\n"
 
 
-def test_a_namespace_is_chosen_and_others_are_faint(shown: Shown, client: FlaskClient) -> None:
+def test_pods_of_other_namespaces_are_faint(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
     page = client.get("/?namespace=llm").text
     assert rows_of(page) == ["a100-1", "a100-2"]
@@ -270,7 +195,7 @@ def test_more_nodes_than_a_page_holds_are_on_the_next(shown: Shown, client: Flas
     assert 'href="./?search=n"' in second
 
 
-def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: FlaskClient) -> None:
+def test_a_browser_gets_the_changes_since_its_edition(shown: Shown, client: FlaskClient) -> None:
     shown.fill(make_node("n1"), make_node("n2"), make_node("n3"))
     first = shown.edition.number
     assert client.get(f"/rows?since={first}").text.count("data-node") == 0
@@ -312,12 +237,12 @@ def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskCli
             f"/rows?since={shown.edition.number}",
             f"/?namespace={EVIL}&node={EVIL}&model={EVIL}",
         ),
-        *("/pods/default/p", f"/pods/{SHORT}/x", "/pods/default/nobody"),
+        *("/pods/default/p", f"/pods/{SHORT}/x", "/pods/default/unknown"),
     ):
         page = client.get(path).text
         found = Elements(page)
         assert not found.tags & {"img", "iframe", "object"}
-        assert "nobody" in path or SHORT in text_of(page)
+        assert "unknown" in path or SHORT in text_of(page)
         scripts = [value for key, value in found.attributes if key == "src"]
         assert all(each.rpartition("/")[2] in {"page.js", "theme.js"} for each in scripts)
         assert not {key for key, _ in found.attributes if key.startswith("on") or key == "style"}
@@ -457,68 +382,6 @@ def test_rows_are_written_once_for_as_long_as_nothing_changes(
     shown.state.drop_node("n1")
     shown.publish()
     assert client.get("/").text.count('<li class="node') == 1
-
-
-def test_use_is_shown_beside_what_is_held_where_it_is_measured(
-    shown: Shown, client: FlaskClient
-) -> None:
-    shown.fill(*cluster())
-    use = NodeUsage(
-        "a100-1",
-        measured=True,
-        cards=(CardUsage("GPU-a100-1-0", 85, 15, 0, 0, 31.0, 10.0 * 2**30),),
-        containers=(
-            ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 30.0, 9.0 * 2**30),
-        ),
-    )
-    shown.uses = {"a100-1": use}
-    shown.publish()
-    page = client.get("/").text
-    assert 'aria-label="85 of 100 cores held, 35 used"' in page
-    assert 'aria-label="60 GiB of 80 GiB memory held, 10 GiB used"' in page
-    assert page.count('class="used"') == 2
-    assert "35 cores" not in client.get("/pods/vision/train-resnet-1").text
-    assert "<td>30 cores, 9 GiB</td>" in client.get("/pods/vision/train-resnet-0").text
-
-
-def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: FlaskClient) -> None:
-    shown.fill(*cluster())
-    uses = ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
-    shown.uses = {"a100-1": NodeUsage("a100-1", measured=True, containers=(uses,))}
-    shown.publish()
-    path = "by=pod&namespace=vision"
-    page = text_of(client.get(f"/use?{path}").text)
-    assert "Only current usage is shown. For the last day, set --prometheus URL" in page
-    assert "vision/ train-resnet-0 0.6 0.15 0 vision/" in page
-    assert "Idle %" not in page
-
-    shown.history = History("Prometheus responded with 401 <b>")
-    page = text_of(client.get(f"/use?{path}").text)
-    assert "Usage of the last day: unknown. Prometheus responded with 401 <b>" in page
-    assert "vision/ train-resnet-0 0.6 0.15 0 unknown unknown unknown" in page
-
-    past = (
-        PastUsage("vision", "train-resnet-0", 0.006, 0.006, 0.0045),
-        PastUsage("vision", "train-resnet-1", 0.006, None, None),
-        PastUsage("vision", "gone", 0.25, 0.25, 0.0),
-        PastUsage("vision", "odd", None, None, None),
-        PastUsage("llm", "finetune-70b", 9.0, None, None),
-    )
-    shown.history = History("", 90_400.0, 7_200.0, past)
-    page = text_of(client.get(f"/use?{path}").text)
-    assert "until 1970-01-02 01:06:40 UTC (2.0 hours observed), from Prometheus" in page
-    assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
-    assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
-    assert "vision/ gone 0 - 0 0.25 0 0 %" in page
-    assert "vision/ odd 0 - 0 unknown unknown unknown" in page
-    assert "vision/ detect-canary 0.4 unknown 0 0 - -" in page
-    assert "finetune-70b" not in page
-    table = client.get(f"/use.csv?{path}")
-    assert table.headers["Content-Disposition"] == 'attachment; filename="gpus-by-pod.csv"'
-    rows = table.text.splitlines()
-    assert rows[1].startswith("vision,,train-resnet-0,0.6,0.15,0.0,0.006,0.006,0.004")
-    assert rows[3].startswith("vision,,train-resnet-1,0.6,,0.0,0.006,,,1970-01-01T01:06:40Z,")
-    assert rows[3].endswith("1970-01-02T01:06:40Z,7200")
 
 
 def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown, feed: Feed) -> None:

@@ -1,15 +1,8 @@
-"""The page in Chromium: equal to the model, live, safe from what pods say, and for keyboards."""
+"""The page in Chromium: follows the model, shows no markup of pods, can be used by keyboard."""
 
 import contextlib
-import http.client
-import itertools
-import os
-import signal
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +21,8 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, make_pod, record
 from tests.view.conftest import populate
 from tests.view.web import axe
-from tests.view.web.browsing import DEADLINE, Page, chromium, console, look, serving
+from tests.view.web.browsing import DEADLINE, chromium, console, open_page, resize
+from tests.view.web.in_process import PageInProcess, PageSocket, browsable, page_in_process
 from tests.view.web.sample import cluster, gpu_node, held_pod
 from view.model.state import ClusterState
 
@@ -65,9 +59,15 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture(scope="module")
-def page(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with serving(api.url, tmp_path_factory.mktemp("page")) as running:
+def running(api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageInProcess]:
+    with page_in_process(api.url, tmp_path_factory.mktemp("page")) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def page(running: PageInProcess) -> Iterator[PageSocket]:
+    with browsable(running) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -77,29 +77,24 @@ def browser() -> Iterator[WebDriver]:
             driver = stack.enter_context(chromium())
         except LookupError as error:
             pytest.skip(str(error))
-        look(driver, width=1200, height=900)
         yield driver
 
 
 @pytest.fixture
 def driver(browser: WebDriver) -> Iterator[WebDriver]:
     console(browser)
+    resize(browser, width=1200, height=900)
     yield browser
-    # Whatever the policy refuses, and every error of the script, is said there.
+    # The browser reports there what the policy refuses, and every error of the script.
     assert console(browser) == []
 
 
-def ask(driver: WebDriver, script: str) -> Any:
+def run(driver: WebDriver, script: str) -> Any:
+    """Run JavaScript; return what it returns."""
     return driver.execute_script(script)
 
 
-def show(driver: WebDriver, url: str) -> None:
-    driver.get(url)
-    is_live = "return document.getElementById('live').textContent === 'Live'"
-    eventually(lambda: ask(driver, is_live), "the page is live")
-
-
-def seen(api: ApiServer) -> ClusterState:
+def state_of(api: ApiServer) -> ClusterState:
     """The model of what the API server has."""
     state = ClusterState(NAMES)
     with ApiClient(api.url) as admin:
@@ -109,7 +104,7 @@ def seen(api: ApiServer) -> ClusterState:
     return state
 
 
-def modelled(api: ApiServer) -> list[Json]:
+def rows_of_model(api: ApiServer) -> list[Json]:
     return [
         {
             "name": node.name,
@@ -124,7 +119,7 @@ def modelled(api: ApiServer) -> list[Json]:
                 for card in node.cards
             ],
         }
-        for node in seen(api).report().nodes
+        for node in state_of(api).report().nodes
     ]
 
 
@@ -132,49 +127,33 @@ def _gib(blocks: int) -> str:
     return f"{blocks / 4:g} GiB" if blocks else "0"
 
 
-def test_it_shows_what_the_model_has_and_goes_on_doing_so(
-    api: ApiServer, page: Page, driver: WebDriver
+def test_a_page_shows_the_model_and_follows_its_changes(
+    api: ApiServer, page: PageSocket, driver: WebDriver
 ) -> None:
-    show(driver, page.url)
-    assert ask(driver, ROWS) == modelled(api)
-    ask(driver, "document.getElementById('n-a100-2').kept = window.kept = true")
-    ask(driver, "document.querySelector('#n-l40s-1 a').focus()")
+    open_page(driver, page.url)
+    assert run(driver, ROWS) == rows_of_model(api)
+    run(driver, "document.getElementById('n-a100-2').kept = window.kept = true")
+    run(driver, "document.querySelector('#n-l40s-1 a').focus()")
     pod = make_pod(
         "fresh", (10, 4), node="l40s-1", annotations=record(c0=(["GPU-l40s-1-0"], 10, 4)), uid=""
     )
     api.apply(pod, gpu_node("b200-1", "NVIDIA B200", 1))
     with ApiClient(api.url) as admin:
         admin.delete("/api/v1/nodes/l40s-2")
-    eventually(lambda: ask(driver, ROWS) == modelled(api), "the page follows")
+    eventually(lambda: run(driver, ROWS) == rows_of_model(api), "the page follows")
     # Neither the page was loaded again, nor a row that has not changed, nor was the focus lost.
-    assert ask(driver, "return window.kept && document.getElementById('n-a100-2').kept")
-    assert ask(driver, "return document.activeElement.closest('li').id") == "n-l40s-1"
-
-
-def test_a_choice_is_kept_in_the_address_and_needs_no_new_page(
-    page: Page, driver: WebDriver
-) -> None:
-    show(driver, page.url)
-    ask(driver, "window.kept = true")
-    driver.find_element("css selector", "select[name=namespace]").send_keys("llm")
-    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
-    eventually(lambda: ask(driver, names) == ["a100-1", "a100-2"], "two nodes are left")
-    assert driver.current_url == f"{page.url}?namespace=llm"
-    assert ask(driver, "return window.kept")
-    driver.find_element("link text", "llm/finetune-70b").click()
-    eventually(lambda: "llm/finetune-70b" in driver.title, "the pod's page")
-    text = driver.find_element("tag name", "main").text
-    assert "card 2: 100 cores, 320 blocks (80 GiB)" in text
+    assert run(driver, "return window.kept && document.getElementById('n-a100-2').kept")
+    assert run(driver, "return document.activeElement.closest('li').id") == "n-l40s-1"
 
 
 def test_texts_of_pods_are_never_markup_in_updates(
-    api: ApiServer, page: Page, driver: WebDriver
+    api: ApiServer, page: PageSocket, driver: WebDriver
 ) -> None:
     for url in (page.url, f"{page.url}pods/default/evil"):
-        show(driver, url)
-        assert EVIL in ask(driver, "return document.querySelector('main').textContent")
-    show(driver, page.url)
-    ask(driver, "document.querySelector('#n-evil').remove()")
+        open_page(driver, url)
+        assert EVIL in run(driver, "return document.querySelector('main').textContent")
+    open_page(driver, page.url)
+    run(driver, "document.querySelector('#n-evil').remove()")
     evil = PublishedInventory(
         BLOCK,
         (Card("GPU-e", 0, f"{EVIL}2", BLOCK, None, f"{EVIL}3"),),
@@ -182,17 +161,17 @@ def test_texts_of_pods_are_never_markup_in_updates(
     )
     api.apply(bare_node("evil", encode_inventory(evil)))
     text = "return (document.querySelector('#n-evil') || {}).textContent || ''"
-    eventually(lambda: f"{EVIL}3" in ask(driver, text), "it comes as a change")
-    assert ask(driver, "return [window.pwned || 0, document.images.length]") == [0, 0]
+    eventually(lambda: f"{EVIL}3" in run(driver, text), "it comes as a change")
+    assert run(driver, "return [window.pwned || 0, document.images.length]") == [0, 0]
     refused = "try { document.body.innerHTML = '<b>'; return 0 } catch (e) { return e.name }"
-    assert ask(driver, refused) == "TypeError"
+    assert run(driver, refused) == "TypeError"
     texts = console(driver)
     assert len(texts) == 1
     assert "TrustedHTML" in texts[0]
 
 
-def test_it_can_be_used_by_keyboard(page: Page, driver: WebDriver) -> None:
-    show(driver, page.url)
+def test_a_page_can_be_used_by_keyboard(page: PageSocket, driver: WebDriver) -> None:
+    open_page(driver, page.url)
     focus = """
         const it = document.activeElement, style = getComputedStyle(it);
         const box = it.getBoundingClientRect();
@@ -200,30 +179,30 @@ def test_it_can_be_used_by_keyboard(page: Page, driver: WebDriver) -> None:
         return [it.name || it.textContent.trim(), visible];
     """
     ActionChains(driver).send_keys(Keys.TAB).perform()
-    assert ask(driver, focus) == ["Skip to content", True]
+    assert run(driver, focus) == ["Skip to content", True]
     ActionChains(driver).send_keys(Keys.ENTER).perform()
-    eventually(lambda: ask(driver, "return document.activeElement.id") == "main", "skipped")
+    eventually(lambda: run(driver, "return document.activeElement.id") == "main", "skipped")
     ActionChains(driver).send_keys(Keys.TAB).perform()
-    assert ask(driver, focus)[1]
-    assert ask(driver, "return document.activeElement.closest('section').ariaLabel") == "Problems"
+    assert run(driver, focus)[1]
+    assert run(driver, "return document.activeElement.closest('section').ariaLabel") == "Problems"
     ActionChains(driver).send_keys("/").perform()
-    assert ask(driver, focus) == ["search", True]
+    assert run(driver, focus) == ["search", True]
 
 
 def test_the_map_is_one_stop_of_the_keyboard_and_arrows_go_from_node_to_node(
-    page: Page, driver: WebDriver
+    page: PageSocket, driver: WebDriver
 ) -> None:
-    show(driver, f"{page.url}?group=model")
+    open_page(driver, f"{page.url}?group=model")
     stops = "return document.querySelectorAll('#map a[tabindex=\"0\"]').length"
     at = "return document.activeElement.closest('li').dataset.key"
-    ask(driver, "document.querySelector('#map a').focus()")
-    keys = ask(driver, "return document.querySelector('#map').dataset.order").split()
-    first = ask(driver, at)
+    run(driver, "document.querySelector('#map a').focus()")
+    keys = run(driver, "return document.querySelector('#map').dataset.order").split()
+    first = run(driver, at)
     texts = []
     for key in (Keys.ARROW_RIGHT, Keys.END, Keys.ARROW_UP, Keys.HOME):
         ActionChains(driver).send_keys(key).perform()
-        texts.append(ask(driver, at))
-        assert ask(driver, stops) == 1
+        texts.append(run(driver, at))
+        assert run(driver, stops) == 1
     # By model: those of one stand below those of another.
     nodes = [each for each in keys if not each.startswith("=")]
     assert [first, texts[0]] == nodes[:2]
@@ -235,81 +214,87 @@ def test_the_map_is_one_stop_of_the_keyboard_and_arrows_go_from_node_to_node(
     eventually(lambda: f"node={node}" in driver.current_url, "the node's page")
 
 
-def test_what_is_searched_and_new_namespaces_are_there_without_a_new_page(
-    api: ApiServer, page: Page, driver: WebDriver
+NAMES_OF_ROWS = "return [...document.querySelectorAll('#nodes > li')].map((it) => it.dataset.key)"
+
+
+def test_choices_are_kept_in_the_address_and_need_no_new_page(
+    api: ApiServer, page: PageSocket, driver: WebDriver
 ) -> None:
-    show(driver, page.url)
-    ask(driver, "window.kept = true")
-    ActionChains(driver).send_keys("/").send_keys("NOTEBOOK-ben").send_keys(Keys.ENTER).perform()
-    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
-    eventually(lambda: ask(driver, names) == ["a100-2"], "one node is left")
-    total = driver.find_element("css selector", ".totals dd").text
-    assert total.startswith("1 of ")
+    open_page(driver, page.url)
+    run(driver, "window.kept = true")
+    Select(driver.find_element("id", "namespaces")).select_by_visible_text("llm")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["a100-1", "a100-2"], "two nodes are shown")
+    assert driver.current_url == f"{page.url}?namespace=llm"
+    Select(driver.find_element("id", "namespaces")).select_by_index(0)
+    eventually(lambda: driver.current_url == page.url, "nothing is chosen")
+    search = driver.find_element("css selector", "input[type=search]")
+    search.send_keys("NOTEBOOK-ben", Keys.ENTER)
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["a100-2"], "one node is shown")
+    assert total_of(driver).startswith("1 of ")
     driver.find_element("link text", "Show all")
     api.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "brand-new"}},
         held_pod("brand-new", "notebook-benno", ("a100-2", 2, 5, 4)),
     )
     options = "return [...document.querySelector('#namespaces').options].map((each) => each.value)"
-    eventually(lambda: "brand-new" in ask(driver, options), "the new namespace")
+    eventually(lambda: "brand-new" in run(driver, options), "the new namespace can be chosen")
     eventually(lambda: total_of(driver).startswith("2 of "), "its card is counted")
-    assert ask(driver, "return window.kept")
+    assert run(driver, "return window.kept")
     assert driver.current_url == f"{page.url}?search=NOTEBOOK-ben"
 
 
 def total_of(driver: WebDriver) -> str:
-    return str(ask(driver, "return document.querySelector('.totals dd').textContent"))
+    return str(run(driver, "return document.querySelector('.totals dd').textContent"))
 
 
 def test_nodes_keep_the_chosen_order_while_they_change(
-    api: ApiServer, page: Page, driver: WebDriver
+    api: ApiServer, page: PageSocket, driver: WebDriver
 ) -> None:
-    show(driver, f"{page.url}?sort=free&search=order-")
+    open_page(driver, f"{page.url}?sort=free&search=order-")
     api.apply(_unborn("order-1", 2), _unborn("order-2", 3))
-    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
-    eventually(lambda: ask(driver, names) == ["order-2", "order-1"], "the most free first")
-    ask(driver, "document.querySelector('#n-order-2').kept = true")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["order-2", "order-1"], "the most free first")
+    run(driver, "document.querySelector('#n-order-2').kept = true")
     api.apply(_unborn("order-1", 4))
-    eventually(lambda: ask(driver, names) == ["order-1", "order-2"], "the order has changed")
-    assert ask(driver, "return document.querySelector('#n-order-2').kept")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == ["order-1", "order-2"], "the order changes")
+    assert run(driver, "return document.querySelector('#n-order-2').kept")
     with ApiClient(api.url) as admin:
         for name in ("order-1", "order-2"):
             admin.delete(f"/api/v1/nodes/{name}")
-    eventually(lambda: ask(driver, names) == [], "they have gone")
+    eventually(lambda: run(driver, NAMES_OF_ROWS) == [], "the deleted nodes are not shown")
 
 
 def _unborn(name: str, cards: int) -> Json:
     node = gpu_node(name, cards=cards)
-    del node["metadata"]["uid"]  # as somebody else's who changes it later
+    del node["metadata"]["uid"]  # the API server keeps that of the first one
     return node
 
 
-def test_colours_can_be_chosen_and_stay(page: Page, driver: WebDriver) -> None:
+def test_a_chosen_color_scheme_is_kept(page: PageSocket, driver: WebDriver) -> None:
     back = "return getComputedStyle(document.body).backgroundColor"
-    look(driver, width=1200, height=900, dark=True)
-    show(driver, page.url)
-    of_the_system = ask(driver, back)
-    look(driver, width=1200, height=900)
-    show(driver, page.url)
-    light = ask(driver, back)
+    resize(driver, width=1200, height=900, dark=True)
+    open_page(driver, page.url)
+    of_the_system = run(driver, back)
+    resize(driver, width=1200, height=900)
+    open_page(driver, page.url)
+    light = run(driver, back)
     Select(driver.find_element("id", "theme")).select_by_visible_text("dark")
-    dark = ask(driver, back)
-    show(driver, f"{page.url}pods/llm/finetune-70b")
-    assert ask(driver, back) == dark == of_the_system != light
+    dark = run(driver, back)
+    open_page(driver, f"{page.url}pods/llm/finetune-70b")
+    assert run(driver, back) == dark == of_the_system != light
     Select(driver.find_element("id", "theme")).select_by_visible_text("system colors")
-    assert ask(driver, back) == light
+    assert run(driver, back) == light
 
 
 def _shows(button: WebElement, text: str) -> bool:
     return button.text == text
 
 
-def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
+def test_names_and_uuids_can_be_copied(page: PageSocket, driver: WebDriver) -> None:
     driver.execute_cdp_cmd(
         "Browser.grantPermissions",
         {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": page.url},
     )
-    show(driver, f"{page.url}pods/vision/train-resnet-0")
+    open_page(driver, f"{page.url}pods/vision/train-resnet-0")
     buttons = driver.find_elements("css selector", "button.copy")
     copied = []
     for each in buttons:
@@ -331,22 +316,21 @@ def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
     ]
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_nothing_that_keeps_people_from_using_a_page(
-    page: Page, driver: WebDriver, *, dark: bool
-) -> None:
-    """WCAG 2.2, levels A and AA, at the width of a telephone and of a desk."""
+@pytest.mark.parametrize("width", [360, 1440], ids=["telephone", "desk"])
+def test_axe_finds_no_violation_of_wcag(page: PageSocket, driver: WebDriver, width: int) -> None:
+    """WCAG 2.2, levels A and AA. Between light and dark only colors differ."""
     try:
         axe.script()
     except LookupError as error:
         pytest.skip(str(error))
     driver.set_script_timeout(DEADLINE)
     found = {}
-    for width, path in itertools.product((360, 1440), PAGES):
-        look(driver, width=width, height=5000, dark=dark)  # rows out of sight are not looked at
-        show(driver, page.url + path)
-        found[width, path] = axe.violations(driver)
-    look(driver, width=1200, height=900)
+    for path in PAGES:
+        resize(driver, width=width, height=5000)  # rows out of sight would not be checked
+        open_page(driver, page.url + path)
+        found[path] = axe.violations(driver)
+        resize(driver, width=width, height=5000, dark=True)
+        found[f"{path} dark"] = axe.violations(driver, only="color-contrast")
     assert {key: each for key, each in found.items() if each} == {}
 
 
@@ -361,38 +345,61 @@ PAGES = (
 )
 
 
-@pytest.mark.parametrize("who", ["the API server", "the page's server"])
-def test_it_shows_that_it_is_stale_and_its_age_counts_on(
-    api: ApiServer, tmp_path: Path, driver: WebDriver, who: str
+STATUS = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
+AGE = "return Number(/\\(([0-9]+)s ago/.exec(document.getElementById('age').textContent)[1])"
+
+
+def test_a_page_shows_that_the_api_server_is_unreachable(
+    api: ApiServer, running: PageInProcess, page: PageSocket, driver: WebDriver
 ) -> None:
-    state = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
-    age = "return Number(/\\(([0-9]+)s ago/.exec(document.getElementById('age').textContent)[1])"
-    with serving(api.url, tmp_path) as own:
-        show(driver, own.url)
-        if who == "the API server":
-            api.fail(SILENCE)
-            text = "Stale: the API server is unreachable (no response in time)"
-        else:
-            os.killpg(own.process.pid, signal.SIGSTOP)
-            text = "Stale: no connection to the server of the page"
-        eventually(lambda: ask(driver, state) == ["stale", text], "it is said to be stale")
-        red = "return getComputedStyle(document.getElementById('live')).color"
-        assert ask(driver, red) == "rgb(164, 22, 26)"
-        seconds = ask(driver, age)
-        assert seconds >= 10
-        eventually(lambda: ask(driver, age) >= seconds + 2, "the age goes on")
+    open_page(driver, page.url)
+    try:
+        api.fail(SILENCE)
+        running.time.now += 60
+        why = "Stale: the API server is unreachable (no response in time)"
+        eventually(lambda: run(driver, STATUS) == ["stale", why], "the page is stale")
+        eventually(lambda: run(driver, AGE) >= 60, "the page shows its age")
+        color = "return getComputedStyle(document.getElementById('live')).color"
+        assert run(driver, color) == "rgb(164, 22, 26)"
+    finally:
         api.restore()
-        os.killpg(own.process.pid, signal.SIGCONT)
-        eventually(lambda: ask(driver, state) == ["on", "Live"], "it is live again")
-        driver.get("about:blank")
+    eventually(lambda: run(driver, STATUS) == ["on", "Live"], "the page is live again")
+
+
+def test_a_page_without_connection_becomes_stale_and_its_age_increases(
+    page: PageSocket, driver: WebDriver
+) -> None:
+    open_page(driver, page.url)
+    clock = """
+        const real = performance.now.bind(performance);
+        window.skipped = 0;
+        performance.now = () => real() + window.skipped;
+    """
+    run(driver, clock)
+    page.responds.clear()
+
+    def is_stale_later() -> bool:
+        run(driver, "window.skipped += 16000")  # data that was on its way restarts the 15 s
+        why = "Stale: no connection to the server of the page"
+        return bool(run(driver, STATUS) == ["stale", why])
+
+    try:
+        eventually(is_stale_later, "the page is stale")
+        age = run(driver, AGE)
+        assert age > 15
+        run(driver, "window.skipped += 2000")
+        eventually(lambda: run(driver, AGE) >= age + 2, "the age increases")
+    finally:
+        page.responds.set()
+    eventually(lambda: run(driver, STATUS) == ["on", "Live"], "the page is live again")
 
 
 @pytest.mark.parametrize("width", [420, 1400])
 def test_cards_fill_their_row_and_names_are_not_cut(
-    page: Page, driver: WebDriver, width: int
+    page: PageSocket, driver: WebDriver, width: int
 ) -> None:
-    look(driver, width=width, height=4000)
-    show(driver, page.url)
+    resize(driver, width=width, height=4000)
+    open_page(driver, page.url)
     cut = """
         return [...document.querySelectorAll(".holder a")]
           .filter((it) => it.scrollWidth > it.clientWidth).map((it) => it.textContent);
@@ -402,57 +409,22 @@ def test_cards_fill_their_row_and_names_are_not_cut(
         return [...document.querySelectorAll(".cards")]
           .filter((row) => Math.max(...[...row.children].map(right)) < right(row) - 1).length;
     """
-    assert ask(driver, cut) == []
-    assert ask(driver, narrow) == 0
+    assert run(driver, cut) == []
+    assert run(driver, narrow) == 0
 
 
-class _Prefixed(BaseHTTPRequestHandler):
-    """What ``kubectl proxy`` does with a Service: a prefix is taken off, answers are handed on."""
-
-    port = 0
-
-    def do_GET(self) -> None:
-        if not self.path.startswith(PREFIX):
-            self.send_error(404)
-            return
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        with contextlib.closing(connection):
-            headers = {"Accept-Encoding": self.headers.get("Accept-Encoding", "")}
-            connection.request("GET", "/" + self.path.removeprefix(PREFIX), headers=headers)
-            response = connection.getresponse()
-            self.send_response(response.status)
-            for key, value in response.getheaders():
-                if key.lower() not in {"connection", "transfer-encoding", "date", "server"}:
-                    self.send_header(key, value)
-            self.end_headers()
-            with contextlib.suppress(OSError):
-                while part := response.read1(65536):
-                    self.wfile.write(part)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_it_works_below_a_prefix_as_behind_kubectl_proxy(
-    api: ApiServer, page: Page, driver: WebDriver
+def test_a_page_works_below_a_prefix_as_behind_kubectl_proxy(
+    api: ApiServer, running: PageInProcess, driver: WebDriver
 ) -> None:
-    handler = type("Handler", (_Prefixed,), {"port": page.port})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        url = f"http://localhost:{server.server_port}{PREFIX}"
-        show(driver, url)
-        assert ask(driver, ROWS) == modelled(api)
+    with browsable(running, PREFIX) as proxy:
+        open_page(driver, proxy.url)
+        assert run(driver, ROWS) == rows_of_model(api)
         api.apply(gpu_node("h100-1", "NVIDIA H100", 1))
-        eventually(lambda: ask(driver, ROWS) == modelled(api), "the page follows")
+        eventually(lambda: run(driver, ROWS) == rows_of_model(api), "the page follows")
         driver.find_element("link text", "llm/pretrain-13b").click()
         eventually(lambda: "llm/pretrain-13b" in driver.title, "the pod's page")
-        assert driver.current_url == f"{url}pods/llm/pretrain-13b"
-        show(driver, driver.current_url)
+        assert driver.current_url == f"{proxy.url}pods/llm/pretrain-13b"
+        open_page(driver, driver.current_url)
         driver.find_element("link text", "Cards").click()
-        eventually(lambda: driver.current_url == url, "the way back")
-    finally:
+        eventually(lambda: driver.current_url == proxy.url, "the first page again")
         driver.get("about:blank")
-        server.shutdown()
-        server.server_close()

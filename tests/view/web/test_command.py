@@ -49,7 +49,7 @@ def test_every_flag_reaches_the_server(
     assert (settings.names.domain, settings.host, settings.port) == ("example.org", "::1", 9000)
 
 
-def test_it_listens_where_no_other_host_can_connect(served: list[Settings]) -> None:
+def test_the_default_address_is_that_of_the_loopback_interface(served: list[Settings]) -> None:
     assert main(["serve"]) == 0
     assert (served[0].host, served[0].port) == ("127.0.0.1", 8480)
     assert served[0].prometheus is None

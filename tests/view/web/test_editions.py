@@ -1,4 +1,4 @@
-"""Editions: a browser that has one and asks what changed ends up with the newest."""
+"""Editions: a browser that applies the changes since its edition has the newest one."""
 
 from dataclasses import replace
 
@@ -30,21 +30,21 @@ def report(moment: dict[str, int]) -> ClusterReport:
     )
 
 
-@given(moments=MOMENTS, asked=st.lists(st.booleans(), min_size=8, max_size=8))
-def test_an_occasional_reader_gets_the_current_state(
-    moments: list[dict[str, int]], asked: list[bool]
+@given(moments=MOMENTS, requested=st.lists(st.booleans(), min_size=8, max_size=8))
+def test_a_browser_that_skips_editions_gets_the_current_state(
+    moments: list[dict[str, int]], requested: list[bool]
 ) -> None:
     edition = EMPTY
     seen, have = 0, dict[str, NodeReport]()
-    for moment, asks in zip(moments, asked, strict=False):
+    for moment, requests in zip(moments, requested, strict=False):
         edition = next_edition(edition, report(moment), first=5)
-        if not asks:
+        if not requests:
             continue
         changed = edition.changed(seen)
         now = {each.name: each for each in edition.report.nodes}
         if changed is None:
             have = now
-        else:  # in the order that is told with it; what is not in it has gone
+        else:  # in the order of the response; nodes that it lacks are deleted
             have = {name: each if name in changed else have[name] for name, each in now.items()}
         seen = edition.number
         assert have == {each.name: each for each in report(moment).nodes}

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and bars that neither overflow nor mix up pods."""
+"""Numbers in texts, and bars that do not overflow and tell pods apart by color."""
 
 import pytest
 from hypothesis import given
@@ -62,7 +62,7 @@ def test_figures_are_written_for_people(written: object, expected: object) -> No
     assert written == expected
 
 
-def test_what_a_pod_asks_for_is_written_in_its_authors_units() -> None:
+def test_requests_of_a_pod_are_written_in_its_authors_units() -> None:
     state = ClusterState(NAMES)
     state.put_pod(make_pod("one", (50, 8)))
     state.put_pod(make_pod("two", (50, 8), (200, 0)))

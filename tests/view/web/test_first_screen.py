@@ -29,7 +29,7 @@ def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  
     return NodesPage(next_edition(EMPTY, state.report()), chosen)
 
 
-def test_the_summary_answers_three_questions() -> None:
+def test_the_summary_shows_problems_free_cards_and_pending_pods() -> None:
     page = page_of()
     assert [each.text.partition(":")[0] for each in page.problems.lines] == [
         "1 node",
@@ -65,7 +65,7 @@ def test_a_free_mig_instance_is_no_whole_card() -> None:
     )
 
 
-def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
+def test_equal_pending_pods_are_one_line_with_the_oldest_first() -> None:
     pods = []
     for number in range(150):
         pod = scenes.waiting(f"train-{number}", (100, 0))
@@ -110,13 +110,13 @@ def test_a_storm_of_refused_pods_is_counted_and_named_once() -> None:
         (Filter(show=CardFilter.IDLE), 0, 0),
     ],
 )
-def test_a_choice_counts_the_cards_that_it_means(chosen: Filter, nodes: int, cards: int) -> None:
+def test_a_filter_counts_its_cards(chosen: Filter, nodes: int, cards: int) -> None:
     page = page_of(chosen)
     assert (page.total.nodes, page.total.cards, page.all_cards) == (nodes, cards, 12)
     assert len(page.selected) == cards
 
 
-def test_a_node_without_cards_is_meant_by_its_own_name_alone() -> None:
+def test_a_node_without_cards_is_selected_only_by_its_name() -> None:
     bare = bare_node("bare", "{}")
     found = {name: page_of(Filter(node=name), bare).total.nodes for name in ("", "bare", "l40s-1")}
     assert found == {"": 5, "bare": 1, "l40s-1": 1}
@@ -141,7 +141,7 @@ def test_nodes_are_sorted(sort: filters.NodeOrder, first: str, last: str) -> Non
     assert (names[0], names[-1]) == (first, last)
 
 
-def test_a_choice_is_written_as_it_is_read() -> None:
+def test_a_filter_is_written_as_it_is_read() -> None:
     chosen = Filter(
         "a",
         "b",
@@ -180,7 +180,7 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
         (MapColor.CORES, {"overbooked": True}, "wrong", "problem"),
     ],
 )
-def test_a_card_is_drawn_filled_as_far_as_it_is_held(
+def test_a_card_is_filled_by_its_held_part(
     paint: MapColor, fields: dict[str, object], kind: str, text: str
 ) -> None:
     state = ClusterState(NAMES)
@@ -204,12 +204,12 @@ def test_the_map_is_divided_by_pool_and_model() -> None:
     assert [each.name for each in models] == ["NVIDIA A100-SXM4-80GB", "NVIDIA L40S"]
 
 
-def test_very_many_models_end_in_one_division(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_models_end_in_one_division(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(card_map, "_MOST_GROUPS", 1)
     assert [each.name for each in page_of(Filter(group=MapGrouping.MODEL)).map] == ["Others"]
 
 
-# --- who wastes -----------------------------------------------------------------------
+# --- usage ----------------------------------------------------------------------------
 
 
 def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
@@ -253,13 +253,13 @@ def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
         ),
     ],
 )
-def test_a_dashboard_that_leads_nowhere_is_refused(template: str, reason: str) -> None:
+def test_an_invalid_dashboard_url_is_refused(template: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         Dashboard(template)
     assert reason in str(caught.value)
 
 
-def test_a_dashboard_is_asked_for_the_pod() -> None:
+def test_the_url_of_a_dashboard_names_the_pod() -> None:
     pod = page_of().edition.report.pods[0]
     pod = replace(pod, name="a&b=c", owner="Job/train")
     link = Dashboard("https://g/d?p={namespace}/{pod}&o={owner}&n={node}")

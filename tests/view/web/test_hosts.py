@@ -17,7 +17,7 @@ HOSTS = Hosts(["gpus.example.org", "*.eks.example.com"])
         *("GPUS.example.org.", "a.eks.example.com"),
     ],
 )
-def test_names_that_lead_here_are_allowed(header: str) -> None:
+def test_names_of_the_page_are_allowed(header: str) -> None:
     assert HOSTS.allow(header)
 
 
@@ -26,12 +26,12 @@ def test_names_that_lead_here_are_allowed(header: str) -> None:
     [
         *("", ":80", "evil.example", "evil.example:8480", "localhost.evil.example", "[evil]:80"),
         *("gpu-turnstile-view.evil.example", "gpu-turnstile-view.ns.svc.evil", "eks.example.com"),
-        "gpu-turnstile-view.com",  # that a namespace has such a name nobody can tell
+        "gpu-turnstile-view.com",  # may not be a namespace
         *("xlocalhost", "127.0.0.1.evil.example", "::1", "evil.example:127.0.0.1", "[::1", "1"),
         *("gpus.example.org@evil.example", "a b", "localhost:99999999"),
     ],
 )
-def test_all_others_are_not(header: str) -> None:
+def test_all_other_hosts_are_refused(header: str) -> None:
     assert not HOSTS.allow(header)
 
 

@@ -39,9 +39,9 @@ def test_the_last_day_is_queried_from_prometheus(caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.INFO)
     api: Any = FakeApi({})
     with prometheus() as server:
-        asked = Prometheus(server.url.replace("//", "//ana:secret@"))
+        source = Prometheus(server.url.replace("//", "//ana:secret@"))
         live = Live(
-            api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default", prometheus=asked
+            api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default", prometheus=source
         )
         assert live.history is not None
         assert live.history.problem == "Prometheus is being queried"

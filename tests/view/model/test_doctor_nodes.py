@@ -1,0 +1,265 @@
+"""The doctor's checks of agents, proxies, cards and allocations."""
+
+from datetime import timedelta
+
+import pytest
+
+from tests.view.model.doctor_facts import (
+    AGENT,
+    BOTH,
+    HEALTHY_PROGRAMS,
+    MINUTE,
+    NOW,
+    PROXY,
+    Changes,
+    agent,
+    failing,
+    findings,
+    node,
+    pod,
+    problems,
+    sample,
+    with_agent,
+    without,
+)
+from view.model.doctor.facts import (
+    DaemonSet,
+    Level,
+    ProgramPod,
+    ReportedAllocation,
+    UnreadSource,
+    UnrecordedContainer,
+)
+from view.model.usage import MetricSample
+
+
+def next_agent(age: timedelta) -> Changes:
+    """The agent of an update, beside the old one, on a node without HAMi-core."""
+    why = "agent: ContainerCreating: hostPath type check failed: /usr/local/vgpu is not a directory"
+    new = pod("agent", "next", ready=False, why=why, created=NOW - age)
+    return {"programs": [*HEALTHY_PROGRAMS, new]}
+
+
+def allocations(*cards: str, pod: str = "share", cores: int = 50, running: bool = True) -> Changes:
+    """One container has these cards in its annotation."""
+    found = ReportedAllocation(
+        "default", pod, "main", "n1", frozenset(cards), cores, running=running
+    )
+    return {"allocations": [found]}
+
+
+NEXT = (
+    "the next agent is not ready, the one before still runs: agent: ContainerCreating: hostPath "
+    "type check failed: /usr/local/vgpu is not a directory"
+)
+OFFERED = "is offered too: one card may be allocated to two pods that do not share it"
+
+PROBLEMS: dict[str, Changes] = {
+    "agents error: DaemonSet gpu-turnstile-agent is missing": {
+        "daemonsets": {"gpu-turnstile-proxy": DaemonSet(1, 1)}
+    },
+    "agents warning: its pod is on a node that does not exist": {
+        "programs": [*without("none"), pod("agent", "b", "deleted", ready=False)]
+    },
+    "agents error: no pod on 2 nodes that the DaemonSet selects": {
+        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1, updated=1)}
+    },
+    "proxies error: not ready: ErrImagePull": {
+        "programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]
+    },
+    "proxies warning: pods on 1 node that the DaemonSet does not select": {
+        "daemonsets": {**BOTH, "gpu-turnstile-proxy": DaemonSet(1, 1, misplaced=1)}
+    },
+    "kubelet error: the agent is not registered with the kubelet": with_agent(registered=0),
+    "kubelet warning: PodResources List cannot be read: containers are identified by order": (
+        with_agent(list_readable=0)
+    ),
+    "kubelet warning: the kubelet's checkpoint cannot be read: containers start unverified": (
+        with_agent(checkpoint_readable=0)
+    ),
+    "kubelet error: its proxy reports all devices as unhealthy to the kubelet: no agent is running"
+    "": {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
+    "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
+    "agent-disks error: --state-dir is full, read-only or missing: new GPU pods may be refused": (
+        with_agent(sample("folder_writable", 0, folder="state-dir"))
+    ),
+    "agent-requests error: the agent has no permission to list pods, get nodes": with_agent(
+        *failing(list_pods="forbidden", get_nodes="forbidden")
+    ),
+    "agent-requests error: a policy or webhook denies that the agent may patch pods": with_agent(
+        *failing(patch_pods="denied")
+    ),
+    "agent-requests error: the API server does not accept the agent's token: it cannot list pods": (
+        with_agent(*failing(list_pods="unauthorized"))
+    ),
+    "agent-requests error: the agent does not reach the API server": with_agent(
+        *failing(list_pods="unreachable", get_nodes="unreachable")
+    ),
+    "agent-requests unknown: its agent is of a version that does not report this": {
+        "agents": {"n1": [each for each in agent() if "requests" not in each.name]}
+    },
+    f"other-plugins error: nvidia.com/gpu {OFFERED}": {"nodes": [node(nvidia=2)]},
+    f"other-plugins error: nvidia.com/mig-1g.5gb {OFFERED}": {"nodes": [node(mig=True)]},
+    "cards warning: a card is in MIG mode and is not offered": with_agent(
+        sample("cards", state="mig")
+    ),
+    "cards warning: a card was added later; it is offered after a restart of the agent": with_agent(
+        sample("cards", state="late")
+    ),
+    "cards error: the cards cannot be read: no driver, or NVML does not respond": with_agent(
+        cards_problem=1
+    ),
+    "cards warning: the edited cards file cannot be used, the one before applies": with_agent(
+        cards_file_problem=1
+    ),
+    "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)": {
+        "nodes": [node(inventory="no")]
+    },
+    "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, unhealthy=[1])]},
+    "allocatable error: the agent has not written its inventory of cards": {
+        "nodes": [node(inventory=None)]
+    },
+    "allocatable error: tencent.com/vcuda-core: the node's status offers 100, its cards have 200": {
+        "nodes": [node(cores=100)]
+    },
+    "enforcement warning: HAMi-core is older than 2026-02-03: programs start 52 seconds late": (
+        with_agent(hami_core_outdated=1)
+    ),
+    "enforcement warning: off: shares are not enforced": {
+        "enforcement": "none",
+        **with_agent(enforcement="none"),
+    },
+    "enforcement error: the agent's enforcement is none, its DaemonSet sets hami-core": with_agent(
+        enforcement="none"
+    ),
+    "enforcement unknown: its agent is of a version that does not report this": {
+        "agents": {"n1": [each for each in agent() if each.name != AGENT + "info"]}
+    },
+    f"agents-rollout error: {NEXT}": next_agent(timedelta(minutes=2)),
+    f"agents-rollout unknown: {NEXT}": next_agent(timedelta(seconds=119)),
+    "agents-rollout warning: the update of the agents is not complete: new on 1 of 2 nodes": {
+        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(2, 2, updated=1)},
+        "programs": [*HEALTHY_PROGRAMS, pod("agent", "b", "n2")],
+        "nodes": [node(), node("n2")],
+    },
+    "allocations warning: allocations are not written to the pods yet": with_agent(
+        patches_pending=2
+    ),
+    "allocations warning: pod default/share: container main holds a missing card (GPU-9) and "
+    "cannot compute on it: delete the pod": allocations("GPU-9"),
+    "allocations warning: pod default/late: container main holds missing cards (GPU-8, GPU-9) and "
+    "cannot compute on it: delete the pod": allocations(
+        "GPU-8", "GPU-9", "GPU-n1-0", pod="late", cores=300, running=False
+    ),
+    "allocations error: pod default/share: container main holds other devices in the kubelet "
+    "than in its annotation gpu-allocation": allocations("GPU-n1-1"),
+    "allocations error: running without a recorded card: default/dark/main": {
+        "allocations": [
+            UnrecordedContainer("default/dark", "main", "n1", NOW - MINUTE),
+            UnrecordedContainer("default/new", "main", "n1", NOW - timedelta(seconds=59)),
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize(("expected", "changed"), PROBLEMS.items(), ids=range(len(PROBLEMS)))
+def test_each_problem_is_the_only_finding(expected: str, changed: Changes) -> None:
+    assert problems(**changed) == [expected]
+
+
+def test_a_missing_agent_is_not_reported_as_ok_too() -> None:
+    daemonsets = {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1, updated=1)}
+    found = findings("agents", daemonsets=daemonsets)
+    assert [each.level for each in found] == [Level.ERROR]
+
+
+def test_without_selected_nodes_missing_agents_are_reported_once() -> None:
+    text = "no node has a label that the DaemonSet selects"
+    none = dict.fromkeys(BOTH, DaemonSet())
+    assert problems(daemonsets=none, programs=without("agent", "proxy")) == [
+        f"agents error: {text}",
+        f"proxies error: {text}",
+    ]
+
+
+@pytest.mark.parametrize("agents", [{}, {"n1": UnreadSource("you may not")}])
+def test_without_metrics_of_agents_allocations_are_not_compared(
+    agents: dict[str, UnreadSource],
+) -> None:
+    (found,) = findings("allocations", agents=agents)
+    assert (found.level, found.nodes) == (Level.UNKNOWN, ("n1",))
+    assert found.text == "its agent's metrics cannot be read: allocations were not compared"
+
+
+def test_without_metrics_agents_are_not_reported_as_registered() -> None:
+    text = "kubelet unknown: the metrics of no agent were read"
+    assert text in problems(agents={}, proxies={})
+
+
+@pytest.mark.parametrize(("age", "level"), [(59, "unknown"), (60, "error")])
+@pytest.mark.parametrize("replaced", ["agent", "proxy"])
+def test_a_node_status_may_be_old_while_agent_or_proxy_are_new(
+    replaced: str, age: int, level: str
+) -> None:
+    ages = {"agent": 3600, "proxy": 3600, replaced: age}
+    programs = [
+        *without("agent", "proxy"),
+        *(pod(name, name, since=NOW - timedelta(seconds=each)) for name, each in ages.items()),
+    ]
+    text = "tencent.com/vcuda-core: the node's status offers 100, its cards have 200"
+    if level == "unknown":
+        text += "; agent or proxy have just started, the kubelet may not have updated it yet"
+    assert problems(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
+
+
+def test_the_enforcement_of_an_agent_without_a_response_is_unknown() -> None:
+    found = findings("enforcement", agents={"n1": agent(), "n2": UnreadSource("no route")})
+    assert [(each.level, each.nodes) for each in found] == [(Level.UNKNOWN, ("n2",))]
+
+
+def test_a_cordoned_card_is_no_problem() -> None:
+    nodes = [node("n1", 100, 4, cordoned="GPU-n1-1")]
+    assert problems(nodes=nodes) == []
+    (found,) = findings("cards", nodes=nodes)
+    assert found.text == "2 cards, all healthy; 1 cordoned"
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        # By the alphabet 0.9.0 comes last; 0.10.0 is what the cluster runs.
+        (["a:0.10.0", "a:0.10.0", "a:0.9.0"], {("n2",): "runs a:0.9.0; others run a:0.10.0"}),
+        (
+            ["a:2", "a:1", "a:2", "a:1"],
+            {("n0", "n1", "n2", "n3"): "different images: a:1 (2 nodes); a:2 (2 nodes)"},
+        ),
+        (["a:1", "a:1"], {}),
+    ],
+)
+def test_the_most_frequent_image_is_the_expected_one(
+    images: list[str], expected: dict[tuple[str, ...], str]
+) -> None:
+    programs = without("agent", "proxy")
+    for at, image in enumerate(images):
+        programs += [pod("agent", f"a{at}", f"n{at}", image=image), pod("proxy", "p", f"n{at}")]
+    nodes = [node(f"n{at}") for at in range(len(images))]
+    found = findings("agents", nodes=nodes, programs=programs)
+    assert {each.nodes: each.text for each in found if each.level is Level.WARNING} == expected
+
+
+def on_nodes(*names: str) -> Changes:
+    """All nodes have agents, and these have no inventory."""
+    programs: list[ProgramPod] = [pod("agent", f"a-{name}", name) for name in ("n1", *names)]
+    return {"nodes": [node(name, inventory=None) for name in names], "programs": programs}
+
+
+def test_nodes_with_the_same_problem_are_one_finding() -> None:
+    (found,) = findings("allocatable", **on_nodes("n3", "n1", "n2"))
+    assert found.nodes == ("n1", "n2", "n3")
+    assert "spec.nodeName=n1" in found.run
+
+
+def test_one_node_has_only_its_own_and_cluster_findings() -> None:
+    changed = on_nodes("n2")
+    assert [each.level for each in findings("allocatable", "n2", **changed)] == ["error"]
+    assert findings("allocatable", "n1", **changed) == []

@@ -1,0 +1,83 @@
+"""The routes of a page over a model that the test fills."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from flask.testing import FlaskClient
+
+from common.apiserver.client import Client
+from tests.placement.cluster.builders import NAMES
+from tests.view import scenes
+from tests.view.manual_time import ManualTime
+from view.model.pod_explanation import PodExplanation
+from view.model.reports import Freshness
+from view.model.state import ClusterState
+from view.model.usage import explanation_with_usage, with_usage
+from view.web.app import create_app
+from view.web.editions import next_edition
+from view.web.feed import Feed
+from view.web.hosts import Hosts
+from view.web.live import Live
+from view.web.metrics import Metrics
+
+
+class Shown(Live):
+    """A page over a model that the test fills."""
+
+    def __init__(self) -> None:
+        self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
+        client = cast("Client", None)  # no request is sent
+        timing = ManualTime().timing()
+        super().__init__(client, self.state, Feed(1), Metrics(), namespace="default", timing=timing)
+        self.waiting_for = ""
+        self.broken = False
+        self.fresh = Freshness(self.now())
+
+    def fill(self, *objects: dict[str, object]) -> None:
+        puts = {
+            "Node": self.state.put_node,
+            "Pod": self.state.put_pod,
+            "Event": self.state.put_event,
+        }
+        for each in objects:
+            if str(each["kind"]) in puts:
+                puts[str(each["kind"])](each)
+        self.publish()
+
+    def publish(self) -> None:
+        self.edition = next_edition(self.edition, with_usage(self.state.report(), self.uses))
+
+    def explain(self, namespace: str, name: str) -> PodExplanation | None:
+        if self.broken:
+            raise RuntimeError("a mistake of ours")
+        explanation = self.state.explain(namespace, name)
+        return explanation and explanation_with_usage(explanation, self.uses)
+
+    def not_ready(self) -> str:
+        return self.waiting_for
+
+    @property
+    def freshness(self) -> Freshness:
+        return self.fresh
+
+    @property
+    def measured_at(self) -> float:
+        return 1_763_800_000.0 if self.uses else 0.0
+
+
+@pytest.fixture
+def shown() -> Shown:
+    return Shown()
+
+
+@pytest.fixture
+def feed() -> Iterator[Feed]:
+    feed = Feed(1)
+    yield feed
+    feed.close()
+
+
+@pytest.fixture
+def client(shown: Shown, feed: Feed) -> FlaskClient:
+    return create_app(shown, feed, hosts=Hosts(), metrics=Metrics()).test_client()

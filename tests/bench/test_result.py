@@ -43,7 +43,7 @@ def test_the_command_writes_json_and_fails_where_something_is_wrong(
     assert " cores, Python " in written["machine"]
 
 
-def test_an_unknown_question_is_refused_with_those_there_are() -> None:
+def test_an_unknown_question_is_refused_with_a_list_of_questions() -> None:
     done = CliRunner().invoke(command.main, ["speed"])
     assert done.exit_code == 2
     assert "nodepath" in done.output

@@ -177,7 +177,7 @@ def test_the_table_has_medians_each_turn_and_what_is_missing() -> None:
     )
 
 
-def test_without_a_cluster_it_is_skipped_unless_it_is_named(
+def test_start_without_a_cluster_is_skipped_unless_it_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "QUESTIONS", {"start": lambda **_: run({})})

@@ -1,4 +1,4 @@
-"""The component ``dra``: agents on labelled nodes, the claims program, and who may write what."""
+"""The component ``dra``: agents on labelled nodes, the claims program, and the permitted writes."""
 
 import json
 from copy import deepcopy
@@ -23,7 +23,7 @@ from tests.deploy.cel import condition_holds
 from tests.deploy.kustomize import build, build_components
 from tests.deploy.manifests import Json, containers, environment, find, pod_specs, selects
 from tests.deploy.policies import Update, denials
-from tests.deploy.policy_examples import AGENT, NAMES, OURS, SCHEDULER, SOMEBODY, merge
+from tests.deploy.policy_examples import AGENT, NAMES, OTHER_USER, OURS, SCHEDULER, merge
 from tests.deploy.soundness import variables
 from tests.deploy.test_conditions import GPU, PLAIN, PODS, reaches
 from webhook.admission.claims import Claims
@@ -54,8 +54,8 @@ def test_a_node_has_the_agent_and_the_proxy_of_its_label(before: tuple[str, ...]
     for name in (_PLUGIN, "DaemonSet/gpu-turnstile-proxy"):
         affinity = specs[name]["affinity"]["nodeAffinity"]
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        away = {"key": MODE, "operator": "NotIn", "values": ["dra"]}
-        assert all(away in each["matchExpressions"] for each in terms)
+        excluded = {"key": MODE, "operator": "NotIn", "values": ["dra"]}
+        assert all(excluded in each["matchExpressions"] for each in terms)
     for name in (_DRA, _PROXY):
         assert specs[name]["nodeSelector"][MODE] == "dra"
         assert "affinity" not in specs[name]
@@ -116,7 +116,9 @@ def test_the_proxy_finds_the_agents_sockets_where_the_agent_says_and_it_mounts_n
     ],
     ids="-".join,
 )
-def test_it_has_what_components_before_give_the_agent(components: tuple[str, ...]) -> None:
+def test_the_agent_for_claims_has_the_settings_of_earlier_components(
+    components: tuple[str, ...],
+) -> None:
     specs = pod_specs(build_components(*components))
     plugin, dra = deepcopy(specs[_PLUGIN]), deepcopy(specs[_DRA])
     own = {"GPU_TURNSTILE_MODE", "GPU_TURNSTILE_KUBELET_DIR", "MALLOC_ARENA_MAX"}
@@ -205,9 +207,7 @@ def _admitted(pod: Json, claims: Claims = Claims.ON) -> Json:
     return apply_json_patch(pod, [dict(each) for each in verdict.patch])
 
 
-def test_a_pod_without_gpus_that_names_a_template_of_ours_reaches_the_webhook_and_loses_it() -> (
-    None
-):
+def test_the_webhook_removes_a_template_of_ours_from_a_pod_without_gpus() -> None:
     pod = _pod(**_by_template(f"gpu-turnstile-{'0' * 16}"))
     del pod["metadata"]["annotations"]
     assert reaches(PODS, pod)
@@ -222,7 +222,7 @@ def test_a_pod_without_gpus_that_names_a_template_of_ours_reaches_the_webhook_an
 # --- pods ---------------------------------------------------------------------------------------
 
 
-def _away(*modes: list[str], operator: str = "NotIn") -> Json:
+def _excluding(*modes: list[str], operator: str = "NotIn") -> Json:
     terms = [
         {"matchExpressions": [{"key": MODE, "operator": operator, "values": each}]}
         for each in modes
@@ -242,11 +242,11 @@ _CLAIM = "Forbidden: a claim by a template"
         (GPU, _by_template(_TEMPLATE), ""),
         (GPU, {}, _NO_CLAIM),
         (GPU, _by_template("theirs"), _NO_CLAIM),
-        (GPU, _away(["dra"]), ""),
-        (GPU, _away(["other", "dra"], ["dra"]), ""),
-        (GPU, _away(["dra"], ["other"]), _NO_CLAIM),
-        (GPU, _away(["dra"], operator="In"), _NO_CLAIM),
-        (GPU, _away(), ""),  # no term matches no node
+        (GPU, _excluding(["dra"]), ""),
+        (GPU, _excluding(["other", "dra"], ["dra"]), ""),
+        (GPU, _excluding(["dra"], ["other"]), _NO_CLAIM),
+        (GPU, _excluding(["dra"], operator="In"), _NO_CLAIM),
+        (GPU, _excluding(), ""),  # no term matches no node
         (GPU, {"nodeSelector": {MODE: "plugin"}}, ""),
         (GPU, {"nodeSelector": {MODE: "dra"}}, _NO_CLAIM),
         (GPU, {"nodeSelector": {"zone": "a"}, "affinity": {"podAffinity": {}}}, _NO_CLAIM),
@@ -260,15 +260,19 @@ _CLAIM = "Forbidden: a claim by a template"
 def test_a_gpu_pod_has_its_claim_or_stays_off_nodes_with_claims(
     limits: Json | None, spec: Json, denied: str
 ) -> None:
-    found = _denied("claimed-pods", Update(SOMEBODY, {}, _pod(limits, **spec), operation="CREATE"))
+    found = _denied(
+        "claimed-pods", Update(OTHER_USER, {}, _pod(limits, **spec), operation="CREATE")
+    )
     assert any(denied in each for each in found) if denied else found == []
 
 
 @pytest.mark.parametrize("claims", [Claims.ON, Claims.AWAY])
-@pytest.mark.parametrize("spec", [{}, _away(["other"]), _by_template(_TEMPLATE)])
-def test_what_the_webhook_makes_of_a_gpu_pod_passes(claims: Claims, spec: Json) -> None:
+@pytest.mark.parametrize("spec", [{}, _excluding(["other"]), _by_template(_TEMPLATE)])
+def test_the_policy_allows_every_gpu_pod_that_the_webhook_has_patched(
+    claims: Claims, spec: Json
+) -> None:
     pod = _admitted(_pod(GPU, **spec), claims)
-    assert _denied("claimed-pods", Update(SOMEBODY, {}, pod, operation="CREATE")) == []
+    assert _denied("claimed-pods", Update(OTHER_USER, {}, pod, operation="CREATE")) == []
 
 
 # --- templates and claims -------------------------------------------------------------------
@@ -321,7 +325,7 @@ def test_claims_writes_only_templates_of_ours(
     old = _template() if operation == "UPDATE" else {}
     found = _denied("claims-templates", Update(CLAIMS, old, template, operation=operation))
     assert any(denied in each for each in found) if denied else found == []
-    assert _denied("claims-templates", Update(SOMEBODY, old, template, operation=operation)) == []
+    assert _denied("claims-templates", Update(OTHER_USER, old, template, operation=operation)) == []
 
 
 @pytest.mark.parametrize(
@@ -334,15 +338,17 @@ def test_claims_writes_only_templates_of_ours(
         ([], False),
     ],
 )
-def test_nobody_else_makes_a_claim_on_our_class(requests: list[Json], denied: bool) -> None:
+def test_no_other_user_creates_a_claim_of_our_device_class(
+    requests: list[Json], denied: bool
+) -> None:
     api = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": "mine"}}
     spec: Json = {"devices": {"requests": requests or None}}  # as an API server has none
     claim = {**api, "kind": "ResourceClaim", "spec": spec}
     template = {**api, "kind": "ResourceClaimTemplate", "spec": {"spec": spec}}
     for obj, users in (
         # A scheduler claims what limits call deviceclass.resource.kubernetes.io/gpu.tencent.com.
-        (claim, {SOMEBODY: True, SCHEDULER: True, CLAIMS: True, CONTROLLER: False}),
-        (template, {SOMEBODY: True, CLAIMS: False, CONTROLLER: True}),
+        (claim, {OTHER_USER: True, SCHEDULER: True, CLAIMS: True, CONTROLLER: False}),
+        (template, {OTHER_USER: True, CLAIMS: False, CONTROLLER: True}),
     ):
         for user, judged in users.items():
             found = _denied("own-claims", Update(user, {}, obj, operation="CREATE"))
@@ -391,7 +397,7 @@ def test_a_claim_with_gpus_is_used_by_its_own_pod_alone(old: Json, new: Json, de
     before = merge(_CLAIM_OF_A_POD, old)
     before["spec"]["devices"]["requests"] = before["spec"]["devices"]["requests"] or None
     for subresource in ("", "status"):
-        update = Update(SOMEBODY, before, merge(before, new), subresource)
+        update = Update(OTHER_USER, before, merge(before, new), subresource)
         found = _denied("claim-users", update)
         assert any(denied in each for each in found) if denied else found == []
 
@@ -428,7 +434,7 @@ def test_an_agent_writes_only_slices_of_its_own_node_and_driver(
     ):
         found = _denied("agent-slices", update)
         assert any(denied in each for each in found) if denied else found == []
-    assert _denied("agent-slices", Update(SOMEBODY, {}, new, operation="CREATE")) == []
+    assert _denied("agent-slices", Update(OTHER_USER, {}, new, operation="CREATE")) == []
 
 
 _COUNTS = {"cpu": "8", NAMES.core: "800"}

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
 
 from release.chart import CHOSEN, NAME, components, files
-from tests.deploy.kustomize import kubectl
+from tests.deploy.kustomize import kustomize
 from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 
 INJECTIONS = ("envvar", "envvar-only", "cdi")
@@ -35,8 +36,8 @@ def helm() -> str:
 @cache
 def chart_files() -> Mapping[str, str]:
     """Make the chart, once."""
-    kubectl()
-    return files(DEPLOY, version=VERSION)
+    with mock.patch("release.chart.kustomize", lambda folder: kustomize(folder).stdout):
+        return files(DEPLOY, version=VERSION)
 
 
 def write(folder: Path) -> Path:

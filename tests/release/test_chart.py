@@ -1,4 +1,4 @@
-"""The chart renders what kustomize renders, whatever components it is told to take."""
+"""The chart renders what kustomize renders, for any choice of components."""
 
 import json
 import random
@@ -21,12 +21,13 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
 )
-from tests.release.helm import INJECTIONS, render, run, template, values_for, write
+from tests.release.helm import INJECTIONS, helm, render, run, template, values_for, write
 from webhook.admission.dialects.registry import Dialect
 
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    helm()  # else skipped
     return write(tmp_path_factory.mktemp("chart"))
 
 
@@ -53,7 +54,7 @@ def _by_identity(objects: list[Json]) -> dict[Any, Json]:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
-def test_it_renders_what_kustomize_renders_of_each_overlay(overlay: str, chart: Path) -> None:
+def test_the_chart_renders_the_objects_of_each_overlay(overlay: str, chart: Path) -> None:
     values = values_for(set(taken_by(overlay)))
     if overlay == "overlays/k3s":
         values["containerdDir"] = "/run/k3s/containerd"
@@ -80,7 +81,7 @@ def _combinations() -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("taken", _combinations(), ids="+".join)
-def test_it_renders_what_kustomize_renders_of_components_together(
+def test_the_chart_renders_the_objects_of_combined_components(
     taken: list[str], chart: Path
 ) -> None:
     values = values_for(set(taken)) | {"domain": "gpu.example.com"}
@@ -108,7 +109,7 @@ def test_the_copy_of_the_agent_has_what_components_change_and_the_kubelets_folde
     assert outside["plugins"] == "/run/gpu-turnstile/device-plugins"
 
 
-def test_helm_has_nothing_against_it(chart: Path) -> None:
+def test_helm_lint_finds_no_error(chart: Path) -> None:
     done = run("lint", "--strict", str(chart))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -131,7 +132,7 @@ def test_namespaces_are_named_once(chart: Path) -> None:
             assert excluded["values"] == ["kube-system", "one", "two"]
 
 
-def test_the_namespace_of_the_release_is_not_made_again(chart: Path) -> None:
+def test_the_namespace_of_the_release_is_not_created_again(chart: Path) -> None:
     objects = render(chart, {}, "--namespace", "gpu-turnstile")
     made = [each["metadata"]["name"] for each in objects if each["kind"] == "Namespace"]
     assert made == ["gpu-turnstile-node"]

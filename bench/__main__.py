@@ -8,22 +8,22 @@ from pathlib import Path
 
 import click
 
-from bench import footprint, nodepath, overview, proxy, scheduler, use, webhook
+from bench import nodepath, scheduler, start, webhook
 from bench.process import ProcessFailed
-from bench.result import Result, publish
-from simulator.node.node import NodeStuck
+from bench.result import NotPossible, Result, publish
+from common.apiserver.errors import REQUEST_ERRORS, CredentialsError
 
-QUESTIONS: Mapping[str, Callable[[], Result]] = {
+QUESTIONS: Mapping[str, Callable[..., Result]] = {
     nodepath.NAME: nodepath.run,
     scheduler.NAME: scheduler.run,
-    footprint.NAME: footprint.run,
-    overview.NAME: overview.run,
-    use.NAME: use.run,
-    proxy.NAME: proxy.run,
     webhook.NAME: webhook.run,
+    start.NAME: start.run,
 }
 
-FAILURES = (NodeStuck, ProcessFailed, BrokenProcessPool, OSError)
+FAILURES = (
+    *(NotPossible, ProcessFailed, BrokenProcessPool, CredentialsError, OSError),
+    *REQUEST_ERRORS,
+)
 
 
 @click.command(
@@ -37,12 +37,20 @@ FAILURES = (NodeStuck, ProcessFailed, BrokenProcessPool, OSError)
     default="build/bench",
     help="Folder for a JSON file of each question.",
 )
-def main(names: tuple[str, ...], out: Path) -> None:
-    """Measure the named questions, or all; exit with 1 if a result is wrong."""
+@click.option("--pods", default=36, help="start: pods in each burst.")
+@click.option("--image", default=start.IMAGE, help="start: image that runs until it is ended.")
+def main(names: tuple[str, ...], out: Path, **options: object) -> None:
+    """Measure the named questions, or all that are possible; exit with 1 if a result is wrong."""
     wrong = False
     for name in names or QUESTIONS:
         began = time.monotonic()
-        result = QUESTIONS[name]()
+        try:
+            result = QUESTIONS[name](**(options if name == start.NAME else {}))
+        except NotPossible as error:
+            if names:
+                raise
+            click.echo(f"{name}: skipped: {error}")
+            continue
         publish(result, time.monotonic() - began, out)
         wrong = wrong or bool(result.wrong)
     sys.exit(wrong)

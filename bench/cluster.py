@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -38,35 +38,16 @@ class Listing:
         }
         return json.dumps(page, separators=(",", ":")).encode()
 
-    def encoded(self) -> "Encoded":
-        """Encode all pages now."""
-        return Encoded([self.page(first) for first in range(0, self.count, _PAGE)])
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Pages of the usual size that were encoded before any request."""
-
-    pages: Sequence[bytes]
-
-    def page(self, first: int, _limit: int) -> bytes:
-        """Return the page that begins with object number *first*."""
-        return self.pages[first // _PAGE]
-
 
 _NOTHING = Listing(0, lambda _number: {})
 
 
 @contextmanager
-def listing(
-    objects: Mapping[str, Listing | Encoded],
-    on_request: Callable[[str, int], None] = lambda _url, _size: None,
-) -> Iterator[str]:
+def listing(objects: Mapping[str, Listing]) -> Iterator[str]:
     """Start a server of lists and of watches without events; yield its URL.
 
     Args:
-        objects: the objects by resource, or by path; all other collections are empty.
-        on_request: called for each request, with its URL and the bytes of the response.
+        objects: the objects by resource; all other collections are empty.
     """
     closed = threading.Event()
 
@@ -79,15 +60,12 @@ def listing(
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             if query.get("watch"):
-                on_request(self.path, 0)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 closed.wait(_WATCHED_S)
                 return
             first, limit = int(query.get("continue", "0")), int(query.get("limit", _PAGE))
-            resource = url.path if url.path in objects else url.path.rpartition("/")[2]
-            body = objects.get(resource, _NOTHING).page(first, limit)
-            on_request(self.path, len(body))
+            body = objects.get(url.path.rpartition("/")[2], _NOTHING).page(first, limit)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from types import MappingProxyType
 from typing import Self
 
 import grpc
@@ -21,10 +20,9 @@ from contract.names import Names
 from contract.resource import Resource
 from placement.pods import PodInfo
 from simulator.kubelet.checkpoint import CheckpointStore
-from simulator.kubelet.devices import PluginOptions, PodHoldings
-from simulator.kubelet.numa import NO_NODE, Device, DeviceAllocation
-from simulator.kubelet.plugins import Plugins
-from simulator.kubelet.podresources import PodResourcesServer, describe
+from simulator.kubelet.devices import PodHoldings
+from simulator.kubelet.numa import NO_NODE, DeviceAllocation
+from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod, parse_pod
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.sockets import Misbehavior
@@ -48,24 +46,16 @@ _RESPONSES = {
 class MeasuringKubelet:
     """Serves ``List``, without a limit, and writes the checkpoint."""
 
-    def __init__(
-        self,
-        load: Load,
-        folder: Path,
-        names: Names,
-        uids: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, load: Load, folder: Path, names: Names) -> None:
         """Serve the live pods of *load*.
 
         Args:
             load: the load.
             folder: gets the socket and the plugins' folder, which has the checkpoint.
             names: the names of the resources.
-            uids: UIDs from the API server, by pod name.
         """
         (folder / "plugins").mkdir()
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
-        self._uids = uids
         self._listed: dict[str, tuple[Pod, PodHoldings]] = {}
         self._file = CheckpointStore(folder / "plugins")
         table = load.table()
@@ -98,7 +88,7 @@ class MeasuringKubelet:
             self._write()
 
     def _add(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
-        uid = self._uids.get(view.id.name, view.id.uid)
+        uid = view.id.uid
         metadata = {"name": view.id.name, "namespace": view.id.namespace, "uid": uid}
         pod = parse_pod({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
         holdings = {
@@ -117,11 +107,6 @@ class MeasuringKubelet:
     def list_calls(self) -> int:
         """The number of ``List`` calls so far."""
         return len(self._misbehavior.passed)
-
-    @property
-    def size(self) -> int:
-        """The bytes of a ``List`` response."""
-        return sum(describe(*each).ByteSize() for each in self._listed.values())
 
 
 class TimedPlugin:
@@ -163,58 +148,6 @@ class TimedPlugin:
         began = time.perf_counter()
         response: bytes = call(request, timeout=WITHIN_S, wait_for_ready=True)
         return time.perf_counter() - began, response
-
-
-class Registry:
-    """The simulated kubelet's registration socket, and the device lists from plugins.
-
-    Attributes:
-        devices: the device IDs of the connected plugins, by resource.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Prepare the socket in *folder*; it does not listen yet."""
-        self._misbehavior = Misbehavior()
-        self._plugins = Plugins(folder, self, self._misbehavior)
-        self.devices: dict[str, list[str]] = {}
-
-    def __enter__(self) -> Self:
-        self._plugins.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._plugins.stop()
-
-    def clear_registered(self) -> None:
-        """Clear :attr:`registered`."""
-        self._misbehavior.passed.clear()
-
-    @property
-    def registered(self) -> set[str]:
-        """The resources that were registered so far."""
-        return set(self._misbehavior.of("Register"))
-
-    def plugin(self, resource: str) -> TimedPlugin:
-        """Connect to the plugin of a resource.
-
-        Raises:
-            KeyError: no plugin of this resource is connected.
-        """
-        found = self._plugins.get(resource)
-        if found is None:
-            raise KeyError(resource)
-        return TimedPlugin(found.socket)
-
-    def connected(self, resource: str, options: PluginOptions) -> None:
-        """Ignore a new plugin: it has sent no devices yet."""
-
-    def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
-        """Set the devices of a plugin."""
-        self.devices[resource] = [each.id for each in devices]
-
-    def disconnected(self, resource: str) -> None:
-        """Remove the devices of a plugin."""
-        self.devices.pop(resource, None)
 
 
 def shuffled(ids: Iterable[str]) -> list[str]:

@@ -1,15 +1,14 @@
-"""Time that a container waits for device plugins: our agent and two bare plugins, in one run.
+"""Time that a container waits for device plugins: our agent and a bare plugin, in one run.
 
 A container needs six calls over unix sockets: for each of its two resources
-``GetPreferredAllocation``, ``Allocate`` and ``PreStartContainer``. The bare plugins get the same
-messages and return device IDs from the request. The plugins take turns, container by container, so
+``GetPreferredAllocation``, ``Allocate`` and ``PreStartContainer``. The bare plugin gets the same
+messages and returns device IDs from the request. The plugins take turns, container by container, so
 other load on the machine affects all of them. Between the calls ``List`` and checkpoint change as a
 real kubelet's, so our agent can verify each start.
 """
 
 import re
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,9 +28,7 @@ from placement.pods import PodInfo
 NAME = "nodepath"
 
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else "/tmp"  # noqa: S108 -- as /run is
-_PLUGINS = ("ours", "asking", "bare")
-_CALLS = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
-Times = dict[str, list[float]]
+_PLUGINS = ("ours", "bare")
 
 
 def run(
@@ -43,7 +40,6 @@ def run(
 ) -> Result:
     """Measure."""
     rows: list[tuple[Cell, ...]] = []
-    calls: list[tuple[Cell, ...]] = []
     reads, lists_at_start = 0.0, 0
     for count in cards:
         for living in dict.fromkeys(Load(count, living, 0).fitting for living in live):
@@ -52,39 +48,25 @@ def run(
             found = measure(load, seed=seed)
             reads = max(reads, found.reads)
             lists_at_start += found.lists_at_start
-            took = {name: 1000 * median(each["container"]) for name, each in found.times.items()}
-            bare = took["bare"]
+            took = {name: 1000 * median(each) for name, each in found.times.items()}
             cpu = (1000 * each for each in found.cpu.values())
-            shares = took["ours"] / bare, took["asking"] / bare
-            counts = found.list_kib, found.lists, found.reads
-            rows.append((count, living, *took.values(), *shares, *cpu, *counts))
-            calls += [
-                (
-                    count,
-                    living,
-                    call,
-                    *(1000 * median(of[call]) for of in found.times.values()),
-                )
-                for call in _CALLS
-            ]
+            ratio = took["ours"] / took["bare"]
+            rows.append((count, living, *took.values(), ratio, *cpu, found.lists, found.reads))
     return Result(
         NAME,
         (
             Table(
                 f"Node path: milliseconds a container (six calls), median of up to {containers}",
                 (
-                    *("cards", "live", "ours", "asking", "bare", "ours : bare", "asking : bare"),
-                    *("ours CPU", "asking CPU", "bare CPU"),
-                    *("List KiB", "Lists a container", "API reads"),
+                    *("cards", "live", "ours", "bare", "ours : bare", "ours CPU", "bare CPU"),
+                    *("Lists a container", "API reads"),
                 ),
                 rows,
                 (
                     "live: containers at the start, at most 75 on a card of 100 cores.",
                     "CPU: of the plugin's process. API reads return at once here.",
-                    "asking: bare, but calls List in preferred calls and reads the checkpoint.",
                 ),
             ),
-            Table("The same by call, milliseconds", ("cards", "live", "call", *_PLUGINS), calls),
         ),
         wrong(
             {
@@ -100,18 +82,16 @@ class LoadTimes:
     """The measurements of one load.
 
     Attributes:
-        times: seconds, by plugin and call.
+        times: seconds of each container, by plugin.
         cpu: CPU seconds for one container, by plugin.
         reads: our agent's API reads for one container.
-        list_kib: size of a ``List`` response.
         lists: our agent's ``List`` calls for one container.
         lists_at_start: its ``List`` calls in PreStart, for all containers.
     """
 
-    times: dict[str, Times]
+    times: dict[str, list[float]]
     cpu: dict[str, float]
     reads: float
-    list_kib: int
     lists: float
     lists_at_start: int
 
@@ -165,15 +145,14 @@ class PluginProcess:
 def measure(load: Load, *, seed: int) -> LoadTimes:
     """Measure one load."""
     random = Random(seed)  # noqa: S311 -- an order must be repeatable
-    times: dict[str, Times] = {name: defaultdict(list) for name in _PLUGINS}
+    times: dict[str, list[float]] = {name: [] for name in _PLUGINS}
     with tempfile.TemporaryDirectory(prefix="gt-bench-", dir=_MEMORY) as made:
         folder = Path(made)
         with MeasuringKubelet(load, folder, Names()) as state, ExitStack() as stack:
             plugins = [PluginProcess(name, load, folder, stack) for name in times]
             first, *arriving = load.views()[load.fitting :]
-            warm: Times = defaultdict(list)
-            for plugin in plugins:
-                _admit(plugin, first, list(Resource), state, warm)
+            for plugin in plugins:  # warms up
+                _admit(plugin, first, list(Resource), state, [])
             lists = at_start = 0
             for view in arriving:
                 order = random.sample(list(Resource), 2)
@@ -183,14 +162,12 @@ def measure(load: Load, *, seed: int) -> LoadTimes:
                     if plugin.name == "ours":
                         lists += state.list_calls - before
                         at_start += start_lists
-            size = state.size
             ended = {plugin.name: plugin.stop() for plugin in plugins}
     served = len(arriving) + 1
     return LoadTimes(
         times,
         {name: cpu / served for name, (_, cpu) in ended.items()},
         ended["ours"][0] / served,
-        size // 1024,
         lists / len(arriving),
         at_start,
     )
@@ -201,7 +178,7 @@ def _admit(
     view: PodInfo,
     order: Sequence[Resource],
     state: MeasuringKubelet,
-    times: Times,
+    times: list[float],
 ) -> int:
     """Make the six calls for one container; return the ``List`` calls at its start.
 
@@ -214,10 +191,8 @@ def _admit(
         state.show(view, held)
     for resource in order:
         took, ids = plugin.prefer(resource, resource.count_in(ARRIVING))
-        times["GetPreferredAllocation"].append(took)
         total += took
         took = plugin.calls[resource].allocate(ids)
-        times["Allocate"].append(took)
         total += took
         plugin.take(resource, ids)
         held[resource] = ids
@@ -226,7 +201,6 @@ def _admit(
     before = state.list_calls
     for resource, allocated in held.items():
         took = plugin.calls[resource].prestart(allocated)
-        times["PreStartContainer"].append(took)
         total += took
-    times["container"].append(total)
+    times.append(total)
     return state.list_calls - before

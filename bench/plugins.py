@@ -2,8 +2,7 @@
 
 ``ours`` is the agent's allocator with its gRPC server, log and metrics. ``bare`` gets the same
 messages and returns device IDs from the request, which is the least that a device plugin in Python
-can do. ``asking`` is ``bare`` with the reads that any such plugin needs: ``List`` in each preferred
-call, and the checkpoint in each call.
+can do.
 """
 
 import sys
@@ -100,41 +99,13 @@ class Echo:
         """Do nothing."""
 
 
-class Asking(Echo):
-    """The bare plugin that also reads ``List`` and checkpoint, and ignores the results."""
-
-    def __init__(self, folder: Path, names: Names) -> None:
-        resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
-        self._pod_resources = PodResources(folder / "r.sock", resources=resources)
-        self._checkpoint = CheckpointFile(folder / "plugins", resources)
-
-    def prefer(
-        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
-    ) -> list[str]:
-        """Read checkpoint and ``List``; return the first device IDs."""
-        self._checkpoint.read()
-        self._pod_resources.list(within=1.0)
-        return super().prefer(resource, available, must, size)
-
-    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Read the checkpoint; return the card's UUID."""
-        self._checkpoint.read()
-        return super().allocate(resource, device_ids)
-
-    def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:  # noqa: ARG002 -- as the allocator has it
-        """Read the checkpoint."""
-        self._checkpoint.read()
-
-
 def main(plugin: str, load: Load, folder: Path) -> None:
     """Serve until standard input ends; then print the number of API reads, and CPU seconds."""
     names = Names()
     table, pods = load.table(), LoadedPods(load.views())
     configure("info")
-    if plugin == "ours":
-        calls = _allocator(table, pods, folder, names)
-    else:
-        calls = cast(Allocator, Asking(folder, names) if plugin == "asking" else Echo())
+    ours = plugin == "ours"
+    calls = _allocator(table, pods, folder, names) if ours else cast(Allocator, Echo())
     servers = [
         PluginServer(
             DevicePluginService(resource=resource, table=table, calls=calls),

@@ -1,15 +1,12 @@
 """Start, wait for, measure and end processes."""
 
 import os
-import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 
 WITHIN_S = 60.0
 _CHECKOUT = Path(__file__).parents[1]
@@ -23,20 +20,12 @@ class ProcessFailed(Exception):
 
 
 @contextmanager
-def running(
-    arguments: Sequence[str],
-    log: Path,
-    variables: Mapping[str, str] = MappingProxyType({}),
-    *,
-    end: signal.Signals = signal.SIGTERM,
-) -> Iterator[Process]:
+def running(arguments: Sequence[str], log: Path) -> Iterator[Process]:
     """Run ``python -m`` with *arguments*; its standard input is a pipe of the caller's.
 
     Args:
         arguments: the module and its arguments.
         log: gets its output.
-        variables: further environment variables.
-        end: the signal that ends it, if it still runs.
 
     Raises:
         ProcessFailed: the caller's block raised it; the log is added.
@@ -49,7 +38,6 @@ def running(
             stdout=output,
             stderr=output,
             cwd=_CHECKOUT,
-            env=os.environ | dict(variables),
         ) as process,
     ):
         try:
@@ -58,7 +46,7 @@ def running(
             text = log.read_text(encoding="utf-8", errors="replace")
             raise ProcessFailed(f"{error}: {text[-2000:]}") from error
         finally:
-            process.send_signal(end)
+            process.terminate()
             try:
                 process.wait(WITHIN_S)
             except subprocess.TimeoutExpired:
@@ -96,13 +84,6 @@ def cpu_us(pid: int) -> float:
     return ticks * _TICK_US
 
 
-def cpu_percent(pid: int, seconds: float) -> float:
-    """Measure for *seconds* how many percent of a core a process and its children use."""
-    before, began = cpu_us(pid), time.monotonic()
-    time.sleep(seconds)
-    return (cpu_us(pid) - before) / 1e4 / (time.monotonic() - began)
-
-
 def resident_mib(pid: int) -> float:
     """Return the resident memory of a process in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
@@ -115,16 +96,3 @@ def children(pid: int) -> tuple[int, ...]:
     """Return the PIDs of a process's children."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return tuple(sorted(map(int, text.split())))
-
-
-def compile_library(source: Path, built: Path) -> None:
-    """Compile a stand-in for a driver's library.
-
-    Raises:
-        ProcessFailed: there is no C compiler.
-    """
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise ProcessFailed("no C compiler (cc or gcc) for the stand-in of a driver's library")
-    flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built))
-    subprocess.run([compiler, *flags, str(source)], check=True, timeout=100)  # noqa: S603 - cc

@@ -14,6 +14,10 @@ Cell = str | int | float
 _WIDTH = 140  # of a file
 
 
+class NotPossible(Exception):
+    """A question cannot be measured here; the message is one line with what is missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table: title, columns, rows, and the notes below it."""

@@ -1,9 +1,11 @@
 """Reviews of real size, for the questions about the webhook. Pure."""
 
-import json
 from typing import Any
 
 from contract.names import Names
+from simulator.api.resources import PODS, RequestTarget
+from simulator.api.review import ReviewRequest, review_request
+from simulator.api.review import review as encode_review
 
 NAMES = Names()
 
@@ -15,40 +17,16 @@ def review(size: int) -> bytes:
     """
     pod = _pod()
     spec = pod["spec"]["containers"][0]
-    body = _review(pod)
+    target = RequestTarget(PODS, "team", "train")
+    request = ReviewRequest(target, "CREATE", ("v1", "Pod"))
+    body = review_request(request, pod, uid="705ab4f5-6393-11e8-b7cc-42010a800002")
     number = 0
-    while len(json.dumps(body)) < size:
+    while len(encode_review(body)) < size:
         spec["env"].append({"name": f"SETTING_{number}", "value": f"value-{number}-" + "x" * 24})
         spec["volumeMounts"].append({"name": f"v{number}", "mountPath": f"/mnt/v{number}"})
         pod["spec"]["volumes"].append({"name": f"v{number}", "configMap": {"name": f"c{number}"}})
         number += 1
-    return json.dumps(body, separators=(",", ":")).encode()
-
-
-def _review(pod: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "resource": {"group": "", "version": "v1", "resource": "pods"},
-            "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
-            "requestResource": {"group": "", "version": "v1", "resource": "pods"},
-            "name": "train",
-            "namespace": "team",
-            "operation": "CREATE",
-            "userInfo": {
-                "username": "system:serviceaccount:kube-system:replicaset-controller",
-                "uid": "5ff0f3f1-6d2e-4a27-9d86-2f2f35e5a7f1",
-                "groups": ["system:serviceaccounts", "system:authenticated"],
-            },
-            "object": pod,
-            "oldObject": None,
-            "dryRun": False,
-            "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
-        },
-    }
+    return encode_review(body)
 
 
 def _pod() -> dict[str, Any]:

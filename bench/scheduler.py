@@ -2,23 +2,20 @@
 
 1. The time for filter and prioritize of one pod while pods are created and deleted, compared with
    first-fit over the same cards.
-2. The number of pods that are placed and bound in a second, without the request to the API server:
-   equal pods, then pods of several sizes, compared with first-fit, three times by turns.
-3. The time of a process from its start until it is ready, and its memory then.
+2. The time of a process from its start until it is ready, and its memory then.
 
-The first two are CPU time of the deciding thread, so other load on the machine affects them less.
+The first is CPU time of the deciding thread, so other load on the machine affects it less.
 """
 
-import asyncio
 import contextlib
 import gc
-import itertools
 import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median, quantiles
+from typing import cast
 
 from bench.cluster import Json, Listing, listing
 from bench.filled import CARDS, LIMITS, NAMES, Filled, first_fit, node_object, pod_object
@@ -38,37 +35,21 @@ from simulator.cluster import free_port
 NAME = "scheduler"
 
 _SIZES = (100, 1000, 5000)
-_BURST_NODES, _TURNS = 1000, 3
-_BURSTS = {"equal": ((10, 2),), "of six sizes": LIMITS[:6]}
 _LARGE = (5000, 100_000)
 _SETS = ((200, 32), (400, 64))
 _DEADLINE_S = 300.0
 
 
-def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LARGE) -> Result:
+def run(*, decisions: int = 400, large: tuple[int, int] = _LARGE) -> Result:
     """Measure, with the garbage collector tuned as in the extender's worker."""
     rows: list[tuple[float, ...]] = []
     for nodes in _SIZES:
         made = Speed(nodes)
         with _tuned_garbage_collector():
             made.measure(decisions)
-        rows.append(
-            (
-                nodes,
-                made.pods,
-                nodes_sent(nodes),
-                round(median(made.ours), 2),
-                round(_p99(made.ours), 2),
-                round(_p99(made.first_fit), 2),
-                round(sum(made.ours) / sum(made.first_fit), 1),
-            )
-        )
-    bursts = [
-        (turn + 1, name, round(rates[0]), round(rates[1]), round(rates[1] / rates[0], 1))
-        for turn in range(_TURNS)
-        for name, limits in _BURSTS.items()
-        for rates in [burst_rate(_BURST_NODES, burst, limits)]
-    ]
+        ours, first = made.ours, made.first_fit
+        times = median(ours), _p99(ours), _p99(first), sum(ours) / sum(first)
+        rows.append((nodes, made.pods, nodes_sent(nodes), *times))
     seconds, mib = start(*large)
     return Result(
         NAME,
@@ -85,15 +66,9 @@ def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LA
                 ),
             ),
             Table(
-                f"a burst, {_BURST_NODES} nodes, pods per second and CPU core",
-                ("turn", "pods", "a second", "first-fit", "times as long"),
-                bursts,
-                ("filter, prioritize and bind, with JSON, without the request to the API server",),
-            ),
-            Table(
                 f"a process with {large[0]} nodes and {large[1]} pods",
                 ("start to ready, s", "resident, MiB"),
-                ((round(seconds, 1), round(mib)),),
+                ((seconds, mib),),
             ),
         ),
     )
@@ -147,7 +122,7 @@ class Speed:
             limit = cluster.random.choice((*LIMITS, *_SETS))
             names = (cluster.names * 2)[start_at : start_at + self._sent]
             start_at = (start_at + self._sent) % cluster.nodes
-            fitting, _, seconds = decide(self._handler, pod_object("new", limit), names)
+            fitting, seconds = decide(self._handler, pod_object("new", limit), names)
             self.ours.append(seconds * 1e3)
             began = time.thread_time()
             found = [name for name in names if first_fit(cluster.free[name], limit) >= 0]
@@ -162,19 +137,12 @@ def extender_args(pod: Json, nodes: Sequence[str]) -> bytes:
     return json.dumps(arguments, separators=(",", ":")).encode()
 
 
-def binding(pod: Json, node: str) -> bytes:
-    """Return the body of a bind request as kube-scheduler sends it."""
-    metadata = pod["metadata"]
-    ids = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"]}
-    return json.dumps({**ids, "PodUID": metadata["uid"], "Node": node}).encode()
-
-
 def handler_of(state: State) -> ExtenderHandler:
     """Return the extender's handler, without HTTP and without an API server."""
     metrics = Metrics()
     return ExtenderHandler(
         decisions=Decisions(state),
-        binder=Binder(state, _NoRequests(), on_result=metrics.bound),
+        binder=Binder(state, cast(SchedulerApi, None)),  # no pod is bound
         names=NAMES,
         metrics=metrics,
         in_step=lambda: True,
@@ -182,79 +150,17 @@ def handler_of(state: State) -> ExtenderHandler:
     )
 
 
-def decide(
-    handler: ExtenderHandler, obj: Json, nodes: Sequence[str]
-) -> tuple[list[str], list[int], float]:
-    """Handle filter and prioritize of one pod, without HTTP.
-
-    Returns:
-        The nodes that fit, their scores, and seconds of CPU.
-    """
-    body = extender_args(obj, nodes)
-    began = time.thread_time()
-    response = handler.decide("filter", lambda: body)
-    seconds = time.thread_time() - began
-    fitting = json.loads(response.body)["NodeNames"]
-    # kube-scheduler sends the pod again, with the nodes that fit.
-    again = extender_args(obj, fitting)
-    began = time.thread_time()
-    response = handler.decide("prioritize", lambda: again)
-    seconds += time.thread_time() - began
-    return fitting, [each["Score"] for each in json.loads(response.body)], seconds
-
-
-# --- a burst --------------------------------------------------------------------------
-
-
-class _NoRequests(SchedulerApi):
-    """An API server that responds at once to a Binding; the state has every pod."""
-
-    def __init__(self) -> None:
-        """Read no credentials."""
-
-    async def bind(self, namespace: str, name: str, binding: Json) -> None:
-        """Do nothing."""
-
-
-def burst_rate(nodes: int, pods: int, limits: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """Return how many pods are scheduled in a second of CPU time, ours and first-fit.
-
-    Args:
-        nodes: the number of nodes.
-        pods: the number of pods.
-        limits: cores and memory blocks of the pods, in turn.
-    """
-    cluster = Filled(nodes)
-    handler = handler_of(cluster.state)
-    sent, start_at = nodes_sent(nodes), 0
-    burst = [
-        (limit, pod_object(f"burst-{number}", limit))
-        for number, limit in zip(range(pods), itertools.cycle(limits))
-    ]
-    for _, obj in burst:
-        obj["status"]["phase"] = "Pending"
-        cluster.state.put_pod(obj)
-    ours = theirs = 0.0
-    loop = asyncio.new_event_loop()
-    with _tuned_garbage_collector():
-        for limit, obj in burst:
-            names = (cluster.names * 2)[start_at : start_at + sent]
-            start_at = (start_at + sent) % nodes
-            fitting, scores, seconds = decide(handler, obj, names)
-            body = binding(obj, fitting[scores.index(max(scores))])
-            began = time.thread_time()
-            response = loop.run_until_complete(handler.bind(lambda body=body: body))  # type: ignore[misc]
-            ours += seconds + time.thread_time() - began
-            if json.loads(response.body)["Error"]:
-                raise ProcessFailed(f"bind: {response.body.decode()}")
-            began = time.thread_time()
-            first = next(name for name in names if first_fit(cluster.free[name], limit) >= 0)
-            row = cluster.free[first][first_fit(cluster.free[first], limit)]
-            row[0] -= limit[0]
-            row[1] -= limit[1]
-            theirs += time.thread_time() - began
-    loop.close()
-    return pods / ours, pods / max(theirs, 1e-9)
+def decide(handler: ExtenderHandler, obj: Json, nodes: Sequence[str]) -> tuple[list[str], float]:
+    """Handle filter and prioritize of a pod, without HTTP; return the nodes and seconds of CPU."""
+    fitting, seconds = list(nodes), 0.0
+    for verb in ("filter", "prioritize"):  # the second for the nodes of the first response
+        body = extender_args(obj, fitting)
+        began = time.thread_time()
+        response = handler.decide(verb, lambda body=body: body)  # type: ignore[misc]
+        seconds += time.thread_time() - began
+        if verb == "filter":
+            fitting = json.loads(response.body)["NodeNames"]
+    return fitting, seconds
 
 
 # --- a process ------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.client
-import os
 import resource
 import ssl
 import time
@@ -101,8 +100,7 @@ def _is_ready(server: RunningServer) -> bool:
     return False
 
 
-def raise_file_limit() -> int:
-    """Raise the limit of open files of this process and its children; return the new limit."""
+def raise_file_limit() -> None:
+    """Raise the limit of open files of this process and its children."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else os.sysconf("SC_OPEN_MAX")

@@ -1,8 +1,7 @@
-"""Cost of a review compared with a stock server, and normal reviews while other clients stall.
+"""Cost of a review, and honest reviews while other clients stall.
 
-Both servers use TLS and take turns with one client, so other load on the machine affects both;
-ratios are medians of turns. The review function alone, without HTTP and TLS, is timed in this
-process.
+The server's CPU time is measured over a kept connection with TLS, and compared with ``json.loads``
+of the same review in this process.
 """
 
 import contextlib
@@ -17,16 +16,11 @@ from pathlib import Path
 from statistics import median
 from timeit import timeit
 
-from bench.cpu import per_review_us
-from bench.opponents import OURS, SERVED_BY, command
-from bench.process import resident_mib
+from bench.process import cpu_us, resident_mib
 from bench.result import Cell, Result, Table, wrong
-from bench.reviews import NAMES, review
+from bench.reviews import review
 from bench.servers import RunningServer, make_certificates, raise_file_limit, serving
-from contract.stamps import Stamper
 from simulator.cluster import free_port
-from webhook.admission.pods import mutate_pod
-from webhook.admission.reviews import decode_review, encode_review
 
 NAME = "webhook"
 
@@ -34,26 +28,26 @@ _SIZES = (5_000, 50_000)
 _US = 1e6
 
 
-def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int = 6_000) -> Result:
+def run(*, seconds: float = 2.0, turns: int = 3, stalled: int = 6_000) -> Result:
     """Measure.
 
     Args:
         seconds: length of each turn.
-        turns: number of turns of each server.
-        number: number of reviews in each short turn of the function alone.
+        turns: number of turns of each size.
         stalled: number of connections that never finish a request.
 
     Raises:
         ProcessFailed: a server did not become ready.
     """
     raise_file_limit()
-    alone = {size: alone_us(size, number) for size in _SIZES}
     with tempfile.TemporaryDirectory(prefix="gpu-turnstile-bench-") as made:
         folder = Path(made)
         make_certificates(folder)
-        cpu = _cpu(folder, seconds, turns)
         port = free_port()
-        with serving(command(OURS, folder, port), folder, port) as server:
+        options = f"webhook --host 127.0.0.1 --port {port} --drain-delay 0"
+        files = ("--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key"))
+        with serving([*options.split(), *files], folder, port) as server:
+            rows = [costs(server, size, seconds, turns) for size in _SIZES]
             (worker,) = server.workers()
             resident = resident_mib(worker)
             with _reviewing(server) as reviews:
@@ -61,14 +55,10 @@ def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int
             grown = resident_mib(worker) - resident
             same = server.workers() == (worker,)
     tables = (
-        _costs(cpu),
         Table(
-            "The review function alone, from bytes to bytes, microseconds",
-            ("size", "review", "json.loads", "ratio"),
-            [
-                (f"{size // 1000} KB", each.review, each.loads, each.review / each.loads)
-                for size, each in alone.items()
-            ],
+            f"CPU time of one review over TLS, microseconds, medians of {turns} turns",
+            ("size", "webhook", "json.loads", "webhook : json.loads"),
+            rows,
         ),
         Table(
             f"{stalled} stalled connections; meanwhile one client sends reviews over new ones",
@@ -129,70 +119,30 @@ def _stall(server: RunningServer, count: int) -> None:
         time.sleep(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """CPU microseconds of the review function, and of decoding its JSON."""
-
-    review: float
-    loads: float
-
-
-def alone_us(size: int, number: int) -> Alone:
-    """Time the review function on one review, from bytes to bytes, and ``json.loads`` of it.
-
-    Each result is the best CPU time of many short turns. The two take turns, so other load on the
-    machine affects both.
-    """
-    body = review(size)
-    stamper = Stamper(clock=time.time_ns, writer="bench")
-
-    def once() -> None:
-        decoded = decode_review(body)
-        encode_review(decoded, mutate_pod(decoded, names=NAMES, stamp=stamper.next))
-
-    turns = [
-        [
-            timeit(each, number=number, timer=time.process_time)
-            for each in (once, lambda: json.loads(body))
-        ]
-        for _ in range(50)
-    ]
-    whole, loads = (min(each) / number * _US for each in zip(*turns, strict=True))
-    return Alone(whole, loads)
+def costs(server: RunningServer, size: int, seconds: float, turns: int) -> tuple[Cell, ...]:
+    """Compare the server's CPU time of a review with ``json.loads`` of it, by turns."""
+    body, number = review(size), 100
+    found = []
+    for _ in range(turns):
+        loads = min(
+            timeit(lambda: json.loads(body), number=number, timer=time.process_time)
+            for _ in range(10)
+        )
+        found.append((served_us(server, body, seconds), loads / number * _US))
+    ours, loads = (median(each) for each in zip(*found, strict=True))
+    return f"{size // 1000} KB", ours, loads, median(one / other for one, other in found)
 
 
-def _cpu(folder: Path, seconds: float, turns: int) -> dict[int, dict[str, list[float]]]:
-    """Measure the CPU time of a review, by size and server, for each turn."""
-    found: dict[int, dict[str, list[float]]] = {}
-    with contextlib.ExitStack() as running:
-        servers = {}
-        for name in SERVED_BY:
-            port = free_port()
-            served = serving(command(name, folder, port), folder, port)
-            servers[name] = running.enter_context(served)
-        for size in _SIZES:
-            body = review(size)
-            found[size] = {name: [] for name in servers}
-            for _ in range(turns):
-                for name, server in servers.items():
-                    cost = per_review_us(server, body, connections=8, seconds=seconds)
-                    found[size][name].append(cost)
-    return found
-
-
-def _costs(cpu: dict[int, dict[str, list[float]]]) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for name in cpu[_SIZES[0]]:
-        cells: list[Cell] = [name]
-        for size in _SIZES:
-            ours, its = cpu[size][OURS], cpu[size][name]
-            ratios = [one / other for one, other in zip(ours, its, strict=True)]
-            cells += [median(its), median(ratios)]
-        rows.append((*cells, SERVED_BY[name]))
-    titles = [f"{size // 1000} KB" for size in _SIZES]
-    return Table(
-        "CPU time of one review, microseconds, 1 worker, kept connections",
-        ("server", *(cell for each in titles for cell in (each, "ours/its")), "served by"),
-        rows,
-        ("A bare view allows every review without reading it. Medians of turns.",),
-    )
+def served_us(server: RunningServer, body: bytes, seconds: float) -> float:
+    """Send reviews for *seconds* over one connection; return the server's CPU time for each."""
+    headers = {"Content-Type": "application/json"}
+    with server.connect() as connection:
+        before, done, deadline = cpu_us(server.process.pid), 0, time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            connection.request("POST", "/mutate/pods", body, headers)
+            response = connection.getresponse()
+            response.read()
+            if response.status != 200:
+                raise ConnectionError(f"a review got status {response.status}")
+            done += 1
+        return (cpu_us(server.process.pid) - before) / done

@@ -5,18 +5,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import click
 
+from release import chart
 from release.archives import sha256, write_tar
-from release.chart import write_chart
-from release.krew import manifest
 from release.manifests import NoKubectl, folders, render
-from release.onefile import write_onefile
-from release.sources import ROOT, commit_time
-from release.sources import version as own_version
 
+ROOT = Path(__file__).resolve().parents[1]
 _DOWNLOADS = "https://github.com/gpu-turnstile/gpu-turnstile/releases/download"
 _SUMS = "SHA256SUMS"
 
@@ -29,34 +27,23 @@ _SUMS = "SHA256SUMS"
 @click.option("--proxy-image", default="", help="Image for the proxy.  [default: that of --image]")
 @click.option("--url", default="", help="URL of the folder with the files, for krew's manifest.")
 def main(out: Path, image: str, proxy_image: str, url: str) -> None:
-    """Fill a folder with wheel, kubectl-gpu, krew's manifest, manifests, chart and checksums."""
+    """Fill a folder with wheel, kubectl gpu for krew, manifests, chart and checksums."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or commit_time())
     os.umask(0o022)
-    version = own_version()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = project["version"]
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     build_wheel(out, epoch)
-    program, archive = out / "kubectl-gpu", out / f"kubectl-gpu-{version}.tar.gz"
-    write_onefile(program, ROOT, epoch=epoch)
-    license_text = (ROOT / "LICENSE").read_bytes()
-    packed = {"kubectl-gpu": (program.read_bytes(), True), "LICENSE": (license_text, False)}
-    write_tar(archive, packed, epoch=epoch)
-    uri = f"{url or f'{_DOWNLOADS}/v{version}'}/{archive.name}"
-    document = manifest(version=version, uri=uri, checksum=sha256(archive))
-    (out / "gpu.yaml").write_text(document, encoding="utf-8")
+    write_plugin(out, url or f"{_DOWNLOADS}/v{version}", version=version, epoch=epoch)
     missing = ""
     try:
         for name, folder in folders(ROOT / "deploy").items():
             rendered = render(folder, version=version, image=image, proxy_image=proxy_image)
             (out / f"{name}.yaml").write_text(rendered, encoding="utf-8")
-        write_chart(
-            out / f"gpu-turnstile-{version}.tgz",
-            ROOT / "deploy",
-            version=version,
-            image=image,
-            proxy_image=proxy_image,
-            epoch=epoch,
-        )
+        made = chart.files(ROOT / "deploy", version=version, image=image, proxy_image=proxy_image)
+        packed = {f"{chart.NAME}/{name}": (text.encode(), False) for name, text in made.items()}
+        write_tar(out / f"{chart.NAME}-{version}.tgz", packed, epoch=epoch)
     except NoKubectl as error:
         missing = str(error)
     files = sorted(each for each in out.iterdir() if each.name != _SUMS)
@@ -67,6 +54,40 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
     if missing:
         click.echo(f"release: error: no rendered manifests and no chart: {missing}", err=True)
         sys.exit(1)
+
+
+def commit_time() -> int:
+    """Return the time of the commit in seconds; 1980 without a repository, as in ZIP archives."""
+    command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    except (OSError, subprocess.CalledProcessError):
+        return 315_532_800
+    return int(done.stdout)
+
+
+def write_plugin(out: Path, url: str, *, version: str, epoch: int) -> None:
+    """Write the archive of ``kubectl gpu`` for krew, and its manifest: the filled in ``krew.yaml``.
+
+    Args:
+        out: the folder, which has the wheel.
+        url: URL of the folder from which krew downloads the archive.
+        version: version of this project.
+        epoch: the time of every file in it.
+    """
+    here, archive = Path(__file__).parent, out / f"kubectl-gpu-{version}.tar.gz"
+    (wheel,) = out.glob("*.whl")
+    packed = {
+        "kubectl-gpu": ((here / "kubectl-gpu.sh").read_bytes(), True),
+        "LICENSE": ((ROOT / "LICENSE").read_bytes(), False),
+        wheel.name: (wheel.read_bytes(), False),
+    }
+    write_tar(archive, packed, epoch=epoch)
+    text = (here / "krew.yaml").read_text(encoding="utf-8")
+    values = {"version": version, "uri": f"{url}/{archive.name}", "sha256": sha256(archive)}
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    (out / "gpu.yaml").write_text(text, encoding="utf-8")
 
 
 def build_wheel(out: Path, epoch: int) -> None:

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeAlias
 
 import yaml
 
-from release.archives import write_tar
 from release.manifests import IMAGE, PROXY_IMAGE, kustomize
 
 Json: TypeAlias = dict[str, Any]
@@ -84,30 +83,19 @@ _FILLED_IN: Final = tuple(
 """Texts in the JSON of an object that values replace, each with its placeholder."""
 
 
-def write_chart(  # noqa: PLR0913 - the parts of a release, by keyword
-    path: Path, deploy: Path, *, version: str, image: str, proxy_image: str, epoch: int
-) -> None:
-    """Write the chart as ``helm package`` does.
+def files(deploy: Path, *, version: str, image: str = "", proxy_image: str = "") -> dict[str, str]:
+    """Return the files of the chart by name.
 
     Args:
-        path: path of the archive.
         deploy: the folder of the manifests.
         version: version of this project and of the chart.
         image: the default image; empty for the one in the manifests.
         proxy_image: the default image of the proxy; empty for the one in the manifests.
-        epoch: the time of every file in it.
 
     Raises:
         NoKubectl: kubectl is not installed.
         subprocess.CalledProcessError: kustomize refuses a combination.
     """
-    made = files(deploy, version=version, image=image, proxy_image=proxy_image)
-    packed = {f"{NAME}/{name}": (text.encode(), False) for name, text in made.items()}
-    write_tar(path, packed, epoch=epoch)
-
-
-def files(deploy: Path, *, version: str, image: str = "", proxy_image: str = "") -> dict[str, str]:
-    """Return the files of the chart by name; the arguments are those of :func:`write_chart`."""
     chart = deploy / "chart"
     manifests, workloads = _read(deploy)
     switches = sorted(each for each in components(deploy) if each not in CHOSEN)

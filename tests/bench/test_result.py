@@ -35,15 +35,15 @@ def test_a_result_is_printed_with_what_is_wrong(tmp_path: Path) -> None:
 def test_the_command_writes_json_and_fails_where_something_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(command, "QUESTIONS", {"use": lambda: Result("use", (), found)})
-    done = CliRunner().invoke(command.main, ["use", "--out", str(tmp_path / "made")])
+    monkeypatch.setattr(command, "QUESTIONS", {"webhook": lambda: Result("webhook", (), found)})
+    done = CliRunner().invoke(command.main, ["webhook", "--out", str(tmp_path / "made")])
     assert done.exit_code == bool(found)
-    written = json.loads((tmp_path / "made" / "use.json").read_text())
+    written = json.loads((tmp_path / "made" / "webhook.json").read_text())
     assert written["wrong"] == list(found)
     assert " cores, Python " in written["machine"]
 
 
-def test_an_unknown_question_is_refused_with_those_there_are() -> None:
+def test_an_unknown_question_is_refused_with_a_list_of_questions() -> None:
     done = CliRunner().invoke(command.main, ["speed"])
     assert done.exit_code == 2
     assert "nodepath" in done.output

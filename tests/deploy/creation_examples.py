@@ -1,11 +1,11 @@
-"""New pods and Bindings that policies allow or deny: evaluated here, put to a real one in e2e."""
+"""New pods and Bindings that policies allow or deny; e2e sends them to a real API server."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.deploy.manifests import Json
 from tests.deploy.policies import Update
-from tests.deploy.policy_examples import NAMES, OURS, SCHEDULER, SOMEBODY
+from tests.deploy.policy_examples import NAMES, OTHER_USER, OURS, SCHEDULER
 
 
 @dataclass(frozen=True)
@@ -13,12 +13,12 @@ class Creation:
     """A new pod as it is going to be stored, after all mutating webhooks.
 
     Attributes:
-        title: what it is, a sentence.
-        containers: what each asks for: cores and memory, empty for nothing.
+        title: a sentence.
+        containers: the request of each: cores and memory, empty for none.
         init: the same of init containers; a third entry makes it a sidecar.
-        annotations: what it carries.
+        annotations: its annotations.
         denied: part of each message; none where it is allowed.
-        namespace: where.
+        namespace: its namespace.
     """
 
     title: str
@@ -30,23 +30,25 @@ class Creation:
 
     def pod(self) -> Json:
         """Make it."""
-        spec: Json = {"containers": [_asking(f"c{i}", *e) for i, e in enumerate(self.containers)]}
+        spec: Json = {
+            "containers": [_container(f"c{i}", *e) for i, e in enumerate(self.containers)]
+        }
         if self.init:
-            spec["initContainers"] = [_asking(f"i{i}", *e) for i, e in enumerate(self.init)]
+            spec["initContainers"] = [_container(f"i{i}", *e) for i, e in enumerate(self.init)]
         metadata: Json = {"name": "p", "annotations": dict(self.annotations)}
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def request(self) -> Update:
-        """Ask for it."""
-        return Update(SOMEBODY, {}, self.pod(), operation="CREATE", namespace=self.namespace)
+        """Return the request to create it."""
+        return Update(OTHER_USER, {}, self.pod(), operation="CREATE", namespace=self.namespace)
 
 
-def _asking(name: str, cores: str, memory: str, *sidecar: str) -> Json:
+def _container(name: str, cores: str, memory: str, *sidecar: str) -> Json:
     limits = {NAMES.core: cores, NAMES.memory: memory}
-    asked = {resource: count for resource, count in limits.items() if count}
+    requested = {resource: count for resource, count in limits.items() if count}
     made: Json = {"name": name, "image": "none"}
-    if asked:
-        made["resources"] = {"limits": asked, "requests": asked}
+    if requested:
+        made["resources"] = {"limits": requested, "requests": requested}
     return made | ({"restartPolicy": "Always"} if sidecar else {})
 
 
@@ -80,7 +82,7 @@ _ALL_AT_ONCE = (
 
 CREATIONS = [
     Creation("a stamped share"),
-    Creation("whole cards, and a container that asks for nothing", [("200", ""), ("", "")]),
+    Creation("whole cards, and a container without a request", [("200", ""), ("", "")]),
     Creation("a thousand whole cards", [("100k", "")]),
     Creation("an init container and a sidecar", PLAIN, [("10", "1"), ("5", "1", "Always")]),
     Creation("a plain pod", PLAIN, annotations={}),
@@ -95,9 +97,9 @@ CREATIONS = [
         PLAIN,
         annotations={"example.com/gpu-assigned": "true", f"{NAMES.domain}/other": "1"},
     ),
-    Creation("a request that the webhook has not seen", annotations={}, denied=[_UNSTAMPED]),
+    Creation("a request without the webhook's stamps", annotations={}, denied=[_UNSTAMPED]),
     Creation(
-        "an init container that the webhook has not seen",
+        "an init container without the webhook's stamps",
         PLAIN,
         [("10", "1")],
         annotations={},
@@ -113,7 +115,7 @@ CREATIONS = [
             ("a stamp that is none", NAMES.admission_order, "me first", ()),
             ("a stamp that is none", NAMES.predicate_time, "-1", ()),
             (
-                "a pod that says it was served",
+                "a new pod that claims to have a GPU",
                 NAMES.gpu_assigned,
                 "true",
                 ['[tencent.com/gpu-assigned]: Invalid value: "true": a new pod has no GPU yet'],
@@ -155,7 +157,7 @@ CREATIONS = [
             "more than one card must be",
         ],
     ),
-    Creation("zeros, which ask for nothing", [("0", "0"), ("0", "")], annotations={}),
+    Creation("zeros, which request nothing", [("0", "0"), ("0", "")], annotations={}),
     Creation("zeros beside a share and a card", [("50", "8"), ("0", ""), ("100", "0")]),
     Creation("too many cores", [("2147483648", "")], denied=[_RANGE]),
     Creation("more than CEL can count", [("8Ei", ""), ("50", "9E")], denied=[_RANGE]),
@@ -199,9 +201,9 @@ CREATIONS = [
     Creation(
         "a number of cards in a plain pod", PLAIN, annotations={NAMES.gpu_cards_of("c0"): "many"}
     ),
-    Creation("a container takes what is left over", [("200", ""), ("50", "1")], [("200", "")]),
+    Creation("a container takes reusable cards", [("200", ""), ("50", "1")], [("200", "")]),
     Creation(
-        "a container that would split what is left over",
+        "a container that would split reusable cards",
         [("100", "")],
         [("200", "")],
         denied=[_PARTS],
@@ -210,13 +212,11 @@ CREATIONS = [
         "an init container that would", [("300", "")], [("200", ""), ("50", "1")], denied=[_PARTS]
     ),
     Creation(
-        "no room beside what is left over: only the webhook sees it",
+        "no room beside reusable cards: only the webhook checks it",
         [("60", "1"), ("60", "1")],
         [("100", "")],
     ),
-    Creation(
-        "a sidecar takes what is left over", [("50", "1")], [("200", ""), ("200", "", "Always")]
-    ),
+    Creation("a sidecar takes reusable cards", [("50", "1")], [("200", ""), ("200", "", "Always")]),
     *(
         Creation(
             f"anything in {namespace}", [("150", "")], annotations=_RECORDS, namespace=namespace
@@ -224,7 +224,7 @@ CREATIONS = [
         for namespace in ("kube-system", "gpu-turnstile", "gpu-turnstile-node")
     ),
 ]
-"""The last ones are where the webhook is not asked either."""
+"""The last ones are in namespaces that the webhook does not review either."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,9 @@ class Bound:
     """A Binding.
 
     Attributes:
-        title: what it is, a sentence.
-        user: who makes it.
-        annotations: what it brings, the webhook's part included.
+        title: a sentence.
+        user: the user that creates it.
+        annotations: its annotations, those of the webhook included.
         denied: part of the message; empty where it is allowed.
     """
 
@@ -252,7 +252,7 @@ class Bound:
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
     def request(self) -> Update:
-        """Ask for it."""
+        """Return the request to create it."""
         return Update(self.user, {}, self.binding(), "binding", operation="CREATE")
 
 
@@ -266,10 +266,10 @@ _CHOICE = {NAMES.predicate_gpu_idx(0): "0"}
 BINDINGS = [
     Bound("a plain one", SCHEDULER, {}),
     Bound("a stamped one", SCHEDULER, _BY_WEBHOOK),
-    Bound("anybody's, stamped", SOMEBODY, _BY_WEBHOOK),
-    Bound("a scheduler brings its choice", SCHEDULER, _BY_WEBHOOK | _CHOICE),
+    Bound("a stamped one of another user", OTHER_USER, _BY_WEBHOOK),
+    Bound("a scheduler sets its cards", SCHEDULER, _BY_WEBHOOK | _CHOICE),
     Bound(
-        "somebody else brings one", SOMEBODY, _BY_WEBHOOK | _CHOICE, "only a scheduler's Binding"
+        "another user sets a card", OTHER_USER, _BY_WEBHOOK | _CHOICE, "only a scheduler's Binding"
     ),
     Bound(
         "another node than it names",

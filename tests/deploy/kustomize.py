@@ -1,12 +1,15 @@
 """What kustomize makes of a folder. It comes with kubectl; without one the tests are skipped."""
 
+import fcntl
+import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ OVERLAYS = ("", *sorted(f"overlays/{each.name}" for each in (DEPLOY / "overlays"
 COMPONENTS = tuple(sorted(each.name for each in (DEPLOY / "components").iterdir()))
 EXCLUDED = {"scheduler-extender": "scheduler-own", "scheduler-own": "scheduler-extender"}
 """Component -> the one that kustomize refuses beside it."""
+CACHE = DEPLOY.parent / ".pytest_cache" / "kustomize"
 SCHEDULERS = (
     frozenset({"scheduler-extender", "scheduler-extender-preemption"}),
     frozenset({"scheduler-own", "scheduler-preemption"}),
@@ -26,19 +30,57 @@ SCHEDULERS = (
 """Either the one or the other components."""
 
 
-def kubectl() -> str:
-    """Find kubectl, in the virtual environment or on the path."""
-    beside = Path(sys.executable).with_name("kubectl")
-    found = str(beside) if beside.exists() else shutil.which("kubectl")
+def find_program(name: str, how: str = "python -m tests.deploy.get_kubectl") -> str:
+    """Find a program, in the virtual environment or on the path; skip the test without it."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        pytest.skip("no kubectl: python -m tests.deploy.get_kubectl puts one beside python")
+        pytest.skip(f"no {name}: {how} puts one beside python")
     return found
 
 
+def kubectl() -> str:
+    """Find kubectl."""
+    return find_program("kubectl")
+
+
 def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run kustomize on a folder."""
-    command = [kubectl(), "kustomize", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    """Return what kustomize makes of a folder, by one call for all processes and runs.
+
+    Results are files in pytest's cache, named by a hash of all that kustomize reads.
+    """
+    program, results = kubectl(), _results()
+    files = {each.name: each.read_text("utf-8") for each in folder.iterdir() if each.is_file()}
+    known = str(folder.relative_to(DEPLOY)) if folder.is_relative_to(DEPLOY) else ""
+    text = json.dumps([program, Path(program).stat().st_mtime, known, *sorted(files.items())])
+    text = text.replace(os.path.relpath(DEPLOY, folder.resolve()), "deploy")
+    result = results / hashlib.sha256(text.encode()).hexdigest()
+    with result.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not result.exists():
+            command = [program, "kustomize", str(folder)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            made = result.with_suffix(".part")
+            made.write_text(json.dumps([done.returncode, done.stdout, done.stderr]), "utf-8")
+            made.rename(result)
+    return subprocess.CompletedProcess(program, *json.loads(result.read_text("utf-8")))
+
+
+@cache
+def _results() -> Path:
+    """Return the folder for results of the manifests as they are now; delete those of others."""
+    files = sorted(each for each in DEPLOY.rglob("*.yaml") if each.is_file())
+    files += sorted(DEPLOY.rglob("*.json"))
+    found = hashlib.sha256()
+    for each in files:
+        found.update(f"{each.relative_to(DEPLOY)}\n{each.read_text('utf-8')}".encode())
+    results = CACHE / found.hexdigest()
+    if not results.exists():
+        results.mkdir(parents=True, exist_ok=True)
+        for each in CACHE.iterdir():
+            if each != results:
+                shutil.rmtree(each, ignore_errors=True)
+    return results
 
 
 def build_folder(folder: Path) -> list[Json]:

@@ -1,4 +1,4 @@
-"""ValidatingAdmissionPolicies, decided by; ``tests/e2e`` asks a real API server about the same."""
+"""Evaluates ValidatingAdmissionPolicies; ``tests/e2e`` sends the same to a real API server."""
 
 from dataclasses import dataclass, field
 
@@ -14,13 +14,13 @@ class Update:
     """A request about one object.
 
     Attributes:
-        user: the name of who asks.
+        user: the name of the user.
         old: the object before; empty for none.
         new: the object after; for ``DELETE`` the one that is deleted.
         subresource: such as ``status``; empty for the object itself.
-        node: what the user's token says of the node it is on; none for ``None``.
-        operation: what is done.
-        namespace: the object's; empty for what has none.
+        node: the node in the user's token; ``None`` for none.
+        operation: the operation.
+        namespace: the object's namespace; empty for cluster-wide objects.
     """
 
     user: str
@@ -32,7 +32,7 @@ class Update:
     namespace: str = field(default="default")
 
     def target(self) -> RequestTarget:
-        """Return what the request names."""
+        """Return the target of the request."""
         named = self.new.get("apiVersion", "v1"), self.new.get("kind", "Pod")
         resource = resource_of_kind(*named) or PODS
         return RequestTarget(
@@ -40,7 +40,7 @@ class Update:
         )
 
     def objects(self) -> Json:
-        """Return what expressions may speak of."""
+        """Return the variables of expressions."""
         user: Json = {"username": self.user}
         if self.node is not None:
             user["extra"] = {"authentication.kubernetes.io/node-name": [self.node]}
@@ -54,9 +54,9 @@ class Update:
 
 
 def denials(policy: Json, update: Update) -> list[str]:
-    """Give the messages of the validations that fail; none when the policy does not apply.
+    """Return the messages of the validations that fail; none if the policy does not apply.
 
-    What has no answer counts as failed, unless the policy's failurePolicy is Ignore.
+    An expression without a result fails, unless the policy's failurePolicy is Ignore.
     """
     spec = policy["spec"]
     if not _applies(spec["matchConstraints"], update):

@@ -1,4 +1,4 @@
-"""Requests that the policies allow or deny: evaluated here, and put to a real API server in e2e."""
+"""Requests that policies allow or deny; e2e sends them to a real API server."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -13,7 +13,7 @@ NAMES = Names()
 AGENT = "system:serviceaccount:gpu-turnstile-node:gpu-turnstile-agent"
 SCHEDULER = "system:kube-scheduler"
 KUBELET = "system:node:n1"
-SOMEBODY = "somebody"
+OTHER_USER = "other-user"
 OURS = {
     NAMES.predicate_time: "1700000000000000000",
     NAMES.admission_order: "01700000000000000000-w1-00000000",
@@ -26,13 +26,13 @@ class Example:
     """One request.
 
     Attributes:
-        title: what it is, a sentence.
-        user: who asks.
-        patch: what changes, a merge patch.
+        title: a sentence.
+        user: the user.
+        patch: the change, a merge patch.
         denied: part of the message; empty where it is allowed.
-        node: what the user's token says of its node.
+        node: the node in the user's token.
         bound: the node the pod is on; empty for none.
-        annotations: what is there before.
+        annotations: those before the request.
         subresource: such as ``status``.
     """
 
@@ -77,8 +77,8 @@ def _agent(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
     return Example(title, AGENT, patch, denied, node="n1", **more)
 
 
-def _somebody(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
-    return Example(title, SOMEBODY, patch, denied, **more)
+def _other(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
+    return Example(title, OTHER_USER, patch, denied, **more)
 
 
 _RECORD = {
@@ -139,7 +139,7 @@ PODS = [
         "the agent gives a pod a deadline", {"spec": {"activeDeadlineSeconds": 60}}, "pod's spec"
     ),
     _agent("the agent writes through the status", _RECORD, "pod's status", subresource="status"),
-    _somebody("somebody writes a record", _RECORD, _NOT_YOURS),
+    _other("another user writes a record", _RECORD, _NOT_YOURS),
     Example(
         "the kubelet's account writes a record through the status",
         KUBELET,
@@ -147,40 +147,38 @@ PODS = [
         _NOT_YOURS,
         subresource="status",
     ),
-    _somebody("somebody takes a stamp away", _note(NAMES.admission_order, None), _NOT_YOURS),
-    _somebody("somebody changes an original", _note(NAMES.translated_from, "{}"), _NOT_YOURS),
-    _somebody(
-        "somebody takes all annotations away", {"metadata": {"annotations": None}}, _NOT_YOURS
-    ),
-    _somebody(
-        "somebody gives a pod without any annotation a record",
+    _other("another user removes a stamp", _note(NAMES.admission_order, None), _NOT_YOURS),
+    _other("another user changes an original", _note(NAMES.translated_from, "{}"), _NOT_YOURS),
+    _other("another user removes all annotations", {"metadata": {"annotations": None}}, _NOT_YOURS),
+    _other(
+        "another user gives a pod without any annotation a record",
         _ALLOCATION,
         _NOT_YOURS,
         annotations={},
     ),
-    _somebody(
-        "somebody chooses a card", _note(NAMES.predicate_gpu_idx(0), "3"), "only a scheduler may"
+    _other(
+        "another user chooses a card",
+        _note(NAMES.predicate_gpu_idx(0), "3"),
+        "only a scheduler may",
     ),
     Example("the scheduler chooses a card", SCHEDULER, _notes(**{"predicate-gpu-idx-0": "3"})),
     Example("the scheduler stamps anew", SCHEDULER, _note(NAMES.predicate_time, "2")),
     Example("the scheduler writes a record", SCHEDULER, _ALLOCATION, _NOT_YOURS),
-    _somebody("somebody labels a GPU pod", _LABEL),
-    _somebody("somebody adds a foreign annotation", _FOREIGN),
+    _other("another user labels a GPU pod", _LABEL),
+    _other("another user adds a foreign annotation", _FOREIGN),
     Example(
         "the kubelet writes a status",
         KUBELET,
         {"status": {"message": "running"}},
         subresource="status",
     ),
-    _somebody(
+    _other(
         "an author changes a wish before the pod has a node", _WISH, bound="", annotations=_FIRST
     ),
-    _somebody("an author changes a wish once the pod has a node", _WISH, _ANEW, annotations=_FIRST),
-    _somebody(
-        "an author adds a limit once the pod has a node", _note(NAMES.core_limit, "100"), _ANEW
-    ),
-    _somebody("an author divides a share later", _HALVES, _AS_IT_IS, bound=""),
-    _somebody(
+    _other("an author changes a wish once the pod has a node", _WISH, _ANEW, annotations=_FIRST),
+    _other("an author adds a limit once the pod has a node", _note(NAMES.core_limit, "100"), _ANEW),
+    _other("an author divides a share later", _HALVES, _AS_IT_IS, bound=""),
+    _other(
         "an author divides a share no more",
         _note(NAMES.gpu_cards_of("main"), None),
         _AS_IT_IS,
@@ -188,7 +186,7 @@ PODS = [
         annotations={**OURS, NAMES.gpu_cards_of("main"): "2"},
     ),
     _agent("the agent divides a share", _HALVES, _ONLY),
-    _somebody("somebody annotates a plain pod", _FOREIGN, annotations={}),
+    _other("another user annotates a plain pod", _FOREIGN, annotations={}),
 ]
 
 _CARDS = {NAMES.gpu_cards: "{}"}
@@ -216,20 +214,20 @@ NODES = [
     _agent(
         "the agent writes through the status", _INVENTORY, "node's status", subresource="status"
     ),
-    _somebody(
-        "somebody changes the inventory",
+    _other(
+        "another user changes the inventory",
         _note(NAMES.gpu_cards, "[]"),
         "inventory",
         annotations=_CARDS,
     ),
-    _somebody(
-        "somebody takes the inventory away",
+    _other(
+        "another user removes the inventory",
         _note(NAMES.gpu_cards, None),
         "inventory",
         annotations=_CARDS,
     ),
     Example(
-        "the kubelet's account makes up an inventory",
+        "the kubelet's account writes an inventory",
         KUBELET,
         _INVENTORY,
         "inventory",
@@ -243,6 +241,6 @@ NODES = [
         annotations=_CARDS,
         subresource="status",
     ),
-    _somebody("somebody labels a GPU node", _LABEL, annotations=_CARDS),
+    _other("another user labels a GPU node", _LABEL, annotations=_CARDS),
 ]
 """On a node; ``bound`` is its name."""

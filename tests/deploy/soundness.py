@@ -1,4 +1,4 @@
-"""What must hold for everything that can be applied: the base, and each overlay."""
+"""Rules for all objects that can be applied: the base, and each overlay."""
 
 import click
 
@@ -55,7 +55,7 @@ def variables(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def check_objects(objects: list[Json], *, privileged_agent: bool = False) -> None:
-    """Assert that objects fit each other and our programs, and ask for no more than these need."""
+    """Assert that objects fit each other and our programs, with no more rights than needed."""
     for spec in pod_specs(objects).values():
         mounts = {m["name"] for each in containers(spec) for m in each.get("volumeMounts", ())}
         assert mounts == {each["name"] for each in spec.get("volumes", ())}
@@ -95,7 +95,7 @@ def _check_program(container: Json) -> None:
         return
     python, dash_m, name, *subcommands = container["command"]
     assert (python, dash_m) == ("python", "-m")
-    program = PROGRAMS[name.removesuffix(".supervisor")]  # which passes on what it is told
+    program = PROGRAMS[name.removesuffix(".supervisor")]  # which passes its arguments on
     for each in subcommands:
         assert isinstance(program, click.Group)
         program = program.commands[each]

@@ -1,4 +1,4 @@
-"""matchConditions as shipped: exactly what asks for our resources reaches the webhook (K14)."""
+"""matchConditions as shipped: exactly pods that request our resources reach the webhook (K14)."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def _webhooks() -> dict[str, Json]:
 
 
 def reaches(entry: str, obj: Any) -> bool:
-    """Tell whether the API server would send an object."""
+    """Return whether the API server would send an object."""
     conditions = _webhooks()[entry]["matchConditions"]
     return all(condition_holds(each["expression"], obj) for each in conditions)
 
@@ -52,7 +52,7 @@ def wrap(steps: str, spec: Json) -> Json:
     return made
 
 
-def _asking(**resources: Json) -> Json:
+def _container(**resources: Json) -> Json:
     return {"name": "c", "image": "none", "resources": resources}
 
 
@@ -60,17 +60,17 @@ PLAIN = {"name": "main", "image": "none"}
 GPU = {NAMES.core: "30", NAMES.memory: "8"}
 
 SENT: dict[str, Json] = {
-    "cores in limits": {"containers": [_asking(limits={NAMES.core: "100"})]},
-    "a request without a limit, an error to be told": {
-        "containers": [_asking(requests={NAMES.core: "30"})]
+    "cores in limits": {"containers": [_container(limits={NAMES.core: "100"})]},
+    "a request without a limit, which is an error": {
+        "containers": [_container(requests={NAMES.core: "30"})]
     },
-    "an init container": {"containers": [PLAIN], "initContainers": [_asking(limits=GPU)]},
-    "the last of many": {"containers": [PLAIN] * 20 + [_asking(limits=GPU)]},
+    "an init container": {"containers": [PLAIN], "initContainers": [_container(limits=GPU)]},
+    "the last of many": {"containers": [PLAIN] * 20 + [_container(limits=GPU)]},
 }
-KEPT_AWAY: dict[str, Json] = {
+NOT_SENT: dict[str, Json] = {
     "a plain pod": {"containers": [PLAIN]},
     **{
-        f"another's GPUs, {name}": {"containers": [_asking(limits={name: "1"})]}
+        f"GPUs of another system, {name}": {"containers": [_container(limits={name: "1"})]}
         for name in (*NVIDIA, "nvidia.com/mig-1g.10gb", "amd.com/gpu", "example.com/gpu")
     },
     "no container": {},
@@ -80,36 +80,45 @@ KEPT_AWAY: dict[str, Json] = {
 
 @pytest.mark.parametrize("entry", STEPS)
 def test_only_requests_for_gpus_reach_the_webhook(entry: str) -> None:
-    for what, spec in {**SENT, **KEPT_AWAY}.items():
+    for what, spec in {**SENT, **NOT_SENT}.items():
         assert reaches(entry, wrap(STEPS[entry], spec)) == (what in SENT), what
 
 
 MISSPELT = "misspelt.gpu-turnstile.io"
 NEARLY = {
-    "another domain": {"containers": [_asking(limits={"example.com/vcuda-core": "1"})]},
-    "a wrong name": {"containers": [PLAIN, _asking(limits={"tencent.com/vcuda-cores": "1"})]},
+    "another domain": {"containers": [_container(limits={"example.com/vcuda-core": "1"})]},
+    "a wrong name": {"containers": [PLAIN, _container(limits={"tencent.com/vcuda-cores": "1"})]},
     "in requests of an init container": {
-        "initContainers": [_asking(requests={"tencent.com/vcuda-mem": "1"})]
+        "initContainers": [_container(requests={"tencent.com/vcuda-mem": "1"})]
     },
     **{
-        f"another system's, or nearly: {name}": {"containers": [PLAIN, _asking(limits={name: "1"})]}
+        f"another system's, or nearly: {name}": {
+            "containers": [PLAIN, _container(limits={name: "1"})]
+        }
         for name in (*RESOURCES.keys() - {*NVIDIA}, "tencent.com/gpu", "tencent.com/VCUDA-core")
     },
 }
+
+
+def _annotated(key: str) -> Json:
+    return {"metadata": {"annotations": {key: "0.5"}}, "spec": {"containers": [PLAIN]}}
 
 
 @pytest.mark.parametrize("entry", STEPS)
 def test_misspelt_names_reach_the_webhook_except_in_pods(entry: str) -> None:
     for what, spec in NEARLY.items():
         assert reaches(entry, wrap(STEPS[entry], spec)) == (entry != PODS), what
-        assert reaches(MISSPELT, {"spec": spec}), what
-    for what, spec in {**SENT, **KEPT_AWAY}.items():
-        assert not reaches(MISSPELT, {"spec": spec}), what
+    template = STEPS[entry].removesuffix(".spec").removesuffix("spec")
     for key in REQUESTS:
-        pod = {"metadata": {"annotations": {key: "0.5"}}, "spec": {"containers": [PLAIN]}}
-        template = STEPS[entry].removesuffix(".spec").removesuffix("spec")
+        pod = _annotated(key)
         assert reaches(entry, wrap(template, pod) if template else pod) == (entry != PODS)
-        assert reaches(MISSPELT, pod)
+
+
+def test_pods_with_misspelt_names_reach_the_entry_that_warns() -> None:
+    for what, spec in {**SENT, **NOT_SENT, **NEARLY}.items():
+        assert reaches(MISSPELT, {"spec": spec}) == (what in NEARLY), what
+    for key in REQUESTS:
+        assert reaches(MISSPELT, _annotated(key)), key
 
 
 @pytest.mark.parametrize("entry", STEPS)
@@ -165,8 +174,8 @@ _NOTES = st.dictionaries(
 def test_the_condition_and_the_webhook_agree_about_every_pod(spec: Json, notes: Json) -> None:
     pod = {"metadata": {"annotations": notes}, "spec": spec}
     stamp = OrderStamp(1, "w", 0)
-    says_nothing = decide_pod(pod, names=NAMES, stamp=lambda: stamp) == Decision()
-    assert reaches(PODS, pod) == (not says_nothing)
+    is_ignored = decide_pod(pod, names=NAMES, stamp=lambda: stamp) == Decision()
+    assert reaches(PODS, pod) == (not is_ignored)
     assert reaches(PODS, {"spec": spec}) == asks_for_gpus(spec, NAMES)
 
 
@@ -176,10 +185,12 @@ DEBUGGING = "ephemeralcontainers.gpu-turnstile.io"
 def test_of_debug_containers_only_privileged_ones_of_gpu_pods_wait_for_the_webhook() -> None:
     privileged = {"name": "d", "securityContext": {"privileged": True}}
     plain = ({"name": "d"}, {"name": "d", "securityContext": {"privileged": False}})
-    for what, spec in {**SENT, **KEPT_AWAY}.items():
-        asks = asks_for_gpus({"containers": [], **spec}, NAMES) and "requests" not in str(spec)
+    for what, spec in {**SENT, **NOT_SENT}.items():
+        requests_gpus = asks_for_gpus({"containers": [], **spec}, NAMES) and "requests" not in str(
+            spec
+        )
         debugged = spec | {"ephemeralContainers": [*plain, privileged]}
-        assert reaches(DEBUGGING, {"spec": debugged}) == asks, what
+        assert reaches(DEBUGGING, {"spec": debugged}) == requests_gpus, what
         assert not reaches(DEBUGGING, {"spec": spec | {"ephemeralContainers": [*plain]}}), what
         assert not reaches(DEBUGGING, {"spec": spec}), what
 

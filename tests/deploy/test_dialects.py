@@ -104,7 +104,7 @@ def test_exactly_the_names_that_are_read_reach_the_webhook(dialect: Dialect) -> 
     assert resources or annotations
 
 
-def test_spaces_between_the_systems_are_as_good_for_the_entry_as_for_the_webhook() -> None:
+def test_spaces_in_the_list_of_systems_are_ignored() -> None:
     accepted = "hami, kai"
     for pod in (_pod({"nvidia.com/gpu": "1"}), _pod(annotations={"gpu-memory": "1"})):
         assert _reaches(_entries(MUTATING)[ENTRY], pod, accepted)
@@ -112,7 +112,7 @@ def test_spaces_between_the_systems_are_as_good_for_the_entry_as_for_the_webhook
 
 def test_settings_name_all_systems_that_the_webhook_knows() -> None:
     (config,) = read_yaml(DEPLOY / "components/dialects/settings.yaml")
-    # Nobody can have both units of gpushare; its own default is GiB.
+    # gpushare has one unit at a time; its own default is GiB.
     assert sorted(config["data"]["accept"].split(",")) == sorted({*Dialect} - {"gpushare-mib"})
     (webhook,) = containers(
         pod_specs(build_components("dialects"))["Deployment/gpu-turnstile-webhook"]
@@ -135,7 +135,7 @@ def test_a_workload_reaches_the_entry_of_its_names_and_no_other(base: str) -> No
         assert _reaches(entries[base], workload, "gpushare")
 
 
-def test_names_that_are_not_accepted_are_warned_of_as_before() -> None:
+def test_names_of_systems_that_are_not_accepted_reach_the_warning() -> None:
     entry = _entries(MUTATING)[MISSPELT]
     pod = _pod({"volcano.sh/vgpu-number": "1"})
     assert _reaches(entry, pod, "hami")
@@ -143,7 +143,7 @@ def test_names_that_are_not_accepted_are_warned_of_as_before() -> None:
 
 
 @pytest.mark.parametrize("components", [("dialects",), ("dialects", "dialects-all")])
-def test_only_namespaces_with_the_label_are_asked_about_unless_all_are(
+def test_only_labelled_namespaces_are_selected_unless_all_are(
     components: tuple[str, ...],
 ) -> None:
     everywhere = len(components) > 1

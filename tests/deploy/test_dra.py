@@ -1,48 +1,38 @@
-"""The component ``dra``: agents on labelled nodes, the claims program, and who may write what."""
+"""The component ``dra``: agents on labelled nodes, the claims program and the webhook."""
 
-import json
 from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from agent.__main__ import main as agent_command
-from agent.dra.devices import manifest, slices_of
 from agent.settings import AgentMode, Settings
 from claims.__main__ import cli as claims
-from claims.writer import make_template
 from contract.claims import MODE_LABEL as MODE
-from contract.claims import driver_name, read_pod_claim
+from contract.claims import driver_name
 from contract.names import Names
 from contract.stamps import OrderStamp
 from proxy.__main__ import main as proxy_command
 from proxy.program import REGISTRY
 from simulator.api.patching import apply_json_patch
-from simulator.api.webhooks import Operation
 from tests.deploy.cel import condition_holds
 from tests.deploy.kustomize import build, build_components
 from tests.deploy.manifests import Json, containers, environment, find, pod_specs, selects
-from tests.deploy.policies import Update, denials
-from tests.deploy.policy_examples import AGENT, NAMES, OURS, SCHEDULER, SOMEBODY, merge
+from tests.deploy.policy_examples import NAMES, OURS
 from tests.deploy.soundness import variables
-from tests.deploy.test_conditions import GPU, PLAIN, PODS, reaches
+from tests.deploy.test_conditions import PLAIN, PODS, reaches
 from webhook.admission.claims import Claims
 from webhook.admission.options import AdmissionOptions
 from webhook.admission.pods import decide_pod
 
 CLAIMS = "system:serviceaccount:gpu-turnstile:gpu-turnstile-claims"
-CONTROLLER = "system:serviceaccount:kube-system:resource-claim-controller"
 DRIVER = driver_name(NAMES)
 _PLUGIN, _DRA = "DaemonSet/gpu-turnstile-agent", "DaemonSet/gpu-turnstile-agent-dra"
 _PROXY = "DaemonSet/gpu-turnstile-proxy-dra"
 
 
-def _objects() -> list[Json]:
+def claim_objects() -> list[Json]:
     return build("overlays/dra")
-
-
-def _denied(policy: str, update: Update) -> list[str]:
-    return denials(find(_objects(), "ValidatingAdmissionPolicy", f"gpu-turnstile-{policy}"), update)
 
 
 # --- the agents -----------------------------------------------------------------------------
@@ -54,8 +44,8 @@ def test_a_node_has_the_agent_and_the_proxy_of_its_label(before: tuple[str, ...]
     for name in (_PLUGIN, "DaemonSet/gpu-turnstile-proxy"):
         affinity = specs[name]["affinity"]["nodeAffinity"]
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        away = {"key": MODE, "operator": "NotIn", "values": ["dra"]}
-        assert all(away in each["matchExpressions"] for each in terms)
+        excluded = {"key": MODE, "operator": "NotIn", "values": ["dra"]}
+        assert all(excluded in each["matchExpressions"] for each in terms)
     for name in (_DRA, _PROXY):
         assert specs[name]["nodeSelector"][MODE] == "dra"
         assert "affinity" not in specs[name]
@@ -63,13 +53,13 @@ def test_a_node_has_the_agent_and_the_proxy_of_its_label(before: tuple[str, ...]
 
 def test_the_next_agent_and_the_next_proxy_start_beside_the_old_ones() -> None:
     for each in (_DRA, _PROXY):
-        found = find(_objects(), "DaemonSet", each.partition("/")[2])["spec"]["updateStrategy"]
+        found = find(claim_objects(), "DaemonSet", each.partition("/")[2])["spec"]["updateStrategy"]
         surge = {"maxSurge": 1, "maxUnavailable": 0}
         assert found == {"type": "RollingUpdate", "rollingUpdate": surge}
 
 
 def test_the_proxy_has_the_kubelets_registry_and_finds_the_agent() -> None:
-    specs = pod_specs(_objects())
+    specs = pod_specs(claim_objects())
     options = proxy_command.make_context("proxy", []).params
     (container,) = containers(specs[_PROXY])
     mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
@@ -86,7 +76,7 @@ def test_the_proxy_has_the_kubelets_registry_and_finds_the_agent() -> None:
 def test_the_proxy_finds_the_agents_sockets_where_the_agent_says_and_it_mounts_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spec = pod_specs(_objects())[_DRA]
+    spec = pod_specs(claim_objects())[_DRA]
     (container,) = containers(spec)
     for name, value in environment(container).items():
         monkeypatch.setenv(name, value)
@@ -116,7 +106,9 @@ def test_the_proxy_finds_the_agents_sockets_where_the_agent_says_and_it_mounts_n
     ],
     ids="-".join,
 )
-def test_it_has_what_components_before_give_the_agent(components: tuple[str, ...]) -> None:
+def test_the_agent_for_claims_has_the_settings_of_earlier_components(
+    components: tuple[str, ...],
+) -> None:
     specs = pod_specs(build_components(*components))
     plugin, dra = deepcopy(specs[_PLUGIN]), deepcopy(specs[_DRA])
     own = {"GPU_TURNSTILE_MODE", "GPU_TURNSTILE_KUBELET_DIR", "MALLOC_ARENA_MAX"}
@@ -143,7 +135,7 @@ def test_it_has_what_components_before_give_the_agent(components: tuple[str, ...
 
 
 def test_agents_of_both_kinds_are_found_by_one_name() -> None:
-    objects = _objects()
+    objects = claim_objects()
     sets = [find(objects, "DaemonSet", each.partition("/")[2]) for each in (_PLUGIN, _DRA)]
     labels = [each["spec"]["template"]["metadata"]["labels"] for each in sets]
     policy = find(objects, "NetworkPolicy", "gpu-turnstile-agent")["spec"]
@@ -155,7 +147,7 @@ def test_agents_of_both_kinds_are_found_by_one_name() -> None:
 
 
 def test_claims_listens_where_it_is_probed_and_nothing_else_is_open() -> None:
-    objects = _objects()
+    objects = claim_objects()
     (container,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-claims"])
     (port,) = container["ports"]
     assert port["containerPort"] == variables(claims)["GPU_TURNSTILE_CLAIMS_HTTP_PORT"].default
@@ -170,7 +162,10 @@ def test_claims_listens_where_it_is_probed_and_nothing_else_is_open() -> None:
 def test_the_device_class_has_the_drivers_name_and_selects_its_devices(
     order: tuple[str, ...],
 ) -> None:
-    for built, names in ((_objects(), NAMES), (build_components(*order), Names("gpu.example.com"))):
+    for built, names in (
+        (claim_objects(), NAMES),
+        (build_components(*order), Names("gpu.example.com")),
+    ):
         (device_class,) = (each for each in built if each["kind"] == "DeviceClass")
         driver = driver_name(names)
         assert device_class["metadata"]["name"] == driver
@@ -181,7 +176,7 @@ def test_the_device_class_has_the_drivers_name_and_selects_its_devices(
         assert device_class["spec"].keys() == {"selectors"}  # never extendedResourceName
 
 
-def _pod(limits: Json | None = None, **spec: Any) -> Json:
+def make_pod(limits: Json | None = None, **spec: Any) -> Json:
     main = PLAIN | ({"resources": {"limits": limits}} if limits else {})
     return {
         "apiVersion": "v1",
@@ -191,11 +186,11 @@ def _pod(limits: Json | None = None, **spec: Any) -> Json:
     }
 
 
-def _by_template(template: str, name: str = "gpus") -> Json:
+def by_template(template: str, name: str = "gpus") -> Json:
     return {"resourceClaims": [{"name": name, "resourceClaimTemplateName": template}]}
 
 
-def _admitted(pod: Json, claims: Claims = Claims.ON) -> Json:
+def admitted(pod: Json, claims: Claims = Claims.ON) -> Json:
     verdict = decide_pod(
         pod,
         names=NAMES,
@@ -205,264 +200,13 @@ def _admitted(pod: Json, claims: Claims = Claims.ON) -> Json:
     return apply_json_patch(pod, [dict(each) for each in verdict.patch])
 
 
-def test_a_pod_without_gpus_that_names_a_template_of_ours_reaches_the_webhook_and_loses_it() -> (
-    None
-):
-    pod = _pod(**_by_template(f"gpu-turnstile-{'0' * 16}"))
+def test_the_webhook_removes_a_template_of_ours_from_a_pod_without_gpus() -> None:
+    pod = make_pod(**by_template(f"gpu-turnstile-{'0' * 16}"))
     del pod["metadata"]["annotations"]
     assert reaches(PODS, pod)
-    assert "resourceClaims" not in _admitted(pod)["spec"]
-    for other in (_by_template("theirs"), {"resourceClaims": [{"name": "a"}]}):
+    assert "resourceClaims" not in admitted(pod)["spec"]
+    for other in (by_template("theirs"), {"resourceClaims": [{"name": "a"}]}):
         pod["spec"] |= other
         assert not reaches(PODS, pod)
-    webhook = containers(pod_specs(_objects())["Deployment/gpu-turnstile-webhook"])[0]
+    webhook = containers(pod_specs(claim_objects())["Deployment/gpu-turnstile-webhook"])[0]
     assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_CLAIMS"] == Claims.ON
-
-
-# --- pods ---------------------------------------------------------------------------------------
-
-
-def _away(*modes: list[str], operator: str = "NotIn") -> Json:
-    terms = [
-        {"matchExpressions": [{"key": MODE, "operator": operator, "values": each}]}
-        for each in modes
-    ]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {"affinity": {"nodeAffinity": required}}
-
-
-_TEMPLATE = f"gpu-turnstile-{'a1' * 8}"
-_NO_CLAIM = "does not have the claim of the webhook of gpu-turnstile: that has --claims off"
-_CLAIM = "Forbidden: a claim by a template"
-
-
-@pytest.mark.parametrize(
-    ("limits", "spec", "denied"),
-    [
-        (GPU, _by_template(_TEMPLATE), ""),
-        (GPU, {}, _NO_CLAIM),
-        (GPU, _by_template("theirs"), _NO_CLAIM),
-        (GPU, _away(["dra"]), ""),
-        (GPU, _away(["other", "dra"], ["dra"]), ""),
-        (GPU, _away(["dra"], ["other"]), _NO_CLAIM),
-        (GPU, _away(["dra"], operator="In"), _NO_CLAIM),
-        (GPU, _away(), ""),  # no term matches no node
-        (GPU, {"nodeSelector": {MODE: "plugin"}}, ""),
-        (GPU, {"nodeSelector": {MODE: "dra"}}, _NO_CLAIM),
-        (GPU, {"nodeSelector": {"zone": "a"}, "affinity": {"podAffinity": {}}}, _NO_CLAIM),
-        (GPU, _by_template(_TEMPLATE, "mine"), _CLAIM),
-        (None, _by_template(_TEMPLATE), _CLAIM),
-        ({NAMES.core: "0"}, _by_template(_TEMPLATE), _CLAIM),
-        (None, _by_template("theirs"), ""),
-        (None, {}, ""),
-    ],
-)
-def test_a_gpu_pod_has_its_claim_or_stays_off_nodes_with_claims(
-    limits: Json | None, spec: Json, denied: str
-) -> None:
-    found = _denied("claimed-pods", Update(SOMEBODY, {}, _pod(limits, **spec), operation="CREATE"))
-    assert any(denied in each for each in found) if denied else found == []
-
-
-@pytest.mark.parametrize("claims", [Claims.ON, Claims.AWAY])
-@pytest.mark.parametrize("spec", [{}, _away(["other"]), _by_template(_TEMPLATE)])
-def test_what_the_webhook_makes_of_a_gpu_pod_passes(claims: Claims, spec: Json) -> None:
-    pod = _admitted(_pod(GPU, **spec), claims)
-    assert _denied("claimed-pods", Update(SOMEBODY, {}, pod, operation="CREATE")) == []
-
-
-# --- templates and claims -------------------------------------------------------------------
-
-
-def _template() -> Json:
-    claim = read_pod_claim(_admitted(_pod(GPU)), NAMES)
-    assert claim is not None
-    template: Json = json.loads(json.dumps(make_template(claim.template, claim.spec)))
-    return template
-
-
-_REQUEST: Json = {"name": "main", "exactly": {"deviceClassName": DRIVER}}
-_OTHER: Json = {"name": "nic", "exactly": {"deviceClassName": "nic.example.com"}}
-
-
-def _devices(*requests: Json, **more: Any) -> Json:
-    return {"spec": {"spec": {"devices": {"requests": [*requests], **more}}}}
-
-
-@pytest.mark.parametrize(
-    ("patch", "operation", "denied"),
-    [
-        ({}, "CREATE", ""),
-        ({}, "DELETE", ""),
-        ({"metadata": {"labels": None}}, "DELETE", ""),
-        ({"metadata": {"name": "theirs"}}, "DELETE", "whose name is"),
-        ({"metadata": {"name": "gpu-turnstile-theirs"}}, "CREATE", "whose name is"),
-        ({"metadata": {"labels": None}}, "CREATE", "with the label"),
-        (
-            {"metadata": {"labels": {"gpu-turnstile.io/shape": "0" * 16}}},
-            "CREATE",
-            "with the label",
-        ),
-        (_devices(_REQUEST, _OTHER), "CREATE", "our DeviceClass"),
-        (_devices({"name": "a", "firstAvailable": []}), "CREATE", "our DeviceClass"),
-        (
-            _devices(merge(_REQUEST, {"exactly": {"adminAccess": True}})),
-            "CREATE",
-            "our DeviceClass",
-        ),
-        (_devices(_REQUEST, config=[{}]), "CREATE", "our DeviceClass"),
-        (_devices(_OTHER), "UPDATE", "our DeviceClass"),
-    ],
-)
-def test_claims_writes_only_templates_of_ours(
-    patch: Json, operation: Operation, denied: str
-) -> None:
-    template = merge(_template(), patch)
-    old = _template() if operation == "UPDATE" else {}
-    found = _denied("claims-templates", Update(CLAIMS, old, template, operation=operation))
-    assert any(denied in each for each in found) if denied else found == []
-    assert _denied("claims-templates", Update(SOMEBODY, old, template, operation=operation)) == []
-
-
-@pytest.mark.parametrize(
-    ("requests", "denied"),
-    [
-        ([_REQUEST], True),
-        ([_OTHER, _REQUEST], True),
-        ([{"name": "a", "firstAvailable": [{"name": "b", "deviceClassName": DRIVER}]}], True),
-        ([_OTHER], False),
-        ([], False),
-    ],
-)
-def test_nobody_else_makes_a_claim_on_our_class(requests: list[Json], denied: bool) -> None:
-    api = {"apiVersion": "resource.k8s.io/v1", "metadata": {"name": "mine"}}
-    spec: Json = {"devices": {"requests": requests or None}}  # as an API server has none
-    claim = {**api, "kind": "ResourceClaim", "spec": spec}
-    template = {**api, "kind": "ResourceClaimTemplate", "spec": {"spec": spec}}
-    for obj, users in (
-        # A scheduler claims what limits call deviceclass.resource.kubernetes.io/gpu.tencent.com.
-        (claim, {SOMEBODY: True, SCHEDULER: True, CLAIMS: True, CONTROLLER: False}),
-        (template, {SOMEBODY: True, CLAIMS: False, CONTROLLER: True}),
-    ):
-        for user, judged in users.items():
-            found = _denied("own-claims", Update(user, {}, obj, operation="CREATE"))
-            assert bool(found) == (denied and judged), user
-            assert all(f"gpu.{NAMES.domain}" in each for each in found)
-
-
-_CLAIM_OF_A_POD: Json = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "ResourceClaim",
-    "metadata": {"name": "p-gpus-x", "ownerReferences": [{"kind": "Pod", "uid": "u1"}]},
-    "spec": {"devices": {"requests": [_REQUEST]}},
-    "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u1"}]},
-}
-_RESERVED, _OWNED = "serves only the pod that it was made for", "stays with the pod"
-
-
-def _reserved(*uids: str, resource: str = "pods") -> Json:
-    return {"status": {"reservedFor": [{"resource": resource, "uid": each} for each in uids]}}
-
-
-def _owned(*uids: str) -> Json:
-    return {"metadata": {"ownerReferences": [{"kind": "Pod", "uid": each} for each in uids]}}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "denied"),
-    [
-        ({"status": None}, _reserved("u1"), ""),
-        ({}, {"status": None}, ""),
-        ({"status": None}, _reserved("u1", resource="podgroups"), _RESERVED),
-        ({}, _reserved("u1", "u2"), _RESERVED),
-        ({"status": {}}, _reserved("u2"), _RESERVED),
-        ({"metadata": {"ownerReferences": None}}, _reserved("u1"), ""),  # its pod still runs
-        ({"metadata": {"ownerReferences": None}, "status": None}, _reserved("u1"), _RESERVED),
-        ({}, {"metadata": {"finalizers": ["x"], "labels": {"a": "b"}}}, ""),
-        ({}, {"metadata": {"ownerReferences": None}}, ""),
-        ({}, _owned("u2"), _OWNED),
-        ({}, _owned("u1", "u2"), _OWNED),
-        ({"spec": {"devices": {"requests": [_OTHER]}}}, _reserved("u2"), ""),
-        ({"spec": {"devices": {"requests": []}}}, _owned("u2"), ""),
-    ],
-)
-def test_a_claim_with_gpus_is_used_by_its_own_pod_alone(old: Json, new: Json, denied: str) -> None:
-    """A pod may name the claim of another one; no quota would count what it gets."""
-    before = merge(_CLAIM_OF_A_POD, old)
-    before["spec"]["devices"]["requests"] = before["spec"]["devices"]["requests"] or None
-    for subresource in ("", "status"):
-        update = Update(SOMEBODY, before, merge(before, new), subresource)
-        found = _denied("claim-users", update)
-        assert any(denied in each for each in found) if denied else found == []
-
-
-# --- the agent's writes ------------------------------------------------------------------------
-
-
-def _slice(node: str = "n1", driver: str = DRIVER, pool: str = "") -> Json:
-    ((name, spec),) = slices_of([{"name": "gpu-0"}], driver=driver, node=node).items()
-    spec["pool"]["name"] = pool or node
-    return manifest(name, spec, 1, "uid")
-
-
-@pytest.mark.parametrize(
-    ("new", "node", "denied"),
-    [
-        (_slice(), "n1", ""),
-        (_slice(), None, "its own node"),
-        (_slice(), "n2", "its own node"),
-        (_slice("n2"), "n1", "its own node"),
-        (_slice(pool="n2"), "n1", "its own node"),
-        (_slice(driver="gpu.nvidia.com"), "n1", "its own driver"),
-        (merge(_slice(), {"spec": {"nodeName": None, "allNodes": True}}), "n1", "its own node"),
-    ],
-)
-def test_an_agent_writes_only_slices_of_its_own_node_and_driver(
-    new: Json, node: str | None, denied: str
-) -> None:
-    for update in (
-        Update(AGENT, {}, new, node=node, operation="CREATE"),
-        Update(AGENT, {}, new, node=node, operation="DELETE"),
-        Update(AGENT, _slice(), new, node=node),
-        Update(AGENT, new, _slice(), node=node),
-    ):
-        found = _denied("agent-slices", update)
-        assert any(denied in each for each in found) if denied else found == []
-    assert _denied("agent-slices", Update(SOMEBODY, {}, new, operation="CREATE")) == []
-
-
-_COUNTS = {"cpu": "8", NAMES.core: "800"}
-_STATUS: Json = {
-    "capacity": _COUNTS,
-    "allocatable": _COUNTS,
-    "conditions": [{"type": "Ready", "status": "True"}],
-    "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
-}
-_OF_COUNTS, _REST = "only the counts of its own resources", "only counts in a node's status"
-
-
-@pytest.mark.parametrize(
-    ("patch", "denied"),
-    [
-        ({}, ""),
-        ({"capacity": {NAMES.core: "400", NAMES.memory: "64"}}, ""),
-        ({"allocatable": {NAMES.core: None}}, ""),
-        ({"capacity": {"cpu": "80"}}, _OF_COUNTS),
-        ({"allocatable": {"cpu": None}}, _OF_COUNTS),
-        ({"allocatable": {"nvidia.com/gpu": "8"}}, _OF_COUNTS),
-        ({"allocatable": None}, _OF_COUNTS),
-        ({"conditions": []}, _REST),
-        ({"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}, _REST),
-        ({"addresses": None}, _REST),
-        ({"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}, _REST),
-        ({"images": [{"names": ["a"]}]}, _REST),
-    ],
-)
-def test_an_agent_changes_only_its_counts_in_the_status_of_its_node(
-    patch: Json, denied: str
-) -> None:
-    old: Json = {"kind": "Node", "metadata": {"name": "n1"}, "spec": {}, "status": _STATUS}
-    new = merge(old, {"status": patch})
-    found = _denied("agent-node", Update(AGENT, old, new, "status", "n1"))
-    assert any(denied in each for each in found) if denied else found == []
-    assert _denied("agent-node", Update(AGENT, old, new, "status", "n2"))

@@ -35,7 +35,7 @@ PROXY = SPECS["DaemonSet/gpu-turnstile-proxy"]
 
 
 def default(command: click.Command, variable: str) -> Any:
-    """Give what an option is where nobody sets it."""
+    """Return the default of an option."""
     return variables(command)[variable].default
 
 
@@ -69,7 +69,7 @@ def test_the_agent_registers_where_the_proxy_listens_and_both_write_nowhere_else
 
 
 def _mounts(spec: Json) -> dict[str, tuple[str, str]]:
-    """Give the path of each volume, the same on both sides, and how it is mounted."""
+    """Return the path of each volume, the same inside and outside, and its mode."""
     inside = {each["name"]: each for each in containers(spec)[0]["volumeMounts"]}
     outside = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
     assert {name: each["mountPath"] for name, each in inside.items()} == outside
@@ -163,7 +163,7 @@ def test_agents_are_replaced_node_by_node_and_no_rollout_ends_a_proxy() -> None:
     assert proxies == {"type": "OnDelete"}
 
 
-def test_nothing_over_the_network_has_a_proxy_killed() -> None:
+def test_no_liveness_probe_can_kill_a_proxy() -> None:
     (container,) = containers(PROXY)
     assert {each for each in container if each.endswith("Probe")} == {"readinessProbe"}
 
@@ -197,6 +197,6 @@ def test_no_manifest_contains_a_ca_bundle() -> None:
     )
 
 
-def test_the_domain_is_the_one_that_programs_take_unasked() -> None:
+def test_the_domain_is_the_default_of_the_programs() -> None:
     for spec in (WEBHOOK, AGENT):
         assert environment(containers(spec)[0])["GPU_TURNSTILE_DOMAIN"] == DEFAULT_DOMAIN

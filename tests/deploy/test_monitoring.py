@@ -62,7 +62,7 @@ _ONCE = {"gpu_turnstile_agent_unregistered_seconds_sum"}
 
 
 @pytest.mark.parametrize("expression", sorted(set(_expressions())))
-def test_every_metric_that_is_asked_for_is_exported_and_what_only_grows_is_a_rate(
+def test_queries_use_exported_metrics_and_rates_of_counters(
     expression: str,
 ) -> None:
     exported = _exported()
@@ -104,7 +104,7 @@ def test_cordoned_cards_are_listed_beside_unhealthy_ones() -> None:
     assert 'card_cordoned) == 1, "state", "cordoned"' in expression
 
 
-def test_what_is_scraped_is_there() -> None:
+def test_monitors_select_existing_services_and_pods() -> None:
     objects, scrapes = build_components("dra"), read_yaml(FOLDER / "scrape.yaml")
     monitor = find(scrapes, "ServiceMonitor", "gpu-turnstile-webhook")
     services = [

@@ -117,7 +117,7 @@ def built(request: pytest.FixtureRequest) -> tuple[list[Json], list[str], bool]:
     return build_components(*taken), taken, False
 
 
-def test_what_can_be_applied_is_sound_and_takes_no_more_of_the_host_than_it_needs(
+def test_rendered_objects_are_valid_and_use_no_more_of_the_host_than_they_need(
     built: tuple[list[Json], list[str], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     objects, taken, of_k3s = built
@@ -158,7 +158,7 @@ def _check_settings(agent: Json, monkeypatch: pytest.MonkeyPatch) -> None:
     given = environment(container)
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     for each in agent["volumes"]:
-        if each["name"] in ("state", "hami-library"):  # paths that it tells the kubelet
+        if each["name"] in ("state", "hami-library"):  # paths that it returns to the kubelet
             assert mounts[each["name"]] == each["hostPath"]["path"]
     if "GPU_TURNSTILE_CRI_SOCKET" in given:
         assert str(Path(given["GPU_TURNSTILE_CRI_SOCKET"]).parent) == mounts["containerd"]
@@ -186,13 +186,13 @@ def test_every_object_has_the_label_of_its_component(
         )
 
 
-def test_only_cert_manager_takes_objects_away() -> None:
+def test_only_cert_manager_removes_objects() -> None:
     certs = _identities(
         [each for each in build("") if each["metadata"]["labels"][_LABEL] == "certs"]
     )
     for name in COMPONENTS:
-        gone = _identities(PLAIN) - _identities(build_components(*NEEDS.get(name, ()), name))
-        assert gone == (certs if name == "cert-manager" else set()), name
+        removed = _identities(PLAIN) - _identities(build_components(*NEEDS.get(name, ()), name))
+        assert removed == (certs if name == "cert-manager" else set()), name
     built = build_components("cert-manager")
     certificate = find(built, "Certificate", "gpu-turnstile-webhook")
     assert certificate["spec"]["dnsNames"] == ["gpu-turnstile-webhook.gpu-turnstile.svc"]
@@ -212,7 +212,7 @@ def test_nvidias_runtime_is_that_of_gpu_pods_too() -> None:
     assert given == specs[_AGENT]["runtimeClassName"]
 
 
-def test_the_domain_is_put_everywhere_and_nothing_else_is_changed() -> None:
+def test_the_component_domain_replaces_the_domain_and_nothing_else() -> None:
     plain, built = build(""), build_components("domain")
     assert DEFAULT_DOMAIN in str(plain)
     assert str(plain).replace(DEFAULT_DOMAIN, "gpu.example.com") == str(built)
@@ -229,7 +229,7 @@ def test_the_domain_is_replaced_wherever_its_component_stands(
     assert DEFAULT_DOMAIN not in str(build_components(*order))
 
 
-def test_what_is_replaced_is_selected_by_its_name() -> None:
+def test_replacements_select_objects_by_name() -> None:
     """kustomize 5.5, of kubectl 1.32, silently selects nothing by a pattern here."""
     for file in sorted((DEPLOY / "components").glob("*/kustomization.yaml")):
         for replacement in yaml.safe_load(file.read_bytes()).get("replacements", []):
@@ -238,43 +238,40 @@ def test_what_is_replaced_is_selected_by_its_name() -> None:
                 assert re.fullmatch(r"[a-z0-9.-]*", name), f"{file}: {name}"
 
 
+_LACKS = "no resource matches .*Deployment.v1.apps/gpu-turnstile-{}.gpu-turnstile"
+
+
 @pytest.mark.parametrize(
-    ("components", "missing"),
+    ("components", "reason"),
     [
-        (["scheduler-preemption"], "Deployment.v1.apps/gpu-turnstile-kube-scheduler.gpu-turnstile"),
-        (
-            ["scheduler-extender-preemption"],
-            "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile",
+        (["scheduler-preemption"], _LACKS.format("kube-scheduler")),
+        (["scheduler-extender-preemption"], _LACKS.format("scheduler")),
+        (["use", "view-use"], _LACKS.format("view")),
+        # Each would choose cards without knowing of the other's choices.
+        *(
+            ([other, each], "testing value /spec/variables/1 failed")
+            for each, other in EXCLUDED.items()
         ),
-        (["use", "view-use"], "Deployment.v1.apps/gpu-turnstile-view.gpu-turnstile"),
     ],
+    ids="+".join,
 )
-def test_a_component_without_the_one_it_needs_is_refused(
-    components: list[str], missing: str, tmp_path: Path
+def test_a_component_is_refused_without_the_one_it_needs_and_beside_another_extender(
+    components: list[str], reason: str, tmp_path: Path
 ) -> None:
     done = kustomize(write_overlay(tmp_path / "mine", components))
     assert done.returncode != 0
-    assert f"components/{components[-1]}': no resource matches" in done.stderr
-    assert missing in done.stderr
-
-
-@pytest.mark.parametrize(("component", "other"), EXCLUDED.items())
-def test_two_extenders_are_refused(component: str, other: str, tmp_path: Path) -> None:
-    """Each would choose cards without knowing of the other's choices."""
-    done = kustomize(write_overlay(tmp_path / "mine", [other, component]))
-    assert done.returncode != 0
-    assert f"components/{component}': testing value /spec/variables/1 failed" in done.stderr
+    assert re.search(f"components/{components[-1]}': {reason}", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(
-    ("component", "why"),
+    ("component", "reason"),
     [
         ("dialects", "nothing selected by ConfigMap.*gpu-turnstile-dialects"),
         ("dialects-all", "missing path: /webhooks/3/name"),
     ],
 )
-def test_a_component_without_the_settings_or_the_entry_that_it_needs_is_refused(
-    component: str, why: str, tmp_path: Path
+def test_a_component_without_its_settings_or_entry_is_refused(
+    component: str, reason: str, tmp_path: Path
 ) -> None:
     folder = write_overlay(tmp_path / "mine")
     file = folder / "kustomization.yaml"
@@ -282,10 +279,10 @@ def test_a_component_without_the_settings_or_the_entry_that_it_needs_is_refused(
     file.write_text(file.read_text("utf-8").replace("components: []", f"components: [{path}]"))
     done = kustomize(folder)
     assert done.returncode != 0
-    assert re.search(why, done.stderr), done.stderr
+    assert re.search(reason, done.stderr), done.stderr
 
 
-def test_an_agent_comes_only_where_gpu_manager_is_not() -> None:
+def test_agents_run_only_on_nodes_without_gpu_manager() -> None:
     affinity = _agent(build("overlays/gpu-manager"))["affinity"]["nodeAffinity"]
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [
@@ -299,8 +296,8 @@ def test_the_try_out_runs_on_any_node_with_cards_that_the_agent_reads(tmp_path: 
     objects = build("overlays/try-out")
     spec = _agent(objects)
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    away = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
-    assert required["nodeSelectorTerms"] == [{"matchExpressions": [away]}]
+    no_claims = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
+    assert required["nodeSelectorTerms"] == [{"matchExpressions": [no_claims]}]
     assert spec["nodeSelector"] == {"kubernetes.io/os": "linux"}
     (cards,) = (each for each in objects if each["kind"] == "ConfigMap")
     (volume,) = (each for each in spec["volumes"] if each["name"] == "cards")
@@ -341,14 +338,16 @@ def test_the_agent_starts_once_the_operator_has_the_driver_ready_and_ends_while_
         (tmp_path / "ready").unlink(missing_ok=True)
 
 
-def test_of_the_nri_plugin_the_agents_container_asks_for_all_cards_and_nobody_else_does() -> None:
-    asked: dict[tuple[str, str], str] = {}
+def test_only_the_agents_container_requests_all_cards_from_the_nri_plugin() -> None:
+    requested: dict[tuple[str, str], str] = {}
     for each in build("overlays/gpu-operator-nri"):
         if each["kind"] in ("DaemonSet", "Deployment"):
             found = each["spec"]["template"]["metadata"].get("annotations") or {}
-            asked |= {(each["metadata"]["name"], key): found[key] for key in found if "cdi" in key}
+            requested |= {
+                (each["metadata"]["name"], key): found[key] for key in found if "cdi" in key
+            }
     key = "gpu-turnstile-agent", "nvidia.cdi.k8s.io/container.agent"
-    assert asked == {key: "management.nvidia.com/gpu=all"}
+    assert requested == {key: "management.nvidia.com/gpu=all"}
 
 
 def test_openshift_admits_agent_and_proxy() -> None:

@@ -1,4 +1,4 @@
-"""The policies' CEL, evaluated on requests: who may change what of a pod and of a node."""
+"""The policies' CEL, evaluated on requests about pods, Bindings and nodes."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ NEW_PODS = [
         "scope": "*",
     }
 ]
-"""What judges pods as they are going to be stored."""
+"""The policies on new pods, which see them as they will be stored."""
 
 
 def _policies(resource: str) -> list[Json]:
@@ -68,18 +68,18 @@ def _check(policies: list[Json], update: Update, denied: str) -> None:
 
 
 @pytest.mark.parametrize("example", PODS, ids=lambda each: each.title)
-def test_who_may_change_what_of_a_pod(example: Example) -> None:
+def test_only_permitted_users_change_a_pod(example: Example) -> None:
     _check(_policies("pods"), example.update(_pod(example)), example.denied)
 
 
 @pytest.mark.parametrize("example", NODES, ids=lambda each: each.title)
-def test_who_may_change_what_of_a_node(example: Example) -> None:
+def test_only_permitted_users_change_a_node(example: Example) -> None:
     _check(_policies("nodes"), example.update(_node(example)), example.denied)
 
 
 @pytest.mark.parametrize("example", CREATIONS, ids=lambda each: each.title)
-def test_what_a_new_pod_may_be(example: Creation) -> None:
-    """After all webhooks: nothing adds to it or takes away from it any more (K22)."""
+def test_policies_deny_an_invalid_new_pod(example: Creation) -> None:
+    """The pod is as it will be stored, after all mutating webhooks (K22)."""
     found = [message for policy in NEW_PODS for message in denials(policy, example.request())]
     assert len(found) == len(example.denied), found
     for part in example.denied:
@@ -87,13 +87,13 @@ def test_what_a_new_pod_may_be(example: Creation) -> None:
 
 
 @pytest.mark.parametrize("example", BINDINGS, ids=lambda each: each.title)
-def test_what_a_binding_may_bring(example: Bound) -> None:
+def test_a_binding_sets_only_permitted_annotations(example: Bound) -> None:
     policy = find(OBJECTS, "ValidatingAdmissionPolicy", "gpu-turnstile-bindings")
     _check([policy], example.request(), example.denied)
 
 
 _COUNTS = st.sampled_from(["", "0", "1", "50", "99", "100", "150", "200", "300", "1k", "3G"])
-_ASKED = st.tuples(_COUNTS, _COUNTS)
+_REQUESTED = st.tuples(_COUNTS, _COUNTS)
 _CARDS = ["", "0", "1", "02", "2", "3", "16", "17", "0" * 9 + "2", "-1", "1.5", "two", "2\n"]
 _NAMED = st.sampled_from([f"{kind}{at}" for kind in "ci" for at in range(3)] + ["other", ""])
 
@@ -104,8 +104,8 @@ def _divided(cards: dict[str, str]) -> dict[str, str]:
 
 @settings(max_examples=share(90), deadline=None)
 @given(
-    st.lists(_ASKED, min_size=1, max_size=3),
-    st.lists(_ASKED, max_size=3),
+    st.lists(_REQUESTED, min_size=1, max_size=3),
+    st.lists(_REQUESTED, max_size=3),
     st.dictionaries(_NAMED, st.sampled_from(_CARDS), max_size=3),
 )
 @example([("150", "3")], [], {"c0": "3"})
@@ -141,7 +141,7 @@ _RIGHT = st.sampled_from(
     st.lists(_RIGHT.map(lambda each: (*each, "Always")) | _RIGHT, max_size=4),
     st.dictionaries(_NAMED, st.just("2"), max_size=2),
 )
-def test_nothing_is_refused_with_sidecars_that_the_webhook_allows(
+def test_policies_allow_sidecars_that_the_webhook_allows(
     containers: list[tuple[str, str]], init: list[tuple[str, ...]], cards: dict[str, str]
 ) -> None:
     made = Creation("any", containers, init, _divided(cards))
@@ -150,8 +150,8 @@ def test_nothing_is_refused_with_sidecars_that_the_webhook_allows(
     assert [each for policy in NEW_PODS for each in denials(policy, made.request())] == []
 
 
-def test_what_the_webhook_makes_of_any_pod_passes_the_policies() -> None:
-    """Of the copies too: whoever meets the webhook is never refused for what he copied."""
+def test_policies_allow_every_pod_that_the_webhook_has_patched() -> None:
+    """Copied annotations are no reason for a denial: the webhook removes them."""
     copied = OURS | dict.fromkeys(
         (NAMES.gpu_allocation, NAMES.predicate_gpu_idx(3), NAMES.bind_order), "x"
     )
@@ -193,7 +193,7 @@ def test_every_policy_is_bound_and_denies() -> None:
 
 
 def test_the_policies_cover_every_annotation_of_the_contract() -> None:
-    """A new one must be put under one of the rules, or nobody guards it."""
+    """A new one must be put under one of the rules, or every user may change it."""
     names, text = Names(), str(find(OBJECTS, "ValidatingAdmissionPolicy", _GUARD))
     stamped = {names.predicate_time, names.predicate_node, names.predicate_gpu_idx_prefix}
     for key in _pod_annotations(names) - stamped - {names.gpu_cards_prefix}:

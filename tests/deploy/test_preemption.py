@@ -1,4 +1,4 @@
-"""The components for preemption: rights that nobody has without them, and their limits."""
+"""The components for preemption: permissions that they add, and their limits."""
 
 import pytest
 
@@ -30,14 +30,14 @@ def _rules(objects: list[Json]) -> list[Json]:
     ]
 
 
-def test_nobody_is_evicted_without_it() -> None:
+def test_no_pod_is_evicted_without_the_component() -> None:
     (container,) = containers(pod_specs(_objects())["Deployment/gpu-turnstile-scheduler"])
     assert "GPU_TURNSTILE_SCHEDULER_PREEMPT" not in environment(container)
     resources = {each for rule in _rules(_objects()) for each in rule["resources"]}
     assert resources == {"nodes", "pods", "pods/binding"}
 
 
-def test_the_extender_preempts_with_it_and_may_not_delete_pods() -> None:
+def test_the_extender_with_the_component_evicts_pods_and_may_not_delete_them() -> None:
     objects = _objects("scheduler-extender-preemption")
     (container,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-scheduler"])
     assert environment(container)["GPU_TURNSTILE_SCHEDULER_PREEMPT"] == "on"
@@ -82,7 +82,9 @@ METADATA = "the extender may change neither annotations nor labels of a pod"
         ({"metadata": {"labels": {"a": "c"}}}, [METADATA]),
     ],
 )
-def test_it_may_nominate_a_pod_and_change_nothing_else(change: Json, found: list[str]) -> None:
+def test_the_extender_may_nominate_a_pod_and_change_nothing_else(
+    change: Json, found: list[str]
+) -> None:
     policy = find(
         _objects("scheduler-extender-preemption"),
         "ValidatingAdmissionPolicy",
@@ -90,4 +92,4 @@ def test_it_may_nominate_a_pod_and_change_nothing_else(change: Json, found: list
     )
     changed = {**POD, **{key: {**POD[key], **value} for key, value in change.items()}}
     assert denials(policy, Update(ACCOUNT, POD, changed, "status")) == found
-    assert denials(policy, Update("somebody", POD, changed, "status")) == []
+    assert denials(policy, Update("other-user", POD, changed, "status")) == []

@@ -1,4 +1,4 @@
-"""What pages tell to write into a kustomization is built; deploy/README.md names what there is."""
+"""Kustomizations of the documents can be built; deploy/README.md names all overlays."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def _blocks(page: str, part: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
-def test_a_kustomization_of_ones_own_can_be_built_and_names_every_image(
+def test_the_documented_kustomization_can_be_built_and_names_every_image(
     page: str, tmp_path: Path
 ) -> None:
     """An image that is left out cannot be pulled: none is published."""

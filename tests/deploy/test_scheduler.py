@@ -61,7 +61,9 @@ def _extender(configuration: Json) -> Json:
 
 
 @pytest.mark.parametrize("which", ["fragment", "own"])
-def test_a_kube_scheduler_calls_all_verbs_by_names_and_never_goes_on_without(which: str) -> None:
+def test_kube_scheduler_sends_node_names_to_all_verbs_and_never_ignores_the_extender(
+    which: str,
+) -> None:
     found = _extender(FRAGMENT if which == "fragment" else _configuration())
     verbs = [found[f"{each}Verb"] for each in ("filter", "prioritize", "preempt", "bind")]
     assert verbs == ["filter", "prioritize", "preempt", "bind"]
@@ -71,17 +73,17 @@ def test_a_kube_scheduler_calls_all_verbs_by_names_and_never_goes_on_without(whi
     assert found["ignorable"] is False
 
 
-def test_the_clusters_own_scheduler_asks_about_gpu_pods_alone() -> None:
+def test_the_clusters_own_scheduler_calls_the_extender_for_gpu_pods_only() -> None:
     assert _extender(FRAGMENT)["managedResources"] == [{"name": Names().core}]
     assert parse_configuration(FRAGMENT).names == {"default-scheduler"}
 
 
-def test_the_clusters_scheduler_believes_a_certificate_of_the_extender_and_no_other() -> None:
+def test_the_clusters_scheduler_trusts_only_a_certificate_of_the_extender() -> None:
     # Not by the host's name, which only the cluster's DNS knows.
     assert _extender(FRAGMENT)["tlsConfig"]["serverName"] == SERVER
 
 
-def test_the_second_scheduler_asks_the_extender_in_its_own_pod() -> None:
+def test_the_second_scheduler_calls_the_extender_in_its_own_pod() -> None:
     """Without names, addresses and certificates: there is nothing that could be missing."""
     sidecar, own = _sidecar(), _extender(_configuration())
     (port,) = sidecar["ports"]
@@ -132,7 +134,7 @@ def test_the_certificate_is_made_for_the_service_and_outlives_configurations() -
     assert secret["secretName"] == given["GPU_TURNSTILE_CERTS_TLS_SECRET"]
 
 
-def test_the_webhook_gives_gpu_pods_to_the_second_scheduler() -> None:
+def test_the_webhook_sets_the_second_scheduler_on_gpu_pods() -> None:
     (name,) = parse_configuration(_configuration()).names
     webhook = containers(pod_specs(_own())["Deployment/gpu-turnstile-webhook"])[0]
     assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME"] == name
@@ -154,7 +156,7 @@ def test_the_second_scheduler_leads_by_a_lease_of_its_own() -> None:
     [
         (ACCOUNT, "overlays/scheduler-extender", True),
         ("system:kube-scheduler", "overlays/scheduler-extender", False),
-        ("somebody", "overlays/scheduler-extender", False),
+        ("other-user", "overlays/scheduler-extender", False),
         ("system:kube-scheduler", "", True),
         (ACCOUNT, "", False),
         (OWN_ACCOUNT, "overlays/scheduler-own", True),
@@ -163,8 +165,10 @@ def test_the_second_scheduler_leads_by_a_lease_of_its_own() -> None:
         (OWN_ACCOUNT, "overlays/scheduler-extender", False),
     ],
 )
-def test_only_the_extender_brings_cards_where_it_is(user: str, overlay: str, may: bool) -> None:
-    (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
+def test_only_the_installed_extender_sets_cards_in_a_binding(
+    user: str, overlay: str, may: bool
+) -> None:
+    (binding,) = (each for each in BINDINGS if each.title == "a scheduler sets its cards")
     policy = find(build(overlay), "ValidatingAdmissionPolicy", "gpu-turnstile-bindings")
     found = denials(policy, replace(binding.request(), user=user))
     refused = "only a scheduler's Binding may set predicate-gpu-idx-*"

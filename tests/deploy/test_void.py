@@ -7,7 +7,7 @@ import pytest
 from simulator.manifests import read_manifests
 from tests.deploy.manifests import DEPLOY, Json
 from tests.deploy.policies import Update, denials
-from tests.deploy.policy_examples import NAMES, SOMEBODY
+from tests.deploy.policy_examples import NAMES, OTHER_USER
 
 POLICY, BINDING = read_manifests(DEPLOY / "components/void/policy.yaml")
 VOID = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
@@ -22,7 +22,7 @@ def _denied(**containers: list[Json]) -> list[str]:
     for field, listed in containers.items():
         spec[field] = [{"name": f"{field[0]}{at}", **each} for at, each in enumerate(listed)]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
-    return denials(_everywhere(), Update(SOMEBODY, {}, pod, operation="CREATE"))
+    return denials(_everywhere(), Update(OTHER_USER, {}, pod, operation="CREATE"))
 
 
 def _everywhere() -> Json:
@@ -49,11 +49,12 @@ def test_a_container_that_requests_no_gpu_must_set_its_visible_devices_to_none(
     assert [each.split(": ")[0] for each in found] == ([f"containers {names}"] if names else [])
 
 
-def test_only_namespaces_that_ask_for_it_are_judged() -> None:
+def test_the_policy_applies_only_to_labelled_namespaces() -> None:
     selector = POLICY["spec"]["matchConstraints"]["namespaceSelector"]
     assert selector == {"matchLabels": {"gpu-turnstile.io/void": "demanded"}}
     assert (
-        denials(POLICY, Update(SOMEBODY, {}, {"kind": "Pod", "spec": {}}, operation="CREATE")) == []
+        denials(POLICY, Update(OTHER_USER, {}, {"kind": "Pod", "spec": {}}, operation="CREATE"))
+        == []
     )
     assert BINDING["spec"] == {
         "policyName": POLICY["metadata"]["name"],

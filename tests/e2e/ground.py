@@ -159,8 +159,8 @@ class Ground:
             lambda name: self.cluster.create(self.make.short(name)), self.cluster.pods, most=most
         )
 
-    def run_timed(self, count: int, midway: Callable[[], None] = lambda: None) -> str:
-        """Create so many pods at once, do something, wait until all run; say how long it took."""
+    def run_timed(self, count: int, midway: Callable[[], None]) -> str:
+        """Create so many pods at once, do something, wait until all run; report the seconds."""
         began = time.monotonic()
         made = self.submit([self.make.single(f"timed-{at}", 5, 4) for at in range(count)])
         midway()

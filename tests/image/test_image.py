@@ -10,7 +10,7 @@ import pytest
 
 from tests.image.conftest import ROOT
 
-pytestmark = pytest.mark.timeout(300)  # the first to ask for the tree builds it
+pytestmark = pytest.mark.timeout(300)  # the first test builds the tree
 
 PROGRAMS = ("agent", "certs", "claims", "proxy", "scheduler", "view", "webhook")
 PACKAGES = {*PROGRAMS, "common", "contract", "placement"}
@@ -38,7 +38,7 @@ def test_each_program_starts(tree: Path, program: str) -> None:
     assert done.stdout.startswith(f"Usage: python -m {program} ")
 
 
-def test_each_of_our_modules_can_be_imported_there(tree: Path) -> None:
+def test_each_module_can_be_imported_in_the_image(tree: Path) -> None:
     """A dependency that only the development environment has would be missed here."""
     modules = sorted(
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -51,7 +51,7 @@ def test_each_of_our_modules_can_be_imported_there(tree: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_source_file_of_the_programs_is_there_and_nothing_else_of_ours(tree: Path) -> None:
+def test_the_wheel_has_every_source_file_of_the_programs_and_nothing_else(tree: Path) -> None:
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*"):
             if not path.is_file() or path.suffix in {".md", ".proto", ".pyc", ".pyi"}:
@@ -72,7 +72,7 @@ def test_every_package_reaches_the_builder(file: str, line: str) -> None:
     assert set(re.findall(line, text, flags=re.MULTILINE)) == PACKAGES
 
 
-def test_it_runs_without_root_and_without_a_package_manager() -> None:
+def test_the_image_runs_without_root_and_without_a_package_manager() -> None:
     last = (ROOT / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", last, re.MULTILINE)  # runAsNonRoot needs numbers
     assert "rm -rf /usr/local/lib/python3*/ensurepip /usr/local/bin/pip* " in last

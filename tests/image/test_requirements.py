@@ -16,18 +16,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 def needed_by(wanted: list[Requirement], versions: dict[str, str]) -> set[str]:
     """Return the names of all that *wanted* needs, by what is installed here.
 
-    A range is held against the list where its asker is the project or is installed as pinned.
+    A range is compared with the list if it is of the project, or of a package installed as pinned.
     """
     found: set[str] = set()
-    asked = [(each, True) for each in wanted]
-    while asked:
-        needed, as_pinned = asked.pop()
+    waiting = [(each, True) for each in wanted]
+    while waiting:
+        needed, as_pinned = waiting.pop()
         name = canonicalize_name(needed.name)
         if as_pinned:
             assert versions.get(name, "nothing") in needed.specifier, needed
         if name not in found:
             found.add(name)
-            asked += [
+            waiting += [
                 (each, version(name) == versions.get(name))
                 for each in map(Requirement, requires(name) or ())
                 if each.marker is None or each.marker.evaluate({"extra": ""})
@@ -42,7 +42,7 @@ def needed_by(wanted: list[Requirement], versions: dict[str, str]) -> set[str]:
         ("build-requirements.txt", PROJECT["build-system"]["requires"]),
     ],
 )
-def test_the_list_has_all_that_is_needed_with_its_hash_and_nothing_else(
+def test_the_list_has_every_requirement_with_its_hash_and_nothing_else(
     name: str, wanted: list[str]
 ) -> None:
     """pip refuses what is not in the list, and installs what nothing needs any more."""
@@ -52,4 +52,4 @@ def test_the_list_has_all_that_is_needed_with_its_hash_and_nothing_else(
     text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
     for entry in re.findall(r"^[a-z0-9](?:.*\\\n)*.*", text, flags=re.MULTILINE):
         assert "--hash=sha256:" in entry, entry
-    assert "://" not in text  # from the index that the builder's pip is told of
+    assert "://" not in text  # from the index that the builder's pip uses

@@ -1,18 +1,16 @@
 """Helm, which renders the chart in tests. Without one they are skipped."""
 
-import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import pytest
 import yaml
 
 from release.chart import CHOSEN, NAME, components, files
-from tests.deploy.kustomize import kubectl
+from tests.deploy.kustomize import find_program, kustomize
 from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 
 INJECTIONS = ("envvar", "envvar-only", "cdi")
@@ -24,19 +22,15 @@ KUBE_SCHEDULER = "v1.36.2"
 
 
 def helm() -> str:
-    """Find helm, in the virtual environment or on the path."""
-    beside = Path(sys.executable).with_name("helm")
-    found = str(beside) if beside.exists() else shutil.which("helm")
-    if found is None:
-        pytest.skip("no helm: python -m tests.deploy.get_kubectl puts one beside python")
-    return found
+    """Find helm."""
+    return find_program("helm")
 
 
 @cache
 def chart_files() -> Mapping[str, str]:
     """Make the chart, once."""
-    kubectl()
-    return files(DEPLOY, version=VERSION)
+    with mock.patch("release.chart.kustomize", lambda folder: kustomize(folder).stdout):
+        return files(DEPLOY, version=VERSION)
 
 
 def write(folder: Path) -> Path:

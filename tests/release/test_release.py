@@ -1,73 +1,98 @@
-"""What ``make release`` makes, but for the wheel."""
+"""What ``make release`` and ``make image`` make, but for the chart."""
 
+import hashlib
+import os
+import re
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
 import pytest
 import yaml
 
-from release.archives import sha256, write_tar
-from release.krew import manifest
-from release.manifests import folders, render
-from release.onefile import write_onefile
+from release.__main__ import ROOT, write_plugin
+from release.manifests import render
 from tests.deploy.kustomize import kubectl
 from tests.deploy.manifests import VERSION
 
-ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000
 
 
-@pytest.mark.slow
-def test_the_single_file_program_needs_no_packages_and_is_reproducible(
-    tmp_path: Path,
-) -> None:
-    program, again = tmp_path / "kubectl-gpu", tmp_path / "again"
-    for path in (program, again):
-        write_onefile(path, ROOT, epoch=EPOCH)
-    assert program.read_bytes() == again.read_bytes()
-    command = [sys.executable, "-I", "-S", str(program), "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("kubectl gpu, version ")
-
-
-def test_krews_manifest_names_the_archive_and_what_is_in_it(tmp_path: Path) -> None:
-    archives = [tmp_path / "a.tar.gz", tmp_path / "b.tar.gz"]
-    for path in archives:
-        write_tar(path, {"kubectl-gpu": (b"#!", True), "LICENSE": (b"", False)}, epoch=EPOCH)
-    assert sha256(archives[0]) == sha256(archives[1])
-    text = manifest(version="1.2.3", uri="https://example.org/a", checksum=sha256(archives[0]))
-    plugin = yaml.safe_load(text)
-    assert plugin["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
-    assert (plugin["kind"], plugin["metadata"]["name"]) == ("Plugin", "gpu")
-    spec = plugin["spec"]
+def test_krews_manifest_has_the_archives_checksum_and_program(tmp_path: Path) -> None:
+    (tmp_path / "gpu_turnstile-1.2.3.whl").write_bytes(b"wheel")
+    write_plugin(tmp_path, "https://example.org/d", version="1.2.3", epoch=EPOCH)
+    archive, text = tmp_path / "kubectl-gpu-1.2.3.tar.gz", (tmp_path / "gpu.yaml").read_text()
+    assert "@" not in text
+    spec = yaml.safe_load(text)["spec"]
     assert spec["version"] == "v1.2.3"
     assert len(spec["shortDescription"]) <= 60
     (platform,) = spec["platforms"]
-    assert platform["sha256"] == sha256(archives[0])
-    with tarfile.open(archives[0]) as packed:
-        assert {each["from"] for each in platform["files"]} == set(packed.getnames())
+    assert platform["uri"] == f"https://example.org/d/{archive.name}"
+    content = archive.read_bytes()
+    assert platform["sha256"] == hashlib.sha256(content).hexdigest()
+    with tarfile.open(archive) as packed:
+        assert packed.getnames() == ["LICENSE", "gpu_turnstile-1.2.3.whl", "kubectl-gpu"]
         assert packed.getmember(platform["bin"]).mode == 0o755
+    write_plugin(tmp_path, "https://example.org/d", version="1.2.3", epoch=EPOCH)
+    assert archive.read_bytes() == content, "the same commit gives the same bytes"
 
 
-def test_every_overlay_has_a_file_of_its_own() -> None:
-    found = folders(ROOT / "deploy")
-    assert found["gpu-turnstile"] == ROOT / "deploy"
-    assert all((each / "kustomization.yaml").exists() for each in found.values())
-    assert len(found) == 1 + len(list((ROOT / "deploy/overlays").iterdir()))
+_LABELS = "--build-arg=VERSION=.+ --build-arg=REVISION=.+"
+_PLATFORMS = "--platform=linux/amd64,linux/arm64"
+_PUSHED = "--push --sbom=true --provenance=mode=max --metadata-file=build/image.digest.json"
+_PUSH = "manifest push --all --digestfile=build/image.digest a:1"
+
+
+@pytest.mark.parametrize(
+    ("given", "commands"),
+    [
+        ("BUILDER=docker", [f"docker buildx build {_LABELS} --tag=gpu-turnstile --load ."]),
+        (
+            "BUILDER=docker PUSH=1",
+            [
+                f"docker buildx build {_LABELS} {_PLATFORMS} --tag=a:1 --tag=b:1 {_PUSHED} .",
+                "sed .+ build/image.digest.json >build/image.digest",
+            ],
+        ),
+        ("BUILDER=podman", [f"podman build {_LABELS} --tag=gpu-turnstile ."]),
+        (
+            "BUILDER=podman PUSH=1",
+            [
+                f"podman build {_LABELS} {_PLATFORMS} --manifest=a:1 .",
+                f"for each in a:1 b:1; do podman {_PUSH} docker://.each || exit 1; done",
+            ],
+        ),
+    ],
+)
+def test_each_builder_gets_its_own_options(given: str, commands: list[str]) -> None:
+    several = ["IMAGE=a:1 b:1", "PLATFORMS=linux/amd64 linux/arm64"] if "PUSH" in given else []
+    command = ["make", "--dry-run", "--no-print-directory", "image", *given.split(), *several]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    *_, made = done.stdout.partition("mkdir -p build/\n")
+    lines = [" ".join(each.split()) for each in made.replace("\\\n", "").splitlines()]
+    assert len(lines) == len(commands)
+    for line, expected in zip(lines, commands, strict=True):
+        assert re.fullmatch(expected.replace("||", r"\|\|"), line), line
+
+
+def test_a_push_by_docker_writes_the_digest_as_podman_does(tmp_path: Path) -> None:
+    """``docker`` is a stand-in that writes the metadata of a push."""
+    docker = tmp_path / "docker"
+    docker.write_text(
+        '#!/bin/sh\nfor each; do case $each in --metadata-file=*) echo \'{"containerimage.digest":'
+        ' "sha256:12", "image.name": "a:1"}\' >"${each#*=}";; esac; done\n'
+    )
+    docker.chmod(0o755)
+    digest = tmp_path / "digest"
+    command = ["make", "image", "PUSH=1", "BUILDER=docker", f"DIGEST={digest}"]
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(command, cwd=ROOT, env=os.environ | {"PATH": path}, check=True, timeout=60)
+    assert digest.read_text() == "sha256:12\n"
 
 
 @pytest.mark.parametrize(
     ("folder", "warned"),
-    [
-        ("deploy", True),
-        ("deploy/overlays/try-out", True),
-        ("deploy/overlays/scheduler-own", False),
-        ("deploy/overlays/scheduler-extender", False),
-        ("deploy/overlays/dra", False),
-    ],
+    [("deploy", True), ("deploy/overlays/scheduler-own", False), ("deploy/overlays/dra", False)],
 )
 def test_manifests_without_a_scheduler_that_sees_cards_say_so_first(
     folder: str, warned: bool
@@ -75,8 +100,6 @@ def test_manifests_without_a_scheduler_that_sees_cards_say_so_first(
     kubectl()
     text = render(ROOT / folder, version=VERSION, image="", proxy_image="")
     assert text.startswith("# WITHOUT A SCHEDULER THAT SEES CARDS: ") == warned
-    kustomization = (ROOT / "deploy/kustomization.yaml").read_text(encoding="utf-8")
-    assert kustomization.startswith("# Without a scheduler that sees cards: ")
 
 
 @pytest.mark.parametrize(

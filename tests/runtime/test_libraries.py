@@ -7,6 +7,7 @@ the agent would answer for its container; its driver is a stand-in (``stand_in_d
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,6 @@ from agent.runtime.cgroups import Cgroups, ContainerCgroup
 from agent.runtime.cri import ContainerInfo, Cri
 from bench.gpu import confined, limits
 from bench.gpu.limits import BLOCK, LimitedContainer
-from bench.process import ProcessFailed, compile_library
 from contract.inventory import Card
 
 pytestmark = pytest.mark.slow
@@ -169,13 +169,14 @@ BY_VCUDA = (
 
 def build_driver(folder: Path) -> None:
     """Compile the stand-in for a driver into *folder*, under the names of its two libraries."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc or gcc) for the stand-in of a driver's library")
     folder.mkdir(exist_ok=True)
     for name in ("libcuda.so", "libnvidia-ml.so"):
         built = folder / f"{name}.{_VERSION}"
-        try:
-            compile_library(_SOURCE, built)
-        except ProcessFailed as error:
-            pytest.skip(str(error))
+        flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built))
+        subprocess.run([compiler, *flags, str(_SOURCE)], check=True, timeout=100)
         (folder / f"{name}.1").symlink_to(built)
 
 

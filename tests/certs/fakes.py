@@ -47,7 +47,7 @@ class FakeReplicas(Replicas):
 
     shown: Served
 
-    def fetch_served(self, server_name: str) -> Served:
+    def fetch_served(self, server_name: str, *, timeout: float = 5.0) -> Served:
         assert server_name == "hook.gpu.svc"
         return self.shown
 

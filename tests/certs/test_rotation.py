@@ -16,6 +16,7 @@ from certs import objects
 from certs import rotation as phases
 from certs.errors import ClusterError, Conflict, Foreign
 from certs.issue import issue
+from certs.loop import Environment, keep_rotating, unless_repeated
 from certs.names import parse_subject
 from certs.objects import INJECTORS, LABEL, Json
 from certs.reading import is_issued_by
@@ -191,6 +192,31 @@ def test_an_old_authority_is_dropped_without_asking_once_it_has_ended() -> None:
     old = world.observed().configurations[0].bundles[0][1]
     world.clock.now = old.not_after + timedelta(seconds=1)
     assert isinstance(world.run(), Done)
+
+
+def test_a_deleted_secret_is_created_again_at_the_next_run() -> None:
+    world = World()
+    pauses = 0
+
+    def sleep(duration: timedelta) -> None:
+        nonlocal pauses
+        pauses += 1
+        assert duration == timedelta(seconds=60)
+        if pauses == 2:
+            del world.api.objects[f"{SECRETS}/{TLS}"]
+        if pauses == 6:
+            raise Killed
+
+    env = Environment(world.clock, sleep, unless_repeated(world.log))
+    cluster = fakes.FakeCluster(world.settings, world.api, lambda: None)
+    with pytest.raises(Killed):
+        keep_rotating(cluster, env, every=timedelta(seconds=60), longest=timedelta(minutes=30))
+    assert world.api.writes.count(f"POST secrets/{TLS}") == 2
+    messages = [each.partition(":")[0] for each in world.logged]
+    assert messages == [
+        *("new authority", "trust changed", "trust changed", "new serving certificate"),
+        *("nothing to do", "new serving certificate", "nothing to do"),
+    ], "a line that equals the one before is omitted"
 
 
 # --- killed anywhere -------------------------------------------------------------------

@@ -160,13 +160,13 @@ def test_threads_that_share_a_stamper_never_get_the_same_stamp() -> None:
     barrier = threading.Barrier(threads)
 
     def work(mine: list[OrderStamp]) -> None:
-        barrier.wait(timeout=20)
+        barrier.wait(timeout=60)
         mine.extend(stamper.next() for _ in range(each))
 
     workers = [threading.Thread(target=work, args=(mine,)) for mine in made]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(timeout=20)
+        worker.join(timeout=60)
     assert all(mine == sorted(mine) for mine in made)
     assert len({stamp for mine in made for stamp in mine}) == threads * each

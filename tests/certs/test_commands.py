@@ -29,12 +29,12 @@ from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
 from certs.rotation import Done
 from certs.settings import SERVING_DAYS, Settings
-from common.serving.tls import Files, ServedCertificate
+from common.serving.tls import ServedCertificate
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.certs.fakes import CA, TLS, configuration, settings
-from tests.common.serving.in_process import InProcessServer, served
+from tests.common.serving.in_process import InProcessServer, MountedSecret, served
 from webhook.server import WebhookServer
 from webhook.settings import Settings as WebhookSettings
 
@@ -49,7 +49,7 @@ def environment(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """The lines of the log since the last look; nothing else was printed."""
+    """Return the log since the last call; nothing else was printed."""
     printed = capsys.readouterr()
     assert printed.out == ""
     return [json.loads(line) for line in printed.err.splitlines()]
@@ -169,27 +169,6 @@ def test_the_process_rotates_until_sigterm(kubeconfig: Path) -> None:
     assert labels["app.kubernetes.io/component"] == "mine"
 
 
-class Mount:
-    """A directory as the kubelet mounts a Secret: all files change at once."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._count = 0
-
-    def update(self, obj: Json) -> None:
-        self._count += 1
-        version = self.directory / f"..{self._count}"
-        version.mkdir(parents=True)
-        for key, value in obj["data"].items():
-            (version / key).write_bytes(base64.b64decode(value))
-        link = self.directory / "..new"
-        link.symlink_to(version.name)
-        link.replace(self.directory / "..data")
-        for key in obj["data"]:
-            if not (self.directory / key).is_symlink():
-                (self.directory / key).symlink_to(Path("..data") / key)
-
-
 class Client:
     """An API server: calls the webhook all the time, and trusts what it saw in a configuration."""
 
@@ -246,8 +225,8 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
     caplog.set_level(logging.INFO)
     now = datetime.now(UTC)
     past = now - timedelta(days=70)  # of 90: all is due
-    waits = {"settle": timedelta(seconds=30), "grace": timedelta(seconds=60)}
-    wanted = Local(namespace="gpu", ca_days=90, kubeconfig=kubeconfig, **waits)
+    settle, grace = timedelta(seconds=30), timedelta(seconds=60)
+    wanted = Local(namespace="gpu", ca_days=90, kubeconfig=kubeconfig, settle=settle, grace=grace)
     authority = make_authority(now=past, days=90)
     before = sign_serving(authority, wanted.subject, now=past)
     pem = authority.certificate
@@ -260,11 +239,15 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
         changed(new_secret(TLS, Purpose.SERVING, namespace="gpu"), held, since=past),
         *(_trusting(configuration(kind), pem) for kind in WebhookKind),
     )
-    mount, api = Mount(tmp_path), RotationApi(wanted)
-    mount.update(api.observe().serving.obj)
-    files = Files(tmp_path / "tls.crt", tmp_path / "tls.key")
-    serving = WebhookSettings(host="127.0.0.1", port=1, files=files)
-    webhook = WebhookServer(serving, ServedCertificate(files))
+    mount, api = MountedSecret(tmp_path), RotationApi(wanted)
+
+    def update_mount() -> None:
+        data = api.observe().serving.obj["data"]
+        mount.update({name: base64.b64decode(each) for name, each in data.items()})
+
+    update_mount()
+    serving = WebhookSettings(host="127.0.0.1", port=1, files=mount.files)
+    webhook = WebhookServer(serving, ServedCertificate(mount.files))
     with served(webhook, tmp_path) as hook, Client(hook, pem) as client:
         passed = timedelta()
 
@@ -275,7 +258,7 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
             client.wait_for(2)
             client.trusts = _trusted(api)
             client.wait_for(2)
-            mount.update(api.observe().serving.obj)
+            update_mount()
             hook.advance(1)
 
         logged: list[object] = []

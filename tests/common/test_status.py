@@ -48,9 +48,9 @@ def site() -> Iterator[Site]:
         yield made
 
 
-def get(server: StatusServer, path: str, method: str = "GET") -> urllib3.BaseHTTPResponse:
+def get(server: StatusServer, path: str) -> urllib3.BaseHTTPResponse:
     with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
-        return pool.request(method, f"http://127.0.0.1:{server.port}{path}")
+        return pool.request("GET", f"http://127.0.0.1:{server.port}{path}")
 
 
 def test_a_probe_is_ok_or_says_problem(site: Site) -> None:
@@ -59,9 +59,6 @@ def test_a_probe_is_ok_or_says_problem(site: Site) -> None:
     site.problem = "not registered"
     response = get(site.server, "/readyz?verbose")
     assert (response.status, response.data) == (503, b"not registered\n")
-
-
-def test_a_page_has_its_own_content_type(site: Site) -> None:
     response = get(site.server, "/metrics")
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
     assert response.headers["Content-Length"] == "5"
@@ -69,17 +66,22 @@ def test_a_page_has_its_own_content_type(site: Site) -> None:
     assert response.data == b"up 1\n"
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/../readyz"])
-def test_any_other_page_is_not_found(site: Site, path: str) -> None:
-    # Written by hand: a client would tidy the path up.
-    with clients(site.server.port, 1, f"GET {path} HTTP/1.0\r\n\r\n".encode()) as (connection,):
+@pytest.mark.parametrize(
+    ("request_", "status", "text"),
+    [
+        ("GET /nothing", b"404", b"not found\n"),
+        ("GET /../readyz", b"404", b"not found\n"),
+        ("POST /readyz", b"501", b"only GET is served\n"),
+    ],
+)
+def test_any_other_request_is_refused(
+    site: Site, request_: str, status: bytes, text: bytes
+) -> None:
+    # Written by hand: a client would change the path.
+    with clients(site.server.port, 1, f"{request_} HTTP/1.0\r\n\r\n".encode()) as (connection,):
         response = read_all(connection)
-    assert response.startswith(b"HTTP/1.1 404 ")
-    assert response.endswith(b"not found\n")
-
-
-def test_nothing_but_get_is_served(site: Site) -> None:
-    assert get(site.server, "/readyz", "POST").status == 501
+    assert response.startswith(b"HTTP/1.1 " + status)
+    assert response.endswith(text)
 
 
 def test_a_port_in_use_is_reported() -> None:

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.common.serving.in_process import DEADLINE, HttpsClient
+from tests.common.serving.in_process import DEADLINE, JSON, HttpsClient
 
 Json = dict[str, Any]
-JSON = {"Content-Type": "application/json"}
+__all__ = ["DEADLINE", "JSON", "Json", "Running", "free_port", "running"]
 
 
 @dataclass
@@ -28,14 +27,6 @@ class Running(HttpsClient):
     port: int
     certificates: Path
     log: Path
-
-    def post(
-        self, body: Any, *, chunked: bool = False, context: ssl.SSLContext | None = None
-    ) -> tuple[int, str]:
-        with contextlib.closing(self.http(context)) as connection:
-            connection.request("POST", "/mutate/pods", body, JSON, encode_chunked=chunked)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
 
     def metrics(self) -> dict[str, float]:
         lines = [each.rpartition(" ") for each in self.get("/metrics")[1].splitlines()]

@@ -1,10 +1,8 @@
 """The webhook's server in this process: its settings, and what it serves to which client."""
 
 import base64
-import contextlib
 import json
 import logging
-import ssl
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import trustme
 
 from common.serving.tls import ServedCertificate
 from tests.agent.fakes import eventually
-from tests.common.serving.in_process import InProcessServer, served
+from tests.common.serving.in_process import served
 from webhook.metrics import Metrics
 from webhook.server import WebhookServer
 from webhook.settings import Files, Settings
@@ -38,14 +36,6 @@ def test_no_setting_of_gunicorn_touches_a_read_only_root(certificates: Path) -> 
     assert 5 + 16 < made["graceful_timeout"].value < 30
 
 
-def post(server: InProcessServer, review: Json, context: ssl.SSLContext) -> tuple[int, str]:
-    with contextlib.closing(server.http(context)) as connection:
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/mutate/pods", json.dumps(review), headers)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-
-
 def test_reviews_need_the_certificate_of_the_client_ca_and_probes_do_not(
     certificates: Path, tmp_path: Path, review: Json, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -55,18 +45,18 @@ def test_reviews_need_the_certificate_of_the_client_ca_and_probes_do_not(
     caplog.set_level(logging.INFO)
     with served(webhook, certificates) as server:
         assert server.get("/readyz") == (200, "ok\n")
-        assert post(server, review, server.tls()) == (
+        assert server.post(json.dumps(review), context=server.tls()) == (
             403,
             "client certificate: Required value: issued by --client-ca\n",
         )
         known, unknown = server.tls(), server.tls()
         authority.issue_cert("apiserver").configure_cert(known)
-        status, text = post(server, review, known)
+        status, text = server.post(json.dumps(review), context=known)
         assert status == 200
         assert b"admission-order" in base64.b64decode(json.loads(text)["response"]["patch"])
         stranger.issue_cert("apiserver").configure_cert(unknown)
         with pytest.raises(OSError, match=r"closed|reset|EOF"):
-            post(server, review, unknown)
+            server.post(json.dumps(review), context=unknown)
 
         def reasons() -> list[str]:
             failed = (each for each in caplog.records if each.message == "handshake failed")

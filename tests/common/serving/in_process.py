@@ -9,15 +9,19 @@ import resource
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from common.serving.server import GunicornServer, Worker
+from common.serving.tls import Files
 
 DEADLINE = 120
 """Seconds after which only a server that does not work has not responded."""
+
+
+JSON = {"Content-Type": "application/json"}
 
 
 class HttpsClient:
@@ -53,6 +57,15 @@ class HttpsClient:
     def get(self, path: str) -> tuple[int, str]:
         with contextlib.closing(self.http()) as connection:
             connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
+    def post(
+        self, body: Any, *, chunked: bool = False, context: ssl.SSLContext | None = None
+    ) -> tuple[int, str]:
+        """Send a review of a pod."""
+        with contextlib.closing(self.http(context)) as connection:
+            connection.request("POST", "/mutate/pods", body, JSON, encode_chunked=chunked)
             response = connection.getresponse()
             return response.status, response.read().decode()
 
@@ -178,3 +191,26 @@ def served(app: GunicornServer, certificates: Path) -> Iterator[InProcessServer]
     finally:
         server.stop()
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
+
+
+class MountedSecret:
+    """A Secret as the kubelet mounts it: files are links through one link, which changes at once.
+
+    Attributes:
+        files: certificate and key.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.files = Files(directory / "tls.crt", directory / "tls.key")
+        self._directory, self._version = directory, 0
+
+    def update(self, content: Mapping[str, bytes]) -> None:
+        self._version += 1
+        folder, link = self._directory / f"..v{self._version}", self._directory / "..next"
+        folder.mkdir()
+        link.symlink_to(folder.name)
+        for name, data in content.items():
+            (folder / name).write_bytes(data)
+            if not (self._directory / name).is_symlink():
+                (self._directory / name).symlink_to(Path("..data") / name)
+        link.replace(self._directory / "..data")

@@ -1,7 +1,8 @@
+"""The webhook's application: its routes, refusals, metrics and log, and hostile requests."""
+
 import base64
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import Client, TestResponse
 
-from common.serving.app import VERIFIED
+from common.serving.app import JSON, VERIFIED
 from contract.names import Names
-from contract.stamps import OrderStamp
 from tests.common.serving.through import client_of
 from tests.examples import any_json, share
+from tests.webhook.admission.building import stamp
 from webhook.access_log import AccessLog
 from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions
@@ -22,12 +23,12 @@ from webhook.admission.routes import make_routes
 from webhook.app import ReviewHandler, create_app
 
 Json = dict[str, Any]
-Stamp = Callable[[], OrderStamp]
+ROUTES = make_routes(names=Names(), stamp=stamp)
 
 
 @pytest.fixture
-def client(names: Names, stamp: Stamp) -> Client:
-    return client_of(create_app(ReviewHandler(make_routes(names=names, stamp=stamp))))
+def client() -> Client:
+    return client_of(create_app(ReviewHandler(ROUTES)))
 
 
 def _line(response: TestResponse) -> str:
@@ -72,11 +73,11 @@ def test_bindings_and_workloads_have_their_routes(
     ("path", "patched"), [("/mutate/pods", False), ("/mutate/pods/dialects", True)]
 )
 def test_a_pod_of_another_system_is_translated_only_where_its_entry_sends_it(
-    names: Names, stamp: Stamp, review: Json, path: str, patched: bool
+    review: Json, path: str, patched: bool
 ) -> None:
     """The entry for our own pods reaches namespaces without translation, too."""
     options = AdmissionOptions(accept=frozenset({Dialect.NVIDIA}))
-    routes = make_routes(names=names, stamp=stamp, options=options)
+    routes = make_routes(names=Names(), stamp=stamp, options=options)
     resources = {"limits": {"nvidia.com/gpu": "1"}}
     review["request"]["object"]["spec"]["containers"][0]["resources"] = resources
     response = client_of(create_app(ReviewHandler(routes))).post(path, json=review)
@@ -103,12 +104,7 @@ def test_a_pod_of_another_system_is_translated_only_where_its_entry_sends_it(
 def test_a_bad_request_gets_a_status_and_one_line(
     client: Client, changes: dict[str, Any], status: int, line: str
 ) -> None:
-    request = {
-        "path": "/mutate/pods",
-        "method": "POST",
-        "data": b"{}",
-        "content_type": "application/json",
-    }
+    request = {"path": "/mutate/pods", "method": "POST", "data": b"{}", "content_type": JSON}
     response = client.open(**(request | changes))
     assert response.status_code == status
     assert _line(response) == line
@@ -116,22 +112,18 @@ def test_a_bad_request_gets_a_status_and_one_line(
         assert response.headers["Allow"] == ("GET, HEAD" if line.startswith("POST") else "POST")
 
 
-def test_a_server_that_is_not_ready_is_still_live(names: Names, stamp: Stamp) -> None:
-    handler = ReviewHandler(make_routes(names=names, stamp=stamp))
-    client = client_of(create_app(handler, is_ready=lambda: "shutting down"))
+def test_a_server_that_is_not_ready_is_still_live() -> None:
+    client = client_of(create_app(ReviewHandler(ROUTES), is_ready=lambda: "shutting down"))
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
     assert client.get("/healthz").status_code == 200
 
 
-def test_a_bug_of_ours_is_logged_and_not_shown(
-    names: Names, stamp: Stamp, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_of_ours_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> str:
         raise RuntimeError("inner secret")
 
-    handler = ReviewHandler(make_routes(names=names, stamp=stamp))
-    response = client_of(create_app(handler, is_ready=broken)).get("/readyz")
+    response = client_of(create_app(ReviewHandler(ROUTES), is_ready=broken)).get("/readyz")
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"
     assert "inner secret" in caplog.text
@@ -143,7 +135,7 @@ def test_reviews_and_refusals_are_counted(client: Client, review: Json) -> None:
     limits["tencent.com/vcuda-core"] = "150"
     limits["tencent.com/vcuda-memory"] = "x"
     client.post("/mutate/pods", json=review)
-    client.post("/mutate/pods", data=b"{}", content_type="application/json")
+    client.post("/mutate/pods", data=b"{}", content_type=JSON)
     client.get("/nowhere")
     response = client.get("/metrics")
     assert response.content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -161,16 +153,11 @@ def test_reviews_and_refusals_are_counted(client: Client, review: Json) -> None:
         assert prefix + line in lines
 
 
-def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
-    names: Names, stamp: Stamp, review: Json
-) -> None:
+def test_a_review_leaves_one_log_line_without_contents_of_the_pod(review: Json) -> None:
     lines: list[bytes] = []
     ticks = iter(range(100))
-    handler = ReviewHandler(
-        make_routes(names=names, stamp=stamp),
-        access=AccessLog(lines.append, lambda: 0.5),
-        clock=lambda: next(ticks) * 0.0025,
-    )
+    access = AccessLog(lines.append, lambda: 0.5)
+    handler = ReviewHandler(ROUTES, access=access, clock=lambda: next(ticks) * 0.0025)
     review["request"]["name"] = "x" * 300
     response = client_of(create_app(handler)).post("/mutate/pods", json=review)
     assert (response.status_code, response.content_type) == (200, "application/json")
@@ -197,11 +184,8 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
 
 
 @pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
-def test_reviews_are_served_only_to_verified_clients_if_configured(
-    names: Names, stamp: Stamp, review: Json, path: str
-) -> None:
-    handler = ReviewHandler(make_routes(names=names, stamp=stamp), only_verified=True)
-    client = client_of(create_app(handler))
+def test_reviews_are_served_only_to_verified_clients_if_configured(review: Json, path: str) -> None:
+    client = client_of(create_app(ReviewHandler(ROUTES, only_verified=True)))
     response = client.post(path, json=review)
     assert response.status_code == 403
     assert _line(response) == "client certificate: Required value: issued by --client-ca"

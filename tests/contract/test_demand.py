@@ -130,6 +130,7 @@ _BYTES = "is counted in blocks, not in bytes: with blocks of 256 MiB write "
         (101, "101", "100 or 200"),
         ("250", '"250"', f'200 or 300, or annotate {CARDS}: "5" for 50 of each of 5 cards'),
         ("1Ki", '"1Ki"', f'1000 or 1100, or annotate {CARDS}: "16" for 64 of each of 16 cards'),
+        ("1650", '"1650"', "1600 or 1700"),
         # the number above would be beyond what the kubelet can request
         (str(LARGEST_COUNT), '"2147483647"', "2147483600"),
     ],

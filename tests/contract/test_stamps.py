@@ -41,6 +41,7 @@ def test_the_text_has_the_order_of_the_stamps(one: OrderStamp, other: OrderStamp
 @pytest.mark.parametrize(
     ("time_ns", "writer", "count", "message"),
     [
+        (0, "w", 0, "time: Invalid value: 0: must be 1 to 2^63-1 ns"),
         (2**63, "w", 0, "time: Invalid value: 9223372036854775808: must be 1 to 2^63-1 ns"),
         (1, "a-b", 0, 'writer: Invalid value: "a-b": must be 1 to 48 of a-z and 0-9'),
         (1, "a\n", 0, 'writer: Invalid value: "a\\n": must be 1 to 48 of a-z and 0-9'),

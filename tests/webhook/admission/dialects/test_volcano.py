@@ -36,6 +36,7 @@ LIMITS = "spec.containers[0].resources.limits"
         ({NUMBER: 1}, {"cores": 100}),
         ({NUMBER: 2, CORES: 50}, {"cores": 200}),
         ({NUMBER: 1, MEM: 0}, {"cores": 100}),
+        ({NUMBER: 1, MEM: 3000, CORES: 100}, {"cores": 100}),
         ({NUMBER: 1, MEM: 3000, PERCENT: 50}, {"cores": 1, "blocks": 48}),
         ({NUMBER: 1, PERCENT: 100}, {"cores": 100}),
         ({OLD_NUMBER: 2, OLD_MEM: 1024}, {"cores": 200}),

@@ -5,7 +5,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import click
 from certs.cluster import RotationApi
 from certs.errors import CertsError, InvalidCertificate, InvalidField
 from certs.issue import issue
-from certs.loop import Environment, rotate
+from certs.loop import Environment, keep_rotating, rotate, unless_repeated
 from certs.names import parse_subject
 from certs.reading import read_bundle, read_certificate
 from certs.report import as_table
@@ -120,14 +120,12 @@ def rotate_command(*, wait: bool, every: int | None, **given: Any) -> None:
         # The kernel ignores a signal without a handler in the first process of a container.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     configure()
-    env = Environment(_now, _sleep, _unless_repeated())
+    env = Environment(_now, _sleep, unless_repeated(_info))
     try:
         cluster = RotationApi(settings)
-        while True:
-            rotate(cluster, env, until=_now() + _LONGEST_WAIT if wait else None)
-            if every is None:
-                break
-            _sleep(timedelta(seconds=every))
+        if every is not None:
+            keep_rotating(cluster, env, every=timedelta(seconds=every), longest=_LONGEST_WAIT)
+        rotate(cluster, env, until=_now() + _LONGEST_WAIT if wait else None)
     except CertsError as error:
         _log.error("rotation failed", extra={"reason": str(error)})
         raise click.exceptions.Exit(1) from error
@@ -141,17 +139,8 @@ def status_command(**given: Any) -> None:
     click.echo(as_table(RotationApi(settings).observe(), settings, _now()))
 
 
-def _unless_repeated() -> Callable[..., None]:
-    """Return a log that omits a line if it equals the one before."""
-    before: object = None
-
-    def log(message: str, /, **fields: object) -> None:
-        nonlocal before
-        if (message, fields) != before:
-            before = message, fields
-            _log.info(message, extra=fields)
-
-    return log
+def _info(message: str, /, **fields: object) -> None:
+    _log.info(message, extra=fields)
 
 
 def _now() -> datetime:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NoReturn
 
 from certs.cluster import RotationApi
 from certs.errors import ClusterError, Conflict
@@ -85,6 +86,32 @@ def rotate(cluster: RotationApi, env: Environment, *, until: datetime | None = N
             env.log("waiting", reason=why)
             logged = why
         env.sleep(pause)
+
+
+def keep_rotating(
+    cluster: RotationApi, env: Environment, *, every: timedelta, longest: timedelta
+) -> NoReturn:
+    """Run :func:`rotate` without an end: for at most *longest*, then a pause of *every*, and again.
+
+    Raises:
+        CertsError: as :func:`rotate` does.
+    """
+    while True:
+        rotate(cluster, env, until=env.clock() + longest)
+        env.sleep(every)
+
+
+def unless_repeated(log: Callable[..., None]) -> Callable[..., None]:
+    """Return a log that omits a line if it equals the one before."""
+    before: object = None
+
+    def write(message: str, /, **fields: object) -> None:
+        nonlocal before
+        if (message, fields) != before:
+            before = message, fields
+            log(message, **fields)
+
+    return write
 
 
 def _log_action(env: Environment, action: Action) -> None:

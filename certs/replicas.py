@@ -25,23 +25,26 @@ class Replicas:
     host: str
     port: int
 
-    def fetch_served(self, server_name: str) -> Served:
-        """Return each address's certificate for *server_name* (SNI); ``None`` if it is silent."""
+    def fetch_served(self, server_name: str, *, timeout: float = _SECONDS) -> Served:
+        """Return each address's certificate for *server_name* (SNI).
+
+        It is ``None`` if the address is silent for *timeout* seconds.
+        """
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError:  # no replica, or no name server: nothing is known
             return {}
         addresses = sorted({str(address[0]) for *_, address in found})
-        return {each: self._shake(each, server_name) for each in addresses}
+        return {each: self._shake(each, server_name, timeout) for each in addresses}
 
-    def _shake(self, address: str, server_name: str) -> Certificate | None:
+    def _shake(self, address: str, server_name: str, timeout: float) -> Certificate | None:
         # The certificate is only read, and nothing is sent: no verification is needed.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         with (
             suppress(OSError, InvalidCertificate),
-            socket.create_connection((address, self.port), timeout=_SECONDS) as plain,
+            socket.create_connection((address, self.port), timeout=timeout) as plain,
             context.wrap_socket(plain, server_hostname=server_name) as secure,
         ):
             shown = secure.getpeercert(binary_form=True)

@@ -58,7 +58,8 @@ class _Attempt(NamedTuple):
 class TemplateWriter:
     """Creates and deletes templates. :meth:`run` belongs to one thread.
 
-    *most* and *unused* are as in :meth:`TemplateState.plan`.
+    *most* and *unused* are as in :meth:`TemplateState.plan`. *clock* is monotonic, *wall_clock*
+    gives the times of Events; both in seconds.
     """
 
     state: TemplateState
@@ -69,6 +70,7 @@ class TemplateWriter:
     most: int
     unused: float
     clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
     _attempts: dict[Key | str, _Attempt] = field(default_factory=dict, init=False)
     """By key, or by UID for a deletion."""
     _said: dict[ClaimedPod, str] = field(default_factory=dict, init=False)
@@ -191,7 +193,7 @@ class TemplateWriter:
         for pod in new[:_MOST_WRITES]:
             subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
             try:
-                create(self.api, Notice(subject, REASON, texts[pod]), at=time.time())
+                create(self.api, Notice(subject, REASON, texts[pod]), at=self.wall_clock())
             except (Rejected, Gone) as error:  # by another replica already, or not allowed
                 log.debug("event not written", extra={"reason": str(error)})
             self._said[pod] = texts[pod]

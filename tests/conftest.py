@@ -35,11 +35,7 @@ WHOLE = (
 )
 READ = ("test_architecture.py", "test_docs.py", "test_readme.py", "release")
 UNMEASURED = (*WHOLE, *(TESTS / each for each in READ))
-SLOW = (
-    *(*WHOLE, TESTS / "common" / "serving", TESTS / "webhook" / "server"),
-    TESTS / "rbac" / "test_requests.py",
-    *(TESTS / "scheduler" / "test_server.py", TESTS / "webhook" / "test_metrics.py"),
-)
+SLOW = (*WHOLE, TESTS / "rbac" / "test_requests.py", TESTS / "scheduler" / "test_server.py")
 SLOW_FIXTURES = {"folder", "kubelet", "server"}
 """Sockets: ``folder`` is the one with a path short enough for them."""
 _unmeasured: set[pytest.Item] = set()

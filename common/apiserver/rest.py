@@ -65,12 +65,13 @@ class Rest:
         *,
         user_agent: str,
         wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Read the credentials; no request is made yet.
 
         The *access* may be a kubeconfig file, for its current context, or ``None`` for the service
         account of the pod. Audit logs show *user_agent*. *wait* waits for an event, or so many
-        seconds, and returns whether the event has happened.
+        seconds, and returns whether the event has happened; *clock* is in monotonic seconds.
 
         Raises:
             CredentialsError: the credentials cannot be used.
@@ -78,6 +79,7 @@ class Rest:
         self._access = _read(access)
         self._user_agent = user_agent
         self._wait = wait
+        self._clock = clock
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._certificate: ClientCertificate | None = None
@@ -107,9 +109,9 @@ class Rest:
             Unavailable: no response, or the credentials cannot be renewed.
         """
         total = timeout if isinstance(timeout, float | int) else None
-        began, retries = time.monotonic(), 0
+        began, retries = self._clock(), 0
         while True:
-            left = None if total is None else total - (time.monotonic() - began)
+            left = None if total is None else total - (self._clock() - began)
             own = dict(query or {})
             if left is not None and isinstance(
                 timeout, SharedTimeout
@@ -119,7 +121,7 @@ class Rest:
             pause = _retry_after(response)
             if pause is None or retries == _MOST_RETRIES:
                 return response
-            if total is not None and pause >= total - (time.monotonic() - began):
+            if total is not None and pause >= total - (self._clock() - began):
                 return response
             if self._wait(self._closed, pause):
                 return response

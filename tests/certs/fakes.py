@@ -1,4 +1,4 @@
-"""A cluster in memory that can be stopped at every call, and what must hold in it at any time."""
+"""A cluster in memory that can be stopped at every call, and that checks trust at any time."""
 
 import marshal
 import threading
@@ -47,7 +47,7 @@ class FakeReplicas(Replicas):
 
     shown: Served
 
-    def fetch_served(self, server_name: str) -> Served:
+    def fetch_served(self, server_name: str, *, timeout: float = 5.0) -> Served:
         assert server_name == "hook.gpu.svc"
         return self.shown
 
@@ -218,13 +218,13 @@ class World:
         return found
 
     def remember(self) -> None:
-        """Note what is there now, and check what must hold of now and of lately."""
+        """Note the current state, and check it with those of lately."""
         now = self.clock.now
         obj = self.api.objects.get(f"{SECRETS}/{TLS}")
         certificate = parse_secret(TLS, Purpose.SERVING, obj).certificate
         if certificate is not None and not self._is_last(self._serving, certificate):
             if self._serving and not self._serving[-1][1].is_valid_at(now):
-                self._begin_anew()  # nobody was served any more: there is nothing to break
+                self._begin_anew()  # no client was served any more
             self._serving.append((now, certificate))
         for path in (MUTATING, VALIDATING):
             found = parse_configuration(WebhookKind.MUTATING, path, self.api.objects.get(path, {}))
@@ -236,7 +236,7 @@ class World:
             self.check()
 
     def forget(self) -> None:
-        """Let time pass until only what is there now is remembered; it is watched from now on."""
+        """Let time pass until only the current state is remembered; it is watched from now on."""
         self.clock.now += timedelta(hours=1)
         self._begin_anew()
         self.watched = True

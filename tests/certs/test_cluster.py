@@ -1,4 +1,4 @@
-"""The adapter against a real HTTP API, and against bad answers."""
+"""The adapter against a real HTTP API, and against bad responses."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,6 @@ from certs.errors import ClusterError, Conflict
 from certs.issue import Issued
 from certs.objects import Purpose, WebhookKind, bundle_patch, new_secret
 from certs.reading import read_certificate
-from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from tests.certs.fakes import CA, MUTATING, SECRETS, configuration, settings
 
@@ -31,7 +30,9 @@ def _secret(namespace: str = "gpu") -> Json:
     return new_secret(CA, Purpose.AUTHORITY, namespace=namespace) | {"data": {"a": "YQ=="}}
 
 
-def test_a_secret_that_is_there_or_has_changed_or_gone_is_a_conflict(cluster: RotationApi) -> None:
+def test_a_secret_that_exists_has_changed_or_was_deleted_is_a_conflict(
+    cluster: RotationApi,
+) -> None:
     cluster.write_secret(_secret())
     with pytest.raises(Conflict, match=f"^POST {SECRETS}: 409 "):
         cluster.write_secret(_secret())
@@ -39,9 +40,9 @@ def test_a_secret_that_is_there_or_has_changed_or_gone_is_a_conflict(cluster: Ro
     cluster.write_secret(found | {"data": {}})
     with pytest.raises(Conflict, match=f"^PUT {SECRETS}/{CA}: 409 "):
         cluster.write_secret(found)
-    gone = found | {"metadata": found["metadata"] | {"name": "other"}}
+    deleted = found | {"metadata": found["metadata"] | {"name": "other"}}
     with pytest.raises(Conflict, match=f"^PUT {SECRETS}/other: 404 "):
-        cluster.write_secret(gone)
+        cluster.write_secret(deleted)
 
 
 def test_a_namespace_that_is_not_there_is_no_conflict(kubeconfig: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_configuration_is_patched_by_the_version_it_was_read_at(
         cluster.write_bundle(before[0], trusted, datetime.now(UTC))
 
 
-def test_a_patch_of_a_webhook_that_has_gone_is_a_conflict(
+def test_a_patch_of_a_deleted_webhook_is_a_conflict(
     cluster: RotationApi, server: ApiServer
 ) -> None:
     found = cluster.observe().configurations[0]
@@ -77,26 +78,23 @@ def test_a_patch_of_a_webhook_that_has_gone_is_a_conflict(
         cluster.request("PATCH", MUTATING, patch)
 
 
-def test_a_bad_kubeconfig_is_a_one_line_error(tmp_path: Path) -> None:
+def test_a_bad_kubeconfig_is_a_one_line_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("not: [yaml")
-    with pytest.raises(ClusterError) as caught:
+    with pytest.raises(ClusterError, match=rf"\Akubeconfig: cannot use {path}: [^\n]+\Z"):
         RotationApi(settings(kubeconfig=path))
-    assert str(caught.value).startswith(f"kubeconfig: cannot use {path}: ")
-    assert "\n" not in str(caught.value)
-
-
-def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match=r"service account.*--kubeconfig is not given$"):
         RotationApi(settings())
 
 
-# --- bad answers ------------------------------------------------------------------------
+# --- bad responses ----------------------------------------------------------------------
 
 
-class Answering(RotationApi):
-    """Is answered the same to every request."""
+class FixedResponse(RotationApi):
+    """Gets the same response to every request."""
 
     def __init__(self, status: int, body: bytes, date: str = "") -> None:
         headers = {"Date": date} if date else {}
@@ -111,27 +109,21 @@ def _status(code: int, message: str) -> bytes:
 
 
 @pytest.mark.parametrize("status", [410, 429, 500, 503])
-def test_what_may_pass_by_itself_and_what_may_have_been_done_is_looked_at_again(
+def test_a_failure_that_may_pass_is_a_conflict(
     status: int,
 ) -> None:
-    cluster = Answering(status, _status(status, "etcd is\naway"))
+    cluster = FixedResponse(status, _status(status, "etcd is\naway"))
     with pytest.raises(Conflict, match=f"^GET {MUTATING}: .*etcd is away$"):
         cluster.observe()
     with pytest.raises(Conflict, match=f"^POST {SECRETS}: .*etcd is away$"):
         cluster.write_secret(_secret())
 
 
-def test_an_unreachable_api_server_is_retried(cluster: RotationApi, server: ApiServer) -> None:
-    server.set_outage(Outage.REFUSED)
-    with pytest.raises(Conflict, match=f"^GET {MUTATING}: API server: "):
-        cluster.observe()
-
-
 @pytest.mark.parametrize("status", [403, 422])
 def test_a_refusal_is_reported(status: int) -> None:
     text = 'secrets "s" is forbidden: User "x" cannot create resource "secrets"'
     with pytest.raises(ClusterError) as caught:
-        Answering(status, _status(status, text)).write_secret(_secret())
+        FixedResponse(status, _status(status, text)).write_secret(_secret())
     assert str(caught.value) == f"POST {SECRETS}: {status} {text}"
     assert not isinstance(caught.value, Conflict)
 
@@ -139,7 +131,7 @@ def test_a_refusal_is_reported(status: int) -> None:
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b'{"data": {"ca.key": "c2VjcmV0'])
 def test_a_response_that_is_no_object_is_not_shown(body: bytes) -> None:
     with pytest.raises(ClusterError) as caught:
-        Answering(200, body).request("GET", SECRETS)
+        FixedResponse(200, body).request("GET", SECRETS)
     assert str(caught.value) == (f"GET {SECRETS}: the response of the API server is not an object")
     assert caught.value.__cause__ is None
 
@@ -148,9 +140,6 @@ def test_a_response_that_is_no_object_is_not_shown(body: bytes) -> None:
 def test_clocks_that_do_not_agree_are_refused(minutes: int) -> None:
     theirs = format_datetime(NOW + timedelta(minutes=minutes), usegmt=True)
     with pytest.raises(ClusterError, match=r"^the clock here shows .* and the API server's shows "):
-        Answering(200, b"{}", theirs).request("GET", SECRETS)
-
-
-@pytest.mark.parametrize("date", ["", "yesterday", format_datetime(NOW, usegmt=True)])
-def test_an_invalid_date_header_is_ignored(date: str) -> None:
-    assert Answering(200, b"{}", date).request("GET", SECRETS) == {}
+        FixedResponse(200, b"{}", theirs).request("GET", SECRETS)
+    for date in ("", "yesterday", format_datetime(NOW, usegmt=True)):
+        assert FixedResponse(200, b"{}", date).request("GET", SECRETS) == {}

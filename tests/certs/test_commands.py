@@ -7,15 +7,13 @@ configurations say, and a rotation of everything meanwhile.
 import base64
 import contextlib
 import json
+import logging
 import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,13 +29,14 @@ from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
 from certs.rotation import Done
 from certs.settings import SERVING_DAYS, Settings
+from common.serving.tls import ServedCertificate
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from tests.certs.fakes import CA, SECRETS, TLS, configuration, settings
-from tests.webhook.serving import Running, running
-
-pytestmark = pytest.mark.slow
-
+from tests.agent.fakes import eventually
+from tests.certs.fakes import CA, TLS, configuration, settings
+from tests.common.serving.in_process import InProcessServer, MountedSecret, served
+from webhook.server import WebhookServer
+from webhook.settings import Settings as WebhookSettings
 
 _NAME = "must be a name that Kubernetes allows"
 _SAME = "must not be --ca-secret: webhooks must not see the CA key"
@@ -50,7 +49,7 @@ def environment(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """The lines of the log since the last look; nothing else was printed."""
+    """Return the log since the last call; nothing else was printed."""
     printed = capsys.readouterr()
     assert printed.out == ""
     return [json.loads(line) for line in printed.err.splitlines()]
@@ -147,81 +146,33 @@ def test_a_server_that_api_servers_do_not_call_gets_two_secrets(
     ]
 
 
-_FIRST_RUN = ["new authority", "trust changed", "trust changed", "new serving certificate"]
-
-
-def test_a_deleted_secret_is_created_again_until_the_process_is_stopped(
-    server: ApiServer, kubeconfig: Path
-) -> None:
-    cluster = RotationApi(settings(kubeconfig=kubeconfig))
+def test_the_process_rotates_until_sigterm(kubeconfig: Path) -> None:
     command = [sys.executable, "-m", "certs", "rotate", "--namespace", "gpu", "--wait"]
-    command += ["--every", "1", "--component", "mine", "--kubeconfig", str(kubeconfig)]
+    command += ["--every", "3600", "--component", "mine", "--kubeconfig", str(kubeconfig)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            first = _made(cluster, before=None)
-            labels = first["metadata"]["labels"]
-            assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
-            assert labels["app.kubernetes.io/component"] == "mine"
-            with ApiClient(server.url) as admin:
-                admin.delete(f"{SECRETS}/{TLS}")
-            _made(cluster, before=first)
-            seen = len(server.requests)
-            _wait(lambda: len(server.requests) > seen + 12)  # it has looked three times more
+            assert process.stderr is not None
+            messages = []
+            while "nothing to do" not in messages:
+                messages.append(json.loads(process.stderr.readline())["message"])
             process.terminate()
-            _, log = process.communicate(timeout=60)
+            assert process.wait(120) == 0
         finally:
             process.kill()
-    assert process.returncode == 0
-    messages = [json.loads(line)["message"] for line in log.splitlines()]
-    assert messages[:5] == [*_FIRST_RUN, "nothing to do"]
-    assert all(each != after for each, after in pairwise(messages[4:])), "a line for each look"
-
-
-def _made(cluster: RotationApi, *, before: Json | None) -> Json:
-    """Wait for the Secret of the webhook, another one than *before*."""
-    found: Json = {}
-
-    def is_made() -> bool:
-        nonlocal found
-        found = cluster.observe().serving.obj
-        return bool(found) and (before is None or found["data"] != before["data"])
-
-    _wait(is_made)
-    return found
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-class Mount:
-    """A directory as the kubelet mounts a Secret: all files change at once."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._count = 0
-
-    def update(self, obj: Json) -> None:
-        self._count += 1
-        version = self.directory / f"..{self._count}"
-        version.mkdir(parents=True)
-        for key, value in obj["data"].items():
-            (version / key).write_bytes(base64.b64decode(value))
-        link = self.directory / "..new"
-        link.symlink_to(version.name)
-        link.replace(self.directory / "..data")
-        for key in obj["data"]:
-            if not (self.directory / key).is_symlink():
-                (self.directory / key).symlink_to(Path("..data") / key)
+    assert messages == [
+        *("new authority", "trust changed", "trust changed", "new serving certificate"),
+        "nothing to do",
+    ]
+    made = RotationApi(settings(kubeconfig=kubeconfig)).observe().serving.obj
+    labels = made["metadata"]["labels"]
+    assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
+    assert labels["app.kubernetes.io/component"] == "mine"
 
 
 class Client:
     """An API server: calls the webhook all the time, and trusts what it saw in a configuration."""
 
-    def __init__(self, hook: Running, trusts: bytes) -> None:
+    def __init__(self, hook: InProcessServer, trusts: bytes) -> None:
         self._hook = hook
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._call)
@@ -239,7 +190,7 @@ class Client:
 
     def wait_for(self, calls: int) -> None:
         wanted = self.calls + calls
-        self._hook.wait(lambda: self.calls >= wanted)
+        eventually(lambda: self.calls >= wanted, "the client calls", 120)
 
     def _call(self) -> None:
         while not self._over.is_set():
@@ -267,14 +218,15 @@ def _trusted(api: RotationApi) -> bytes:
     return write_bundle(bundle)
 
 
-@pytest.mark.timeout(180)
 def test_a_rotation_of_everything_under_load_fails_no_request(
-    server: ApiServer, tmp_path: Path, kubeconfig: Path
+    server: ApiServer, tmp_path: Path, kubeconfig: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The webhook's own reload, real handshakes, and both late: API server and kubelet."""
+    caplog.set_level(logging.INFO)
     now = datetime.now(UTC)
     past = now - timedelta(days=70)  # of 90: all is due
-    wanted = Local(namespace="gpu", ca_days=90, kubeconfig=kubeconfig)
+    settle, grace = timedelta(seconds=30), timedelta(seconds=60)
+    wanted = Local(namespace="gpu", ca_days=90, kubeconfig=kubeconfig, settle=settle, grace=grace)
     authority = make_authority(now=past, days=90)
     before = sign_serving(authority, wanted.subject, now=past)
     pem = authority.certificate
@@ -287,15 +239,16 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
         changed(new_secret(TLS, Purpose.SERVING, namespace="gpu"), held, since=past),
         *(_trusting(configuration(kind), pem) for kind in WebhookKind),
     )
-    mount, logs = Mount(tmp_path / "mount"), tmp_path / "logs"
-    logs.mkdir()
-    (logs / "ca.crt").write_bytes(pem)
-    api = RotationApi(wanted)
-    mount.update(api.observe().serving.obj)
-    with (
-        running(logs, logs, serving=mount.directory) as hook,
-        Client(hook, pem) as client,
-    ):
+    mount, api = MountedSecret(tmp_path), RotationApi(wanted)
+
+    def update_mount() -> None:
+        data = api.observe().serving.obj["data"]
+        mount.update({name: base64.b64decode(each) for name, each in data.items()})
+
+    update_mount()
+    serving = WebhookSettings(host="127.0.0.1", port=1, files=mount.files)
+    webhook = WebhookServer(serving, ServedCertificate(mount.files))
+    with served(webhook, tmp_path) as hook, Client(hook, pem) as client:
         passed = timedelta()
 
         def sleep(duration: timedelta) -> None:
@@ -305,24 +258,26 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
             client.wait_for(2)
             client.trusts = _trusted(api)
             client.wait_for(2)
-            mount.update(api.observe().serving.obj)
+            update_mount()
+            hook.advance(1)
 
         logged: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port)
-        asking = RotationApi(replace(wanted, replicas=replicas))
         env = Environment(
             lambda: datetime.now(UTC) + passed,
             sleep,
             lambda message, /, **fields: logged.append((message, fields)),
         )
-        done = rotate(asking, env, until=now + timedelta(hours=3))
+        checking = RotationApi(replace(wanted, replicas=replicas))
+        done = rotate(checking, env, until=now + timedelta(hours=3))
         client.trusts = _trusted(api)
         client.wait_for(20)
         observed = api.observe()
-        assert replicas.fetch_served("localhost") == {"127.0.0.1": observed.serving.certificate}
+        found = replicas.fetch_served("localhost", timeout=60)
+        assert found == {"127.0.0.1": observed.serving.certificate}
     assert isinstance(done, Done)
     assert client.failures == []
-    assert client.calls > 50
+    assert client.calls > 30
     new = observed.authority.certificate
     assert new not in (None, read_certificate(pem))
     assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}

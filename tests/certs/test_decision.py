@@ -1,4 +1,4 @@
-"""The decision itself: total, and the same for the same. Whole rotations: test_rotation."""
+"""Single decisions: total and deterministic. Whole rotations: test_rotation."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -88,10 +88,10 @@ def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
     ObservedObjects(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1)
 )  # to be trusted
 @example(ObservedObjects(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made
-def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_trusted(
+def test_no_step_serves_an_untrusted_certificate_or_ends_trust_in_a_served_one(
     observed: ObservedObjects, now: datetime
 ) -> None:
-    """And there is always something to say, and always the same."""
+    """And every state has an action, always the same."""
     serving = observed.serving.certificate
     action = decide(observed, FORCED, now=now, served={})
     assert action == decide(observed, FORCED, now=now, served={})
@@ -115,7 +115,7 @@ def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_tr
 
 
 def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> None:
-    """And webhooks are asked only once the time of grace is over."""
+    """And webhooks are checked only after the time of grace."""
     pair = SERVING[3]
     now = START + timedelta(days=61)
     authority = Secret("a", Origin.OURS, AUTHORITIES[1], OTHER)

@@ -1,4 +1,4 @@
-"""The files as written, in real TLS handshakes: with who asks, and with Python's verification."""
+"""The files as written, in real TLS handshakes with clients that verify, and with `Replicas`."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ from certs.replicas import Replicas, parse_replicas
 
 @contextlib.contextmanager
 def serving(directory: Path | None) -> Iterator[int]:
-    """Answer one connection after the other: with TLS, or by hanging up."""
+    """Serve one connection after the other: with TLS, or by closing it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if directory is not None:
         context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
@@ -41,7 +41,7 @@ def serving(directory: Path | None) -> Iterator[int]:
         finally:
             over.set()
             socket.create_connection(("127.0.0.1", port)).close()
-            thread.join(30)
+            thread.join(60)
 
 
 def _handshake(directory: Path, hostname: str) -> str | None:
@@ -50,7 +50,7 @@ def _handshake(directory: Path, hostname: str) -> str | None:
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
     with (
         serving(directory) as port,
-        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
         client.wrap_socket(plain, server_hostname=hostname) as connection,
     ):
         return connection.version()
@@ -76,27 +76,25 @@ def test_a_client_that_wants_another_host_refuses(
 def test_every_address_of_a_name_is_tried(issued: Issued, tmp_path: Path) -> None:
     issued.write(tmp_path)
     with serving(tmp_path) as port:
-        served = Replicas("127.0.0.1", port).fetch_served("hook.gpu.svc")
+        served = Replicas("127.0.0.1", port).fetch_served("hook.gpu.svc", timeout=60)
     assert served == {"127.0.0.1": read_certificate(issued.serving.certificate)}
 
 
-def test_who_does_not_speak_tls_or_does_not_listen_serves_nothing() -> None:
+def test_a_replica_without_tls_or_without_a_listener_serves_nothing() -> None:
     with serving(None) as port:
+        assert Replicas("127.0.0.1", port).fetch_served("x", timeout=60) == {"127.0.0.1": None}
+    with socket.socket() as bound:  # and so no other program listens there
+        bound.bind(("127.0.0.1", 0))
+        port = bound.getsockname()[1]
         assert Replicas("127.0.0.1", port).fetch_served("x") == {"127.0.0.1": None}
-    assert Replicas("127.0.0.1", port).fetch_served("x") == {"127.0.0.1": None}
 
 
-def test_a_name_that_stands_for_nobody_gives_nobody() -> None:
+def test_a_name_without_an_address_has_no_replicas() -> None:
     assert Replicas("nobody.invalid", 1).fetch_served("x") == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("a.b.svc:8443", "a.b.svc", 8443),
-        ("127.0.0.1:1", "127.0.0.1", 1),
-        ("[::1]:65535", "::1", 65535),
-    ],
+    ("text", "host", "port"), [("a.b.svc:8443", "a.b.svc", 8443), ("[::1]:65535", "::1", 65535)]
 )
 def test_host_and_port_are_read(text: str, host: str, port: int) -> None:
     assert parse_replicas(text) == Replicas(host, port)

@@ -21,7 +21,7 @@ def _load(pair: KeyPair) -> x509.Certificate:
     return x509.load_pem_x509_certificate(pair.certificate)
 
 
-def test_the_authority_may_sign_serving_certificates_and_nothing_below() -> None:
+def test_the_authority_may_sign_serving_certificates_and_no_authority() -> None:
     authority = _load(make_authority(now=NOW, days=3))
     constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical
@@ -77,7 +77,7 @@ def test_serials_and_the_names_of_authorities_differ() -> None:
 def test_a_key_is_private_from_the_moment_its_file_exists(
     issued: Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under the most careless umask, each file is looked at while it is still empty."""
+    """Even with umask 0; each file is checked while it is still empty."""
     seen: dict[str, int] = {}
     real_open = os.open
 
@@ -98,7 +98,7 @@ def test_a_key_is_private_from_the_moment_its_file_exists(
     assert seen == {f".{name}.new": mode for name, mode in zip(NAMES, modes, strict=True)}
 
 
-def test_a_dangling_link_counts_as_there(issued: Issued, tmp_path: Path) -> None:
+def test_a_dangling_link_is_an_existing_file(issued: Issued, tmp_path: Path) -> None:
     (tmp_path / "tls.key").symlink_to(tmp_path / "nowhere")
     with pytest.raises(CertsError, match=r"already has tls\.key"):
         issued.write(tmp_path)

@@ -24,7 +24,7 @@ from certs.objects import (
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def test_what_others_have_added_to_a_secret_is_kept(issued: Issued) -> None:
+def test_additions_of_others_to_a_secret_are_kept(issued: Issued) -> None:
     obj: Json = {
         "metadata": {"name": "s", "annotations": {"a": "b"}, "labels": {"c": "d"}},
         "type": "Opaque",
@@ -48,7 +48,7 @@ def test_what_others_have_added_to_a_secret_is_kept(issued: Issued) -> None:
         ({"metadata": {"labels": {LABEL: LABEL_VALUE}}}, Origin.OURS),
     ],
 )
-def test_whose_a_secret_is(obj: Json | None, origin: Origin) -> None:
+def test_the_label_shows_the_owner_of_a_secret(obj: Json | None, origin: Origin) -> None:
     assert parse_secret("s", Purpose.SERVING, obj).origin is origin
 
 
@@ -78,7 +78,7 @@ def test_swapped_certificates_are_no_pair(
         ({"a": "b"}, "/metadata/annotations/gpu-turnstile~1bundle-changed", "2030-01-02T03:04:05Z"),
     ],
 )
-def test_a_patch_spares_the_annotations_there_are(
+def test_a_patch_keeps_other_annotations(
     annotations: Json | None, path: str, value: object
 ) -> None:
     obj: Json = {
@@ -93,7 +93,7 @@ def test_a_patch_spares_the_annotations_there_are(
 
 
 @given(st.one_of(st.none(), st.text(), st.integers(), st.just("2030-01-01T00:00:00")))
-def test_an_annotation_that_is_no_time_dates_nothing(text: object) -> None:
+def test_an_annotation_that_is_no_time_is_no_stamp(text: object) -> None:
     obj: Json = {"metadata": {"annotations": {SERVING_SINCE: text}}}
     since = parse_secret("s", Purpose.SERVING, obj).since
     assert since is None or since.tzinfo is not None

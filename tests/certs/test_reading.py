@@ -12,7 +12,7 @@ from certs.reading import is_issued_by, read_bundle, read_certificate, read_pair
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def test_a_certificate_says_what_it_is(issued: Issued) -> None:
+def test_a_certificate_has_its_names_and_validity(issued: Issued) -> None:
     serving = read_certificate(issued.serving.certificate)
     assert serving.names == {"localhost", "turnstile.example.svc", "127.0.0.1"}
     assert not serving.is_authority
@@ -23,7 +23,7 @@ def test_a_certificate_says_what_it_is(issued: Issued) -> None:
     assert authority.fingerprint != serving.fingerprint
 
 
-def test_two_thirds_of_a_validity_period_and_its_ends() -> None:
+def test_a_certificate_is_renewed_at_two_thirds_of_its_validity() -> None:
     found = read_certificate(make_authority(now=NOW, days=3).certificate)
     start = NOW - timedelta(minutes=5)
     assert found.renew_at == start + (NOW + timedelta(days=3) - start) * 2 / 3
@@ -47,7 +47,7 @@ def test_a_serving_certificate_ends_with_its_authority() -> None:
     assert read_certificate(serving.certificate).not_after == NOW + timedelta(days=3)
 
 
-def test_of_a_bundle_only_authorities_are_read_and_each_once(issued: Issued) -> None:
+def test_only_authorities_of_a_bundle_are_read_and_each_once(issued: Issued) -> None:
     authority = issued.authority.certificate
     broken = b"-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
     text = b"# ours\n" + broken + authority + issued.serving.certificate + b"junk" + authority
@@ -55,7 +55,7 @@ def test_of_a_bundle_only_authorities_are_read_and_each_once(issued: Issued) -> 
 
 
 @given(st.binary())
-def test_bytes_that_are_no_bundle_trust_nobody(content: bytes) -> None:
+def test_bytes_that_are_no_bundle_have_no_authority(content: bytes) -> None:
     assert read_bundle(content) == ()
 
 

@@ -1,10 +1,8 @@
-"""Whole rotations in a cluster in memory: killed anywhere, two at once, over years."""
+"""Whole rotations in a cluster in memory: killed anywhere, several at once, over years."""
 
 import base64
 import copy
-import functools
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
@@ -12,67 +10,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certs import objects
-from certs import rotation as phases
-from certs.errors import ClusterError, Conflict, Foreign
-from certs.issue import issue
-from certs.names import parse_subject
-from certs.objects import INJECTORS, LABEL, Json
+from certs.errors import Conflict
+from certs.loop import Environment, keep_rotating, unless_repeated
+from certs.objects import Json
 from certs.reading import is_issued_by
 from certs.rotation import Done, Wait
 from tests.certs import fakes
 from tests.certs.fakes import (
     CA,
     GRACE,
-    MUTATING,
     PATCHES,
     SECRETS,
     SETTLE,
     START,
     TLS,
-    VALIDATING,
     FakeReplicas,
     Killed,
     World,
-    configuration,
     interleave,
 )
 from tests.certs.fakes import settings as rotation
+from tests.certs.phases import at, drop, install, installed, renew_both, renew_serving, switch
 from tests.examples import share
 
-
-@pytest.fixture(scope="module", autouse=True)
-def certificates_read_once() -> Iterator[None]:
-    """Remember results of pure functions: the same certificates are read thousands of times."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name in (
-            (objects, "read_bundle"),
-            (objects, "read_pair"),
-            (phases, "is_issued_by"),
-            (fakes, "is_issued_by"),
-        ):
-            patch.setattr(module, name, functools.cache(getattr(module, name)))
-        yield
-
-
-def installed() -> World:
-    return at(_installed)
-
-
-def at(begin: Callable[[World], None]) -> World:
-    """Return a world of one's own in which a run is about to begin."""
-    return copy.deepcopy(_begun(begin))
-
-
-@functools.cache
-def _begun(begin: Callable[[World], None]) -> World:
-    if begin is _install:
-        return World()
-    world = World()
-    assert isinstance(world.run(), Done)
-    world.forget()
-    begin(world)
-    return world
+pytestmark = pytest.mark.usefixtures("certificates_read_once")
 
 
 def _data(world: World, name: str, key: str) -> bytes:
@@ -99,7 +60,7 @@ def test_an_installation_needs_no_waiting_and_writes_each_object_once() -> None:
 
 
 def test_a_serving_certificate_is_renewed_at_two_thirds_under_the_same_authority() -> None:
-    world = installed()
+    world = at(installed)
     authority, first = world.authority(), world.serving()
     world.clock.now = first.renew_at - timedelta(seconds=1)
     assert isinstance(world.run(), Done)
@@ -113,7 +74,7 @@ def test_a_serving_certificate_is_renewed_at_two_thirds_under_the_same_authority
 
 
 def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
-    world = at(_renew_both)
+    world = at(renew_both)
     old, serving = world.authority(), world.serving()
     world.api.writes.clear()
 
@@ -153,8 +114,8 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     assert world.accepted_now()
 
 
-def test_waiting_is_done_in_one_run_if_asked_for() -> None:
-    world = at(_renew_both)
+def test_a_run_may_wait_for_all_phases() -> None:
+    world = at(renew_both)
     old = world.authority()
     assert isinstance(world.run(until=old.renew_at + timedelta(hours=1)), Done)
     assert world.authority() != old
@@ -162,7 +123,7 @@ def test_waiting_is_done_in_one_run_if_asked_for() -> None:
 
 
 def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_certificate() -> None:
-    world = at(_renew_both)
+    world = at(renew_both)
     old = world.serving()
     for _ in range(2):
         found = world.run()
@@ -179,57 +140,46 @@ def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_cert
         world.settings = rotation(replicas=FakeReplicas("hook", 1, served))
         assert world.run() == Wait(again, text)
     assert world.api.writes == []
+    ended = copy.deepcopy(world)
     world.settings = rotation(replicas=FakeReplicas("hook", 1, {"10.0.0.1": world.serving()}))
     assert isinstance(world.run(), Done)
     assert len(world.api.writes) == 3
+    # Once the old authority has ended, webhooks are not checked.
+    ended.clock.now = ended.observed().configurations[0].bundles[0][1].not_after + timedelta(
+        seconds=1
+    )
+    assert isinstance(ended.run(), Done)
 
 
-def test_an_old_authority_is_dropped_without_asking_once_it_has_ended() -> None:
-    world = at(_drop)
-    world.settings = rotation(replicas=FakeReplicas("hook", 1, {}))
-    assert isinstance(world.run(), Wait)
-    old = world.observed().configurations[0].bundles[0][1]
-    world.clock.now = old.not_after + timedelta(seconds=1)
-    assert isinstance(world.run(), Done)
+def test_a_deleted_secret_is_created_again_at_the_next_run() -> None:
+    world = World()
+    pauses = 0
+
+    def sleep(duration: timedelta) -> None:
+        nonlocal pauses
+        pauses += 1
+        assert duration == timedelta(seconds=60)
+        if pauses == 2:
+            del world.api.objects[f"{SECRETS}/{TLS}"]
+        if pauses == 6:
+            raise Killed
+
+    env = Environment(world.clock, sleep, unless_repeated(world.log))
+    cluster = fakes.FakeCluster(world.settings, world.api, lambda: None)
+    with pytest.raises(Killed):
+        keep_rotating(cluster, env, every=timedelta(seconds=60), longest=timedelta(minutes=30))
+    assert world.api.writes.count(f"POST secrets/{TLS}") == 2
+    messages = [each.partition(":")[0] for each in world.logged]
+    assert messages == [
+        *("new authority", "trust changed", "trust changed", "new serving certificate"),
+        *("nothing to do", "new serving certificate", "nothing to do"),
+    ], "a line that equals the one before is omitted"
 
 
 # --- killed anywhere -------------------------------------------------------------------
 
 
-def _install(world: World) -> None:
-    """Nothing is there yet."""
-
-
-def _installed(world: World) -> None:
-    """Nothing is to do."""
-
-
-def _renew_serving(world: World) -> None:
-    world.clock.now = world.serving().renew_at
-
-
-def _renew_both(world: World) -> None:
-    world.clock.now = world.authority().renew_at - timedelta(days=1)
-    world.run()  # after so long the serving certificate has ended
-    world.forget()
-    world.clock.now = world.authority().renew_at
-
-
-def _switch(world: World) -> None:
-    _renew_both(world)
-    found = world.run()
-    assert isinstance(found, Wait)
-    world.clock.now = found.until
-
-
-def _drop(world: World) -> None:
-    _switch(world)
-    found = world.run()
-    assert isinstance(found, Wait)
-    world.clock.now = found.until
-
-
-@pytest.mark.parametrize("begin", [_install, _renew_serving, _renew_both, _switch, _drop])
+@pytest.mark.parametrize("begin", [install, renew_serving, renew_both, switch, drop])
 def test_a_run_killed_anywhere_is_continued_by_the_next(begin: Callable[[World], None]) -> None:
     """Before the first write and after each; the clients' view is checked at each write."""
     writes, survived = 0, False
@@ -251,16 +201,16 @@ def test_a_run_killed_anywhere_is_continued_by_the_next(begin: Callable[[World],
 
 
 def test_an_authority_that_is_trusted_already_helps_soonest() -> None:
-    """Nobody ran for long: the serving certificate has ended, and the authority is due."""
-    world = installed()
+    """After long without a run the serving certificate has ended, and the authority is due."""
+    world = at(installed)
     world.clock.now = world.authority().renew_at
     world.api.writes.clear()
     assert isinstance(world.run(), Wait)
     assert world.api.writes[:2] == [f"PUT secrets/{TLS}", f"PUT secrets/{CA}"]
 
 
-def test_an_authority_near_its_end_signs_nothing_any_more() -> None:
-    world = installed()
+def test_an_authority_near_its_end_signs_no_certificate() -> None:
+    world = at(installed)
     authority = world.authority()
     world.clock.now = authority.not_after - timedelta(days=60)
     world.api.writes.clear()
@@ -292,7 +242,7 @@ def test_over_any_history_every_api_server_accepts_every_webhook(
     moves: list[tuple[str, int]],
 ) -> None:
     """Late API servers and late webhooks included, and the authority's Secret lost at times."""
-    world = installed()
+    world = at(installed)
     for move, number in moves:
         match move:
             case "pass":
@@ -324,23 +274,23 @@ def test_over_any_history_every_api_server_accepts_every_webhook(
 
 
 def test_requests_are_retried_after_an_outage_of_the_api_server() -> None:
-    """At any request: the one whose answer is lost may have been done."""
-    world = at(_renew_both)
+    """At any request: one whose response is lost may have been carried out."""
+    world = at(renew_both)
     requests = 0
 
     def lose_some() -> None:
         nonlocal requests
         requests += 1
         if requests % 7 == 0:
-            raise Conflict("nobody answers")
+            raise Conflict("no response")
 
     assert isinstance(world.run(lose_some, until=world.clock.now + timedelta(hours=1)), Done)
-    assert world.logged.count("reading again: nobody answers") > 20  # but never so many in a row
+    assert world.logged.count("reading again: no response") > 20  # but never so many in a row
     assert world.accepted_now()
 
 
-def test_more_conflicts_than_can_be_chance_end_the_run() -> None:
-    world = installed()
+def test_twenty_conflicts_in_a_row_end_the_run() -> None:
+    world = at(installed)
     world.watched = False
 
     def meddle() -> None:
@@ -353,189 +303,8 @@ def test_more_conflicts_than_can_be_chance_end_the_run() -> None:
     assert world.logged[before:] == ["reading again: has changed"] * 19
 
 
-# --- what others left -------------------------------------------------------------------
-
-
-def _set(world: World, name: str, **data: bytes) -> None:
-    for key, value in data.items():
-        world.secret(name)["data"][key.replace("_", ".")] = base64.b64encode(value).decode()
-
-
-def _empty(world: World) -> None:
-    for name in (CA, TLS):
-        world.api.put(f"{SECRETS}/{name}", {"metadata": {"name": name}})
-
-
-def _other_key(world: World) -> None:
-    other = issue(parse_subject(["x"], [], 9), now=world.clock.now)
-    _set(world, TLS, tls_key=other.serving.key)
-    _set(world, CA, ca_key=other.authority.key)
-
-
-def _malformed(world: World) -> None:
-    _set(world, TLS, tls_crt=b"junk")
-    _set(world, CA, ca_crt=b"junk")
-
-
-def _not_base64(world: World) -> None:
-    for name in (CA, TLS):
-        world.secret(name)["data"] = {"tls.crt": "!", "ca.crt": 7, "tls.key": "!"}
-
-
-def _swapped(world: World) -> None:
-    """The serving pair and the authority, swapped."""
-    one, other = world.secret(CA)["data"], world.secret(TLS)["data"]
-    one["ca.crt"], other["tls.crt"] = other["tls.crt"], one["ca.crt"]
-    one["ca.key"], other["tls.key"] = other["tls.key"], one["ca.key"]
-
-
-def _expired(world: World) -> None:
-    world.clock.now += timedelta(days=4000)
-
-
-def _lost(world: World) -> None:
-    for name in (CA, TLS):
-        del world.api.objects[f"{SECRETS}/{name}"]
-
-
-def _bundles_gone(world: World) -> None:
-    world.api.install()
-
-
-def _bundles_junk(world: World) -> None:
-    for each in world.configurations():
-        each["webhooks"][0]["clientConfig"]["caBundle"] = "Cg=="
-        each["webhooks"][1]["clientConfig"]["caBundle"] = "!"
-
-
-def _no_stamps(world: World) -> None:
-    for each in (*world.configurations(), world.secret(CA), world.secret(TLS)):
-        each["metadata"].pop("annotations", None)
-
-
-def _stamp(world: World, text: str) -> None:
-    for each in (*world.configurations(), world.secret(TLS)):
-        each["metadata"]["annotations"] = dict.fromkeys(each["metadata"]["annotations"], text)
-
-
-def _stamps_from_the_future(world: World) -> None:
-    _stamp(world, "2999-01-01T00:00:00Z")
-
-
-def _stamps_of_nonsense(world: World) -> None:
-    _stamp(world, "2030-01-01T00:00:00")
-
-
-def _more_trusted(world: World) -> None:
-    stranger = issue(parse_subject(["x"], [], 400), now=world.clock.now).authority.certificate
-    for each in world.configurations():
-        client = each["webhooks"][1]["clientConfig"]
-        ours = base64.b64decode(client["caBundle"])
-        client["caBundle"] = base64.b64encode(stranger + ours).decode()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        _empty,
-        _other_key,
-        _malformed,
-        _not_base64,
-        _swapped,
-        _expired,
-        _lost,
-        _bundles_gone,
-        _bundles_junk,
-        _no_stamps,
-        _stamps_from_the_future,
-        _stamps_of_nonsense,
-        _more_trusted,
-    ],
-)
-@pytest.mark.parametrize("when", [_installed, _renew_both, _switch, _drop])
-def test_damage_of_any_kind_at_any_phase_is_repaired(
-    damage: Callable[[World], None], when: Callable[[World], None]
-) -> None:
-    world = at(when)
-    world.watched = False
-    damage(world)
-    world.run()
-    world.run_to_the_end()
-    assert world.accepted_now()
-    assert isinstance(world.run(), Done)
-
-
-@pytest.mark.parametrize("name", [CA, TLS])
-def test_a_foreign_secret_is_not_changed_unless_forced(name: str) -> None:
-    world = installed()
-    world.secret(name)["metadata"]["labels"] = {LABEL: "Helm"}
-    before = json.dumps(world.api.objects)
-    with pytest.raises(Foreign) as caught:
-        world.run()
-    assert str(caught.value) == (
-        f"secret {name}: belongs to another owner (it lacks our label {LABEL}): "
-        "delete it, name another, or give --force to take it over"
-    )
-    assert json.dumps(world.api.objects) == before
-    world.settings = rotation(force=True)
-    assert isinstance(world.run(), Done)
-    world.settings = rotation()
-    assert isinstance(world.run(), Done)  # it is ours for good
-
-
-@pytest.mark.parametrize("annotation", INJECTORS)
-def test_a_bundle_that_cert_manager_writes_is_refused_before_anything_is_written(
-    annotation: str,
-) -> None:
-    world = World()
-    world.api.objects[VALIDATING]["metadata"]["annotations"] = {annotation: "x/y"}
-    with pytest.raises(Foreign) as caught:
-        world.run()
-    assert str(caught.value) == (
-        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} makes cert-manager "
-        "write its caBundle: remove the annotation, or let only cert-manager renew certificates"
-    )
-    assert world.api.writes == []
-
-
-def test_a_missing_configuration_is_an_error_once_everything_else_is_done() -> None:
-    world = World()
-    del world.api.objects[VALIDATING]
-    with pytest.raises(ClusterError) as caught:
-        world.run()
-    message = "validatingwebhookconfiguration gpu-turnstile: not found: apply it"
-    assert str(caught.value) == message
-    assert world.accepted_now()
-    assert len(world.api.writes) == 3
-
-
-def test_a_missing_configuration_is_waited_for() -> None:
-    world = World()
-    late = world.api.objects.pop(VALIDATING)
-    sleep = world.clock.sleep
-
-    def apply(duration: timedelta) -> None:
-        sleep(duration)
-        if world.clock.now >= START + timedelta(seconds=20):
-            world.api.objects[VALIDATING] = late
-
-    world.clock.sleep = apply  # type: ignore[method-assign]  # what happens meanwhile
-    assert isinstance(world.run(until=START + timedelta(minutes=5)), Done)
-    assert world.accepted_now()
-    assert world.clock.now == START + timedelta(seconds=20)
-    waits = [each for each in world.logged if each.startswith("waiting: ")]
-    assert waits == ["waiting: validatingwebhookconfiguration gpu-turnstile not found"]
-
-
-def test_a_configuration_without_webhooks_is_not_changed() -> None:
-    world = World()
-    world.api.put(MUTATING, configuration(webhooks=0))
-    assert isinstance(world.run(), Done)
-    assert PATCHES[0] not in world.api.writes
-
-
-def test_keys_are_never_told() -> None:
-    world = at(_renew_both)
+def test_keys_are_never_logged() -> None:
+    world = at(renew_both)
     world.run_to_the_end()
     objects: list[Json] = [world.secret(CA), world.secret(TLS)]
     secrets = {each["data"][key] for each in objects for key in each["data"] if ".key" in key}

@@ -1,4 +1,4 @@
-"""Two replicas whose watches lag behind: templates come where pods wait, and go where none does."""
+"""Two replicas whose watches lag behind: waiting pods get templates, unused ones are deleted."""
 
 import itertools
 from collections import Counter
@@ -22,45 +22,48 @@ SHAPES = st.integers(1, 3)
 
 
 class Cluster:
-    """Pods and templates of one namespace, and what each replica is yet to see of them."""
+    """Pods and templates of one namespace, and the events that each replica has not seen yet."""
 
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
         self.templates: dict[str, Json] = {}  # by name
-        self.news: list[list[Json | str]] = [[], []]  # of each replica: an object, or a UID gone
+        self.events: list[list[Json | str]] = [
+            [],
+            [],
+        ]  # of each replica: an object or a deleted UID
         self.writes = Counter[str]()
         self.uids = map(str, itertools.count())
 
-    def tell(self, news: Json | str) -> None:
-        for each in self.news:
-            each.append(news)
+    def notify(self, event: Json | str) -> None:
+        for each in self.events:
+            each.append(event)
 
     def add_pod(self, shape: int) -> None:
         uid = next(self.uids)
         self.pods[uid] = make_pod(uid, shape, uid=uid)
-        self.tell(self.pods[uid])
+        self.notify(self.pods[uid])
 
     def end_pod(self) -> None:
         if self.pods:
             uid = next(iter(self.pods))
             del self.pods[uid]
-            self.tell(uid)
+            self.notify(uid)
 
     def make_claims(self) -> None:
         """As kube-controller-manager does, for all pods whose template is there."""
         for uid, pod in self.pods.items():
             if named(pod) in self.templates and "status" not in pod:
                 self.pods[uid] = with_claim(pod)
-                self.tell(self.pods[uid])
+                self.notify(self.pods[uid])
 
     def remove_template(self, shape: int) -> None:
-        """As somebody does by hand."""
+        """As an administrator does by hand."""
         template = self.templates.pop(named(make_pod("x", shape)), None)
         if template is not None:
-            self.tell(template["metadata"]["uid"])
+            self.notify(template["metadata"]["uid"])
 
     def add_template(self, shape: int) -> None:
-        """As somebody does by hand, with another spec."""
+        """As an administrator does by hand, with another spec."""
         pod = make_pod("x", shape)
         if named(pod) not in self.templates:
             self.store(make_template(pod, spec={"devices": {}}))
@@ -68,7 +71,7 @@ class Cluster:
     def store(self, template: Json) -> None:
         template["metadata"] |= {"uid": next(self.uids), "namespace": "team"}
         self.templates[template["metadata"]["name"]] = template
-        self.tell(template)
+        self.notify(template)
 
     # What the writer calls.
 
@@ -87,7 +90,7 @@ class Cluster:
         if found is None or found["metadata"]["uid"] != uid:
             raise Rejected(409, "it is another one")
         del self.templates[name]
-        self.tell(uid)
+        self.notify(uid)
 
     def call(self, *request: object, **_: object) -> Json:
         raise AssertionError(request)
@@ -98,10 +101,10 @@ def named(pod: Json) -> str:
 
 
 class Replica:
-    """One replica: what it has seen, and its writer."""
+    """One replica: its state, and its writer."""
 
     def __init__(self, cluster: Cluster, number: int, now: list[float]) -> None:
-        self.news = cluster.news[number]
+        self.events = cluster.events[number]
         self.state = TemplateState(NAMES)
         self.writer = TemplateWriter(
             self.state,
@@ -114,15 +117,15 @@ class Replica:
         )
 
     def see(self, most: int) -> None:
-        """Apply the oldest news."""
-        for each in self.news[:most]:
+        """Apply the oldest events."""
+        for each in self.events[:most]:
             if isinstance(each, str):
                 self.state.drop(each)
                 continue
             read = self.state.read_pod(each) if each["kind"] == "Pod" else read_template(each)
             assert read is not None
             self.state.put(read)
-        del self.news[:most]
+        del self.events[:most]
 
 
 MOVES: st.SearchStrategy[tuple[str, Any]] = st.one_of(
@@ -136,7 +139,7 @@ MOVES: st.SearchStrategy[tuple[str, Any]] = st.one_of(
 
 @given(st.lists(MOVES, max_size=30))
 @settings(max_examples=share(200), deadline=None)
-def test_whatever_replicas_see_late_each_waiting_pod_gets_its_template(
+def test_each_waiting_pod_gets_its_template_however_late_replicas_see_events(
     moves: list[tuple[str, Any]],
 ) -> None:
     cluster, now = Cluster(), [0.0]

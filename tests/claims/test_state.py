@@ -1,10 +1,9 @@
-"""What is made, replaced and swept, decided of what pods name and which templates there are."""
+"""Which templates are made, replaced and swept, by the pods that name them."""
 
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from claims.state import Plan, TemplateState, read_template
 from contract.claims import CLAIM, SHAPE_LABEL, read_pod_claim, shape_of
@@ -63,7 +62,7 @@ def plan(state: TemplateState, now: float = 0.0, most: int = 500) -> Plan:
     return state.plan(now, most=most, unused=3600)
 
 
-def test_a_missing_template_is_made_once_of_the_limits_of_a_pod_that_waits(
+def test_a_missing_template_is_made_once_for_all_waiting_pods(
     state: TemplateState,
 ) -> None:
     deleted = make_pod("e", 60, deletionTimestamp="2026-01-01T00:00:00Z")  # it gets no claim
@@ -138,13 +137,13 @@ def test_a_template_with_another_spec_is_replaced_and_one_with_defaults_is_not(
 def test_a_template_is_swept_when_no_pod_has_named_it_for_an_hour(state: TemplateState) -> None:
     pod = with_claim(make_pod("a"))
     kept = make_template(make_pod("b", 40))
-    kept["metadata"]["labels"] = {}  # somebody wants to keep it
+    kept["metadata"]["labels"] = {}  # a user keeps it
     put(state, pod, make_template(pod), make_template(pod, "quiet"), kept)
     assert plan(state, 0) == Plan()
     state.drop("uid-a")
     assert plan(state, 10) == Plan()
     assert [each.key[0] for each in plan(state, 3600).sweep] == ["quiet"]
-    # A pod that came and went between two looks counts, too.
+    # A pod that started and ended between two plans counts, too.
     put(state, pod)
     state.drop("uid-a")
     assert [each.key[0] for each in plan(state, 3610).sweep] == ["quiet"]
@@ -152,7 +151,7 @@ def test_a_template_is_swept_when_no_pod_has_named_it_for_an_hour(state: Templat
     assert [each.key[0] for each in plan(state, 7210).sweep] == ["team", "quiet"]
     state.drop(make_template(pod, "quiet")["metadata"]["uid"])
     assert [each.key[0] for each in plan(state, 7210).sweep] == ["team"]
-    # Another one of that name is new: a pod needs it that is not known here yet.
+    # Another one of that name is new: a pod that is not known here yet needs it.
     again = make_template(pod, "team")
     state.drop(again["metadata"]["uid"])
     again["metadata"]["uid"] = "new"
@@ -160,7 +159,7 @@ def test_a_template_is_swept_when_no_pod_has_named_it_for_an_hour(state: Templat
     assert plan(state, 7220).sweep == []
 
 
-def test_what_is_not_ours_is_not_read(state: TemplateState) -> None:
+def test_other_pods_and_templates_are_not_read(state: TemplateState) -> None:
     assert state.read_pod({"metadata": {"name": "a"}, "spec": {}}) is None
     other = {"metadata": {"name": "gpu-turnstile-x", "namespace": "team", "uid": "u"}}
     assert read_template(other) is None
@@ -172,14 +171,3 @@ def test_any_spec_is_compared(found: Any) -> None:
     pod = make_pod("a")
     put(state, pod, make_template(pod) | {"spec": found})
     assert len(plan(state).replace) == 1
-
-
-@given(st.text(), st.dictionaries(st.text(), st.text()))
-def test_nothing_else_that_a_pod_says_changes_its_template(
-    label: str, annotations: dict[str, str]
-) -> None:
-    state = TemplateState(NAMES)
-    pod = make_pod("a", labels={label: label})
-    pod["metadata"]["annotations"] = {f"x/{key}": value for key, value in annotations.items()}
-    put(state, pod)
-    assert len(plan(state).create) == 1

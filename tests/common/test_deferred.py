@@ -1,4 +1,4 @@
-"""A package whose __init__ waits, and everything that ends the waiting."""
+"""Packages whose ``__init__`` runs at their first use."""
 
 import importlib
 import sys
@@ -37,14 +37,14 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         del sys.modules[name]
 
 
-def test_a_module_is_imported_without_what_its_packages_import(ran: list[str]) -> None:
+def test_a_module_is_imported_without_the_imports_of_its_packages(ran: list[str]) -> None:
     defer(*PACKAGES)
     assert importlib.import_module("deferred_probe.inner.deep").VALUE == 8
     assert importlib.import_module("deferred_probe.light").VALUE == 7
     assert ran == []
 
 
-def test_what_only_the_init_defines_is_there_when_it_is_asked_for(ran: list[str]) -> None:
+def test_a_name_of_the_init_runs_it_at_its_first_use(ran: list[str]) -> None:
     defer(*PACKAGES)
     package = importlib.import_module("deferred_probe")
     assert ran == []
@@ -55,7 +55,7 @@ def test_what_only_the_init_defines_is_there_when_it_is_asked_for(ran: list[str]
     assert type(package) is ModuleType
 
 
-def test_what_is_not_there_is_an_ordinary_error(ran: list[str]) -> None:
+def test_an_unknown_name_is_an_ordinary_error(ran: list[str]) -> None:
     defer(*PACKAGES)
     package = importlib.import_module("deferred_probe")
     for _ in range(2):
@@ -81,15 +81,15 @@ def test_simultaneous_callers_share_one_run(ran: list[str]) -> None:
     package = importlib.import_module("deferred_probe")
     together, got = threading.Barrier(8), []
 
-    def ask() -> None:
-        together.wait(20)
+    def read() -> None:
+        together.wait(60)
         got.append(package.VALUE)
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
+    threads = [threading.Thread(target=read) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert got == [7] * 8
     assert ran == ["deferred_probe"]
 

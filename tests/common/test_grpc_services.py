@@ -11,7 +11,7 @@ import pytest
 from common.grpc_services import add_service, make_stub
 from common.kubelet_api import deviceplugin_pb2 as pb
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Plugin:

@@ -6,7 +6,7 @@ from common.handover import hand_over
 
 
 class Recorder:
-    """A resource that records what is done to it."""
+    """A resource that records its calls."""
 
     def __init__(self) -> None:
         self.held = 0

@@ -49,14 +49,19 @@ def test_a_line_carries_the_message_and_its_fields() -> None:
     )
 
 
-def test_a_line_of_an_exception_is_still_one_line() -> None:
+def test_a_line_of_an_exception_is_one_line_and_keeps_its_own_fields() -> None:
     try:
         raise KeyError("why\nnot")
     except KeyError:
-        record = logging.makeLogRecord({"msg": "call failed", "exc_info": sys.exc_info()})
+        record = logging.makeLogRecord(
+            {"msg": "m", "exc_info": sys.exc_info(), "level": "fatal", "time": "never"}
+        )
     line = JsonFormatter().format(record)
     assert "\n" not in line
-    assert json.loads(line)[TRACE].startswith("Traceback")
+    found = json.loads(line)
+    assert found[TRACE].startswith("Traceback")
+    assert found["level"] != "fatal"
+    assert found["time"] != "never"
 
 
 @given(st.text(), st.text())
@@ -69,26 +74,17 @@ def test_no_value_breaks_a_line_or_adds_another(message: str, value: str) -> Non
     assert (found["message"], found["reason"]) == (message, value)
 
 
-def test_a_field_of_a_record_does_not_replace_one_of_every_line() -> None:
-    record = logging.makeLogRecord(
-        {"msg": "m", "levelname": "INFO", "level": "fatal", "time": "never"}
-    )
-    found = json.loads(JsonFormatter().format(record))
-    assert found["level"] == "info"
-    assert found["time"] != "never"
-
-
-def test_the_level_is_kept_to_and_a_chatty_library_is_quiet(
+def test_lines_below_the_level_and_of_quiet_libraries_are_omitted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     configure("info", quiet=("urllib3",))
     logging.getLogger("agent").debug("too fine")
     logging.getLogger("urllib3.connectionpool").info("Starting new HTTPS connection")
-    logging.getLogger("agent").info("told", extra={"n": 1})
+    logging.getLogger("agent").info("served", extra={"n": 1})
     (line,) = capsys.readouterr().err.splitlines()
     found = json.loads(line)
     assert tuple(found) == (*FIELDS, "n")
-    assert {"message": "told", "level": "info", "pid": os.getpid()}.items() <= found.items()
+    assert {"message": "served", "level": "info", "pid": os.getpid()}.items() <= found.items()
 
 
 def test_debug_logs_more_and_configuring_twice_does_not_write_twice(

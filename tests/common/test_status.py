@@ -17,25 +17,26 @@ from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
 class Site:
-    """A server, what its probe says, and its metrics."""
+    """A server, the problem that its probe reports, and its metrics."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
-        self.why_not = ""
+        self.problem = ""
         self.metrics = b"up 1\n"
-        self.going_on = threading.Event()  # before this the metrics are not given
-        self.going_on.set()
+        self.released = threading.Event()  # until then the metrics are not made
+        self.released.set()
         self.server = self.serve()
 
-    def serve(self, **limits: Any) -> StatusServer:
-        pages: dict[str, Page] = {"/readyz": probe(lambda: self.why_not), "/metrics": self._metrics}
+    def serve(self, *, deadline: float = 600.0, **limits: Any) -> StatusServer:
+        pages: dict[str, Page] = {"/readyz": probe(lambda: self.problem), "/metrics": self._metrics}
+        limits["deadline"] = deadline  # long enough that it ends no connection of a slow machine
         server = StatusServer("127.0.0.1", 0, pages, slow=["/metrics"], **limits)
         for _ in range(2):
             self._stack.callback(server.stop)  # a second time does nothing
         return server
 
     def _metrics(self) -> tuple[int, str, bytes]:
-        assert self.going_on.wait(DEADLINE_S)
+        assert self.released.wait(DEADLINE_S)
         return 200, "text/plain; version=0.0.4", self.metrics
 
 
@@ -43,24 +44,21 @@ class Site:
 def site() -> Iterator[Site]:
     with contextlib.ExitStack() as stack:
         made = Site(stack)
-        stack.callback(made.going_on.set)
+        stack.callback(made.released.set)
         yield made
 
 
-def get(server: StatusServer, path: str, method: str = "GET") -> urllib3.BaseHTTPResponse:
-    with urllib3.PoolManager(retries=False, timeout=10) as pool:
-        return pool.request(method, f"http://127.0.0.1:{server.port}{path}")
+def get(server: StatusServer, path: str) -> urllib3.BaseHTTPResponse:
+    with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
+        return pool.request("GET", f"http://127.0.0.1:{server.port}{path}")
 
 
-def test_a_probe_is_ok_or_says_why_not(site: Site) -> None:
+def test_a_probe_is_ok_or_says_problem(site: Site) -> None:
     response = get(site.server, "/readyz")
     assert (response.status, response.data) == (200, b"ok\n")
-    site.why_not = "not registered"
+    site.problem = "not registered"
     response = get(site.server, "/readyz?verbose")
     assert (response.status, response.data) == (503, b"not registered\n")
-
-
-def test_a_page_brings_its_own_content_type(site: Site) -> None:
     response = get(site.server, "/metrics")
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
     assert response.headers["Content-Length"] == "5"
@@ -68,17 +66,22 @@ def test_a_page_brings_its_own_content_type(site: Site) -> None:
     assert response.data == b"up 1\n"
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/../readyz"])
-def test_any_other_page_is_not_found(site: Site, path: str) -> None:
-    # Written by hand: a client would tidy the path up.
-    with clients(site.server.port, 1, f"GET {path} HTTP/1.0\r\n\r\n".encode()) as (connection,):
+@pytest.mark.parametrize(
+    ("request_", "status", "text"),
+    [
+        ("GET /nothing", b"404", b"not found\n"),
+        ("GET /../readyz", b"404", b"not found\n"),
+        ("POST /readyz", b"501", b"only GET is served\n"),
+    ],
+)
+def test_any_other_request_is_refused(
+    site: Site, request_: str, status: bytes, text: bytes
+) -> None:
+    # Written by hand: a client would change the path.
+    with clients(site.server.port, 1, f"{request_} HTTP/1.0\r\n\r\n".encode()) as (connection,):
         response = read_all(connection)
-    assert response.startswith(b"HTTP/1.1 404 ")
-    assert response.endswith(b"not found\n")
-
-
-def test_nothing_but_get_is_served(site: Site) -> None:
-    assert get(site.server, "/readyz", "POST").status == 501
+    assert response.startswith(b"HTTP/1.1 " + status)
+    assert response.endswith(text)
 
 
 def test_a_port_in_use_is_reported() -> None:
@@ -97,8 +100,10 @@ def clients(port: int, count: int, sends: bytes) -> Iterator[list[socket.socket]
     with contextlib.ExitStack() as held:
         made = []
         for _ in range(count):
-            made.append(held.enter_context(socket.create_connection(("127.0.0.1", port), 10)))
-            with contextlib.suppress(OSError):  # the server may have let it go already
+            made.append(
+                held.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
+            )
+            with contextlib.suppress(OSError):  # the server may have closed it already
                 made[-1].sendall(sends)
         yield made
 
@@ -107,15 +112,15 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
-def test_hundreds_of_slow_clients_cost_no_threads_and_hold_no_probe_up(site: Site) -> None:
+def test_hundreds_of_slow_clients_need_no_threads_and_delay_no_probe(site: Site) -> None:
     before = threading.active_count()
     with clients(site.server.port, 300, b"GET /readyz HTTP/1.1\r\nHost:"):
         assert get(site.server, "/readyz").status == 200
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
 
 
 def test_no_more_connections_than_allowed_stay_open(site: Site) -> None:
-    """The oldest give way: they are of no use, and a probe comes and goes within milliseconds."""
+    """The oldest are closed: a probe ends within milliseconds, so they are no probes."""
 
     def ended(connection: socket.socket) -> bool:
         connection.setblocking(False)
@@ -133,10 +138,10 @@ def test_no_more_connections_than_allowed_stay_open(site: Site) -> None:
         assert get(server, "/readyz").status == 200
 
 
-def test_a_client_that_trickles_is_cut_off_in_time(site: Site) -> None:
+def test_a_client_that_trickles_is_disconnected_in_time(site: Site) -> None:
     """A timeout for each byte would never be reached: the whole connection has a deadline."""
 
-    def cut_off() -> bool:
+    def disconnected() -> bool:
         try:
             connection.sendall(b"x")
             return connection.recv(1) == b""
@@ -145,21 +150,21 @@ def test_a_client_that_trickles_is_cut_off_in_time(site: Site) -> None:
         except OSError:
             return True
 
-    server = site.serve(deadline=0.5)
+    server = site.serve(deadline=0.1)
     request = b"GET /readyz HTTP/1.1\r\n"
     with clients(server.port, 1, request) as (connection,):
-        connection.settimeout(0.1)
-        eventually(cut_off, "it is cut off")
+        connection.settimeout(0.01)
+        eventually(disconnected, "it is disconnected")
 
 
-def test_scrapes_that_hang_hold_no_probe_up(site: Site) -> None:
-    site.going_on.clear()
-    before = threading.active_count() + 1  # makes the metrics
+def test_scrapes_that_hang_delay_no_probe(site: Site) -> None:
+    site.released.clear()
+    before = threading.active_count() + 1  # one makes the metrics
     with clients(site.server.port, 20, b"GET /metrics HTTP/1.0\r\n\r\n") as made:
         for _ in range(5):
             assert get(site.server, "/readyz").status == 200
-        assert threading.active_count() == before
-        site.going_on.set()
+        assert threading.active_count() <= before
+        site.released.set()
         for each in made:
             assert read_all(each).endswith(b"up 1\n")
 
@@ -179,7 +184,7 @@ def test_every_response_closes_its_connection(site: Site) -> None:
     assert b"Connection: close\r\n" in response
 
 
-def test_a_page_is_made_again_as_often_as_takes_a_tenth_of_a_cpu() -> None:
+def test_a_page_takes_at_most_a_tenth_of_a_cpu() -> None:
     clock, made = FakeClock(), list[float]()
 
     def costly() -> tuple[int, str, bytes]:
@@ -208,7 +213,7 @@ server.stop()
 """
 
 
-def test_a_process_without_free_descriptors_still_answers_probes() -> None:
+def test_a_process_without_free_descriptors_still_serves_probes() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _SCRIPT],
         stdin=subprocess.PIPE,
@@ -218,8 +223,8 @@ def test_a_process_without_free_descriptors_still_answers_probes() -> None:
         assert process.stdout is not None
         port = int(process.stdout.readline())
         with clients(port, 40, b"GET "):
-            with urllib3.PoolManager(retries=False, timeout=10) as pool:
+            with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
                 response = pool.request("GET", f"http://127.0.0.1:{port}/readyz")
             assert response.status == 200
-        process.communicate(timeout=20)
+        process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0

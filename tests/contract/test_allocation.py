@@ -22,13 +22,13 @@ _records = st.dictionaries(st.text(max_size=8), _allocations, max_size=4)
 _json = any_json("c0", "cards", "cores", "memoryBlocks", "evidence")
 
 
-def test_a_record_is_compact_json_with_the_names_of_the_contract() -> None:
+def test_an_annotation_is_compact_json_with_the_names_of_the_contract() -> None:
     assert encode_allocations({"c0": ONE}) == TEXT
     assert decode_allocations(TEXT) == {"c0": ONE}
 
 
 @given(_records)
-def test_a_record_survives_encoding(record: dict[str, Allocation]) -> None:
+def test_an_annotation_survives_encoding(record: dict[str, Allocation]) -> None:
     text = encode_allocations(record)
     assert decode_allocations(text) == record
     assert encode_allocations(dict(reversed(record.items()))) == text
@@ -51,18 +51,15 @@ _EVIDENCE = "gpu-allocation[c0].evidence: must be one of claim, ticket, record, 
     [
         ("[]", "gpu-allocation: must be a JSON object"),
         ('{"c0":[]}', _FIELDS),
-        ('{"c0":{"cards":[],"cores":1,"memoryBlocks":1}}', _FIELDS),
         (_with(more=1), _FIELDS),
         (_with(cards=[1]), _CARDS),
-        (_with(cards=["\ud800"]), _CARDS),
         (_with(cores=True), _CORES),
         (_with(cores=-1), _CORES),
-        (_with(cores=1.0), _CORES),
         (_with(memoryBlocks=-1), _BLOCKS),
         (_with(evidence=["witness"]), _EVIDENCE),
     ],
 )
-def test_a_record_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:
+def test_an_annotation_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:
     with pytest.raises(InvalidRecord) as caught:
         decode_allocations(text)
     assert str(caught.value) == message
@@ -72,7 +69,7 @@ def test_a_record_that_breaks_a_rule_is_refused_by_name(text: str, message: str)
     "text",
     ["", pytest.param("[" * 100_000, id="deep"), pytest.param("9" * 5000, id="long number")],
 )
-def test_a_record_that_is_not_json_is_refused(text: str) -> None:
+def test_an_annotation_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(InvalidRecord) as caught:
         decode_allocations(text)
     assert str(caught.value).startswith("gpu-allocation: not JSON: ")

@@ -1,4 +1,4 @@
-"""The claim of a pod: one request a container, wishes as selectors, and what DRA cannot do."""
+"""The claim of a pod: a request for each container, wishes as selectors, and denied pods."""
 
 import json
 import re
@@ -30,23 +30,13 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.text import to_label
 from contract.wishes import NO_WISHES, Wishes, read_wishes
+from tests.contract.building import Requested, demand_of
 from tests.deploy.cel import holds, scope_of
 from tests.examples import any_json
 
 NAMES = Names()
 D = NAMES.domain
 MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
-Asked = tuple[ContainerKind, int, int] | tuple[ContainerKind, int, int, int]
-"""Kind, cores and memory blocks of a container, and over how many cards they are divided."""
-
-
-def demand_of(*containers: Asked) -> PodDemand:
-    return PodDemand(
-        tuple(
-            ContainerDemand(f"c{index}", kind, index, Demand(*counts))
-            for index, (kind, *counts) in enumerate(containers)
-        )
-    )
 
 
 def pod(limits: dict[str, str], **annotations: str) -> dict[str, Any]:
@@ -111,7 +101,7 @@ def test_an_init_container_uses_the_request_of_a_later_one_with_an_equal_demand(
 
 
 @given(st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(1, 3), st.just(1))))
-def test_containers_that_run_at_once_never_have_one_request(containers: list[Asked]) -> None:
+def test_containers_that_run_at_once_never_have_one_request(containers: list[Requested]) -> None:
     demand = demand_of(*containers)
     found = request_names(demand)
     by_name = {each.name: each for each in demand.containers}
@@ -178,13 +168,13 @@ def test_a_pod_that_breaks_a_rule_has_no_claim() -> None:
 
 
 @given(any_json("metadata", "annotations", "spec", "containers", "resources", "resourceClaims"))
-def test_whatever_is_read_is_no_failure(found: Any) -> None:
+def test_any_pod_is_read(found: Any) -> None:
     if isinstance(found, dict):
         assert template_name(found, NAMES) == "" or found
         assert named_template(found) == ""
 
 
-def test_only_the_claim_that_is_ours_names_a_template_of_ours() -> None:
+def test_only_our_claim_names_a_template_of_ours() -> None:
     ours = "gpu-turnstile-0123456789abcdef"
     for claim, expected in (
         ({"name": CLAIM, "resourceClaimTemplateName": ours}, ours),
@@ -254,7 +244,7 @@ def test_a_usual_share_has_no_selector_and_whole_cards_are_no_instances() -> Non
 
 
 class CountedTypes(tuple[str, ...]):  # noqa: SLOT001 - it counts
-    """Parts of product names; counts how often they are gone through."""
+    """Parts of product names that count how often they are iterated."""
 
     passes = 0
 
@@ -274,7 +264,7 @@ def test_long_wishes_are_read_as_often_for_many_containers_as_for_one() -> None:
 
 
 @given(st.text(min_size=1, max_size=30))
-def test_no_wish_leaves_its_string(text: str) -> None:
+def test_the_text_of_a_wish_stays_in_its_string(text: str) -> None:
     wishes, _ = read_wishes({NAMES.use_gpu_type: text, NAMES.nouse_gpu_type: text}, NAMES)
     for expression in selectors_of(WHOLE, wishes):
         strings = re.findall(r'"[^"]*"', expression)
@@ -284,13 +274,14 @@ def test_no_wish_leaves_its_string(text: str) -> None:
         assert expression.isascii()
 
 
-# --- what DRA cannot do ---------------------------------------------------------------
+# --- pods without a claim -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("part", "change", "reason"),
     [
         (
+            "spec",
             {"nodeName": "n1"},
             (
                 'spec.nodeName: Invalid value: "n1": the scheduler chooses the cards of a claim, '
@@ -298,37 +289,30 @@ def test_no_wish_leaves_its_string(text: str) -> None:
             ),
         ),
         (
+            "spec",
             {"resourceClaims": [{"name": "x"}, {"name": "gpus", "resourceClaimName": "mine"}]},
             (
                 'spec.resourceClaims[1].name: Invalid value: "gpus": gpu-turnstile adds a claim '
                 "with this name: choose another one"
             ),
         ),
+        (
+            "metadata",
+            {"annotations": {MIRROR: "abc"}},
+            (
+                f'metadata.annotations[{MIRROR}]: Invalid value: "abc": a static pod gets no GPU '
+                "by a claim: create the pod through the API server"
+            ),
+        ),
     ],
 )
-def test_what_a_claim_cannot_do_is_said(change: dict[str, Any], reason: str) -> None:
+def test_a_pod_that_cannot_have_a_claim_is_denied(
+    part: str, change: dict[str, Any], reason: str
+) -> None:
     manifest = pod(SHARE)
-    manifest["spec"] |= change
+    manifest[part] |= change
     assert errors_of(manifest) == [reason]
     assert errors_of(manifest, path="spec.template.") == [f"spec.template.{reason}"]
-
-
-def test_a_static_pod_is_refused() -> None:
-    manifest = pod(SHARE)
-    manifest["metadata"]["annotations"][MIRROR] = "abc"
-    assert errors_of(manifest) == [
-        (
-            f'metadata.annotations[{MIRROR}]: Invalid value: "abc": a static pod gets no GPU by a '
-            "claim: create the pod through the API server"
-        )
-    ]
-
-
-def test_what_we_added_before_is_no_error() -> None:
-    manifest = pod(SHARE)
-    ours = {"name": CLAIM, "resourceClaimTemplateName": "gpu-turnstile-0123456789abcdef"}
-    manifest["spec"]["resourceClaims"] = [ours]
-    assert errors_of(manifest) == []
 
 
 def test_a_claim_has_at_most_32_cards() -> None:
@@ -347,11 +331,6 @@ def test_a_claim_has_at_most_32_cards() -> None:
 
 
 def test_a_selector_is_bounded() -> None:
-    uuids = ",".join(f"GPU-{index:040d}" for index in range(200))
-    assert errors_of(pod(SHARE, use_gpu_uuid=uuids)) == []
-    uuids = ",".join(f"GPU-{index:052d}" for index in range(200))
-    (error,) = errors_of(pod(SHARE, use_gpu_uuid=uuids))
-    assert f"has 12045 characters, Kubernetes allows {LONGEST_SELECTOR}" in error
     most = [f"GPU-{index:047d}" for index in range(184)]
     (selector,) = selectors_of(ONE, Wishes(use_uuids=tuple(most)))
     for at in range(LONGEST_SELECTOR - len(selector)):
@@ -359,7 +338,8 @@ def test_a_selector_is_bounded() -> None:
     assert errors_of(pod(SHARE, use_gpu_uuid=",".join(most))) == []
     most[-1] += "0"
     (error,) = errors_of(pod(SHARE, use_gpu_uuid=",".join(most)))
-    assert f"has {LONGEST_SELECTOR + 1} characters" in error
+    longer = f"has {LONGEST_SELECTOR + 1} characters, Kubernetes allows {LONGEST_SELECTOR}"
+    assert longer in error
     types = ",".join(f"{index:060d}" for index in range(100))
     assert errors_of(pod(SHARE, use_gpu_type=types)) == []
     (error,) = errors_of(pod({NAMES.core: "100"}, use_gpu_type=types))
@@ -385,8 +365,3 @@ def test_a_domain_must_leave_room_for_the_drivers_name() -> None:
     assert len(driver_name(Names("a" * 55 + ".com"))) == 63
     with pytest.raises(InvalidName, match="must have at most 59 characters for claims"):
         driver_name(Names("a" * 56 + ".com"))
-
-
-def test_a_template_is_json() -> None:
-    spec = claim_template_spec(demand_of((MAIN, 200, 0)), Wishes(use_types=("é",)), NAMES)
-    assert json.loads(json.dumps(spec)) == spec

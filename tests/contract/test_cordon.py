@@ -26,7 +26,7 @@ def test_the_uuids_are_read(text: Any, expected: set[str]) -> None:
 
 
 @given(st.frozensets(st.from_regex(r"GPU-[0-9a-f]{1,8}", fullmatch=True), max_size=20))
-def test_what_is_written_is_read_back(uuids: frozenset[str]) -> None:
+def test_a_written_cordon_is_read_back(uuids: frozenset[str]) -> None:
     text = write_cordon(uuids)
     assert (text is None) == (not uuids)
     assert read_cordon({NAMES.gpu_cordoned: text}, NAMES) == uuids

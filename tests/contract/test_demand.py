@@ -1,4 +1,3 @@
-import copy
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from contract.demand import (
 )
 from contract.errors import FieldFault
 from contract.names import Names
-from contract.requests import LONGEST_DIVIDED, asks_for_gpus, read_pod_demand
+from contract.requests import asks_for_gpus, read_pod_demand
 from contract.resource import Resource
 from tests.examples import any_json
 
@@ -27,29 +26,13 @@ CORE_LIMIT, MEMORY_LIMIT = f"{PATH}.limits[{CORE}]", f"{PATH}.limits[{MEMORY}]"
 CORE_REQUEST, MEMORY_REQUEST = f"{PATH}.requests[{CORE}]", f"{PATH}.requests[{MEMORY}]"
 MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
 
-SPEC: Json = {
-    "initContainers": [
-        {"name": "plain-init"},
-        {"name": "init", "resources": {"limits": {CORE: "100"}}},
-        {
-            "name": "sidecar",
-            "restartPolicy": "Always",
-            "resources": {"limits": {CORE: "10", MEMORY: "2"}},
-        },
-    ],
-    "containers": [
-        {"name": "plain", "resources": {"limits": {"cpu": "1"}}},
-        {"name": "main", "resources": {"limits": {CORE: "50", MEMORY: "4"}}},
-    ],
-}
-
 
 def _spec(resources: object) -> Json:
     return {"containers": [{"name": "c", "resources": resources}]}
 
 
 def _limits(cores: object = None, memory: object = None) -> Json:
-    """A spec of one container; what is not told is absent, not null."""
+    """A spec of one container; a count of ``None`` is absent, not null."""
     counts = {CORE: cores, MEMORY: memory}
     return _spec({"limits": {name: count for name, count in counts.items() if count is not None}})
 
@@ -68,36 +51,39 @@ def _refusals(spec: Json) -> list[str]:
 # --- good ----------------------------------------------------------------------------
 
 
-def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them() -> None:
-    assert read_pod_demand({"spec": SPEC}, NAMES)[0] == PodDemand(
+def _container(name: str, cores: str, memory: str = "0", **fields: object) -> Json:
+    return {"name": name, "resources": {"limits": {CORE: cores, MEMORY: memory}}, **fields}
+
+
+@pytest.mark.parametrize("policy", ["Always", None, "Never", "OnFailure", "always", ["Always"]])
+def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them(policy: object) -> None:
+    spec = {
+        "initContainers": [
+            {"name": "plain-init"},
+            _container("init", "100"),
+            _container("sidecar", "10", "2", restartPolicy=policy),
+        ],
+        "containers": [
+            {"name": "plain", "resources": {"limits": {"cpu": "1"}}},
+            _container("main", "50", "4", restartPolicy="Always"),
+        ],
+    }
+    assert read_pod_demand({"spec": spec}, NAMES)[0] == PodDemand(
         (
             ContainerDemand("init", INIT, 1, Demand(100, 0)),
-            ContainerDemand("sidecar", SIDECAR, 2, Demand(10, 2)),
+            ContainerDemand("sidecar", SIDECAR if policy == "Always" else INIT, 2, Demand(10, 2)),
             ContainerDemand("main", MAIN, 1, Demand(50, 4)),
         )
     )
-
-
-@pytest.mark.parametrize("policy", [None, "Never", "OnFailure", "always", ["Always"]])
-def test_only_a_restart_policy_of_always_makes_a_sidecar(policy: object) -> None:
-    spec = copy.deepcopy(SPEC)
-    spec["initContainers"][2]["restartPolicy"] = policy
-    found = read_pod_demand({"spec": spec}, NAMES)[0].of("sidecar")
-    assert found is not None
-    assert (found.name, found.kind) == ("sidecar", INIT)
-    spec["containers"][1]["restartPolicy"] = "Always"
-    assert read_pod_demand({"spec": spec}, NAMES)[0].containers[-1].kind is MAIN
 
 
 @pytest.mark.parametrize(
     ("cores", "memory", "expected"),
     [
         (50.0, 4, Demand(50, 4)),
-        ("100", None, Demand(100, 0)),
-        ("1k", "7", Demand(1000, 7)),
+        ("1k", None, Demand(1000, 0)),
         ("50000m", "2e1", Demand(50, 20)),
         ("50", "16777216", Demand(50, 2**24)),
-        ("100", "0", Demand(100, 0)),
     ],
 )
 def test_whole_numbers_are_read_in_every_form_kubernetes_accepts(
@@ -114,7 +100,9 @@ def test_whole_numbers_are_read_in_every_form_kubernetes_accepts(
 
 
 @given(st.integers(1, 16), st.integers(0, 5000))
-def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memory: int) -> None:
+def test_the_memory_of_whole_cards_is_divided_as_evenly_as_possible(
+    cards: int, memory: int
+) -> None:
     each = Demand(cards * 100, memory).per_card(Resource.MEMORY)
     assert len(each) == cards
     assert sum(each) == memory
@@ -137,29 +125,27 @@ _BYTES = "is counted in blocks, not in bytes: with blocks of 256 MiB write "
 
 
 @pytest.mark.parametrize(
-    ("cores", "found", "ask_for"),
+    ("cores", "found", "advice"),
     [
         (101, "101", "100 or 200"),
-        ("150", '"150"', f'100 or 200, or annotate {CARDS}: "2" for 75 of each of 2 cards'),
         ("250", '"250"', f'200 or 300, or annotate {CARDS}: "5" for 50 of each of 5 cards'),
         ("1Ki", '"1Ki"', f'1000 or 1100, or annotate {CARDS}: "16" for 64 of each of 16 cards'),
         ("1650", '"1650"', "1600 or 1700"),
-        # the number above would be beyond what the kubelet can ask for
+        # the number above would be beyond what the kubelet can request
         (str(LARGEST_COUNT), '"2147483647"', "2147483600"),
     ],
 )
-def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, ask_for: str) -> None:
+def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, advice: str) -> None:
     assert _refusals(_limits(cores, "4")) == [
-        f"{CORE_LIMIT}: Invalid value: {found}: {_WHOLE_CARDS}{ask_for}"
+        f"{CORE_LIMIT}: Invalid value: {found}: {_WHOLE_CARDS}{advice}"
     ]
 
 
-def test_a_name_that_is_too_long_for_an_annotation_gets_no_advice_to_write_one() -> None:
-    assert LONGEST_DIVIDED + len("gpu-cards-") == 63
-    for length, advised in ((LONGEST_DIVIDED, True), (LONGEST_DIVIDED + 1, False)):
-        spec = _limits("150", "4")
-        spec["containers"][0]["name"] = "c" * length
-        assert ("annotate" in _refusals(spec)[0]) == advised
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_name_too_long_for_an_annotation_has_no_advice_to_write_one(longer: int) -> None:
+    spec = _limits("150", "4")
+    spec["containers"][0]["name"] = "c" * (63 - len("gpu-cards-") + longer)
+    assert ("annotate" in _refusals(spec)[0]) == (not longer)
 
 
 def test_a_share_needs_memory_and_memory_needs_cores() -> None:
@@ -184,12 +170,10 @@ def test_a_share_needs_memory_and_memory_needs_cores() -> None:
 _BAD_COUNTS = [
     ("-1k", '"-1k"', _NEGATIVE),
     ("-0.5", '"-0.5"', _WHOLE),
-    ("", '""', _NUMBER),
     ("50%", '"50%"', _NUMBER),
     (None, "null", _NUMBER),  # it does not mean absent
     (True, "true", _NUMBER),
     ([50], "a list", _NUMBER),
-    (float("inf"), "Infinity", _NUMBER),
     pytest.param(10**10_000, "a number of 33220 bits", _MOST, id="huge"),
 ]
 
@@ -205,35 +189,26 @@ def test_a_count_must_be_a_whole_number_and_is_reported_once(
     ]
 
 
-@pytest.mark.parametrize(
-    ("cores", "hint"),
-    [
-        ("500m", ": 0.5 of a card is 50"),  # as the API server hands on "0.5"
-        (0.25, ": 0.25 of a card is 25"),
-        ("0.125", ": 0.125 of a card is 13"),
-        ("1500m", ": 100 is one card"),
-        ("0.001", ": 100 is one card"),
-    ],
-)
-def test_part_of_a_core_is_refused_with_what_part_of_a_card_is(cores: object, hint: str) -> None:
-    (found,) = _refusals(_limits(cores, "4"))
-    assert found.endswith(f": {_WHOLE}{hint}")
+_BLOCK = ": with blocks of 256 MiB, "
 
 
 @pytest.mark.parametrize(
-    ("memory", "hint"),
+    ("cores", "memory", "advice"),
     [
-        ("500m", ": with blocks of 256 MiB, 0.5 GiB are 2"),
-        ("2.5", ": with blocks of 256 MiB, 2.5 GiB are 10"),
-        ("0.3", ": with blocks of 256 MiB, 0.3 GiB are 2"),
-        (f"{10**40}.5", ""),
+        ("500m", "4", ": 0.5 of a card is 50"),  # as the API server writes "0.5"
+        ("0.125", "4", ": 0.125 of a card is 13"),
+        ("1500m", "4", ": 100 is one card"),
+        ("0.001", "4", ": 100 is one card"),
+        ("50", "2.5", f"{_BLOCK}2.5 GiB are 10"),
+        ("50", "0.3", f"{_BLOCK}0.3 GiB are 2"),
+        ("50", f"{10**40}.5", ""),
     ],
 )
-def test_part_of_a_block_is_refused_with_the_blocks_of_as_many_gib(
-    memory: object, hint: str
+def test_a_part_of_a_core_or_block_is_refused_with_the_number_to_write(
+    cores: object, memory: str, advice: str
 ) -> None:
-    (found,) = _refusals(_limits("50", memory))
-    assert found.endswith(f": {_WHOLE}{hint}")
+    (found,) = _refusals(_limits(cores, memory))
+    assert found.endswith(f": {_WHOLE}{advice}")
 
 
 @pytest.mark.parametrize(
@@ -248,9 +223,7 @@ def test_memory_written_in_bytes_is_refused_with_the_blocks_to_write(
     assert found.endswith(f": {_BYTES}{blocks}")
 
 
-@pytest.mark.parametrize(
-    ("request_", "found"), [("60", '"60"'), (0, "0"), (None, "null"), ([], "a list")]
-)
+@pytest.mark.parametrize(("request_", "found"), [("60", '"60"'), (0, "0"), (None, "null")])
 def test_requests_that_differ_from_limits_are_refused(request_: object, found: str) -> None:
     resources = {"limits": {CORE: "50", MEMORY: "4"}, "requests": {CORE: request_}}
     assert _refusals(_spec(resources)) == [
@@ -261,7 +234,7 @@ def test_requests_that_differ_from_limits_are_refused(request_: object, found: s
     ]
 
 
-@pytest.mark.parametrize("limits", [None, {}, [], "50", {MEMORY: "4"}])
+@pytest.mark.parametrize("limits", [None, [], {MEMORY: "4"}])
 def test_requests_without_limits_are_refused(limits: object) -> None:
     assert _refusals(_spec({"limits": limits, "requests": {CORE: "50"}})) == [
         (
@@ -283,12 +256,10 @@ def _divided(cores: object, memory: object, **cards: object) -> Json:
 @pytest.mark.parametrize(
     ("cores", "memory", "cards", "expected"),
     [
-        ("100", "64", "2", (2, 50, (32, 32))),
         ("150", "4", "2", (2, 75, (2, 2))),
         ("30", "9", "3", (3, 10, (3, 3, 3))),
         ("1584", "16", "16", (16, 99, (1,) * 16)),
         ("50", "4", "1", (1, 50, (4,))),
-        ("50", "4", "", (1, 50, (4,))),
         ("50", "4", None, (1, 50, (4,))),
         ("200", "9", "", (2, 100, (5, 4))),
     ],
@@ -303,6 +274,9 @@ def test_totals_are_divided_evenly_over_the_annotated_number_of_cards(
     assert found.is_share == (found.cores_per_card < 100)
 
 
+_SPLIT = "divides a share, which has 1 to 99 cores of each card, but "
+
+
 @pytest.mark.parametrize(
     ("cores", "memory", "cards", "rule", "detail"),
     [
@@ -315,17 +289,10 @@ def test_totals_are_divided_evenly_over_the_annotated_number_of_cards(
             for cards in (2, ["2"])
         ),
         (
-            *("200", "64", "2", "split-of-whole-cards"),
-            (
-                "divides a share, which has 1 to 99 cores of each card, but 200 cores over 2 cards "
-                "are 100 of each: request fewer cores, or leave this out for whole cards"
-            ),
-        ),
-        (
             *("100", "4", "1", "split-of-whole-cards"),
             (
-                "divides a share, which has 1 to 99 cores of each card, but 100 cores over 1 card "
-                "are 100 of each: request fewer cores, or leave this out for whole cards"
+                f"{_SPLIT}100 cores over 1 card are 100 of each: request fewer cores, or leave "
+                "this out for whole cards"
             ),
         ),
         (
@@ -344,86 +311,67 @@ def test_totals_are_divided_evenly_over_the_annotated_number_of_cards(
             *("90", "1", "3", "split-uneven"),
             "1 memory block cannot be divided evenly over 3 cards: request 3",
         ),
+        (
+            *("12", None, "2", "share-without-memory"),
+            (
+                "a share of 2 cards needs memory: request at least 2 memory blocks beside 12 of "
+                "200 cores"
+            ),
+        ),
     ],
 )
 def test_a_share_that_cannot_be_divided_is_refused(
-    cores: str, memory: str, cards: object, rule: str, detail: str
+    cores: str, memory: str | None, cards: object, rule: str, detail: str
 ) -> None:
     _, errors = read_pod_demand(_divided(cores, memory, c=cards), NAMES, path="spec.template.")
+    path = f"metadata.annotations[{CARDS}]" if memory else MEMORY_LIMIT
     assert [(each.path, each.rule, each.detail) for each in errors] == [
-        (f"spec.template.metadata.annotations[{NAMES.gpu_cards_of('c')}]", rule, detail)
+        (f"spec.template.{path}", rule, detail)
     ]
 
 
 def test_a_number_of_cards_for_a_container_without_a_request_is_refused() -> None:
-    pod = _divided("50", "4", d="2", c="2")
+    pod = _divided("50", "4", d="2", c="2", e="")
     pod["spec"]["containers"].append({"name": "d", "resources": {"limits": {"cpu": "1"}}})
-    _, errors = read_pod_demand(pod, NAMES)
-    assert [str(each) for each in errors] == [
-        (
-            f'metadata.annotations[{NAMES.gpu_cards_of("d")}]: Invalid value: "2": the pod has no '
-            'container "d" that requests GPUs, only "c"'
-        )
-    ]
-
-
-def test_an_empty_number_of_cards_is_none() -> None:
-    _, (error,) = read_pod_demand(_divided("150", "4", c=""), NAMES)
-    assert error.rule == "not-whole-cards"
-    assert read_pod_demand(_divided("50", "4", d=""), NAMES)[1] == ()
-
-
-def test_without_memory_each_of_the_cards_lacks_it() -> None:
-    _, (error,) = read_pod_demand(_divided("12", None, c="2"), NAMES)
-    assert (error.rule, error.detail) == (
-        "share-without-memory",
-        "a share of 2 cards needs memory: request at least 2 memory blocks beside 12 of 200 cores",
+    _, (error,) = read_pod_demand(pod, NAMES)
+    assert str(error) == (
+        f'metadata.annotations[{NAMES.gpu_cards_of("d")}]: Invalid value: "2": the pod has no '
+        'container "d" that requests GPUs, only "c"'
     )
-
-
-def test_of_thousands_of_wrong_annotations_some_are_reported() -> None:
-    _, errors = read_pod_demand(_divided("50", "4", **{f"x{n}": "2" for n in range(9999)}), NAMES)
-    assert len(errors) == 32
+    many = _divided("50", "4", **{f"x{n}": "2" for n in range(9999)})
+    assert len(read_pod_demand(many, NAMES)[1]) == 32
 
 
 # --- bad: several things at once -----------------------------------------------------
 
 
 def test_all_errors_of_a_pod_are_reported_at_once_container_by_container() -> None:
+    wrong = _container("a", "150", "x")
+    wrong["resources"]["requests"] = {CORE: "100"}
     spec = {
-        "initContainers": [{"name": "i", "resources": {"limits": {CORE: "50"}}}],
+        "initContainers": [_container("i", "50")],
         "containers": [
-            {
-                "name": "a",
-                "resources": {"limits": {CORE: "150", MEMORY: "x"}, "requests": {CORE: "100"}},
-            },
-            {"name": "fine", "resources": {"limits": {CORE: "100"}}},
+            wrong,
+            _container("fine", "100"),
             {"name": "b", "resources": {"requests": {MEMORY: "4"}}},
         ],
     }
-    _, errors = read_pod_demand({"spec": spec}, NAMES)
-    assert [(error.path, error.rule, error.fault) for error in errors] == [
+    demand, errors = read_pod_demand({"spec": spec}, NAMES)
+    assert [(error.path, error.rule, error.fault.name) for error in errors] == [
         (
             f"spec.initContainers[0].resources.limits[{MEMORY}]",
-            "share-without-memory",
-            FieldFault.REQUIRED,
+            *("share-without-memory", "REQUIRED"),
         ),
-        (CORE_REQUEST, "requests-differ", FieldFault.INVALID),
-        (CORE_LIMIT, "not-whole-cards", FieldFault.INVALID),
-        (MEMORY_LIMIT, "not-a-number", FieldFault.INVALID),
+        (CORE_REQUEST, "requests-differ", "INVALID"),
+        (CORE_LIMIT, "not-whole-cards", "INVALID"),
+        (MEMORY_LIMIT, "not-a-number", "INVALID"),
         (
             f"spec.containers[2].resources.limits[{MEMORY}]",
-            "requests-without-limits",
-            FieldFault.REQUIRED,
+            *("requests-without-limits", "REQUIRED"),
         ),
     ]
-    assert len(_refusals(spec)) == 5
-
-
-def test_a_violated_rule_does_not_hide_a_readable_count() -> None:
-    demand, errors = read_pod_demand({"spec": _limits("150", "x")}, NAMES)
-    assert errors
-    assert demand.containers == (ContainerDemand("c", MAIN, 0, Demand(150, 0)),)
+    counts = [(each.name, each.demand) for each in demand.containers]
+    assert counts[1] == ("a", Demand(150, 0)), "an error does not hide a count"
 
 
 @pytest.mark.parametrize(
@@ -432,18 +380,16 @@ def test_a_violated_rule_does_not_hide_a_readable_count() -> None:
         None,
         {"containers": {"name": "c"}},
         {"containers": [None, "c", 1, [], {}, {"resources": [CORE]}]},
-        {"containers": [{"resources": {"limits": CORE, "requests": [MEMORY]}}]},
         {"ephemeralContainers": [{"resources": {"limits": {CORE: "50"}}}]},
-        {"containers": [{"resources": {"limits": {CORE: "0", MEMORY: 0}, "requests": {CORE: 0}}}]},
         {"containers": [{"resources": {"limits": {CORE: "0m", MEMORY: "-0.0"}}}]},
     ],
 )
-def test_what_is_no_spec_with_our_resources_asks_for_nothing(spec: object) -> None:
+def test_a_spec_without_our_resources_has_no_demand(spec: object) -> None:
     assert read_pod_demand({"spec": spec}, NAMES) == (PodDemand(), ())
     assert not asks_for_gpus(spec, NAMES)
 
 
-# --- whatever comes ------------------------------------------------------------------
+# --- properties ----------------------------------------------------------------------
 
 _json = any_json()
 _counts = _json | st.sampled_from(["50", "100", "150", "4", "1k", "1.5", "-1", 7, 10**400])
@@ -475,7 +421,7 @@ _metadata = _json | st.fixed_dictionaries(
 
 
 @given(_specs, _metadata)
-def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(
+def test_no_hostile_spec_raises_and_an_accepted_one_can_be_served(
     spec: object, metadata: object
 ) -> None:
     demand, errors = read_pod_demand({"metadata": metadata, "spec": spec}, NAMES)

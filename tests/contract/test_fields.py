@@ -1,3 +1,5 @@
+"""The reader of fields: every rule for a type, for all that read documents by it."""
+
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ def _fields(**values: object) -> Fields:
     return Fields("spec", values, InvalidRecord)
 
 
-def test_what_is_absent_or_null_is_empty() -> None:
+def test_an_absent_or_null_field_is_empty() -> None:
     fields = _fields(name=None)
     assert (fields.text("name"), fields.flag("name"), fields.items("none")) == ("", False, [])
     assert fields.mapping("name") is None
@@ -27,8 +29,11 @@ def test_an_object_inside_has_the_path_of_both() -> None:
     [
         ("text", 1, "Invalid value: 1: must be text"),
         ("some_text", None, "Invalid value: null: must be text"),
+        ("some_text", "\ud800", r'Invalid value: "\ud800": must be text'),
         ("flag", "no", 'Invalid value: "no": must be true or false'),
         ("whole", -1, "Invalid value: -1: must be a whole number, 0 or more"),
+        ("whole", True, "Invalid value: true: must be a whole number, 0 or more"),
+        ("whole", "1", 'Invalid value: "1": must be a whole number, 0 or more'),
         ("whole", 2**63, f"must be at most {2**63 - 1}"),
         ("items", {}, "Invalid value: a mapping: must be a list"),
         ("child", [], "Invalid value: a list: must be a mapping"),

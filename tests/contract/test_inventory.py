@@ -95,28 +95,18 @@ _TWO = "must be the indices of two cards"
     ("text", "message"),
     [
         ("[]", "gpu-cards: must have exactly the fields memoryBlock, cards, links"),
-        (_node(more=1), "gpu-cards: must have exactly the fields memoryBlock, cards, links"),
-        (_node(memoryBlock="1"), f'gpu-cards.memoryBlock: Invalid value: "1": {_WHOLE}'),
         (_node(cards=None), "gpu-cards.cards: Invalid value: null: must be a list"),
-        (_node(links={}), "gpu-cards.links: Invalid value: a mapping: must be a list"),
         (_card(more=1), _FIELDS),
         (_card(uuid=1), "gpu-cards.cards[1].uuid: Invalid value: 1: must be text"),
-        (_card(model="\ud800"), r'gpu-cards.cards[1].model: Invalid value: "\ud800": must be text'),
         (_card(index=-1), f"gpu-cards.cards[1].index: Invalid value: -1: {_WHOLE}"),
-        (_card(index=True), f"gpu-cards.cards[1].index: Invalid value: true: {_WHOLE}"),
         (
             _card(health="Healthy"),
             f'gpu-cards.cards[1].health: Invalid value: "Healthy": {_HEALTH}',
         ),
         (_card(reason=""), f'gpu-cards.cards[1].health: Invalid value: "Unhealthy": {_HEALTH}'),
-        (_card(numa="0"), f'gpu-cards.cards[1].numa: Invalid value: "0": {_WHOLE}'),
-        (_card(reason=None), "gpu-cards.cards[1].reason: Invalid value: null: must be text"),
-        (_card(freeCores=None), f"gpu-cards.cards[1].freeCores: Invalid value: null: {_WHOLE}"),
-        (_card(memory=10**400), f"gpu-cards.cards[1].memory: must be at most {2**63 - 1}"),
         (_node(cards=[{}] * 129), "gpu-cards.cards: must be at most 128 cards"),
         (_link(more=1), "gpu-cards.links[0]: must have exactly the fields cards, kind"),
         (_link(cards=[0, "1"]), f"gpu-cards.links[0].cards: Invalid value: a list: {_TWO}"),
-        (_link(cards=7), f"gpu-cards.links[0].cards: Invalid value: 7: {_TWO}"),
     ],
 )
 def test_an_inventory_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:
@@ -125,7 +115,7 @@ def test_an_inventory_that_breaks_a_rule_is_refused_by_name(text: str, message: 
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("text", ["", "{", "cards", pytest.param("[" * 100_000, id="deep")])
+@pytest.mark.parametrize("text", ["", pytest.param("[" * 100_000, id="deep")])
 def test_an_inventory_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(InvalidRecord, match=r"\Agpu-cards: not JSON: "):
         decode_inventory(text)

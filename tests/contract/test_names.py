@@ -14,7 +14,7 @@ translated-from
 
 
 @pytest.mark.parametrize("domain", ["tencent.com", "a", "a-b.c-d", "x" * 253, "kubernetes.io.x"])
-def test_every_name_lives_under_the_domain(domain: str) -> None:
+def test_each_name_is_under_the_domain(domain: str) -> None:
     names = Names(domain)
     found = {each: getattr(names, each) for each in dir(Names) if not each.startswith("_")}
     strings = {text for each, text in found.items() if isinstance(text, str) and each != "domain"}

@@ -1,4 +1,4 @@
-"""What init containers leave over: the rules, against a kubelet that hands it on (fact K7)."""
+"""Reusable slots: the rules, against a kubelet that reuses them first (fact K7)."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.demand import ContainerKind
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
@@ -24,24 +24,14 @@ from contract.reusable import (
     serve,
     serve_on_cards,
 )
+from tests.contract.building import Requested, demand_of
 from tests.examples import share
 
 NAMES = Names()
 MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
-Asked = tuple[ContainerKind, int, int] | tuple[ContainerKind, int, int, int]
-"""Kind, cores and memory blocks of a container, and over how many cards they are divided."""
 
 
-def pod(*containers: Asked) -> PodDemand:
-    return PodDemand(
-        tuple(
-            ContainerDemand(f"c{index}", kind, index, Demand(*counts))
-            for index, (kind, *counts) in enumerate(containers)
-        )
-    )
-
-
-def refusals(*containers: Asked) -> list[str]:
+def refusals(*containers: Requested) -> list[str]:
     """Return the texts of all errors of a pod."""
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
     annotations = dict[str, str]()
@@ -55,24 +45,24 @@ def refusals(*containers: Asked) -> list[str]:
     return [str(error) for error in read_pod_demand(manifest, NAMES)[1]]
 
 
-# --- what is held ---------------------------------------------------------------------
+# --- holdings ------------------------------------------------------------------------
 
 
-def test_what_init_containers_leave_is_given_before_other_devices() -> None:
+def test_reusable_devices_are_allocated_before_other_ones() -> None:
     assert serve(INIT, 50, 20) == ReceivedDevices(reused=20, fresh=30, reusable=50)
     assert serve(MAIN, 50, 20) == ReceivedDevices(reused=20, fresh=30, reusable=0)
     assert serve(SIDECAR, 5, 20) == ReceivedDevices(reused=5, fresh=0, reusable=15)
 
 
-def test_a_card_gives_more_than_its_part_of_a_request_where_more_is_reusable() -> None:
+def test_a_card_has_more_than_its_part_of_a_request_if_more_is_reusable() -> None:
     assert serve_on_cards(MAIN, (4, 4), (7, 0)) == [
         ReceivedDevices(7, 0, 0),
         ReceivedDevices(0, 1, 0),
     ]
 
 
-def test_what_is_left_stays_with_the_init_container_and_the_rest_counts_where_it_is_now() -> None:
-    demand = pod((INIT, 50, 8), (SIDECAR, 10, 1), (MAIN, 30, 9))
+def test_reusable_devices_count_with_the_init_container_until_they_are_reused() -> None:
+    demand = demand_of((INIT, 50, 8), (SIDECAR, 10, 1), (MAIN, 30, 9))
     assert held_on_cards(demand, dict.fromkeys(("c0", "c1", "c2"), ("a",))) == {
         ("c0", "a"): (10, 0),
         ("c1", "a"): (10, 1),
@@ -90,9 +80,11 @@ def test_device_ids_that_a_later_container_holds_are_not_reusable() -> None:
         st.tuples(st.sampled_from(ContainerKind), st.integers(1, 99), st.integers(0, 9)), max_size=6
     )
 )
-def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked]) -> None:
+def test_a_pod_holds_of_a_card_what_it_has_at_most_at_once(
+    containers: list[Requested],
+) -> None:
     """An init container runs beside the sidecars before it, and all others beside each other."""
-    demand = pod(*containers)
+    demand = demand_of(*containers)
     held = held_on_cards(demand, {each.name: ("a",) for each in demand.containers})
     for at, resource in enumerate(Resource):
         kept = most = 0
@@ -116,12 +108,7 @@ def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked
         pytest.param(
             [(INIT, 100, 8), (SIDECAR, 99, 1), (MAIN, 100, 4)],
             *("containers[0]", "1 core and 7 memory blocks", "1 core"),
-            id="both are, and a whole card is asked for",
-        ),
-        pytest.param(
-            [(INIT, 50, 1), (SIDECAR, 30, 1), (INIT, 80, 1)],
-            *("initContainers[2]", "20 cores", "70 cores"),
-            id="an init container is bound as well",
+            id="both are, and a whole card is requested",
         ),
         pytest.param(
             [(INIT, 50, 8), (SIDECAR, 60, 2), (INIT, 100, 0), (MAIN, 30, 2)],
@@ -131,9 +118,9 @@ def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked
     ],
 )
 def test_a_container_that_does_not_fit_beside_reusable_slots_is_refused(
-    containers: list[Asked], path: str, left: str, room: str
+    containers: list[Requested], path: str, left: str, room: str
 ) -> None:
-    """The kubelet hands these on before anything else, fact K7: no node could serve it."""
+    """The kubelet reuses these slots first (fact K7), so no node could serve it."""
     has = f"only {room}" if room else "no core"
     less = f"at most {room.split(maxsplit=1)[0]} here, or " if room else ""
     (message,) = refusals(*containers)
@@ -144,21 +131,12 @@ def test_a_container_that_does_not_fit_beside_reusable_slots_is_refused(
     )
 
 
-@pytest.mark.parametrize(
-    ("containers", "path", "left"),
-    [
-        ([(INIT, 200, 0), (MAIN, 100, 0)], "containers[0]", 200),
-        ([(INIT, 400, 0), (INIT, 100, 0), (MAIN, 400, 0)], "initContainers[1]", 400),
-    ],
-)
-def test_less_than_several_cards_that_are_left_over_would_be_split(
-    containers: list[Asked], path: str, left: int
-) -> None:
-    (message, *_) = refusals(*containers)
-    assert message.startswith(f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: ")
-    assert message.endswith(
-        f"the kubelet would reuse some of the {left} cores of init containers before it, from "
-        f"several cards: request {left} or more here, or at most 100 in those"
+def test_a_request_for_fewer_cards_than_are_reusable_is_refused() -> None:
+    (message, *_) = refusals((INIT, 400, 0), (INIT, 100, 0), (MAIN, 400, 0))
+    assert message == (
+        f"spec.initContainers[1].resources.limits[{NAMES.core}]: Invalid value: 100: the kubelet "
+        "would reuse some of the 400 cores of init containers before it, from several cards: "
+        "request 400 or more here, or at most 100 in those"
     )
 
 
@@ -173,12 +151,7 @@ def test_less_than_several_cards_that_are_left_over_would_be_split(
         pytest.param(
             [(INIT, 50, 8), (MAIN, 60, 16, 2)],
             *("containers[0]", "50 cores and 8 memory blocks", "50 cores and 8 memory blocks"),
-            id="its part of a card is less than what is left over there",
-        ),
-        pytest.param(
-            [(INIT, 60, 4, 2), (MAIN, 60, 2, 2)],
-            *("containers[0]", "60 cores and 4 memory blocks", "30 cores and 2 memory blocks"),
-            id="memory is chosen among two cards",
+            id="its part of a card is less than the reusable slots there",
         ),
         pytest.param(
             [(INIT, 90, 9, 3), (INIT, 100, 8, 2)],
@@ -188,7 +161,7 @@ def test_less_than_several_cards_that_are_left_over_would_be_split(
     ],
 )
 def test_a_share_that_would_get_uneven_parts_of_reusable_slots_is_refused(
-    containers: list[Asked], path: str, left: str, each: str
+    containers: list[Requested], path: str, left: str, each: str
 ) -> None:
     (message,) = refusals(*containers)
     cards = containers[0][3] if len(containers[0]) > 3 else 1
@@ -200,19 +173,19 @@ def test_a_share_that_would_get_uneven_parts_of_reusable_slots_is_refused(
     )
 
 
-# --- whatever comes: a kubelet that hands on, and a device plugin that tries all cards --------
+# --- properties: a kubelet that reuses slots, and a device plugin that tries all cards --------
 
 Card = tuple[int, int, int]
-"""Of one card: cores free, cores left over, memory blocks left over."""
+"""Of one card: free cores, reusable cores, reusable memory blocks."""
 
 
-def is_served(containers: Sequence[Asked], *, by_any_choice: bool) -> bool:
+def is_served(containers: Sequence[Requested], *, by_any_choice: bool) -> bool:
     """Return whether a device plugin can serve a pod on as many empty cards as it could need.
 
     Args:
         containers: in the kubelet's order, cores in fifths of a card.
-        by_any_choice: whichever places the kubelet hands on; else it is enough if it hands on
-            the right ones.
+        by_any_choice: whichever slots the kubelet reuses; else it is enough if it reuses the
+            right ones.
     """
     ways = all if by_any_choice else any
 
@@ -237,14 +210,14 @@ def is_served(containers: Sequence[Asked], *, by_any_choice: bool) -> bool:
     return play(0, ((5, 0, 0),) * sum(map(_cards, containers)))
 
 
-def _cards(container: Asked) -> int:
+def _cards(container: Requested) -> int:
     """The number of cards of a container, whose cores are in fifths of a card."""
     _, cores, _, *split = container
     return max(cores // 5, 1) if not split else split[0]
 
 
 def _taken(count: int, left: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield every way to take *count* of what each card has left over, or all there is."""
+    """Yield every way to take *count* of the reusable slots of each card, or all there are."""
     if not left:
         yield ()
         return
@@ -257,7 +230,7 @@ def _taken(count: int, left: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def _after(
     cards: tuple[Card, ...],
-    container: Asked,
+    container: Requested,
     on: tuple[int, ...],
     of_cores: tuple[int, ...],
     of_memory: tuple[int, ...],
@@ -293,15 +266,17 @@ _divided = st.tuples(st.integers(1, 4), st.integers(1, 2)).map(
 )
 
 
-def _pods_with(asked: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Asked]]:
-    containers = st.builds(lambda kind, each: (kind, *each), st.sampled_from(ContainerKind), asked)
+def _pods_with(requested: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[list[Requested]]:
+    containers = st.builds(
+        lambda kind, each: (kind, *each), st.sampled_from(ContainerKind), requested
+    )
     return st.lists(containers, min_size=2, max_size=most)
 
 
 _containers = _pods_with(_shares | _whole, 5) | _pods_with(_shares | _divided | st.just((5, 0)), 4)
 
 
-def _in_hundredths(container: Asked) -> Asked:
+def _in_hundredths(container: Requested) -> Requested:
     if len(container) == 3:
         kind, cores, memory = container
         return kind, 20 * cores, memory
@@ -309,9 +284,9 @@ def _in_hundredths(container: Asked) -> Asked:
     return kind, 20 * cores, memory, split
 
 
-def _rule(containers: Sequence[Asked]) -> str | None:
+def _rule(containers: Sequence[Requested]) -> str | None:
     """The rule that a pod breaks; its cores are in fifths of a card."""
-    demand = pod(*[_in_hundredths(each) for each in containers])
+    demand = demand_of(*[_in_hundredths(each) for each in containers])
     conflict = find_leftover_conflict(demand.containers)
     return conflict.rule if conflict else None
 
@@ -319,11 +294,11 @@ def _rule(containers: Sequence[Asked]) -> str | None:
 @settings(max_examples=share(400), deadline=None)
 @given(_containers)
 def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
-    containers: list[Asked],
+    containers: list[Requested],
 ) -> None:
-    """And one that is not refused is served whatever the kubelet chooses: nothing to warn of.
+    """And one that is not refused is served whatever the kubelet chooses.
 
-    What would be split is refused, although by luck the kubelet might hand on what is of one card.
+    A pod that would be split is refused, although the kubelet might reuse slots of one card.
     """
     rule = _rule(containers)
     if rule == NO_ROOM:
@@ -335,17 +310,17 @@ def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
 
 
 @pytest.mark.parametrize("last", [INIT, MAIN])
-def test_what_a_refusal_advises_is_the_most_that_helps(last: ContainerKind) -> None:
-    asked = [(cores, memory) for cores in (40, 60, 80, 100) for memory in (1, 2, 3)]
+def test_the_advice_of_a_refusal_is_the_largest_request_that_fits(last: ContainerKind) -> None:
+    requested = [(cores, memory) for cores in (40, 60, 80, 100) for memory in (1, 2, 3)]
     advised = 0
-    for (init, init_memory), (kept, kept_memory), (cores, memory) in product(asked, repeat=3):
+    for (init, init_memory), (kept, kept_memory), (cores, memory) in product(requested, repeat=3):
         before = ((INIT, init, init_memory), (SIDECAR, kept, kept_memory))
-        conflict = find_leftover_conflict(pod(*before, (last, cores, memory)).containers)
+        conflict = find_leftover_conflict(demand_of(*before, (last, cores, memory)).containers)
         _, _, advice = (conflict.detail if conflict else "").partition("request at most ")
         if not advice:
             continue
         most = int(advice.split()[0])
-        assert not find_leftover_conflict(pod(*before, (last, most, memory)).containers)
-        assert find_leftover_conflict(pod(*before, (last, most + 1, memory)).containers)
+        assert not find_leftover_conflict(demand_of(*before, (last, most, memory)).containers)
+        assert find_leftover_conflict(demand_of(*before, (last, most + 1, memory)).containers)
         advised += 1
     assert advised > 100

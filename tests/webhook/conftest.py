@@ -1,16 +1,13 @@
 """One full review of one full pod; each test changes one field of a copy."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from contract.names import Names
-from contract.stamps import OrderStamp
 
 NAMES = Names()
-TIME = 1_700_000_000_000_000_000
 Json = dict[str, Any]
 
 POD: Json = {
@@ -51,11 +48,6 @@ REVIEW: Json = {
 }
 
 
-@pytest.fixture(scope="session")
-def names() -> Names:
-    return NAMES
-
-
 @pytest.fixture
 def pod() -> Json:
     return copy.deepcopy(POD)
@@ -64,9 +56,3 @@ def pod() -> Json:
 @pytest.fixture
 def review() -> Json:
     return copy.deepcopy(REVIEW)
-
-
-@pytest.fixture
-def stamp() -> Callable[[], OrderStamp]:
-    """A stamper that always gives the same stamp."""
-    return lambda: OrderStamp(TIME, "w1", 0)

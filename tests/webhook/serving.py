@@ -1,11 +1,10 @@
 """``python -m webhook`` in processes of its own, spoken to over TLS."""
 
+import atexit
 import contextlib
-import http.client
 import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -14,52 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.common.serving.in_process import DEADLINE, JSON, HttpsClient
+
 Json = dict[str, Any]
-DEADLINE = 60
-JSON = {"Content-Type": "application/json"}
+__all__ = ["DEADLINE", "JSON", "Json", "Running", "free_port", "running"]
 
 
 @dataclass
-class Running:
-    """A webhook in processes of its own."""
+class Running(HttpsClient):
+    """A server in processes of its own."""
 
     process: subprocess.Popen[bytes]
     port: int
     certificates: Path
     log: Path
-
-    def tls(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=str(self.certificates / "ca.crt"))
-
-    def plain(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE)
-
-    def connect(self, context: ssl.SSLContext | None = None) -> ssl.SSLSocket:
-        plain = self.plain()
-        try:
-            return (context or self.tls()).wrap_socket(plain, server_hostname="localhost")
-        except BaseException:
-            plain.close()
-            raise
-
-    def http(self, context: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
-        return http.client.HTTPSConnection(
-            "localhost", self.port, context=context or self.tls(), timeout=DEADLINE
-        )
-
-    def get(self, path: str) -> tuple[int, str]:
-        with contextlib.closing(self.http()) as connection:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
-
-    def post(
-        self, body: Any, *, chunked: bool = False, context: ssl.SSLContext | None = None
-    ) -> tuple[int, str]:
-        with contextlib.closing(self.http(context)) as connection:
-            connection.request("POST", "/mutate/pods", body, JSON, encode_chunked=chunked)
-            response = connection.getresponse()
-            return response.status, response.read().decode()
 
     def metrics(self) -> dict[str, float]:
         lines = [each.rpartition(" ") for each in self.get("/metrics")[1].splitlines()]
@@ -98,35 +65,36 @@ class Running:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port that no other program gets until this process ends: it stays bound here.
+
+    A server may still listen on it, because servers set ``SO_REUSEADDR`` as this socket does.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    atexit.register(reserved.close)
+    port: int = reserved.getsockname()[1]
+    return port
 
 
 @contextlib.contextmanager
-def running(
-    certificates: Path, directory: Path, *options: str, serving: Path | None = None
-) -> Iterator[Running]:
-    """Start one, wait until it is ready, and end it.
+def running(certificates: Path, directory: Path, *options: str) -> Iterator[Running]:
+    """Start a webhook, wait until it is ready, and end it.
 
     Args:
-        certificates: with the CA that its clients trust.
+        certificates: its certificate, and the CA that its clients trust.
         directory: for its log.
         options: further flags.
-        serving: where its own certificate is, when not in *certificates*.
     """
     port, log = free_port(), directory / "log"
-    files = serving or certificates
-    arguments = [sys.executable, "-m", "webhook", "--port", str(port)]
-    arguments += ["--cert", str(files / "tls.crt"), "--key", str(files / "tls.key")]
-    arguments += ["--drain-delay", "0.2", *options]
+    arguments = [sys.executable, "-m", "webhook", "--port", str(port), "--drain-delay", "0.2"]
+    arguments += ["--cert", str(certificates / "tls.crt"), "--key", str(certificates / "tls.key")]
     # A home that cannot be written, as with a read-only root file system.
     environment = {**os.environ, "HOME": "/proc/none", "PYTHONWARNINGS": "error"}
     environment.pop("XDG_RUNTIME_DIR", None)
     with (
         log.open("wb") as stderr,
-        subprocess.Popen(arguments, stderr=stderr, env=environment) as process,
+        subprocess.Popen([*arguments, *options], stderr=stderr, env=environment) as process,
     ):
         found = Running(process, port, certificates, log)
         try:

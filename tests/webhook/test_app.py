@@ -1,7 +1,8 @@
+"""The webhook's application: its routes, refusals, metrics and log, and hostile requests."""
+
 import base64
 import json
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import Client, TestResponse
 
-from common.serving.app import VERIFIED
+from common.serving.app import JSON, VERIFIED
 from contract.names import Names
-from contract.stamps import OrderStamp
 from tests.common.serving.through import client_of
-from tests.examples import share
+from tests.examples import any_json, share
+from tests.webhook.admission.building import stamp
 from webhook.access_log import AccessLog
 from webhook.admission.dialects.registry import Dialect
 from webhook.admission.options import AdmissionOptions
@@ -22,12 +23,12 @@ from webhook.admission.routes import make_routes
 from webhook.app import ReviewHandler, create_app
 
 Json = dict[str, Any]
-Stamp = Callable[[], OrderStamp]
+ROUTES = make_routes(names=Names(), stamp=stamp)
 
 
 @pytest.fixture
-def client(names: Names, stamp: Stamp) -> Client:
-    return client_of(create_app(ReviewHandler(make_routes(names=names, stamp=stamp))))
+def client() -> Client:
+    return client_of(create_app(ReviewHandler(ROUTES)))
 
 
 def _line(response: TestResponse) -> str:
@@ -38,51 +39,50 @@ def _line(response: TestResponse) -> str:
     return response.text[:-1]
 
 
-def test_a_binding_is_stamped(client: Client, review: Json) -> None:
+@pytest.mark.parametrize(
+    ("path", "resource"),
+    [
+        ("/mutate/bindings", ("", "pods", "Binding")),
+        ("/validate/workloads", ("apps", "deployments", "Deployment")),
+    ],
+)
+def test_bindings_and_workloads_have_their_routes(
+    client: Client, review: Json, path: str, resource: tuple[str, str, str]
+) -> None:
+    group, plural, kind = resource
+    template = {"spec": review["request"]["object"]["spec"]}
+    del template["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-memory"]
+    target = {"kind": "Node", "name": "n1"}
     review["request"] |= {
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "kind": {"group": "", "version": "v1", "kind": "Binding"},
-        "subResource": "binding",
-        "object": {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}},
+        "resource": {"group": group, "version": "v1", "resource": plural},
+        "kind": {"group": group, "version": "v1", "kind": kind},
+        "subResource": "binding" if kind == "Binding" else "",
+        "object": {"metadata": {"name": "a"}, "target": target, "spec": {"template": template}},
     }
-    response = json.loads(client.post("/mutate/bindings", json=review).text)["response"]
-    assert response["allowed"] is True
-    (operation,) = json.loads(base64.b64decode(response["patch"]))
-    assert operation["path"] == "/metadata/annotations"
-    assert operation["value"]["tencent.com/predicate-node"] == "n1"
+    response = json.loads(client.post(path, json=review).text)["response"]
+    if kind == "Binding":
+        (operation,) = json.loads(base64.b64decode(response["patch"]))
+        assert operation["value"]["tencent.com/predicate-node"] == "n1"
+    else:
+        status = response["status"]
+        assert (status["code"], status["details"]["kind"]) == (422, kind)
+        assert status["message"].startswith("spec.template.spec.containers[0].resources.limits[")
 
 
 @pytest.mark.parametrize(
     ("path", "patched"), [("/mutate/pods", False), ("/mutate/pods/dialects", True)]
 )
 def test_a_pod_of_another_system_is_translated_only_where_its_entry_sends_it(
-    names: Names, stamp: Stamp, review: Json, path: str, patched: bool
+    review: Json, path: str, patched: bool
 ) -> None:
-    """The entry for our own pods reaches namespaces where nobody wants a translation, too."""
+    """The entry for our own pods reaches namespaces without translation, too."""
     options = AdmissionOptions(accept=frozenset({Dialect.NVIDIA}))
-    routes = make_routes(names=names, stamp=stamp, options=options)
+    routes = make_routes(names=Names(), stamp=stamp, options=options)
     resources = {"limits": {"nvidia.com/gpu": "1"}}
     review["request"]["object"]["spec"]["containers"][0]["resources"] = resources
     response = client_of(create_app(ReviewHandler(routes))).post(path, json=review)
-    answer = json.loads(response.text)["response"]
-    assert (answer["allowed"], "patch" in answer) == (True, patched)
-
-
-def test_a_workload_is_judged(client: Client, review: Json) -> None:
-    template = {"spec": review["request"]["object"]["spec"]}
-    del template["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-memory"]
-    review["request"] |= {
-        "resource": {"group": "apps", "version": "v1", "resource": "deployments"},
-        "kind": {"group": "apps", "version": "v1", "kind": "Deployment"},
-        "object": {"metadata": {"name": "web"}, "spec": {"template": template}},
-    }
-    response = client.post("/validate/workloads", json=review)
-    assert response.status_code == 200
-    status = json.loads(response.text)["response"]["status"]
-    assert (status["code"], status["details"]["kind"]) == (422, "Deployment")
-    assert status["message"].startswith(
-        "spec.template.spec.containers[0].resources.limits[tencent.com/vcuda-memory]: "
-    )
+    found = json.loads(response.text)["response"]
+    assert (found["allowed"], "patch" in found) == (True, patched)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,6 @@ def test_a_workload_is_judged(client: Client, review: Json) -> None:
         ),
         ({"data": b" " * (LARGEST_BODY + 1)}, 413, "body: must be at most 8388608 bytes"),
         ({"method": "GET"}, 405, "GET is not allowed here"),
-        ({"method": "OPTIONS"}, 405, "OPTIONS is not allowed here"),
         ({"path": "/mutate/pods/"}, 404, "no such path"),
         ({"path": "/healthz", "method": "POST"}, 405, "POST is not allowed here"),
     ],
@@ -105,37 +104,26 @@ def test_a_workload_is_judged(client: Client, review: Json) -> None:
 def test_a_bad_request_gets_a_status_and_one_line(
     client: Client, changes: dict[str, Any], status: int, line: str
 ) -> None:
-    request = {
-        "path": "/mutate/pods",
-        "method": "POST",
-        "data": b"{}",
-        "content_type": "application/json",
-    }
+    request = {"path": "/mutate/pods", "method": "POST", "data": b"{}", "content_type": JSON}
     response = client.open(**(request | changes))
     assert response.status_code == status
     assert _line(response) == line
+    if status == 405:
+        assert response.headers["Allow"] == ("GET, HEAD" if line.startswith("POST") else "POST")
 
 
-def test_a_wrong_method_gets_the_allowed_ones(client: Client) -> None:
-    assert client.get("/mutate/pods").headers["Allow"] == "POST"
-
-
-def test_a_server_that_is_not_ready_is_still_live(names: Names, stamp: Stamp) -> None:
-    handler = ReviewHandler(make_routes(names=names, stamp=stamp))
-    client = client_of(create_app(handler, is_ready=lambda: "shutting down"))
+def test_a_server_that_is_not_ready_is_still_live() -> None:
+    client = client_of(create_app(ReviewHandler(ROUTES), is_ready=lambda: "shutting down"))
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
     assert client.get("/healthz").status_code == 200
 
 
-def test_a_mistake_of_ours_is_logged_and_shows_nothing(
-    names: Names, stamp: Stamp, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_of_ours_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> str:
         raise RuntimeError("inner secret")
 
-    handler = ReviewHandler(make_routes(names=names, stamp=stamp))
-    response = client_of(create_app(handler, is_ready=broken)).get("/readyz")
+    response = client_of(create_app(ReviewHandler(ROUTES), is_ready=broken)).get("/readyz")
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"
     assert "inner secret" in caplog.text
@@ -147,7 +135,7 @@ def test_reviews_and_refusals_are_counted(client: Client, review: Json) -> None:
     limits["tencent.com/vcuda-core"] = "150"
     limits["tencent.com/vcuda-memory"] = "x"
     client.post("/mutate/pods", json=review)
-    client.post("/mutate/pods", data=b"{}", content_type="application/json")
+    client.post("/mutate/pods", data=b"{}", content_type=JSON)
     client.get("/nowhere")
     response = client.get("/metrics")
     assert response.content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -165,16 +153,11 @@ def test_reviews_and_refusals_are_counted(client: Client, review: Json) -> None:
         assert prefix + line in lines
 
 
-def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
-    names: Names, stamp: Stamp, review: Json
-) -> None:
+def test_a_review_leaves_one_log_line_without_contents_of_the_pod(review: Json) -> None:
     lines: list[bytes] = []
     ticks = iter(range(100))
-    handler = ReviewHandler(
-        make_routes(names=names, stamp=stamp),
-        access=AccessLog(lines.append, lambda: 0.5),
-        clock=lambda: next(ticks) * 0.0025,
-    )
+    access = AccessLog(lines.append, lambda: 0.5)
+    handler = ReviewHandler(ROUTES, access=access, clock=lambda: next(ticks) * 0.0025)
     review["request"]["name"] = "x" * 300
     response = client_of(create_app(handler)).post("/mutate/pods", json=review)
     assert (response.status_code, response.content_type) == (200, "application/json")
@@ -201,11 +184,8 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
 
 
 @pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
-def test_reviews_are_served_only_to_verified_clients_if_configured(
-    names: Names, stamp: Stamp, review: Json, path: str
-) -> None:
-    handler = ReviewHandler(make_routes(names=names, stamp=stamp), only_verified=True)
-    client = client_of(create_app(handler))
+def test_reviews_are_served_only_to_verified_clients_if_configured(review: Json, path: str) -> None:
+    client = client_of(create_app(ReviewHandler(ROUTES, only_verified=True)))
     response = client.post(path, json=review)
     assert response.status_code == 403
     assert _line(response) == "client certificate: Required value: issued by --client-ca"
@@ -215,20 +195,7 @@ def test_reviews_are_served_only_to_verified_clients_if_configured(
         assert client.get(probe).status_code == 200
 
 
-SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-ANY = st.recursive(
-    SCALAR,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["containers", "resources", "limits", "tencent.com/vcuda-core"])
-            | st.text(max_size=5),
-            inner,
-            max_size=3,
-        )
-    ),
-    max_leaves=10,
-)
+ANY = any_json("containers", "resources", "limits", "tencent.com/vcuda-core")
 
 
 def _paths(document: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:

@@ -114,7 +114,6 @@ ACCEPT_IS_WRONG = "Invalid value for '--accept' (env var: 'GPU_TURNSTILE_WEBHOOK
             f'domain: Invalid value: "{"a" * 60}": must have at most 59 characters for claims',
         ),
         ([*PAIR, "--memory-block", "256"], "Invalid value for '--memory-block'"),
-        ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
         ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),
         (["--nonsense"], "No such option"),
         ([*PAIR, "--domain", "A_b"], 'domain: Invalid value: "A_b": must be a lower-case DNS name'),
@@ -127,17 +126,6 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     captured = capsys.readouterr()
     assert captured.err.startswith(f"webhook: error: {message}")
     assert (captured.err.count("\n"), captured.out, served) == (1, "", [])
-
-
-def test_files_that_cannot_be_used_stop_the_start(
-    certificates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("webhook.__main__.configure", lambda: None)
-    cert, key = certificates / "tls.crt", certificates / "missing"
-    assert command.main(["--cert", str(cert), "--key", str(key)]) == 2
-    assert capsys.readouterr().err == (
-        f"webhook: error: --key {key}: cannot be read: No such file or directory\n"
-    )
 
 
 def test_a_separate_gunicorn_verifies_clients_itself(

@@ -1,126 +1,141 @@
-"""gunicorn as we set it up, in a process of its own, spoken to in bytes over TLS."""
+"""gunicorn's worker as we set it up, spoken to in bytes over TLS."""
 
+import asyncio
 import contextlib
 import socket
 import ssl
-import subprocess
-import sys
-import time
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 
-from tests.common.serving.program import LARGEST
-from tests.webhook.serving import DEADLINE, Running, free_port
-
-pytestmark = pytest.mark.slow
+from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
+from common.serving.errors import BadRequest
+from common.serving.metrics import ServerMetrics
+from common.serving.server import GunicornServer
+from common.serving.tls import Files, ServedCertificate
+from tests.agent.fakes import eventually
+from tests.common.serving.in_process import InProcessServer, served
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /length HTTP/1.1\r\nHost: localhost\r\n"
+LARGEST = 2**20
 CONNECTIONS = 12
 
 
-@dataclass
-class Server(Running):
-    """One that runs; it answers ``/late`` once *gate* is there."""
-
-    gate: Path
-    over_tls: bool
-
-    def open(self) -> socket.socket:
-        return self.connect() if self.over_tls else self.plain()
-
-    def count(self, metric: str) -> float:
-        with self.open() as client:
-            client.sendall(GET)
-            lines = _read_response(client)[1].decode().splitlines()
-        return sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(metric))
+def _ok(body: bytes) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, TEXT, body)
 
 
-@contextlib.contextmanager
-def running(certificates: Path, directory: Path, *, patience: str = "all") -> Iterator[Server]:
-    port, log, gate = free_port(), directory / "log", directory / "gate"
-    files = (str(certificates / "tls.crt"), str(certificates / "tls.key"))
-    command = [sys.executable, "-m", "tests.common.serving.program", str(port), *files]
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(
-            [*command, str(CONNECTIONS), str(gate), patience], stderr=stderr
-        ) as process,
-    ):
-        server = Server(process, port, certificates, log, gate, patience != "plain")
-
-        def listens() -> bool:
-            with contextlib.suppress(OSError), server.open():
-                return True
-            assert process.poll() is None, log.read_text()
-            return False
-
-        try:
-            server.wait(listens)
-            yield server
-        finally:
-            process.kill()
+def _length(request: HttpRequest) -> HttpResponse:
+    try:
+        return _ok(str(len(request.body())).encode())
+    except BadRequest as error:
+        return HttpResponse(error.status, TEXT, str(error).encode())
 
 
-@pytest.fixture(scope="module")
-def server(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(certificates, tmp_path_factory.mktemp("server")) as found:
+class Program(GunicornServer):
+    """A server with a few routes; ``/late`` waits for *gate*."""
+
+    def __init__(self, certificate: ServedCertificate | None) -> None:
+        self.gate = asyncio.Event()
+        super().__init__(
+            "test",
+            "127.0.0.1",
+            1,
+            ServerMetrics("test_", tls=certificate is not None),
+            certificate,
+            connections=CONNECTIONS,
+            all_bodies=2 * LARGEST,
+            drain_delay=2.0,
+        )
+
+    def load(self) -> Application:
+        refuse = lambda _, status, text: HttpResponse(status, TEXT, text.encode())  # noqa: E731
+        app = Application(refuse, "ours", LARGEST)
+        app.add("/length", "POST", _length)
+        app.add("/late", "GET", self._late)
+        app.add("/large", "GET", lambda _: _ok(bytes(2**25)))
+        app.add_status(self.metrics, is_ready=self.not_ready)
+        return app
+
+    async def _late(self, _: HttpRequest) -> HttpResponse:
+        await self.gate.wait()
+        return _ok(b"late")
+
+
+@pytest.fixture
+def program(certificates: Path) -> Program:
+    files = Files(certificates / "tls.crt", certificates / "tls.key")
+    return Program(ServedCertificate(files))
+
+
+@pytest.fixture
+def https(program: Program, certificates: Path) -> Iterator[InProcessServer]:
+    """The server; at its end no connection is left, and no error was logged."""
+    metrics = program.metrics
+    with served(program, certificates) as found:
+        yield found
+        eventually(lambda: metrics.connections == metrics.requests == 0, "nothing is left")
+    assert found.log.errors == []
+
+
+@pytest.fixture
+def plain(certificates: Path) -> Iterator[InProcessServer]:
+    with served(Program(None), certificates) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
-def impatient(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running(certificates, tmp_path_factory.mktemp("impatient"), patience="none") as found:
-        yield found
+def ended(server: InProcessServer, reason: str) -> float:
+    """Return how many connections the server ended first, for this reason."""
+    name = "test_connections_ended_total"
+    return server.app.metrics.registry.get_sample_value(name, {"reason": reason}) or 0.0
 
 
 def _read_response(client: socket.socket) -> tuple[bytes, bytes]:
-    """Read one answer: its head and its body."""
-    got = b""
-    while b"\r\n\r\n" not in got:
+    """Read the head and the body of one response."""
+    head = b""
+    while b"\r\n\r\n" not in head:
         piece = client.recv(65536)
-        assert piece, got
-        got += piece
-    head, _, body = got.partition(b"\r\n\r\n")
+        assert piece, head
+        head += piece
+    head, _, body = head.partition(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
     while len(body) < length:
         piece = client.recv(65536)
-        assert piece, got
+        assert piece, head
         body += piece
     return head, body
 
 
 def _rest(client: socket.socket) -> bytes:
     """Read until the server closes."""
-    got = b""
+    received = b""
     with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
         while piece := client.recv(65536):
-            got += piece
-    return got
+            received += piece
+    return received
 
 
 @pytest.mark.parametrize(
-    ("request_", "length"),
+    "request_",
     [
-        (POST + b"Content-Length: 5\r\n\r\nabcde", b"5"),
-        (POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", b"5"),
+        POST + b"Content-Length: 5\r\n\r\nabcde",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n",
     ],
 )
-def test_a_request_is_answered_and_its_connection_kept(
-    server: Server, request_: bytes, length: bytes
-) -> None:
-    with server.connect() as client:
-        client.sendall(request_ * 2)  # the second is sent before the first is answered
+def test_a_connection_is_kept_after_a_response(https: InProcessServer, request_: bytes) -> None:
+    with https.connect() as client:
+        client.sendall(request_ * 2)  # the second is sent before the first has a response
         for _ in range(2):
             head, body = _read_response(client)
             assert head.startswith(b"HTTP/1.1 200 OK\r\nServer: gpu-turnstile\r\n")
-            assert (b"close" in head, body) == (False, length)
+            assert (b"close" in head, body) == (False, b"5")
         for byte in request_:
             client.sendall(bytes([byte]))
-        assert _read_response(client)[1] == length
+        assert _read_response(client)[1] == b"5"
 
 
 @pytest.mark.parametrize(
@@ -131,65 +146,86 @@ def test_a_request_is_answered_and_its_connection_kept(
         (POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n", b"400"),
     ],
 )
-def test_bytes_that_are_no_http_are_refused_and_the_last(
-    server: Server, bytes_: bytes, status: bytes
+def test_bytes_that_are_no_http_are_refused_and_their_connection_closed(
+    https: InProcessServer, bytes_: bytes, status: bytes
 ) -> None:
-    with server.connect() as client:
+    with https.connect() as client:
         client.sendall(bytes_)
         assert _rest(client).startswith(b"HTTP/1.1 " + status)
 
 
+def test_tls_1_1_is_refused(https: InProcessServer) -> None:
+    context = https.tls()
+    context.set_ciphers("ALL:@SECLEVEL=0")  # or our own side would refuse first
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(OSError, match=r"EOF|reset"):  # by the other side
+        https.connect(context)
+
+
+# --- deadlines -------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    "begun",
+    ("begun", "trickle"),
     [
-        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n",
-        POST + b"Content-Length: 5\r\n\r\nabc",
-        b"",
+        (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n", b""),
+        (POST + b"Content-Length: 5\r\n\r\nabc", b""),
+        (b"GET /metrics HTTP/1.1\r\n", b"A: b\r\n"),
     ],
+    ids=["header", "body", "bytes that trickle"],
 )
-def test_a_request_must_arrive_before_a_deadline(impatient: Server, begun: bytes) -> None:
-    before = impatient.count('test_connections_ended_total{reason="timeout"}')
-    with impatient.connect() as client:
+def test_a_request_must_arrive_within_15_seconds(
+    https: InProcessServer, begun: bytes, trickle: bytes
+) -> None:
+    with https.connect() as client:
         client.sendall(begun)
-        received = _rest(client)
-        if begun:
-            assert received.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
-            assert received.endswith(b"\r\n\r\na request must arrive within 15 s\n")
-        else:
-            assert received == b""
-    assert impatient.count('test_connections_ended_total{reason="timeout"}') > before
+        seconds, received = https.advance_until_received(client, sends=trickle)
+        assert seconds >= 15
+        assert received.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        assert received.endswith(b"\r\n\r\na request must arrive within 15 s\n")
+        for _ in range(3):
+            https.advance(1)  # the client has not closed yet
+        assert ended(https, "timeout") == 1, "it is counted once"
 
 
-def test_an_ended_client_is_counted_once(impatient: Server) -> None:
-    name = 'test_connections_ended_total{reason="timeout"}'
-    before = impatient.count(name)
-    with impatient.connect() as client:
-        client.sendall(b"GET")
-        assert _rest(client).startswith(b"HTTP/1.1 408")
-        time.sleep(2.5)  # two looks at whoever is overdue; the client has not closed
-        assert impatient.count(name) == before + 1
+@pytest.mark.parametrize("sent", [b"", POST + b"Content-Length: 0\r\n\r\n"])
+def test_a_connection_without_a_request_is_closed_after_120_seconds(
+    https: InProcessServer, sent: bytes
+) -> None:
+    with https.connect() as client:
+        client.sendall(sent)
+        if sent:
+            assert _read_response(client)[1] == b"0"
+        seconds, received = https.advance_until_received(client, step=5)
+        assert seconds >= 120
+        assert received == b""
+        assert ended(https, "timeout") == 1
 
 
-def test_bytes_that_trickle_do_not_prolong_it(impatient: Server) -> None:
-    with impatient.connect() as client:
-        client.settimeout(0.1)
-        client.sendall(b"GET /metrics HTTP/1.1\r\n")
-        began = time.monotonic()
-        received = b""
-        while not received:
-            with contextlib.suppress(TimeoutError):
-                received = client.recv(4096)
-            if not received:
-                client.sendall(b"A: b\r\n")
-            assert time.monotonic() - began < DEADLINE
-        assert received.startswith(b"HTTP/1.1 408")
+def test_a_client_that_does_not_read_its_response_is_disconnected(plain: InProcessServer) -> None:
+    with plain.plain() as client:
+        client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        client.recv(1)
+        for _ in range(19):
+            plain.advance(1)
+            assert ended(plain, "write-timeout") == 0
+        for _ in range(2):
+            plain.advance(1)
+        assert ended(plain, "write-timeout") == 1
 
 
-def test_a_kept_connection_is_closed_when_nothing_comes(impatient: Server) -> None:
-    with impatient.connect() as client:
-        client.sendall(POST + b"Content-Length: 0\r\n\r\n")
-        assert _read_response(client)[1] == b"0"
-        assert _rest(client) == b""
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
+def test_a_handshake_has_10_seconds(https: InProcessServer, sent: bytes) -> None:
+    with https.plain() as stalled:
+        stalled.sendall(sent)
+        seconds, received = https.advance_until_received(stalled)
+        assert seconds >= 10
+        assert received == b""
+
+
+# --- bounds ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -201,19 +237,21 @@ def test_a_kept_connection_is_closed_when_nothing_comes(impatient: Server) -> No
         + b"\r\n0\r\n\r\n",
         b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % (LARGEST + 1),
     ],
-    ids=["length", "chunks", "asks before"],
+    ids=["length", "chunks", "100-continue"],
 )
-def test_a_client_that_sends_too_much_gets_the_reason(server: Server, framing: bytes) -> None:
-    with server.connect() as client:
+def test_a_client_that_sends_too_much_gets_the_reason(
+    https: InProcessServer, framing: bytes
+) -> None:
+    with https.connect() as client:
         client.sendall(POST + framing)  # all of it, before anything is read
         head, body = _read_response(client)
         assert head.startswith(b"HTTP/1.1 413 ")
         assert body == b"body: must be at most 1048576 bytes"
 
 
-def test_of_too_many_bodies_the_largest_is_ended(server: Server) -> None:
+def test_the_largest_of_too_many_bodies_is_ended(https: InProcessServer) -> None:
     with contextlib.ExitStack() as held:
-        clients = [held.enter_context(server.connect()) for _ in range(4)]
+        clients = [held.enter_context(https.connect()) for _ in range(4)]
         for client, size in zip(clients, (300, 1000, 300, 600), strict=True):
             client.sendall(POST + b"Content-Length: %d\r\n\r\n" % LARGEST + bytes(size * 1000))
         assert _rest(clients[1]).startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
@@ -221,53 +259,67 @@ def test_of_too_many_bodies_the_largest_is_ended(server: Server) -> None:
         assert _read_response(clients[0])[1] == b"%d" % LARGEST
 
 
-def test_a_waiting_response_delays_no_other(server: Server) -> None:
-    with server.connect() as one, server.connect() as other:
+def test_the_client_waiting_longest_without_a_response_is_ended(https: InProcessServer) -> None:
+    with contextlib.ExitStack() as held:
+        good = held.enter_context(https.connect())
+        good.sendall(POST + b"Content-Length: 0\r\n\r\n")
+        assert _read_response(good)[1] == b"0"
+        stalled = [held.enter_context(https.plain()) for _ in range(3 * CONNECTIONS)]
+        assert _rest(stalled[0]) == b""
+        assert ended(https, "no-room") > 0
+        good.sendall(POST + b"Content-Length: 0\r\n\r\n")
+        assert _read_response(good)[1] == b"0"
+
+
+def test_a_waiting_response_delays_no_other(https: InProcessServer, program: Program) -> None:
+    with https.connect() as one, https.connect() as other:
         one.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        eventually(lambda: program.metrics.requests == 1, "the request waits")
         other.sendall(GET)
-        assert _read_response(other)
-        server.gate.touch()
+        assert b"test_requests_in_flight 2.0" in _read_response(other)[1]
+        https.call(program.gate.set)
         assert _read_response(one)[1] == b"late"
 
 
-def test_a_failed_handshake_is_counted(server: Server) -> None:
-    before = server.count('test_connections_ended_total{reason="tls"}')
-    with server.plain() as plain:
-        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert b"HTTP" not in _rest(plain)
-    assert server.count('test_connections_ended_total{reason="tls"}') == before + 1
+def test_a_failed_handshake_is_counted(https: InProcessServer) -> None:
+    with https.plain() as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert b"HTTP" not in _rest(client)
+    eventually(lambda: ended(https, "tls") == 1, "it is counted")
 
 
-def test_a_client_that_does_not_read_its_response_is_disconnected(
-    certificates: Path, tmp_path: Path
+# --- the end ---------------------------------------------------------------------------
+
+
+def test_readiness_ends_first_and_late_requests_are_still_served(https: InProcessServer) -> None:
+    with https.connect() as kept:
+        kept.sendall(POST + b"Content-Length: 0\r\n\r\n")
+        assert b"close" not in _read_response(kept)[0]
+        https.drain()
+        https.advance(1)
+        assert https.get("/readyz") == (503, "shutting down\n")
+        kept.sendall(POST + b"Content-Length: 1\r\n\r\na")
+        head, body = _read_response(kept)
+        assert (b"Connection: close" in head, body) == (True, b"1")
+        assert _rest(kept) == b""
+
+
+def test_a_drain_waits_for_requests_in_progress_and_closes_idle_connections(
+    https: InProcessServer, program: Program
 ) -> None:
-    name = 'test_connections_ended_total{reason="write-timeout"}'
-    with running(certificates, tmp_path, patience="plain") as server, server.plain() as client:
-        client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        server.wait(lambda: server.count(name) == 1)
-
-
-@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"])
-def test_a_handshake_has_a_deadline(impatient: Server, sent: bytes) -> None:
-    with impatient.plain() as stalled:
-        stalled.sendall(sent)
-        assert _rest(stalled) == b""
-
-
-def test_the_client_waiting_longest_without_a_response_is_ended(server: Server) -> None:
-    with contextlib.ExitStack() as held:
-        good = held.enter_context(server.connect())
-        good.sendall(POST + b"Content-Length: 0\r\n\r\n")
-        assert _read_response(good)[1] == b"0"
-        before = server.count('test_connections_ended_total{reason="no-room"}')
-        stalled = [held.enter_context(server.plain()) for _ in range(3 * CONNECTIONS)]
-        assert server.count('test_connections_ended_total{reason="no-room"}') > before
-        assert _rest(stalled[0]) == b""
-        good.sendall(POST + b"Content-Length: 0\r\n\r\n")
-        assert _read_response(good)[1] == b"0"
-
-
-def test_what_ends_leaves_nothing(server: Server) -> None:
-    server.wait(lambda: server.count("test_connections ") == 1)
-    assert server.count("test_requests_in_flight ") == 1
-    assert "Traceback" not in server.log.read_text()
+    late = b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with https.connect() as idle, https.connect() as silent, https.connect() as busy:
+        idle.sendall(POST + b"Content-Length: 0\r\n\r\n")
+        assert _read_response(idle)[1] == b"0"
+        busy.sendall(late)
+        eventually(lambda: program.metrics.requests == 1, "the request waits")
+        https.drain()
+        for client in (idle, silent):
+            assert https.advance_until_received(client)[1] == b""
+        https.call(program.gate.set)
+        head, body = _read_response(busy)
+        assert (b"Connection: close" in head, body) == (True, b"late")
+        assert _rest(busy) == b""
+    assert https.ends()
+    with pytest.raises(ConnectionRefusedError):
+        https.connect()

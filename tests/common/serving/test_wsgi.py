@@ -41,8 +41,8 @@ class Body:
         self._app.closed += 1
 
 
-def ask(app: Any, *pieces: bytes, request: Message = REQUEST) -> list[Message]:
-    """Return what is sent in answer to one request."""
+def send(app: Any, *pieces: bytes, request: Message = REQUEST) -> list[Message]:
+    """Send one request; return the messages of its response."""
     with ThreadPoolExecutor(1) as threads:
         wsgi = Wsgi(application=app, largest=LARGEST, threads=threads, quick=("/healthz",))
         return asyncio.run(call(wsgi, scope_of(request), pieces or (b"",)))
@@ -51,7 +51,7 @@ def ask(app: Any, *pieces: bytes, request: Message = REQUEST) -> list[Message]:
 def test_a_request_becomes_a_wsgi_environment() -> None:
     app = App()
     request = {**REQUEST, "PATH_INFO": "/caf\u00c3\u00a9 %", "HTTP_X_A": "1", "CONTENT_TYPE": "t/t"}
-    start, body = ask(app, b"bo", b"dy", request=request)
+    start, body = send(app, b"bo", b"dy", request=request)
     expected = {
         "REQUEST_METHOD": "POST",
         "PATH_INFO": "/caf\u00c3\u00a9 %",  # WSGI has the bytes as latin-1
@@ -76,7 +76,7 @@ def test_a_request_becomes_a_wsgi_environment() -> None:
 @given(pieces=st.lists(st.binary(max_size=LARGEST // 2), min_size=1, max_size=8))
 def test_a_body_arrives_whole_or_is_refused_by_its_length(pieces: list[bytes]) -> None:
     app, whole = App(), b"".join(pieces)
-    _, *bodies = ask(app, *pieces)
+    _, *bodies = send(app, *pieces)
     fits = len(whole) <= LARGEST
     assert b"".join(each["body"] for each in bodies) == (whole if fits else b"")
     assert (int(app.environ["CONTENT_LENGTH"]) <= LARGEST) == fits
@@ -85,7 +85,7 @@ def test_a_body_arrives_whole_or_is_refused_by_its_length(pieces: list[bytes]) -
 def test_blocking_pages_run_on_a_thread_and_probes_do_not() -> None:
     app = App()
     for path, elsewhere in (("/a", True), ("/healthz", False)):
-        ask(app, request={**REQUEST, "PATH_INFO": path})
+        send(app, request={**REQUEST, "PATH_INFO": path})
         assert (app.thread != threading.get_ident()) == elsewhere
 
 
@@ -115,7 +115,7 @@ def test_a_waiting_response_is_sent_in_pieces() -> None:
         start_response("201 Created", [])
         return stream
 
-    start, *bodies = ask(app)
+    start, *bodies = send(app)
     assert start["status"] == 201
     assert [(each.get("body"), each.get("more_body")) for each in bodies] == [
         (b"one", True),

@@ -13,7 +13,7 @@ Message = dict[str, Any]
 
 
 def scope_of(environ: Message) -> Message:
-    """Return the scope of a request that a WSGI environment tells of."""
+    """Return the scope of the request of a WSGI environment."""
     headers = [
         (key.removeprefix("HTTP_").replace("_", "-").lower().encode(), str(value).encode("latin-1"))
         for key, value in environ.items()
@@ -36,7 +36,7 @@ def scope_of(environ: Message) -> Message:
 
 
 async def call(application: Any, scope: Message, pieces: Iterable[bytes]) -> list[Message]:
-    """Send one request in pieces; return what is sent in answer."""
+    """Send one request in pieces; return the messages of its response."""
     arriving, sent = list(pieces), list[Message]()
 
     async def receive() -> Message:

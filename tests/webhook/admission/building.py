@@ -12,6 +12,7 @@ from webhook.admission.decision import Decision
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.pods import decide_pod
 from webhook.admission.reviews import Review, ReviewedResource
+from webhook.admission.workloads import validate_workload
 
 Json = dict[str, Any]
 TIME = 1_700_000_000_000_000_000
@@ -36,6 +37,20 @@ def decide(
 ) -> Decision:
     """Decide about a new pod, by the usual names."""
     return decide_pod(pod, names=Names(), stamp=stamp, options=options)
+
+
+def decide_template(
+    template: object, before: object = None, options: AdmissionOptions = DEFAULTS
+) -> Decision:
+    """Decide about a Deployment with this template, or about its update."""
+    new, old = ({"metadata": {}, "spec": {"template": each}} for each in (template, before))
+    review = review_of(
+        ReviewedResource("apps", "v1", "deployments", "Deployment", ""),
+        new,
+        operation="UPDATE" if before else "CREATE",
+        old_object=old if before else None,
+    )
+    return validate_workload(review, names=Names(), options=options)
 
 
 def review_of(target: ReviewedResource, content: Json | None, /, **changes: Any) -> Review:

@@ -1,4 +1,4 @@
-"""Claims of GPU pods: what the webhook adds, drops, denies and warns of with ``--claims on``."""
+"""Claims of GPU pods that the webhook adds, drops, denies and warns of."""
 
 import json
 from dataclasses import replace
@@ -24,12 +24,10 @@ from contract.requests import read_pod_demand
 from simulator.api.resources import PODS
 from simulator.api.validation import decoded, prepared
 from tests.examples import any_json, share
-from tests.webhook.admission.building import Json, applied, decide, no_stamp, review_of
+from tests.webhook.admission.building import Json, applied, decide, decide_template, no_stamp
 from tests.webhook.admission.dialects.translating import ACCEPT
 from webhook.admission.claims import Claims
 from webhook.admission.options import AdmissionOptions, DefaultMemory
-from webhook.admission.reviews import ReviewedResource
-from webhook.admission.workloads import validate_workload
 
 NAMES = Names()
 D = NAMES.domain
@@ -69,7 +67,7 @@ def errors_of(given: Json) -> list[str]:
     return [str(each) for each in decide(given, ON, stamp=no_stamp).errors]
 
 
-# --- what is added --------------------------------------------------------------------
+# --- added claims ---------------------------------------------------------------------
 
 
 def test_a_gpu_pod_gets_a_claim_with_a_request_a_container_and_keeps_its_limits() -> None:
@@ -92,7 +90,7 @@ def test_a_gpu_pod_gets_a_claim_with_a_request_a_container_and_keeps_its_limits(
     ]
 
 
-def test_without_the_option_no_claim_is_added_or_refused() -> None:
+def test_without_the_option_no_claim_is_added_or_denied() -> None:
     given = pod(container("a"), claims=[{"name": CLAIM, "resourceClaimName": "x"}], nodeName="n")
     assert claims_of(created(given, AdmissionOptions()))[0] == given["spec"]["resourceClaims"]
     copy = pod(container("a", {}), claims=[{"name": CLAIM, "resourceClaimTemplateName": OURS}])
@@ -125,9 +123,9 @@ def test_claims_of_the_author_stay() -> None:
     ]
 
 
-def test_a_copy_with_other_limits_gets_the_template_of_its_own() -> None:
+def test_a_copy_with_other_limits_gets_its_own_template() -> None:
     copy = pod(
-        container("a", SHARE, {"name": CLAIM, "request": "gone"}),
+        container("a", SHARE, {"name": CLAIM, "request": "deleted"}),
         container("b", {}, {"name": CLAIM, "request": "a"}, {"name": "mine", "request": "a"}),
         claims=[
             {"name": CLAIM, "resourceClaimTemplateName": OURS},
@@ -143,18 +141,21 @@ def test_a_copy_with_other_limits_gets_the_template_of_its_own() -> None:
     assert decision.warnings == ("container b: claim gpus dropped, it requests no GPU",)
 
 
-def test_a_pod_without_gpus_loses_claims_by_our_templates_only() -> None:
+@pytest.mark.parametrize("options", [ON, AdmissionOptions(claims=Claims.AWAY)])
+def test_a_pod_without_gpus_loses_claims_by_our_templates_only(options: AdmissionOptions) -> None:
     other = {"name": "other", "resourceClaimTemplateName": "mine"}
     copy = pod(
         container("a", {}, {"name": "x"}, {"name": "other"}),
         container("b", {}, {"name": "x"}),
         claims=[{"name": "x", "resourceClaimTemplateName": OURS}, other],
     )
-    decision = decide(copy, ON)
+    decision = decide(copy, options)
     assert claims_of(applied(copy, decision)) == ([other], [[{"name": "other"}], None])
     assert decision.warnings == ("claim x: dropped, the pod requests no GPU",)
+    of_template = decide_template(copy, options=options).warnings
+    assert of_template == (decision.warnings if options is ON else ())
     copy["spec"]["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": "mine"}]
-    assert decide(copy, ON).patch == ()
+    assert decide(copy, options).patch == ()
 
 
 LIMITS = st.fixed_dictionaries(
@@ -253,7 +254,7 @@ def test_a_hostile_pod_is_decided(hostile: Any) -> None:
     decide(pod(container("a", SHARE, hostile), {"name": hostile, "resources": hostile}), ON)
 
 
-# --- what is denied, and warned of ----------------------------------------------------
+# --- denials and warnings ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,45 +262,33 @@ def test_a_hostile_pod_is_decided(hostile: Any) -> None:
     [
         (pod(container("a"), nodeName="n1"), "spec.nodeName"),
         (pod(container("a", {NAMES.core: "3300"})), "spec"),
-        (
-            pod(container("a"), claims=[{"name": CLAIM, "resourceClaimName": "mine"}]),
-            "spec.resourceClaims[0].name",
-        ),
     ],
 )
-def test_what_a_claim_cannot_do_is_denied(given: Json, field: str) -> None:
+def test_a_pod_that_cannot_have_a_claim_is_denied(given: Json, field: str) -> None:
     (error,) = errors_of(given)
     assert error.startswith(f"{field}: Invalid value: ")
-    workload = {"metadata": {}, "spec": {"template": given}}
-    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
-    decision = validate_workload(review_of(target, workload), names=NAMES, options=ON)
-    assert [str(each) for each in decision.errors] == [f"spec.template.{error}"]
-
-
-NOT_PREEMPTING = (
-    "its priority does not preempt: no pod gives up its card for another pod's claim",
-)
+    assert [str(each) for each in decide_template(given, options=ON).errors] == [
+        f"spec.template.{error}"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("fields", "warnings"),
+    ("fields", "preempts"),
     [
-        ({}, ()),
-        ({"priority": 0, "priorityClassName": "default"}, ()),
-        ({"priority": 1000}, NOT_PREEMPTING),
-        ({"priorityClassName": "high"}, NOT_PREEMPTING),
-        ({"priority": 1000, "preemptionPolicy": "Never"}, ()),
+        ({}, False),
+        ({"priority": 0, "priorityClassName": "default"}, False),
+        ({"priority": 1000}, True),
+        ({"priorityClassName": "high"}, True),
+        ({"priority": 1000, "preemptionPolicy": "Never"}, False),
     ],
 )
-def test_a_priority_that_will_not_preempt_is_warned_of(
-    fields: Json, warnings: tuple[str, ...]
-) -> None:
+def test_a_priority_that_will_not_preempt_is_warned_of(fields: Json, preempts: bool) -> None:
     given = pod(container("a"), **fields)
-    assert decide(given, ON).warnings == warnings
-    workload = {"metadata": {}, "spec": {"template": given}}
-    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
-    assert validate_workload(review_of(target, workload), names=NAMES, options=ON).warnings == (
-        warnings
+    text = "its priority does not preempt: no pod gives up its card for another pod's claim"
+    assert (
+        decide(given, ON).warnings
+        == decide_template(given, options=ON).warnings
+        == (text,) * preempts
     )
 
 
@@ -312,18 +301,14 @@ def test_an_init_container_that_holds_more_than_quotas_count_is_warned_of() -> N
     assert warning.startswith("init container own: its claim holds cards as long as the pod lives")
 
 
-def test_a_workload_is_told_of_a_claim_that_its_pods_lose() -> None:
-    template = pod(container("a", {}), claims=[{"name": "x", "resourceClaimTemplateName": OURS}])
-    workload = {"metadata": {}, "spec": {"template": template}}
-    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
-    decision = validate_workload(review_of(target, workload), names=NAMES, options=ON)
-    assert decision.warnings == ("claim x: dropped, the pod requests no GPU",)
-
-
 # --- --claims away --------------------------------------------------------------------
 
 AWAY = AdmissionOptions(claims=Claims.AWAY)
 _NOT_IN = {"key": MODE_LABEL, "operator": "NotIn", "values": ["dra"]}
+_NO_TERMS: list[Any] = [
+    *(None, {"nodeAffinity": None}),
+    {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
+]
 _ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
 _NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
 
@@ -335,12 +320,7 @@ def _required(*terms: Json) -> Json:
 @pytest.mark.parametrize(
     ("affinity", "terms"),
     [
-        (None, [{"matchExpressions": [_NOT_IN]}]),
-        ({"nodeAffinity": None}, [{"matchExpressions": [_NOT_IN]}]),
-        (
-            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
-            [{"matchExpressions": [_NOT_IN]}],
-        ),
+        *((none, [{"matchExpressions": [_NOT_IN]}]) for none in _NO_TERMS),
         (
             {"nodeAffinity": _required({"matchExpressions": [_ZONE]}, _NAMED)},
             [{"matchExpressions": [_ZONE, _NOT_IN]}, {**_NAMED, "matchExpressions": [_NOT_IN]}],
@@ -377,12 +357,10 @@ def test_away_keeps_the_rest_of_an_affinity_and_leaves_pods_without_gpus_alone()
     assert "affinity" not in created(pod(container("a", {})), AWAY)["spec"]
 
 
-def test_away_drops_a_copied_claim() -> None:
+def test_away_drops_the_copied_claim_of_a_gpu_pod() -> None:
     copied = {"name": CLAIM, "resourceClaimTemplateName": OURS}
     given = pod(container("a", None, {"name": CLAIM, "request": "a"}), claims=[copied])
     assert claims_of(created(given, AWAY)) == (None, [None])
-    without = pod(container("a", {}, {"name": CLAIM, "request": "a"}), claims=[copied])
-    assert claims_of(created(without, AWAY)) == (None, [None])
 
 
 @settings(max_examples=share(40), deadline=None)

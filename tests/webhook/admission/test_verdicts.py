@@ -1,4 +1,4 @@
-"""What a verdict is called, and what it warns of."""
+"""Labels and warnings of verdicts."""
 
 import pytest
 
@@ -38,12 +38,12 @@ NAMES = Names()
 
 
 def _advise(
-    *asked: Demand,
+    *demands: Demand,
     annotations: dict[str, object] | None = None,
     name: str = "main",
     largest_card: int = 0,
 ) -> list[str]:
-    containers = (ContainerDemand(name, ContainerKind.MAIN, 0, demand) for demand in asked)
+    containers = (ContainerDemand(name, ContainerKind.MAIN, 0, demand) for demand in demands)
     demand = PodDemand(tuple(containers))
     memory = about_memory(demand, largest_card, in_blocks=True)
     return [*memory, *advise(demand, annotations or {}, names=NAMES)]
@@ -53,7 +53,7 @@ def _advise(
     ("cores", "memory", "largest"),
     [(50, 8, 0), (100, 0, 0), (300, 7, 0), (50, 96, 96), (200, 192, 96), (0, 8, 0), (50, 97, 0)],
 )
-def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, largest: int) -> None:
+def test_a_usual_request_has_no_warning(cores: int, memory: int, largest: int) -> None:
     assert _advise(Demand(cores, memory), largest_card=largest) == []
 
 
@@ -69,7 +69,7 @@ def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, larges
         (200, 16000, 0, "8000 memory blocks of 256 MiB are 2000 GiB on one card: 8000 MiB are 32"),
     ],
 )
-def test_memory_that_no_card_has_may_be_meant_as_mib(
+def test_memory_that_no_card_has_may_be_in_mib(
     cores: int, memory: int, largest: int, line: str
 ) -> None:
     assert _advise(Demand(cores, memory), largest_card=largest) == [f"container main: {line}"]
@@ -81,24 +81,17 @@ def test_memory_that_no_card_has_may_be_meant_as_mib(
 
 
 @pytest.mark.parametrize(
-    ("cores", "limit", "lines"),
+    ("demand", "limit", "requested"),
     [
-        (50, "30", ["container main: 50 cores, but vcuda-core-limit allows only 30"]),
-        (50, "50", []),
-        (50, "100", []),
-        (50, "many", []),  # an error, told as one
-        (100, "30", []),
+        (Demand(50, 4), "30", "50 cores"),
+        *((Demand(50, 4), limit, "") for limit in ("50", "100", "many")),  # the last is an error
+        (Demand(100, 4), "30", ""),
+        (Demand(100, 4, 2), "50", ""),
+        (Demand(100, 4, 2), "49", "50 cores of each of 2 cards"),
     ],
 )
 def test_a_limit_below_the_request_of_a_share_is_warned_of(
-    cores: int, limit: str, lines: list[str]
+    demand: Demand, limit: str, requested: str
 ) -> None:
-    assert _advise(Demand(cores, 4), annotations={NAMES.core_limit: limit}) == lines
-
-
-def test_a_limit_is_compared_with_the_cores_of_each_card() -> None:
-    halves = Demand(100, 4, 2)
-    assert _advise(halves, annotations={NAMES.core_limit: "50"}) == []
-    assert _advise(halves, annotations={NAMES.core_limit: "49"}) == [
-        "container main: 50 cores of each of 2 cards, but vcuda-core-limit allows only 49"
-    ]
+    line = f"container main: {requested}, but vcuda-core-limit allows only {limit}"
+    assert _advise(demand, annotations={NAMES.core_limit: limit}) == [line] * bool(requested)

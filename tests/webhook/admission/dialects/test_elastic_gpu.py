@@ -1,12 +1,12 @@
+"""elastic-gpu's names."""
+
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.examples import any_json
 from tests.webhook.admission.dialects.reading_pods import (
-    check_any_reading,
     errors_of,
     read,
     requests_of,
@@ -53,7 +53,7 @@ def test_a_container_requests(limits: dict[str, Any], request_: CardRequest | No
         ),
     ],
 )
-def test_what_is_not_kept_is_warned_of(
+def test_a_setting_that_is_not_kept_is_warned_of(
     limits: dict[str, Any], request_: CardRequest, warning: str
 ) -> None:
     reading = read(read_elastic_gpu, pod_of(limits))
@@ -81,35 +81,15 @@ def test_a_name_under_both_domains_is_refused() -> None:
     assert requests_of(reading) == [None]
 
 
-def test_of_thousands_of_claims_a_few_are_named() -> None:
-    pod = pod_of({}, **{f"egpuc.elasticgpu.io/{each}": "" for each in range(1000)})
-    assert len(read(read_elastic_gpu, pod).errors) == 32
-
-
 def test_a_claim_is_refused() -> None:
+    many = pod_of({}, **{f"egpuc.elasticgpu.io/{each}": "" for each in range(1000)})
+    assert len(read(read_elastic_gpu, many).errors) == 32
     # README of elastic-gpu: the pod has no resources
     pod = pod_of({}, **{"egpuc.elasticgpu.io/test1": "gpushare-egpuc-1"})
     assert errors_of(read(read_elastic_gpu, pod)) == (
         "metadata.annotations[egpuc.elasticgpu.io/test1]: Invalid value: "
         '"gpushare-egpuc-1": an ElasticGPUClaim is not read: request its cores and memory in limits'
     )
-
-
-def test_an_unreadable_count_is_refused() -> None:
-    assert errors_of(read(read_elastic_gpu, pod_of({CORES: "half"}))) == (
-        f'{LIMITS}[elasticgpu.io/gpu-core]: Invalid value: "half": must be a whole number from 0 '
-        "to 2147483647"
-    )
-
-
-@given(any_json("metadata", "annotations", "egpuc.elasticgpu.io/a", "spec", "containers", CORES))
-def test_no_pod_raises(content: Any) -> None:
-    check_any_reading(read_elastic_gpu, {"metadata": content, "spec": content})
-
-
-@given(st.lists(st.dictionaries(st.sampled_from([CORES, MEMORY, COM_CORES, "cpu"]), any_json())))
-def test_no_limits_raise(limits: list[dict[str, Any]]) -> None:
-    check_any_reading(read_elastic_gpu, pod_of(*limits))
 
 
 @given(st.integers(0, 1700), st.integers(0, 200_000))

@@ -1,13 +1,11 @@
+"""KAI's annotations."""
+
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.examples import any_json
 from tests.webhook.admission.dialects.reading_pods import (
-    check_any_reading,
     errors_of,
     read,
     requests_of,
@@ -32,10 +30,6 @@ def kai_pod(*containers: dict[str, Any], **annotations: str) -> dict[str, Any]:
         ({"gpu_fraction": "0.5"}, CardRequest(1, percent=50)),
         # docs/gpu-sharing/gpu-memory.yaml
         ({"gpu_memory": "2000"}, CardRequest(1, memory=2000)),
-        # test/e2e: k8s_native_specs.go, resources_specs.go
-        ({"gpu_fraction": "0.1"}, CardRequest(1, percent=10)),
-        ({"gpu_fraction": "0.7"}, CardRequest(1, percent=70)),
-        ({"gpu_memory": "500"}, CardRequest(1, memory=500)),
         # its issue 1521: 4 cards x 50%, 8 cards x 50 GB
         (
             {"gpu_fraction": "0.5", "gpu_fraction_num_devices": "4"},
@@ -99,7 +93,7 @@ def test_its_scheduler_and_mps_are_warned_of() -> None:
     assert not reading.schedulers
 
 
-def test_what_came_with_kai_0_18_is_warned_of_up_to_eight_times() -> None:
+def test_settings_of_kai_0_18_are_warned_of_up_to_eight_times() -> None:
     limit = "kai.scheduler/container.c0.gpu-memory.portion.limit"
     pod = kai_pod(gpu_fraction="0.5")
     pod["metadata"]["annotations"][limit] = "0.8"
@@ -149,7 +143,7 @@ NO_COUNT = "must be a whole number from 1 to 2147483647"
         ),
     ],
 )
-def test_what_is_refused(annotations: dict[str, str], error: str) -> None:
+def test_a_request_that_cannot_be_kept_is_refused(annotations: dict[str, str], error: str) -> None:
     reading = read(read_kai, pod_of({}, **annotations))
     assert errors_of(reading) == f"metadata.annotations{error}"
     assert not any(requests_of(reading))
@@ -172,26 +166,3 @@ def test_a_pod_without_containers_is_refused() -> None:
     assert errors_of(read(read_kai, pod)) == (
         'metadata.annotations[gpu-fraction]: Invalid value: "0.5": the pod has no container'
     )
-
-
-@given(
-    any_json("metadata", "annotations", "spec", "containers", "resources", FRACTION, MEMORY),
-    st.dictionaries(
-        st.sampled_from([FRACTION, MEMORY, CARDS, CONTAINER, "mps"]), any_json() | st.text()
-    ),
-)
-def test_no_pod_raises(content: Any, annotations: dict[str, Any]) -> None:
-    check_any_reading(read_kai, {"metadata": content, "spec": content})
-    metadata = {"annotations": annotations}
-    check_any_reading(read_kai, {"metadata": metadata, "spec": content})
-    check_any_reading(read_kai, {"metadata": metadata, "spec": {"containers": [content, {}]}})
-
-
-@given(st.integers(1, 999), st.integers(1, 16))
-def test_the_total_is_the_fraction_of_all_cards(thousandths: int, cards: int) -> None:
-    fraction = f"0.{thousandths:03}"
-    request = requests_of(
-        read(read_kai, kai_pod(gpu_fraction=fraction, gpu_fraction_num_devices=str(cards)))
-    )[0]
-    assert request is not None
-    assert request.cards * (request.percent or 0) == cards * Fraction(thousandths, 10)

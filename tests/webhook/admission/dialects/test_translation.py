@@ -13,7 +13,7 @@ from contract.other_systems import WISHES
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from tests.examples import any_json
-from tests.webhook.admission.building import ANY, Json, applied, decide, review_of
+from tests.webhook.admission.building import ANY, Json, applied, decide, decide_template
 from tests.webhook.admission.dialects.translating import (
     ACCEPT,
     NAMES,
@@ -24,23 +24,22 @@ from tests.webhook.admission.dialects.translating import (
     warnings_of,
 )
 from webhook.admission.decision import Decision
-from webhook.admission.dialects.registry import Dialect
+from webhook.admission.dialects.registry import Dialect, read_dialects
 from webhook.admission.dialects.translation import translate
 from webhook.admission.options import DEFAULTS, AdmissionOptions, DefaultMemory
 from webhook.admission.patches import patch_annotations
 from webhook.admission.privileged import Privileged
-from webhook.admission.reviews import ReviewedResource
-from webhook.admission.workloads import validate_workload
 
 GPU, MEM, PERCENT, CORES = (
     f"nvidia.com/{each}" for each in ("gpu", "gpumem", "gpumem-percentage", "gpucores")
 )
+VGPU = "nvidia.com/vgpu-"
 FROM, CORE, MEMORY = NAMES.translated_from, NAMES.core, NAMES.memory
 LIMITS = "spec.containers[0].resources.limits"
 SHARES = {GPU: "2", MEM: "3000", CORES: "30"}
 
 
-def test_without_accept_nothing_changes() -> None:
+def test_without_accept_no_pod_is_changed() -> None:
     pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100"})
     decision = decide(pod, replace(ACCEPT, accept=frozenset()))
     assert (decision.patch, decision.errors) == ((), ())
@@ -51,7 +50,7 @@ def test_without_accept_nothing_changes() -> None:
     assert translate(pod, names=NAMES, options=DEFAULTS).pod is pod
 
 
-def test_the_translated_pod_says_what_it_was_and_is_stamped() -> None:
+def test_a_translated_pod_keeps_its_original_and_is_stamped() -> None:
     pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100", "example.com/a": "b"})
     created = translated(pod)["metadata"]["annotations"]
     assert json.loads(created.pop(FROM)) == {
@@ -87,11 +86,29 @@ def test_all_containers_are_translated_where_they_are() -> None:
     ]
 
 
-def test_the_size_of_a_block_is_the_operators() -> None:
-    pod = pod_of({GPU: "2", MEM: "3000", CORES: "30"})
-    for block, blocks in ((1 << 20, 6000), (1 << 30, 6)):
-        options = replace(ACCEPT, memory_block=block)
-        assert became(pod, options) == [{"cores": 60, "blocks": blocks, "cards": 2}]
+@pytest.mark.parametrize(
+    ("dialect", "limits", "annotations", "becomes"),
+    [
+        # example/kueue/sample.yaml of vgpu-manager, samples of gpushare, README of elastic-gpu
+        (
+            "vgpu-manager",
+            {f"{VGPU}number": 2, f"{VGPU}cores": 30, f"{VGPU}memory": 1024},
+            {},
+            (60, 8, 2),
+        ),
+        ("gpushare", {"aliyun.com/gpu-mem": 2}, {}, (1, 8)),
+        ("gpushare-mib", {"aliyun.com/gpu-mem": 16276}, {}, (1, 64)),
+        ("elastic-gpu", {"elasticgpu.com/gpu-core": "30"}, {}, (30, 28)),
+        ("kai", {}, {"gpu-fraction": "0.333"}, (1, 31)),  # three on a card
+        ("kai", {}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "4"}, (4, 192, 4)),
+    ],
+)
+def test_a_manifest_of_each_system_is_translated(
+    dialect: str, limits: Json, annotations: dict[str, str], becomes: tuple[int, ...]
+) -> None:
+    options = replace(ACCEPT, accept=frozenset({Dialect(dialect)}))
+    (found,) = became(pod_of(limits, **annotations), options)
+    assert tuple(found.values()) == becomes, "cores, blocks and cards"
 
 
 def test_a_percentage_needs_the_largest_card_unless_it_is_all() -> None:
@@ -133,12 +150,17 @@ VOLCANO = "volcano.sh/vgpu-number"
 def test_names_of_two_systems_are_refused(
     limits: Json, annotations: dict[str, str], found: str
 ) -> None:
-    rule = f"beside {GPU} of hami: write the names of one system"
     pod = pod_of(SHARES | limits, **annotations)
-    assert errors_of(pod) == [f"{found}{rule}"]
     (container,) = pod["spec"]["containers"]
-    container["resources"]["requests"] = dict(container["resources"]["limits"])
-    assert errors_of(pod) == [f"{found}{rule}"]  # the API server copies limits
+    container["resources"]["requests"] = dict(container["resources"]["limits"])  # as API servers do
+    assert errors_of(pod) == [f"{found}beside {GPU} of hami: write the names of one system"]
+
+
+def test_zeros_and_empty_wishes_of_ours_are_no_mixture() -> None:
+    pod = pod_of({**SHARES, CORE: "0"}, **{"tencent.com/gpu-policy": ""})
+    assert became(pod) == [{"cores": 60, "blocks": 24, "cards": 2}]
+    ours = pod_of({CORE: "50", MEMORY: "8", GPU: "0"})
+    assert became(ours) == [{"cores": 50, "blocks": 8, GPU: 0}]
 
 
 @pytest.mark.parametrize(
@@ -160,22 +182,20 @@ def test_no_container_is_translated_by_half(accepted: Dialect, limits: Json, oth
     assert became(pod_of(limits | {other: "0"}), options)[0][other] == 0
 
 
+BEYOND = "is more memory than any card has: it is counted in MiB"
+
+
 @pytest.mark.parametrize(
     ("limits", "error"),
     [
         ({GPU: "17", MEM: "1000"}, "17 cards: must be at most 16, for parts of cards"),
         ({GPU: "21474837"}, "21474837 cards: must be at most 21474836"),
-        (
-            {GPU: "1", MEM: "1Gi"},
-            "1073741824 MiB: is more memory than any card has: it is counted in MiB",
-        ),
-        (
-            {GPU: "16", MEM: "2147483647"},
-            "2147483647 MiB: is more memory than any card has: it is counted in MiB",
-        ),
+        ({GPU: "16", MEM: "2147483647"}, f"2147483647 MiB: {BEYOND}"),
     ],
 )
-def test_what_no_node_has_is_refused_in_what_its_author_wrote(limits: Json, error: str) -> None:
+def test_requests_that_no_node_has_are_refused_in_the_authors_units(
+    limits: Json, error: str
+) -> None:
     expected = f"spec.containers[0].resources: Invalid value: {error}"
     assert errors_of(pod_of(limits)) == [expected]
 
@@ -187,10 +207,10 @@ def test_memory_in_mib_is_not_taken_for_mistaken_blocks(largest: int) -> None:
     assert warnings_of(pod, options) == ((line,) if largest else ())
     assert decide(translated(pod, options), options).warnings == warnings_of(pod, options)
     became_of_template = "container c0: translated from hami: vcuda-core 1, vcuda-memory 1250"
-    assert _validate(pod).warnings == (became_of_template, line)
+    assert decide_template(pod, options=ACCEPT).warnings == (became_of_template, line)
 
 
-def test_a_second_call_does_not_warn_of_the_variable_that_the_first_set() -> None:
+def test_a_second_call_does_not_warn_of_the_variable_that_the_first_one_set() -> None:
     pod = translated(pod_of({GPU: "1", MEM: "3000"}))
     assert decide(pod, ACCEPT).warnings == ()
     # as HAMi's webhook does if its overwriteEnv is on and it is called in between
@@ -199,14 +219,7 @@ def test_a_second_call_does_not_warn_of_the_variable_that_the_first_set() -> Non
     assert warning == "container c0: env NVIDIA_VISIBLE_DEVICES overrides the node's value"
 
 
-def test_zeros_and_empty_wishes_of_ours_are_no_mixture() -> None:
-    pod = pod_of({**SHARES, CORE: "0"}, **{"tencent.com/gpu-policy": ""})
-    assert became(pod) == [{"cores": 60, "blocks": 24, "cards": 2}]
-    ours = pod_of({CORE: "50", MEMORY: "8", GPU: "0"})
-    assert became(ours) == [{"cores": 50, "blocks": 8, GPU: 0}]
-
-
-def test_our_own_checks_and_defaults_hold_for_what_it_became() -> None:
+def test_our_own_checks_and_defaults_hold_for_a_translated_pod() -> None:
     share = pod_of({GPU: "1", MEM: "30000", CORES: "30"}, **{"nvidia.com/use-gpuuuid": "A 100"})
     share["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     options = replace(ACCEPT, privileged=Privileged.DENY)
@@ -231,16 +244,9 @@ def test_our_own_checks_and_defaults_hold_for_what_it_became() -> None:
     assert (spec["schedulerName"], spec["runtimeClassName"]) == ("gpus", "nvidia")
 
 
-def test_a_second_call_for_the_same_request_keeps_what_the_first_translated() -> None:
-    pod = pod_of({GPU: "2", MEM: "3000"}, **{"nvidia.com/use-gputype": "a100"})
-    pod["spec"]["schedulerName"] = "hami-scheduler"
-    once = translated(pod)
-    again = decide(once, ACCEPT)
-    assert (applied(once, again), again.warnings) == (once, ())
-
-
 def test_a_copy_of_a_translated_pod_is_a_pod_of_ours() -> None:
-    copied = translated(pod_of(SHARES))
+    copied = translated(pod_of(SHARES, **{FROM: "forged"}))
+    assert json.loads(copied["metadata"]["annotations"][FROM])["resources"] == {"c0": SHARES}
     copied["metadata"]["annotations"][NAMES.predicate_time] = "1"
     decision = decide(copied, ACCEPT)
     dropped = f"metadata.annotations[{FROM}]: dropped, gpu-turnstile writes it"
@@ -251,34 +257,20 @@ def test_a_copy_of_a_translated_pod_is_a_pod_of_ours() -> None:
     assert f"metadata.annotations[{FROM}]: dropped, the pod requests no GPU" in decision.warnings
 
 
-def test_a_forged_original_is_overwritten() -> None:
-    pod = pod_of(SHARES, **{FROM: "forged"})
-    decision = decide(pod, ACCEPT)
-    assert f"metadata.annotations[{FROM}]: dropped, gpu-turnstile writes it" in decision.warnings
-    kept = applied(pod, decision)["metadata"]["annotations"][FROM]
-    assert json.loads(kept)["resources"] == {"c0": SHARES}
-
-
-def _validate(new: Json, old: Json | None = None) -> Decision:
-    target = ReviewedResource("apps", "v1", "deployments", "Deployment", "")
-    content, before = (each and {"spec": {"template": each}} for each in (new, old))
-    operation = "UPDATE" if old else "CREATE"
-    review = review_of(target, content, operation=operation, old_object=before)
-    return validate_workload(review, names=NAMES, options=ACCEPT)
-
-
 def test_a_template_is_checked_as_its_pods_will_be() -> None:
     mixed = pod_of(SHARES | {CORE: "50"})
-    (error,) = _validate(mixed).errors
+    (error,) = decide_template(mixed, options=ACCEPT).errors
     assert error.path == f"spec.template.{LIMITS}[{CORE}]"
-    assert _validate(pod_of(SHARES)) == Decision(
+    assert decide_template(pod_of(SHARES), options=ACCEPT) == Decision(
         warnings=(
             "container c0: translated from hami: vcuda-core 60, vcuda-memory 24, gpu-cards 2",
         )
     )
-    (warning,) = _validate(mixed, mixed).warnings  # nothing of names that are not served
+    (warning,) = decide_template(
+        mixed, mixed, ACCEPT
+    ).warnings  # nothing of names that are not served
     assert warning.startswith(f"its pods are denied, as before: {error.path}")
-    assert _validate(pod_of({GPU: "1", MEM: "x"}), mixed).errors
+    assert decide_template(pod_of({GPU: "1", MEM: "x"}), mixed, ACCEPT).errors
 
 
 _SYSTEMS = (
@@ -301,7 +293,7 @@ _ENV = [{"name": "CUDA_DISABLE_CONTROL", "value": "1"}]
 
 @st.composite
 def _pods(draw: st.DrawFn) -> Json:
-    """Draw a pod as an author of some system writes it, then break up to two places of it."""
+    """Draw a pod as an author of some system writes it, then replace up to two of its values."""
     names = draw(st.sampled_from(_SYSTEMS))
     counts = st.dictionaries(
         st.sampled_from(names), st.sampled_from(["0", 1, "2", "30", 50, "3000", "5k"]), max_size=4
@@ -318,15 +310,15 @@ def _pods(draw: st.DrawFn) -> Json:
         "spec": {"containers": draw(st.lists(container, min_size=1, max_size=3))},
     }
     for _ in range(draw(st.integers(0, 2))):
-        place: Any = pod
-        while isinstance(place, dict | list) and place:
-            keys = list(place) if isinstance(place, dict) else range(len(place))
+        part: Any = pod
+        while isinstance(part, dict | list) and part:
+            keys = list(part) if isinstance(part, dict) else range(len(part))
             key = draw(st.sampled_from(keys))
             if draw(st.booleans()):
-                place[key] = draw(ANY | st.sampled_from([*names, "c" * 60, {CORE: 1}, "1.5"]))
+                part[key] = draw(ANY | st.sampled_from([*names, "c" * 60, {CORE: 1}, "1.5"]))
                 break
-            place = place[key]
-    parsed: Json = json.loads(json.dumps(pod))  # as decoded: no two places are one object
+            part = part[key]
+    parsed: Json = json.loads(json.dumps(pod))  # as decoded: no object is in it twice
     return parsed
 
 
@@ -342,7 +334,7 @@ _OPTIONS = st.builds(
 
 
 @given(_pods() | _pods() | _HOSTILE, _OPTIONS)
-def test_whatever_a_pod_has_it_is_denied_or_valid_and_a_second_call_changes_nothing(
+def test_any_pod_is_denied_or_valid_and_a_second_call_changes_nothing(
     pod: dict[str, Any], options: AdmissionOptions
 ) -> None:
     before = copy.deepcopy(pod)
@@ -354,6 +346,9 @@ def test_whatever_a_pod_has_it_is_denied_or_valid_and_a_second_call_changes_noth
     created = applied(pod, decision)
     demand, errors = read_pod_demand(created, NAMES)
     assert errors == ()
+    if any(": translated from " in each for each in decision.warnings):
+        assert demand.containers
+        assert not read_dialects(created, options.accept, path="")
     again = decide(created, options)
     assert not again.errors
     if demand:

@@ -1,12 +1,10 @@
+"""vgpu-manager's names."""
+
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.examples import any_json
 from tests.webhook.admission.dialects.reading_pods import (
-    check_any_reading,
     errors_of,
     read,
     requests_of,
@@ -120,30 +118,25 @@ def test_its_annotations_become_wishes(annotations: dict[str, str], wishes: dict
         ("cross-pod-topology", "true", "{} is not kept"),
     ],
 )
-def test_what_is_not_kept_is_warned_of(name: str, value: str, line: str) -> None:
+def test_a_setting_that_is_not_kept_is_warned_of(name: str, value: str, line: str) -> None:
     key = f"nvidia.com/{name}"
     reading = read(read_vgpu_manager, pod_of({NUMBER: 1}, **{key: value}))
     assert reading.warnings == (line.format(key),)
     assert "gpu-link" not in (reading.wishes or {})
 
 
-def test_virtual_memory_is_not_kept_and_its_scheduler_taken_out() -> None:
+def test_virtual_memory_its_scheduler_and_its_stamps_are_not_kept() -> None:
     # docs/how_to_use_gpu_virtual_memory.md
-    pod = pod_of({NUMBER: 1})
+    stamps = {"nvidia.com/predicate-node": "n1", "nvidia.com/pre-allocated": "x"}
+    pod = pod_of({NUMBER: 1}, **stamps)
     pod["spec"]["containers"][0]["env"] = [{"name": "CUDA_MEM_OVERSOLD", "value": "true"}]
     reading = read(read_vgpu_manager, pod)
     assert requests_of(reading) == [CardRequest(1)]
+    assert set(reading.annotations) == set(stamps)
     assert reading.schedulers == ("vgpu-scheduler",)
     assert reading.warnings == (
         "container c0: CUDA_MEM_OVERSOLD is not kept: memory is not oversubscribed",
     )
-
-
-def test_its_stamps_are_removed() -> None:
-    stamps = {"nvidia.com/predicate-node": "n1", "nvidia.com/pre-allocated": "x"}
-    reading = read(read_vgpu_manager, pod_of({NUMBER: 1}, **stamps))
-    assert set(reading.annotations) == set(stamps)
-    assert not reading.warnings
 
 
 @pytest.mark.parametrize(
@@ -163,7 +156,7 @@ def test_its_stamps_are_removed() -> None:
         ),
     ],
 )
-def test_what_is_refused(limits: dict[str, Any], error: str) -> None:
+def test_a_request_that_cannot_be_kept_is_refused(limits: dict[str, Any], error: str) -> None:
     reading = read(read_vgpu_manager, pod_of(limits))
     assert errors_of(reading) == error
     assert requests_of(reading) == [None]
@@ -175,43 +168,4 @@ def test_a_part_of_a_uuid_is_refused(part: str) -> None:
     assert errors_of(read(read_vgpu_manager, pod)) == (
         f'metadata.annotations[nvidia.com/exclude-gpu-uuid]: Invalid value: "{part}": must be '
         "whole UUIDs (GPU-49aa2e6a-33f3-...): a part of one matches no card here"
-    )
-
-
-KEYS = ["include-gpu-uuid", "device-topology-mode", "vgpu-compute-policy", "cross-pod-topology"]
-
-
-@given(
-    any_json("metadata", "annotations", "spec", "containers", "env", NUMBER),
-    st.dictionaries(st.sampled_from([f"nvidia.com/{each}" for each in KEYS]), any_json()),
-)
-def test_no_pod_raises(content: Any, annotations: dict[str, Any]) -> None:
-    check_any_reading(read_vgpu_manager, {"metadata": content, "spec": content})
-    pod = pod_of({NUMBER: 1}, **annotations)
-    pod["spec"]["containers"][0]["env"] = content
-    pod["spec"]["schedulerName"] = content
-    check_any_reading(read_vgpu_manager, pod)
-
-
-@given(st.lists(st.dictionaries(st.sampled_from([NUMBER, CORES, MEMORY, "cpu"]), any_json())))
-def test_no_limits_raise(limits: list[dict[str, Any]]) -> None:
-    check_any_reading(read_vgpu_manager, pod_of(*limits))
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 16), st.integers(0, 100), st.integers(0, 100_000)), max_size=4
-    )
-)
-def test_the_pods_totals_are_numbers_of_cards_times_amounts(
-    given_: list[tuple[int, int, int]],
-) -> None:
-    limits = [dict(zip((NUMBER, CORES, MEMORY), each, strict=True)) for each in given_]
-    reading = read_vgpu_manager(pod_of(*limits), path="")
-    found = [each for each in (requests_of(reading) if reading else []) if each]
-    filled = [(n or 1, c, m) for n, c, m in given_ if n or c or m]
-    assert sum(each.cards for each in found) == sum(n for n, _, _ in filled)
-    assert sum(each.cards * (each.cores or 0) for each in found) == sum(n * c for n, c, _ in filled)
-    assert sum(each.cards * (each.memory or 0) for each in found) == sum(
-        n * m for n, _, m in filled
     )

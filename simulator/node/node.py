@@ -56,7 +56,7 @@ from simulator.node.recording_log import RecordingLog
 Json = dict[str, Any]
 
 BLOCK = 256 << 20
-_SETTLE_S = 60.0
+_SETTLE_S = 120.0
 
 _VETOES = 50
 """After so many refused starts of one pod, later ones are expected to be refused too."""
@@ -112,7 +112,7 @@ class SimulatedNode:
                     "seed": options.seed,
                     "list_rate": options.list_rate,
                     "list_burst": options.list_burst,
-                    "plugin_wait_s": 10.0,
+                    "plugin_wait_s": _SETTLE_S,
                     "init_run_s": (0.001, 0.005),
                     "grace_s": (0.001, 0.01),
                     "start_retry_s": 0.05,

@@ -24,8 +24,7 @@ from tests.agent.fakes import short_dir
 from tests.runtime import image
 from tests.runtime.api import cri_pb2 as pb
 
-_START_SECONDS = 30.0
-_END_SECONDS = 20.0
+_START_SECONDS = _END_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 # The snapshotter "native" copies where "overlayfs" mounts: it works on every file system, in

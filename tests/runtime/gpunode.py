@@ -24,7 +24,14 @@ from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.settings import Settings as KubeletSettings
-from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings, short_dir
+from tests.agent.fakes import (
+    DEADLINE_S,
+    NAMES,
+    eventually,
+    make_manifest,
+    make_settings,
+    short_dir,
+)
 from tests.runtime.containerd import Containerd
 from tests.runtime.pods import Inside, Pod
 
@@ -158,7 +165,7 @@ class GpuNode:
 
     def _before(self, moment: HookPoint) -> None:
         if (moment.what, moment.container) == ("PreStartContainer", self._held_back):
-            self._go_on.wait(60)
+            assert self._go_on.wait(DEADLINE_S)
 
     def run(self, name: str, cores: int, memory: int) -> Inside:
         """Create a pod of one container and start that."""

@@ -15,7 +15,7 @@ from tests.runtime.containerd import Containerd
 from tests.runtime.image import BRIDGE, NAME
 
 _SECONDS = 60.0
-_EXEC_SECONDS = 30
+_EXEC_SECONDS = 60
 _HAND = "/hand"
 _numbers = itertools.count()
 

@@ -18,7 +18,7 @@ from common.kubelet_api import podresources_pb2 as lister_pb
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
-from tests.agent.fakes import eventually
+from tests.agent.fakes import DEADLINE_S, eventually
 
 CORE, MEMORY = "example.com/core", "example.com/memory"
 
@@ -83,12 +83,12 @@ class FakePlugin:
             options=(("grpc.use_local_subchannel_pool", 1),),
         ) as channel:
             stub = make_stub(channel, pb.DESCRIPTOR, "Registration")
-            stub.Register(pb.RegisterRequest(**{**request, **changed}), timeout=10)
+            stub.Register(pb.RegisterRequest(**{**request, **changed}), timeout=DEADLINE_S)
 
     def stop(self) -> None:
         if self._server is not None:
             self._push.put(False)
-            self._server.stop(grace=None).wait(5)
+            self._server.stop(grace=None).wait(DEADLINE_S)
             self._server = None
 
     def send_list_again(self) -> None:
@@ -289,8 +289,8 @@ class Node:
             (),
         )
 
-    def list(self, timeout: float = 5.0) -> dict[str, dict[str, dict[str, int]]]:
-        """Ask PodResources: pod -> container -> resource -> how many device IDs."""
+    def list(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Call ``List``: pod -> container -> resource -> number of device IDs."""
         return {
             each.name: {
                 one.name: {
@@ -301,17 +301,17 @@ class Node:
                 }
                 for one in each.containers
             }
-            for each in self.list_raw(timeout).pod_resources
+            for each in self.list_raw().pod_resources
         }
 
-    def list_raw(self, timeout: float = 5.0) -> lister_pb.ListPodResourcesResponse:
+    def list_raw(self) -> lister_pb.ListPodResourcesResponse:
         with grpc.insecure_channel(
             f"unix://{self.settings.pod_resources_socket}",
             options=(("grpc.use_local_subchannel_pool", 1),),
         ) as channel:
             stub = make_stub(channel, lister_pb.DESCRIPTOR, "PodResourcesLister")
             response: lister_pb.ListPodResourcesResponse = stub.List(
-                lister_pb.ListPodResourcesRequest(), timeout=timeout
+                lister_pb.ListPodResourcesRequest(), timeout=DEADLINE_S
             )
             return response
 

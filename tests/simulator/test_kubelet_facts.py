@@ -8,6 +8,7 @@ import pytest
 
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.trace import TraceEvent
+from tests.agent.fakes import DEADLINE_S
 from tests.simulator.kubelet_helpers import (
     CORE,
     MEMORY,
@@ -356,14 +357,14 @@ def test_k15_a_device_list_during_an_allocate_causes_devices_to_be_allocated_twi
 
         def hold(call: Call) -> None:
             in_flight.set()
-            assert go_on.wait(90)
+            assert go_on.wait(DEADLINE_S)
 
         plugin.on_allocate = hold
         p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
         ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         n.kubelet.add_pods(ends)
         n.kubelet.add_pods(p)
-        assert in_flight.wait(90)
+        assert in_flight.wait(DEADLINE_S)
         assert set(n.list()) == {"ends", "p"}
         end(n, ends)
         wait_for(lambda: "ends" not in n.list())  # this is the List that forgets

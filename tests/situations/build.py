@@ -21,6 +21,8 @@ Json = dict[str, Any]
 NAMES = Names()
 CREATED = "2025-01-15T08:00:00Z"
 BEGAN_NS = 1_736_928_000_000_000_000
+NEVER_ENDS = (3600.0, 3600.0)
+"""``grace_s`` of a kubelet whose deleted pods run until the test is over."""
 
 
 def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any) -> SimulatedNode:

@@ -6,6 +6,7 @@ import pytest
 
 from simulator.node.judge import Attribution
 from tests.situations.build import (
+    NEVER_ENDS,
     Json,
     a_node,
     a_pod,
@@ -26,7 +27,7 @@ SEEDS = range(2)
 @pytest.mark.parametrize("old_list", [False, True], ids=["1.34", "1.33"])
 def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool) -> None:
     """Their containers still end, among them some that never asked for a GPU (K20)."""
-    kubelet = {"grace_s": (30.0, 30.0), "active_pods_only": not old_list}
+    kubelet = {"grace_s": NEVER_ENDS, "active_pods_only": not old_list}
     with a_node(kubelet=kubelet) as node:
         gone = [f"r{number}" for number in range(6)]
         node.admit([a_pod(each, gpu("c0", 2, 1), plain()) for each in gone])

@@ -9,7 +9,9 @@ import pytest
 
 from simulator.kubelet.settings import HookPoint
 from simulator.node.node import SimulatedNode
+from tests.agent.fakes import DEADLINE_S
 from tests.situations.build import (
+    NEVER_ENDS,
     Json,
     a_node,
     a_pod,
@@ -111,7 +113,7 @@ class Gate:
     def __call__(self, moment: HookPoint) -> None:
         if moment.pod.name == "first" and not self.reached.is_set():
             self.reached.set()
-            self.open.wait(30)
+            assert self.open.wait(DEADLINE_S)
 
 
 @contextmanager
@@ -156,7 +158,7 @@ def test_a_name_that_comes_back_at_once_is_another_pod(
     shape: tuple[Json, ...], by_force: bool
 ) -> None:
     """By force, the old containers go on running for long; until then it keeps its places."""
-    grace_s = (30.0, 30.0) if by_force else (0.001, 0.01)
+    grace_s = NEVER_ENDS if by_force else (0.001, 0.01)
     old_list = by_force == (shape is SHAPES["same shape"])
     kubelet = {"active_pods_only": not old_list, "grace_s": grace_s}
     with a_node(kubelet=kubelet) as node:

@@ -191,6 +191,7 @@ class Case:
             node.kill_agent()
         if self.fault is Fault.BOTH_AGENT_FIRST:
             node.kubelet.kill()
+            self.log.clear()  # what the agent before may have tried
             node.start_agent()
             eventually(lambda: "registration failed" in self.log.text, "the agent waits")
             node.start_kubelet()

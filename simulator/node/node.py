@@ -11,12 +11,14 @@ from typing import Any, Self
 import grpc
 
 from agent.allocator.allocator import Allocator
+from agent.allocator.interfaces import ListedPod
 from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import EnforcerRunner
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import Hardware
+from agent.errors import Unavailable
 from agent.holdings.interfaces import Enforcer
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
@@ -70,6 +72,26 @@ class NodeStuck(Exception):
 def deny(_resource: str) -> None:
     """Deny a call to the kubelet, as file permissions do for users other than root."""
     raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
+
+
+class _PatientPodResources(PodResources):
+    """``List`` of a running kubelet, waited for until a slow machine has connected to it."""
+
+    def __init__(
+        self, socket: Path, resources: Mapping[str, Resource], is_serving: Callable[[], bool]
+    ) -> None:
+        super().__init__(socket, resources=resources)
+        self._is_serving = is_serving
+
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
+        """Return the listed pods; retry while a running kubelet cannot be reached."""
+        deadline = time.monotonic() + within
+        while True:
+            try:
+                return super().list(within=deadline - time.monotonic())
+            except Unavailable as error:
+                if "UNAVAILABLE" not in str(error) or not self._is_serving():
+                    raise
 
 
 class SimulatedNode:
@@ -373,7 +395,9 @@ class SimulatedNode:
         self.watch = InMemoryWatch(self.api, self._names, count(0, 60).__next__)
         self.api.patches.clear()
         writer = KillableQueue(self.api, kill_switch, waits=self._options.patches_wait)
-        channel = PodResources(self.record_socket, resources=self._resources)
+        channel = _PatientPodResources(
+            self.record_socket, self._resources, lambda: self.kubelet.serving
+        )
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
             table=self._table,

@@ -220,7 +220,9 @@ def test_hami_core_enforces_the_limits_of_the_agents_response(case: Case, driver
 
 
 @pytest.mark.parametrize("case", BY_VCUDA, ids=str)
-def test_vcuda_controller_registers_a_container_and_holds_it(case: Case, driver: Path) -> None:
+def test_vcuda_controller_registers_a_container_and_enforces_its_limits(
+    case: Case, driver: Path
+) -> None:
     case.check(vcuda(case.container, folder_of("GPU_TURNSTILE_VCUDA"), driver))
 
 

@@ -83,7 +83,7 @@ def _processes_of(folder: Path) -> list[Path]:
 
 
 @pytest.mark.timeout(DEADLINE_S + 60)
-def test_the_demo_shows_requests_allocations_and_what_another_rule_would_have_done() -> None:
+def test_the_demo_shows_requests_allocations_and_the_calls_by_another_rule() -> None:
     """On forty lines at most."""
     with _folder() as short:
         # What is set for another agent must not reach this one.

@@ -87,7 +87,7 @@ def test_a_slot_that_two_pods_hold_is_found() -> None:
     assert held_twice(holdings_of([_call("a", 0), _call("b", 0)])) == [f"{CORE} GPU-0::0: a and b"]
 
 
-def test_a_record_that_differs_from_what_is_held_is_found() -> None:
+def test_an_annotation_that_differs_from_held_devices_is_found() -> None:
     held = holdings_of([_call("a", 0), _call("a", 3, resource=MEMORY)])
     of_a = "a", "main"
     right, wrong = (Allocation((card,), 1, 1, Evidence.WITNESS) for card in ("GPU-0", "GPU-1"))

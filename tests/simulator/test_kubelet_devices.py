@@ -74,7 +74,7 @@ def calls(steps: list[Step]) -> list[str]:
     return [type(step).__name__ for step in steps]
 
 
-def test_without_alignment_the_plugin_is_asked_even_when_exactly_enough_are_free() -> None:
+def test_without_alignment_the_plugin_is_called_even_for_an_exact_fit() -> None:
     """As the source of 1.36 has it: nothing is aligned, so the early return never comes."""
     assert calls(Driver(make(3)).admit(a_pod(main(r=3))))[0] == "PreferStep"
 
@@ -96,7 +96,7 @@ def test_with_too_few_aligned_ones_these_must_be_included_in_the_preference() ->
 @given(
     st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(1, 9)), min_size=1, max_size=6)
 )
-def test_what_init_containers_leave_is_what_the_contract_works_out(
+def test_reusable_devices_are_those_that_the_contract_computes(
     asked: list[tuple[ContainerKind, int]],
 ) -> None:
     """K7: the kubelet keeps its own account of it, by device ID."""

@@ -105,7 +105,7 @@ def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred()
         assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
 
 
-def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_not_asked() -> None:
+def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_needs_no_call() -> None:
     with node(numa_hint=lambda uid, name: {1}) as n:
         plugin = n.plug(count=8, numa=lambda index: (index // 4,))
         n.admit(pod("p", container("c", 2)))
@@ -463,7 +463,7 @@ def test_k20_a_name_can_be_listed_twice_while_the_pod_before_still_ends() -> Non
 
 
 @pytest.mark.parametrize("active_pods_only", [True, False])
-def test_k21_a_pod_refused_between_its_resources_keeps_what_it_got_in_the_old_list(
+def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list(
     active_pods_only: bool,
 ) -> None:
     """In the first batch after a start: until it is admitted nothing is freed."""

@@ -67,7 +67,7 @@ def test_the_needed_amount_is_the_peak_of_a_simulated_run(
         ),
     ],
 )
-def test_a_node_needs_room(changes: Json, reasons: list[str]) -> None:
+def test_a_node_needs_free_resources(changes: Json, reasons: list[str]) -> None:
     candidate = node(core="45") | {"metadata": {"name": "n1", "labels": {"zone": "a"}}} | changes
     wants = parsed(pod(limits={CORE: "40"}, nodeSelector={"zone": "a"}))
     assert list(reasons_against(candidate, wants, {CORE: 5})) == reasons
@@ -106,7 +106,7 @@ def condition(client: ApiClient, name: str = "p") -> Json:
     return next((each for each in found if each["type"] == "PodScheduled"), {})
 
 
-def test_no_capacity_is_booked_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
+def test_no_capacity_is_bound_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
     server.apply(node(core=100))
     start(workers=8, max_delay=0.05)
     with ThreadPoolExecutor(8) as threads:
@@ -230,7 +230,7 @@ def test_k25_a_pod_that_an_extender_rejected_is_tried_again_on_any_event(
     eventually(lambda: bound(client).get("p") == "n1", "bound")
 
 
-def test_k25_an_extender_binds_the_pods_that_ask_for_its_resource_and_no_others(
+def test_k25_an_extender_binds_only_pods_that_request_its_resource(
     client: ApiClient, start: Start, fake: FakeExtender
 ) -> None:
     client.create(NODES, node("n1", core="30"))
@@ -277,7 +277,7 @@ def test_an_extender_that_fails_stops_a_pod(
     assert bound(client) == {}
 
 
-def test_what_is_misspelt_in_its_configuration_is_refused() -> None:
+def test_a_misspelt_field_of_the_configuration_is_refused() -> None:
     whole = {"urlPrefix": "http://127.0.0.1:1", "nodeCacheCapable": True}
     with pytest.raises(ValueError, match=r'unknown field "extenders\[0\].tlsConfig.ca"'):
         parse_configuration(configuration(whole | {"tlsConfig": {"ca": ""}}))

@@ -132,7 +132,7 @@ def test_a_gpu_pod_is_bound_although_the_webhook_is_down_by_then(
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each[1])
-def test_the_author_of_a_workload_is_warned_at_once(
+def test_an_invalid_workload_is_denied_at_creation(
     client: ApiClient, hook: Hook, workload: tuple[str, str, str, str]
 ) -> None:
     collection, wrong = _workload(workload, WRONG)

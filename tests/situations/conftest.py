@@ -5,12 +5,13 @@ import pytest
 import agent.allocator.observer
 import agent.kubelet.podresources
 import agent.kubelet.registration
+from tests.agent.fakes import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls wait longer for the record: an agent that is starved guesses, and rightly so."""
-    monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", 10.0)
+    monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", DEADLINE_S)
 
 
 @pytest.fixture

@@ -208,7 +208,7 @@ def big(name: str, at: int) -> Json:
     )
 
 
-def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(site: Site) -> None:
+def test_pods_bound_before_an_outage_start_in_it_and_are_annotated_after_it(site: Site) -> None:
     with site.agent() as agent:
         bound = [
             site.create(big("first", at=3)),
@@ -230,7 +230,7 @@ def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(site
     assert annotations[NAMES.predicate_gpu_idx(0)] == annotations[NAMES.predicate_gpu_idx(1)] == "0"
 
 
-def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Site) -> None:
+def test_pods_unknown_to_the_agents_cache_are_served_by_list(site: Site) -> None:
     """Two that the watch was behind with, a static one without a mirror, and one that is known."""
     with site.agent() as agent:
         known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))

@@ -25,7 +25,7 @@ SEEDS = range(2)
 
 
 @pytest.mark.parametrize("old_list", [False, True], ids=["1.34", "1.33"])
-def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool) -> None:
+def test_force_deleted_pods_that_are_still_listed_are_never_targets(old_list: bool) -> None:
     """Their containers still end, among them some that never asked for a GPU (K20)."""
     kubelet = {"grace_s": NEVER_ENDS, "active_pods_only": not old_list}
     with a_node(kubelet=kubelet) as node:
@@ -89,7 +89,7 @@ def drawn(random: Random, name: str) -> Json:
 
 
 @pytest.mark.parametrize(("seed", "mirrored"), [(7, False), (23, True)])
-def test_a_pod_with_unknown_spec_gets_its_memory_where_its_cores_are(
+def test_a_pod_with_unknown_spec_gets_cores_and_memory_of_one_card(
     seed: int, mirrored: bool
 ) -> None:
     """Its init containers are in no record (K4), and what they had is handed on (K7)."""

@@ -87,7 +87,9 @@ def assert_next_is_right_and_all_is_free_again(node: SimulatedNode) -> None:
 
 
 @pytest.mark.parametrize(("number", "when", "call"), WAY)
-def test_a_pod_deleted_at_any_step_of_its_admission(number: int, when: str, call: str) -> None:
+def test_a_pod_deleted_at_any_step_of_its_admission_frees_its_slots(
+    number: int, when: str, call: str
+) -> None:
     """The kubelet goes on admitting it, and ends it then."""
     delete = WAYS_TO_DELETE["deleted" if when == "before" else "removed by force"]
     hook = AtStep("victim", number, when, call)
@@ -154,9 +156,7 @@ def replace(node: SimulatedNode, shape: tuple[Json, ...], *, by_force: bool) -> 
 
 @pytest.mark.parametrize("by_force", [False, True], ids=["deleted", "removed by force"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_name_that_comes_back_at_once_is_another_pod(
-    shape: tuple[Json, ...], by_force: bool
-) -> None:
+def test_a_name_reused_at_once_is_another_pod(shape: tuple[Json, ...], by_force: bool) -> None:
     """By force, the old containers go on running for long; until then it keeps its places."""
     grace_s = NEVER_ENDS if by_force else (0.001, 0.01)
     old_list = by_force == (shape is SHAPES["same shape"])
@@ -173,7 +173,7 @@ def test_a_name_that_comes_back_at_once_is_another_pod(
 
 @pytest.mark.parametrize("by_force", [False, True], ids=["deleted", "removed by force"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_name_that_comes_back_before_the_watch_tells_is_looked_up(
+def test_a_name_reused_before_the_watch_event_is_looked_up(
     shape: tuple[Json, ...], by_force: bool
 ) -> None:
     with a_node() as node:
@@ -188,7 +188,7 @@ def test_a_name_that_comes_back_before_the_watch_tells_is_looked_up(
 
 
 @pytest.mark.parametrize(("number", "when", "call"), WAY[1:8])
-def test_a_pod_removed_in_the_middle_of_its_admission_whose_name_comes_back(
+def test_calls_of_a_pod_removed_in_mid_admission_are_not_its_successors(
     number: int, when: str, call: str
 ) -> None:
     """Its last calls are still its own, not the successor's that the API shows already."""

@@ -74,7 +74,7 @@ def assert_divided_as_requested(node: SimulatedNode, pods: list[Json]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_in_a_burst_whole_cards_and_halves_with_equal_counts_are_told_apart(seed: int) -> None:
+def test_in_a_burst_whole_cards_and_halves_with_equal_counts_are_distinguished(seed: int) -> None:
     pods = crowd(24, seed=seed)
     with a_node(seed=seed, cards=16, limits=True) as node:
         node.bind(*pods)
@@ -88,7 +88,7 @@ def test_in_a_burst_whole_cards_and_halves_with_equal_counts_are_told_apart(seed
         assert node.decision_log.counts["corrected"] == node.decision_log.counts["unproven"] == 0
 
 
-def test_an_agent_and_a_kubelet_that_die_in_bursts_divide_every_share_all_the_same() -> None:
+def test_shares_are_divided_although_agent_and_kubelet_are_killed_in_bursts() -> None:
     first, second, third = (crowd(8, seed=each, prefix=f"p{each}") for each in range(3))
     with a_node(seed=5, cards=16, limits=True) as node:
         node.bind(*first)
@@ -138,7 +138,7 @@ def test_halves_of_an_init_container_are_reused_by_the_halves_of_the_next(seed: 
         assert_sound(node)
 
 
-def test_halves_that_are_reused_whole_come_in_silence_and_their_ids_tell_where_they_are() -> None:
+def test_halves_reused_without_a_preferred_call_are_found_by_their_ids() -> None:
     pod = divided("p", gpu("c0", 100, 8), gpu("c1", 20, 2), init=[gpu("i0", 100, 8)], c0=2, i0=2)
     with a_node(cards=4) as node:
         node.admit([pod])
@@ -165,7 +165,7 @@ def test_a_share_of_one_card_is_followed_by_halves_of_which_one_is_on_its_card()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_part_of_what_is_left_on_two_cards_is_even_by_luck_or_refused_in_clear_words(
+def test_a_reused_part_of_two_cards_is_even_by_chance_or_refused_with_a_reason(
     seed: int,
 ) -> None:
     """The webhook denies it: the kubelet chooses 40 of 60 cores, without a word (K7)."""

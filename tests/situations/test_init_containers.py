@@ -27,7 +27,7 @@ from tests.situations.build import (
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_an_init_container_had_is_handed_on_in_silence(seed: int) -> None:
+def test_devices_of_an_init_container_are_reused_without_a_preferred_call(seed: int) -> None:
     pod = a_pod("p", gpu("c0", 10, 4), gpu("c1", 20, 2), init=[gpu("init", 30, 8)])
     with a_node(seed=seed) as node:
         node.admit([pod])
@@ -86,7 +86,7 @@ def test_a_burst_of_every_kind_of_pod_is_attributed_correctly() -> None:
         )
 
 
-def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear_words() -> None:
+def test_shares_and_whole_cards_in_one_pod_are_attributed_or_refused_with_a_reason() -> None:
     """Some of these the kubelet makes impossible; nobody is named wrongly, nothing is lost."""
     excuses = ("no card fits ", "a share of ", "memory on GPU-")
     served = 0
@@ -115,7 +115,7 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
     assert 2 < served < 8
 
 
-def test_memory_handed_on_to_two_cards_is_counted_where_it_is() -> None:
+def test_memory_reused_by_a_container_of_two_cards_is_counted_on_its_own_card() -> None:
     """All of it is on the card of the init container; the kubelet made it so."""
     with a_node(cards=3) as node:
         node.admit([a_pod("p", gpu("c0", 200, 8), init=[gpu("init", 40, 8)])])

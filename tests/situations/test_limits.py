@@ -55,7 +55,7 @@ def _starts(node: SimulatedNode) -> Counter[tuple[str, str]]:
     return Counter((each.pod_uid, each.container) for each in events if each.event == "start")
 
 
-def test_in_a_burst_everybody_finds_its_own_limits() -> None:
+def test_every_container_of_a_burst_finds_its_own_limits() -> None:
     with a_limited_node() as node:
         node.bind(*crowd(25, seed=1))
         node.settle()
@@ -63,7 +63,7 @@ def test_in_a_burst_everybody_finds_its_own_limits() -> None:
         assert_own_limits(node)
 
 
-def test_what_was_made_for_pods_that_are_gone_is_removed_and_nothing_else() -> None:
+def test_only_the_files_of_deleted_pods_are_removed() -> None:
     with a_limited_node() as node:
         pods = crowd(10, seed=2)
         node.bind(*pods)
@@ -92,7 +92,7 @@ def _settled_without(node: SimulatedNode, pods: list[Json]) -> set[str]:
 
 
 @pytest.mark.parametrize("wiped", [False, True], ids=["disk kept", "disk wiped"])
-def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool) -> None:
+def test_an_agent_killed_in_a_burst_leaves_every_container_its_own_limits(wiped: bool) -> None:
     with a_limited_node() as node:
         node.bind(*crowd(10, seed=4, prefix="a"))
         wait_for(lambda: len(node.admissions()) > 8)

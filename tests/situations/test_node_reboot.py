@@ -113,7 +113,7 @@ def test_a_pod_admitted_before_the_plugin_registered_is_not_taken_for_the_next(
 
 @both_orders
 @pytest.mark.parametrize("seed", range(2))
-def test_all_pods_come_back_as_one_batch_with_what_they_had(
+def test_all_pods_come_back_as_one_batch_with_their_devices(
     seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = [
@@ -143,7 +143,7 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
 
 @both_orders
 @pytest.mark.parametrize("seed", range(2))
-def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
+def test_a_new_pod_admitted_before_old_ones_gets_a_card_with_free_memory(
     seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It waited long to be scheduled, so it is older than what ran here, and first in the queue.

@@ -107,7 +107,7 @@ def forgetful_node(**options: Any) -> Iterator[tuple[SimulatedNode, Forgetfulnes
 
 @each_resource
 @pytest.mark.parametrize("seed", range(2))
-def test_slots_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
+def test_slots_that_the_kubelet_forgot_are_not_allocated_to_the_next_pod(
     seed: int, resource: str
 ) -> None:
     with forgetful_node(seed=seed) as (node, hook):
@@ -153,9 +153,7 @@ def test_slots_allocated_without_a_preference_are_refused_and_the_next_pod_is_se
 
 @each_resource
 @pytest.mark.parametrize("seed", range(2))
-def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
-    seed: int, resource: str
-) -> None:
+def test_reusable_slots_are_not_allocated_to_the_next_pod(seed: int, resource: str) -> None:
     """The record never shows it (K4): it is known by the agent's own answer alone."""
     with forgetful_node(seed=seed) as (node, hook):
         hook.forget(node, "holder", "init", resource)
@@ -169,7 +167,7 @@ def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
         assert refusal_message(node, "uid-greedy"), "100 cores and 32 blocks are all there are"
 
 
-def test_a_node_that_forgets_all_the_time_gives_nothing_out_twice() -> None:
+def test_a_kubelet_that_often_forgets_causes_no_double_allocation() -> None:
     """Pods come and go; of every second one the kubelet forgets what it gives it."""
     with forgetful_node(cards=2) as (node, hook):
         uids: list[str] = []

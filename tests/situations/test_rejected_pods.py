@@ -135,7 +135,7 @@ def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
 
 
 @pytest.mark.parametrize("how", CALLED.values(), ids=CALLED)
-def test_an_admitted_pod_is_ended_though_list_keeps_it_and_the_watch_is_late(
+def test_a_rejected_pod_counts_as_ended_though_list_keeps_it_and_the_watch_is_late(
     how: Rejected,
 ) -> None:
     for seed, at in enumerate(LINE.values()):  # which resource comes first depends on the seed
@@ -168,7 +168,7 @@ def test_a_pod_rejected_without_a_call_misleads_one_call_at_most() -> None:
 
 
 @pytest.mark.parametrize("failed", [5, 9], ids=["some", "more than are asked for one by one"])
-def test_failed_pods_that_list_keeps_do_not_hide_the_pod_that_is_asking(failed: int) -> None:
+def test_failed_pods_that_list_keeps_do_not_hide_the_target(failed: int) -> None:
     """The watch has told of the failed ones and not of the new one."""
     with node_with(keeps_rejected=True) as node:
         for number in range(failed):
@@ -190,7 +190,9 @@ def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_an_admitted_one() ->
 
 
 @pytest.mark.parametrize("keeps_rejected", [False, True], ids=["1.34", "1.33"])
-def test_rejected_and_good_pods_by_turns(keeps_rejected: bool) -> None:
+def test_after_every_kind_of_rejection_the_next_pod_is_attributed_correctly(
+    keeps_rejected: bool,
+) -> None:
     """Every kind of rejection, one after the other, the watch up to date."""
     with node_with(keeps_rejected=keeps_rejected, seed=keeps_rejected) as node:
         for number, how in enumerate(EVERY.values()):
@@ -228,9 +230,7 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_attributed_correctly() -> N
 
 @pytest.mark.parametrize("memory", [8, 0], ids=["with memory", "without"])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first(
-    seed: int, memory: int
-) -> None:
+def test_slots_that_are_freed_later_than_listed_are_not_used_first(seed: int, memory: int) -> None:
     """Nothing is freed before the first batch after a restart is admitted (K21)."""
     with node_with(keeps_rejected=seed > 1, seed=seed) as node:
         node.kubelet.kill()

@@ -52,7 +52,7 @@ def assert_next_is_right(node: SimulatedNode, name: str = "next") -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) -> None:
+def test_a_static_pod_without_a_mirror_is_found_by_list(seed: int) -> None:
     with a_node(seed=seed) as node:
         uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
         node.settle()
@@ -64,7 +64,7 @@ def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) ->
         assert_next_is_right(node)
 
 
-def test_static_pods_among_others_take_nothing_from_them() -> None:
+def test_static_pods_among_others_take_no_slots_from_them() -> None:
     """Equal ones; some with a mirror, some without; what the API knows is bound in between."""
     with a_node(cards=4) as node:
         static = []
@@ -188,7 +188,7 @@ def test_pods_with_and_without_stamps_in_one_batch_are_attributed_correctly() ->
         )
 
 
-def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
+def test_a_pod_with_devices_of_another_plugin_is_ignored() -> None:
     """It runs on places that are none of ours; whoever comes now is named rightly beside it.
 
     What it holds cannot be proven, so its containers are not started again.

@@ -84,7 +84,7 @@ def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
 
 
 @every_seed
-def test_a_burst_goes_where_hints_want_it_and_all_that_is_left_is_taken_without_asking(
+def test_a_burst_follows_hints_and_the_last_slots_come_without_a_preferred_call(
     seed: int,
 ) -> None:
     pods = [a_pod(f"far-{n}", gpu("c0", 20, 2 + n % 3), init=[sidecar()], at=n) for n in range(3)]
@@ -103,7 +103,7 @@ def test_a_burst_goes_where_hints_want_it_and_all_that_is_left_is_taken_without_
 
 
 @every_seed
-def test_all_that_is_offered_but_split_over_cards_is_refused_with_the_split(seed: int) -> None:
+def test_an_offer_that_is_split_over_cards_is_refused_with_the_split(seed: int) -> None:
     """30 cores are left on each card of the node, 60 are asked for: no card has them."""
     hints = {"numa_hint": hint}
     with a_node(seed=seed, cards=4, kubelet=hints, numa=True, policy=Policy.SPREAD) as node:

@@ -38,7 +38,9 @@ NAMES = Names()
 NODE = "node-1"
 """The first node, or the only one."""
 SHIPPED = Path(__file__).parents[1] / "deploy/components/scheduler-extender/kube-scheduler.yaml"
-_STOP_SECONDS = 60.0
+_STOP_SECONDS = 120.0
+_WAIT_SECONDS = 600.0
+"""Only a program that hangs misses it: one that has ended is noticed at once."""
 _CLEANUPS = 50
 _CHECKOUT = Path(__file__).parents[1]
 
@@ -155,7 +157,9 @@ class SimulatedCluster:
                 time.sleep(0.1)
         self._folder.cleanup()
 
-    def wait(self, what: str, condition: Callable[[], bool], *, within: float = 120.0) -> None:
+    def wait(
+        self, what: str, condition: Callable[[], bool], *, within: float = _WAIT_SECONDS
+    ) -> None:
         """Wait until *condition* holds.
 
         Raises:

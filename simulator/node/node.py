@@ -92,6 +92,7 @@ class _PatientPodResources(PodResources):
             except Unavailable as error:
                 if "UNAVAILABLE" not in str(error) or not self._is_serving():
                     raise
+            time.sleep(_POLL_S)
 
 
 class SimulatedNode:

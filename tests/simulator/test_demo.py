@@ -17,8 +17,8 @@ from simulator.cluster import reserve_port
 from tests.agent.fakes import eventually
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 300.0
-"""Ten times what anything here takes on two idle cores."""
+DEADLINE_S = 900.0
+"""For 22 seconds of computing on a machine that has little time for them."""
 
 
 def _demo(*arguments: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -47,12 +47,12 @@ def _folder() -> Iterator[Path]:
 @pytest.mark.timeout(2 * DEADLINE_S + 60)
 @pytest.mark.parametrize(
     ("command", "number", "program"),
-    [("demo", signal.SIGHUP, "apiserver"), ("page", signal.SIGTERM, "agent-node-4")],
+    [("demo", signal.SIGHUP, "agent-node-1"), ("page", signal.SIGTERM, "apiserver")],
 )
 def test_a_demo_that_is_cancelled_leaves_nothing_behind(
     command: str, number: signal.Signals, program: str
 ) -> None:
-    """While it starts its programs, the first of which is the API server and the last an agent."""
+    """While it starts its programs: the last one is an agent, the first one the API server."""
     with _folder() as short, reserve_port() as port:
         arguments = (f"--port={port.getsockname()[1]}",) if command == "page" else ()
         demo = subprocess.Popen(
@@ -108,7 +108,7 @@ def test_the_demo_shows_requests_allocations_and_the_calls_by_another_rule() -> 
 
 
 def test_a_page_whose_port_is_in_use_fails_before_anything_is_started() -> None:
-    """By another page, for instance: its /readyz answers as ours would."""
+    """Such as by another page, whose /readyz responds like ours."""
     with _folder() as short, socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with _page(port, short) as page:
@@ -139,10 +139,12 @@ def test_make_page_prints_how_to_use_kubectl_and_ends_with_any_of_its_programs()
                 break
         assert command
         assert cards == 4, "what kubectl gpu shows of them"
-        asked = subprocess.run(
+        explained = subprocess.run(
             command, shell=True, capture_output=True, text=True, timeout=DEADLINE_S, check=True
         )
-        assert re.match(r"Pod default/wants-more-\d is pending: no card has 90 cores", asked.stdout)
+        assert re.match(
+            r"Pod default/wants-more-\d is pending: no card has 90 cores", explained.stdout
+        )
         os.kill(_child(page.pid, "serve"), signal.SIGTERM)
         assert page.wait(DEADLINE_S) == 1
         assert "error: view died" in page.stdout.read()

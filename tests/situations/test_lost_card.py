@@ -20,7 +20,7 @@ from tests.view.terminal.test_commands import Result
 
 A, B, C = (card["uuid"] for card in cards_file(3)["cards"])
 NEW_A, NEW_B = "GPU-new-a", "GPU-new-b"
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def create(cluster: SimulatedCluster, name: str, cores: int, blocks: int, wish: str = "") -> None:

@@ -1,7 +1,7 @@
-"""The cases of other projects' own tests, asked of our code.
+"""The cases of other projects' own tests, for our code.
 
-``data/`` has a file of cases a peer, as data of our own making: what is asked, and what the peer's
-test expects; ``machines.toml`` has their nodes.
+``data/`` has a file of cases for each peer, as our own data: the question, and what the peer's test
+expects; ``machines.toml`` has their nodes.
 """
 
 import re

@@ -89,7 +89,7 @@ def test_the_environment_overrides_an_image_that_requests_all_cards(
 
 
 def test_beside_the_environment_the_runtime_itself_allows_the_card(make_node: MakeNode) -> None:
-    """What runc was not told of, systemd takes away at its next ``daemon-reload``."""
+    """systemd revokes devices that runc did not allow at its next ``daemon-reload``."""
     node = make_node(2, inject=Injection.ENVVAR)
     inside = node.run("a", 100, 0)
     assert inside.env()[VISIBLE] == "GPU-0"

@@ -24,7 +24,7 @@ CORE, MEMORY = "example.com/core", "example.com/memory"
 
 
 def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
-    """Wait until *condition* is truthy, and give what it gave."""
+    """Wait until *condition* is truthy, and return its result."""
     return eventually(condition, what or str(condition))
 
 
@@ -40,7 +40,7 @@ class Call:
 
 
 class FakePlugin:
-    """Gives the first IDs in order, records calls, and does what a test plugs in."""
+    """Prefers the first IDs in order, records calls, and runs a test's functions."""
 
     def __init__(
         self,
@@ -135,13 +135,13 @@ class FakePlugin:
     def GetPreferredAllocation(  # noqa: N802 - the protocol's name
         self, request: Any, context: Any
     ) -> pb.PreferredAllocationResponse:
-        [asked] = request.container_requests
+        [requested] = request.container_requests
         call = Call(
             "GetPreferredAllocation",
             (),
-            tuple(asked.available_deviceIDs),
-            tuple(asked.must_include_deviceIDs),
-            asked.allocation_size,
+            tuple(requested.available_deviceIDs),
+            tuple(requested.must_include_deviceIDs),
+            requested.allocation_size,
         )
         self.calls.append(call)
         with refusing(context):
@@ -151,8 +151,8 @@ class FakePlugin:
     def Allocate(  # noqa: N802 - the protocol's name
         self, request: Any, context: Any
     ) -> pb.AllocateResponse:
-        [asked] = request.container_requests
-        call = Call("Allocate", tuple(asked.devices_ids), size=len(asked.devices_ids))
+        [requested] = request.container_requests
+        call = Call("Allocate", tuple(requested.devices_ids), size=len(requested.devices_ids))
         self.calls.append(call)
         with refusing(context):
             self.on_allocate(call)

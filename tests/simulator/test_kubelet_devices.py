@@ -43,7 +43,7 @@ def main(name: str = "c", **limits: int) -> Container:
 
 
 class Driver:
-    """Answers steps as a plugin would, and keeps them."""
+    """Handles steps as a plugin does, and records them."""
 
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
@@ -75,7 +75,7 @@ def calls(steps: list[Step]) -> list[str]:
 
 
 def test_without_alignment_the_plugin_is_called_even_for_an_exact_fit() -> None:
-    """As the source of 1.36 has it: nothing is aligned, so the early return never comes."""
+    """As in the source of 1.36: without alignment there is no early return."""
     assert calls(Driver(make(3)).admit(a_pod(main(r=3))))[0] == "PreferStep"
 
 
@@ -97,11 +97,11 @@ def test_with_too_few_aligned_ones_these_must_be_included_in_the_preference() ->
     st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(1, 9)), min_size=1, max_size=6)
 )
 def test_reusable_devices_are_those_that_the_contract_computes(
-    asked: list[tuple[ContainerKind, int]],
+    requests: list[tuple[ContainerKind, int]],
 ) -> None:
     """K7: the kubelet keeps its own account of it, by device ID."""
     driver = Driver(make(60))
-    limits = [(f"c{at}", kind, count) for at, (kind, count) in enumerate(asked)]
+    limits = [(f"c{at}", kind, count) for at, (kind, count) in enumerate(requests)]
     driver.admit(a_pod(*(Container(name, kind, {R: count}) for name, kind, count in limits)))
     held = [(kind is ContainerKind.INIT, driver.held(container=name)) for name, kind, _ in limits]
     assert reusable_ids(held) == set(driver.devices.reusable[R])

@@ -26,7 +26,7 @@ FAST: dict[str, Any] = {"list_rate": 1e6, "list_burst": 10**6}
 
 
 NEVER = (3600.0, 3600.0)
-"""A time until a deleted pod ends that a test need not wait for: see :func:`end`."""
+"""Seconds until a deleted pod ends, unless :func:`end` ends it."""
 
 
 def end(n: Node, obj: dict[str, Any]) -> None:
@@ -41,7 +41,7 @@ def _call(error: grpc.RpcError) -> grpc.Call:
 
 
 def lacking(listed: dict[str, dict[str, dict[str, int]]], resource: str) -> set[str]:
-    """Which pods have a container without *resource*; every container here asks for it."""
+    """Return the pods with a container without *resource*; every container here requests it."""
     return {
         name
         for name, containers in listed.items()
@@ -63,11 +63,11 @@ def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first() -> None:
             for index in range(8)
         ]
         n.admit(*pods)
-        asked = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
-        in_order = list(dict.fromkeys(asked))
+        calls = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
+        in_order = list(dict.fromkeys(calls))
         assert len(in_order) == 32
         assert [name for _, name in in_order] == ["i", "s", "c", "d"] * 8
-        assert asked == [each for each in in_order for _ in range(2)]  # no pod comes back
+        assert calls == [each for each in in_order for _ in range(2)]
         assert len({each for each, _ in in_order}) == 8
 
 
@@ -78,8 +78,8 @@ def test_k1_within_a_container_resources_come_in_random_order() -> None:
             n.plug(count=100)
             n.plug(MEMORY, count=100)
             n.admit(*(pod(f"p{index}", container("c", 1, 1)) for index in range(6)))
-            asked = n.kubelet.trace.rpcs("Allocate")
-            orders.add(tuple(each.resource for each in asked[::2]))
+            calls = n.kubelet.trace.rpcs("Allocate")
+            orders.add(tuple(each.resource for each in calls[::2]))
     assert {resource for order in orders for resource in order} == {CORE, MEMORY}
     assert len(orders) > 1
 
@@ -129,19 +129,17 @@ def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
         seen: list[tuple[set[str], str]] = []
         plugins = {CORE: n.plug(count=100), MEMORY: n.plug(MEMORY, count=100)}
 
-        def look(resource: str) -> set[str]:
-            found = lacking(n.list(), resource)
-            seen.append((found, resource))
-            return found
+        def observe(resource: str) -> None:
+            seen.append((lacking(n.list(), resource), resource))
 
         for resource, plugin in plugins.items():
 
             def prefer(call: Call, resource: str = resource) -> list[str]:
-                look(resource)
+                observe(resource)
                 return []
 
             def allocate(call: Call, resource: str = resource) -> None:
-                look(resource)
+                observe(resource)
 
             plugin.on_prefer, plugin.on_allocate = prefer, allocate
         pods = [pod(f"p{i}", container("c", 1, 2), container("d", 2, 1)) for i in range(10)]
@@ -469,17 +467,17 @@ def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list
     """In the first batch after a start: until it is admitted nothing is freed."""
     seen: list[dict[str, dict[str, dict[str, int]]]] = []
 
-    def look(moment: HookPoint) -> None:
+    def observe(moment: HookPoint) -> None:
         if moment.pod.name == "good" and moment.when == "before" and moment.what == "Allocate":
             seen.append(n.list())
 
-    with node(active_pods_only=active_pods_only, hook=look, **FAST) as n:
+    with node(active_pods_only=active_pods_only, hook=observe, **FAST) as n:
         core, memory = n.plug(CORE), n.plug(MEMORY)
-        answered: list[Call] = []
+        calls: list[Call] = []
 
         def once(call: Call) -> None:
-            answered.append(call)
-            if len(answered) == 2:
+            calls.append(call)
+            if len(calls) == 2:
                 _refuse("no")
 
         core.on_allocate = memory.on_allocate = once
@@ -512,7 +510,7 @@ def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap() -> None
             done.set()
             thread.join()
         assert set(seen) <= {5, 7}
-        asked = len(old.calls)
+        before = len(old.calls)
         n.admit(p := pod("p", container("c", 1)))
         n.wait_running(p)
         assert [call.rpc for call in new.calls] == [
@@ -520,4 +518,4 @@ def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap() -> None
             "Allocate",
             "PreStartContainer",
         ]
-        assert len(old.calls) == asked
+        assert len(old.calls) == before

@@ -1,4 +1,4 @@
-"""What several situations wait for, made short."""
+"""Waits of the agent, longer or shorter than on a real node."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.agent.fakes import DEADLINE_S
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let calls wait longer for the record: an agent that is starved guesses, and rightly so."""
+    """Let calls wait longer for ``List``: without it an agent guesses."""
     monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", DEADLINE_S)
 
 

@@ -103,7 +103,7 @@ def test_shares_are_divided_although_agent_and_kubelet_are_killed_in_bursts() ->
         node.settle()
         pods = [*first, *second, *third]
         served = [each for each in pods if held_device_ids(node, uid_of(each))]
-        assert len(served) > 18  # without a proxy those are rejected that came meanwhile
+        assert len(served) > 18  # without a proxy, pods are rejected meanwhile
         assert_sound(node)
         assert_divided_as_requested(node, served)
         assert node.wrong_limits() == [], node.wrong_limits()
@@ -168,13 +168,13 @@ def test_a_share_of_one_card_is_followed_by_halves_of_which_one_is_on_its_card()
 def test_a_reused_part_of_two_cards_is_even_by_chance_or_refused_with_a_reason(
     seed: int,
 ) -> None:
-    """The webhook denies it: the kubelet chooses 40 of 60 cores, without a word (K7)."""
+    """The webhook denies it: the kubelet chooses 40 of 60 cores, without a preferred call (K7)."""
     pod = divided("p", gpu("c0", 40, 8), init=[gpu("i0", 60, 8)], c0=2, i0=2)
     with a_node(seed=seed, cards=4) as node:
         node.admit([pod])
         text = refusal_message(node, "uid-p")
         if seed == 0:
-            assert text == "", "by luck"
+            assert text == "", "by chance"
             assert parts(node, "uid-p")[NAMES.core] == [20, 20]
         else:
             assert "a share of 40 cores must be 20 on each of 2 cards, but is not: " in text

@@ -1,4 +1,4 @@
-"""Nobody finds another's limits: bursts, deaths of agent and kubelet, a wiped disk."""
+"""Every container finds its own limits: in bursts, after kills, with a wiped disk."""
 
 import shutil
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, uid_o
 
 
 def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
-    """Shares that differ in what they may use, some with init containers, and whole cards."""
+    """Shares of different sizes, some with init containers, and a whole card."""
     random = Random(seed)
     pods = []
     for number in range(count):
@@ -73,20 +73,20 @@ def test_only_the_files_of_deleted_pods_are_removed() -> None:
         assert directories(node) == before
         for each in pods[::2]:
             node.delete(uid_of(each))
-        wait_for(lambda: not _settled_without(node, pods[::2]))
+        wait_for(lambda: not _remaining(node, pods[::2]))
         node.sweep_limits()
         left = directories(node)
         assert left < before
         assert_own_limits(node)
         for each in pods[1::2]:
             node.delete(uid_of(each))
-        wait_for(lambda: not _settled_without(node, pods))
+        wait_for(lambda: not _remaining(node, pods))
         node.sweep_limits()
         assert directories(node) == set()
 
 
-def _settled_without(node: SimulatedNode, pods: list[Json]) -> set[str]:
-    """The pods of these that are still there."""
+def _remaining(node: SimulatedNode, pods: list[Json]) -> set[str]:
+    """Return those of the pods that still exist."""
     node.sweep()
     return {uid_of(each) for each in pods} & {view.id.uid for view in node.views()}
 
@@ -103,6 +103,6 @@ def test_an_agent_killed_in_a_burst_leaves_every_container_its_own_limits(wiped:
         node.wait_until_offered()
         node.bind(*crowd(10, seed=5, prefix="b"))
         node.settle()
-        if wiped:  # what runs has what it had mounted; what starts again finds it made anew
+        if wiped:  # running containers keep their mounts; restarted ones get new files
             restart_all(node)
         assert_own_limits(node)

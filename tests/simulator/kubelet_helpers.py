@@ -63,8 +63,6 @@ class FakePlugin:
         self.on_prefer: Callable[[Call], list[str]] = self._first
         self.on_allocate: Callable[[Call], None] = lambda call: None
         self.on_pre_start: Callable[[Call], None] = lambda call: None
-        self.empty_response = False
-        self.lists_sent = 0
         self._push: queue.Queue[bool] = queue.Queue()
         self._server: grpc.Server | None = None
 
@@ -76,14 +74,16 @@ class FakePlugin:
         self._server.start()
         return self
 
-    def register(self, **changed: Any) -> None:
-        request = {"version": "v1beta1", "endpoint": self.endpoint, "resource_name": self.resource}
+    def register(self) -> None:
+        request = pb.RegisterRequest(
+            version="v1beta1", endpoint=self.endpoint, resource_name=self.resource
+        )
         with grpc.insecure_channel(
             f"unix://{self.directory}/kubelet.sock",
             options=(("grpc.use_local_subchannel_pool", 1),),
         ) as channel:
             stub = make_stub(channel, pb.DESCRIPTOR, "Registration")
-            stub.Register(pb.RegisterRequest(**{**request, **changed}), timeout=DEADLINE_S)
+            stub.Register(request, timeout=DEADLINE_S)
 
     def stop(self) -> None:
         if self._server is not None:
@@ -111,7 +111,6 @@ class FakePlugin:
         self, request: Any, context: Any
     ) -> Iterator[pb.ListAndWatchResponse]:
         while True:
-            self.lists_sent += 1
             yield pb.ListAndWatchResponse(
                 devices=[
                     pb.Device(
@@ -156,8 +155,6 @@ class FakePlugin:
         self.calls.append(call)
         with refusing(context):
             self.on_allocate(call)
-        if self.empty_response:
-            return pb.AllocateResponse()
         short = self.resource.rpartition("/")[2]
         response = pb.ContainerAllocateResponse(
             envs={short.upper(): ",".join(sorted(call.ids)), "SHARED": short},

@@ -11,7 +11,7 @@ from tests.adversary.world import World
 from tests.in_memory.pods import NAMES, card_of
 
 
-def come_to_rest(world: World) -> None:
+def settle(world: World) -> None:
     """Deliver all pending events and writes, as two seconds without a call do."""
     world.api.away = False
     world.api.failing = 0

@@ -25,7 +25,7 @@ _OVERTAKEN = 0.3
 _T = TypeVar("_T")
 
 
-class KubeletDied(Exception):
+class KubeletKilled(Exception):
     """The kubelet was killed in the middle of an admission."""
 
 
@@ -217,7 +217,7 @@ class World(Node):
             if isinstance(failed.__cause__, Refusal):
                 self._refused(call, failed.__cause__, fit=fit())
             raise
-        except KubeletDied:
+        except KubeletKilled:
             raise
         except Exception as error:
             self.judge.find("failed", f"{call}: {error!r}")

@@ -19,7 +19,7 @@ from tests.adversary.moves import FAULTS
 from tests.adversary.oracle import could_run
 from tests.adversary.run import FORMS, Outcome, run
 from tests.adversary.world import World
-from tests.in_memory.pods import asks, init, make_pod
+from tests.in_memory.pods import gpu, init, make_pod
 
 resolve, prefer = resolver.resolve, Allocator.prefer
 
@@ -100,8 +100,8 @@ def test_every_defect_of_an_agent_is_found(kind: str, monkeypatch: pytest.Monkey
 def test_devices_of_an_init_container_restrict_later_containers() -> None:
     """K7: the second has to take what is left of its cores, and GPU-0 has too little memory."""
     world = World(Random(0), active_only=True)
-    full = make_pod("full", asks(10, 12))
-    pod = make_pod("a", init(20, 2), asks(10, 2, "first"), asks(10, 4, "second"))
+    full = make_pod("full", gpu(10, 12))
+    pod = make_pod("a", init(20, 2), gpu(10, 2, "first"), gpu(10, 4, "second"))
     for each, container, resource, count in (
         (full, "main", Resource.MEMORY, 12),
         (pod, "init", Resource.CORE, 20),

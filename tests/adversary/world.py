@@ -197,7 +197,11 @@ class World(Node):
         call.known = self.knows(pod)
         if self.watch.behind and not call.known:
             self.faults["called while the watch is behind"] += 1
-        if any(not each.asks for zombie in self.kubelet.zombies() for each in zombie.containers):
+        if any(
+            not each.requests_gpus
+            for zombie in self.kubelet.zombies()
+            for each in zombie.containers
+        ):
             self.faults["called while a deleted pod's container without GPUs is listed"] += 1
         return call
 
@@ -295,10 +299,10 @@ class World(Node):
 
     def try_to_start(self, pod: Pod, container: Container) -> bool:
         """Start a container, unless it needs the plugin and the plugin is not connected."""
-        if container.asks and not self.kubelet.connected:
+        if container.requests_gpus and not self.kubelet.connected:
             return False
         started = self.kubelet.start(pod, container)
-        if started and container.asks:
+        if started and container.requests_gpus:
             held = self.held(pod, container.name)
             known = self.knows(pod) and not self.api.away
             forgotten = not self._forgotten.isdisjoint(held.values())

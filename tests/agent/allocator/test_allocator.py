@@ -7,7 +7,7 @@ from contract.inventory import Amounts
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
-from tests.in_memory.pods import NAMES, Pod, asks, init, make_pod, sidecar, static_pod
+from tests.in_memory.pods import NAMES, Pod, gpu, init, make_pod, sidecar, static_pod
 
 ORDERS = pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST], ids=["cores", "memory"])
 
@@ -24,7 +24,7 @@ def node() -> Node:
 def test_a_share_is_resolved_placed_translated_and_proven(
     node: Node, order: tuple[Resource, ...]
 ) -> None:
-    pod = node.admit(make_pod("a", asks(30, 8)), order)
+    pod = node.admit(make_pod("a", gpu(30, 8)), order)
     node.start(pod)
 
     assert [each.cards for each in node.grants] == [
@@ -47,7 +47,7 @@ def test_pods_are_listed_before_a_call_is_refused_for_an_unwatched_pod(
     node: Node,
 ) -> None:
     """Without the kubelet's record nothing else names it."""
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     node.bind(pod, seen=False)
     node.list_error = "hanging"
     node.begin(pod)
@@ -59,9 +59,9 @@ def test_a_pod_that_has_been_freed_is_not_asking_when_the_checkpoint_forgets_it_
     node: Node,
 ) -> None:
     """K20: deleted by force, it is listed with nothing, as if it waited."""
-    deleted = node.admit(make_pod("a", asks(10, 2)))
+    deleted = node.admit(make_pod("a", gpu(10, 2)))
     node.delete(deleted, ends=False, keeps=False)
-    node.admit(make_pod("b", asks(10, 2, "first"), asks(10, 2, "second")))
+    node.admit(make_pod("b", gpu(10, 2, "first"), gpu(10, 2, "second")))
     assert {*node.decision_log.evidence("prefer")} == {Evidence.WITNESS}
 
 
@@ -71,7 +71,7 @@ def test_a_pod_that_has_been_freed_is_not_asking_when_the_checkpoint_forgets_it_
 def test_a_pod_on_a_card_that_is_gone_does_not_keep_the_agent_from_starting(node: Node) -> None:
     """A card was taken out; the kubelet's checkpoint still shows its places."""
     for name, card in (("stale", 9), ("fine", 1)):
-        pod = make_pod(name, asks(2, 1))
+        pod = make_pod(name, gpu(2, 1))
         node.bind(pod)
         node.kubelet.know(pod)
         cores = [f"GPU-{card}::{number}" for number in range(2)]
@@ -86,8 +86,8 @@ def test_an_allocation_left_unwritten_by_an_ended_agent_is_written_without_a_cal
     node: Node, *, both: bool
 ) -> None:
     """By the evidence that its file tells; after a new kubelet that file means nothing."""
-    node.written(node.admit(make_pod("done", asks(10, 2))))
-    pod = node.admit(make_pod("a", sidecar(10, 2), asks(30, 8)))
+    node.written(node.admit(make_pod("done", gpu(10, 2))))
+    pod = node.admit(make_pod("a", sidecar(10, 2), gpu(30, 8)))
     if both:
         node.restart_kubelet()
     node.restart_agent()
@@ -102,9 +102,9 @@ def test_an_allocation_left_unwritten_by_an_ended_agent_is_written_without_a_cal
 
 
 def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node) -> None:
-    pod = node.admit(make_pod("a", asks(30, 8)))
+    pod = node.admit(make_pod("a", gpu(30, 8)))
     node.written(pod)
-    node.bind(make_pod("plain"), make_pod("waiting", asks(30, 8)))
+    node.bind(make_pod("plain"), make_pod("waiting", gpu(30, 8)))
     node.watch.deliver()
     assert not node.api.patches
     del pod.annotations[NAMES.gpu_allocation]
@@ -114,12 +114,12 @@ def test_a_pod_that_has_nothing_or_shows_it_already_is_not_caught_up(node: Node)
 
 
 def test_the_kubelet_is_not_called_if_nothing_may_have_changed(node: Node) -> None:
-    node.admit(make_pod("a", asks(30, 8)))
+    node.admit(make_pod("a", gpu(30, 8)))
     node.allocator.refresh()
     asked = node.asked
     node.allocator.refresh(thorough=False)
     assert node.asked == asked
-    node.admit(make_pod("b", asks(30, 8)))
+    node.admit(make_pod("b", gpu(30, 8)))
     asked = node.asked
     node.allocator.refresh(thorough=False)
     assert node.asked == asked + 1
@@ -128,7 +128,7 @@ def test_the_kubelet_is_not_called_if_nothing_may_have_changed(node: Node) -> No
 def test_what_a_pod_held_is_free_though_no_call_comes_and_an_old_list_keeps_it() -> None:
     """K8: until it is deleted."""
     node = Node(active_only=False)
-    pod = node.admit(make_pod("a", init(40, 8), asks(30, 8)))
+    pod = node.admit(make_pod("a", init(40, 8), gpu(30, 8)))
     node.ends(pod)
     node.publish_statuses()
     assert node.allocator.refresh()
@@ -140,7 +140,7 @@ def test_what_a_pod_held_that_was_deleted_by_force_is_free_when_its_containers_h
     node: Node,
 ) -> None:
     """K20."""
-    pod = node.admit(make_pod("a", asks(30, 8)))
+    pod = node.admit(make_pod("a", gpu(30, 8)))
     node.delete(pod, ends=False)
     assert not node.allocator.refresh()
     assert node.allocator.free(CORE)["GPU-0"] == 70
@@ -195,7 +195,7 @@ def test_a_call_that_comes_before_the_watch_event_waits_for_it(
 
 
 def _named(uid: str) -> Pod:
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     pod.uid = uid
     return pod
 
@@ -204,7 +204,7 @@ def test_what_a_guess_gave_a_pod_without_a_spec_is_free_when_two_looks_do_not_fi
     node: Node,
 ) -> None:
     """One look may come before the kubelet has written down what was answered."""
-    node.begin(static_pod("static", asks(30, 8)))
+    node.begin(static_pod("static", gpu(30, 8)))
     node.allocator.allocate(CORE, node.call())
     free = []
     for _ in range(2):

@@ -20,7 +20,7 @@ from simulator.kubelet.devices import PreferStep
 from tests.agent.builders import INIT, MAIN, SIDECAR
 from tests.examples import share
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
-from tests.in_memory.pods import Container, Pod, asks, make_pod
+from tests.in_memory.pods import Container, Pod, gpu, make_pod
 
 _names = st.sampled_from(["a", "b", "c"])
 _demands = st.sampled_from(
@@ -121,7 +121,7 @@ class Admissions(RuleBasedStateMachine):
         if self.node.api.named("default", name):
             return
         containers = [
-            asks(counts[0], counts[1], f"c{index}", kind, split=counts[2])
+            gpu(counts[0], counts[1], f"c{index}", kind, split=counts[2])
             for index, (kind, counts) in enumerate(before + mains)
         ]
         pod = make_pod(name, *containers)

@@ -15,7 +15,7 @@ from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY, holding
 from tests.agent.fakes import DEADLINE_S
 from tests.in_memory.node import MEMORY_FIRST, Node
-from tests.in_memory.pods import asks, init, make_pod, static_pod
+from tests.in_memory.pods import gpu, init, make_pod, static_pod
 
 
 class FakeEnforcer:
@@ -70,7 +70,7 @@ def node(enforcer: FakeEnforcer) -> Node:
 
 
 def test_the_enforcer_adds_to_the_response(node: Node) -> None:
-    node.begin(make_pod("p", asks(30, 4)))
+    node.begin(make_pod("p", gpu(30, 4)))
     edits = node.allocator.allocate(CORE, node.call())
     assert edits == ContainerEdits(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
@@ -80,7 +80,7 @@ def test_the_enforcer_adds_to_the_response(node: Node) -> None:
 def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    node.begin(make_pod("p", asks(30, 4)))
+    node.begin(make_pod("p", gpu(30, 4)))
     node.call()
     enforcer.error = EnforcementError("state-dir: no space left on device")
     with pytest.raises(EnforcementError, match="no space left"):
@@ -93,8 +93,8 @@ def test_nothing_is_created_for_slots_of_another_container(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """What lies on disk for the live container must not be touched (fact K15)."""
-    holder = node.admit(make_pod("a", asks(30, 4)))
-    node.begin(make_pod("b", asks(30, 4)))
+    holder = node.admit(make_pod("a", gpu(30, 4)))
+    node.begin(make_pod("b", gpu(30, 4)))
     before = list(enforcer.made)
     with pytest.raises(Exception, match="held by another container"):
         node.allocator.allocate(CORE, sorted(node.held(holder)[CORE]))
@@ -104,7 +104,7 @@ def test_nothing_is_created_for_slots_of_another_container(
 def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admit(make_pod("p", asks(30, 4), core_limit="80"))
+    pod = node.admit(make_pod("p", gpu(30, 4), core_limit="80"))
     node.start(pod)
     ids, ref = node.held(pod)[CORE], ContainerRef(pod.id, "main")
     about = replace(holding(ref, ids, {"GPU-0": 4}, core_limit=80), runtime_uid=pod.uid)
@@ -117,7 +117,7 @@ def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
 @pytest.mark.parametrize("memory", [0, 4])
 def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, memory: int) -> None:
     """As with gpu-manager, whatever is asked for beside them."""
-    node.start(node.admit(make_pod("p", asks(100, memory))))
+    node.start(node.admit(make_pod("p", gpu(100, memory))))
     assert [each.cards for each in enforcer.made] == [{"GPU-0": Amounts(100, 0)}]
     (about,) = enforcer.started
     assert about.ref != UNKNOWN
@@ -127,7 +127,7 @@ def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, me
 
 def test_the_limits_of_a_share_of_two_cards_are_those_of_each(enforcer: FakeEnforcer) -> None:
     node = Node(2, enforcer=enforcer)
-    node.start(node.admit(make_pod("p", asks(100, 8, split=2), core_limit="80")))
+    node.start(node.admit(make_pod("p", gpu(100, 8, split=2), core_limit="80")))
     (about,) = enforcer.started
     assert about.ref != UNKNOWN
     assert about.cards == {"GPU-0": Amounts(50, 4), "GPU-1": Amounts(50, 4)}
@@ -140,7 +140,7 @@ def test_memory_reserved_on_two_cards_is_limited_by_an_agent_that_cannot_read_th
 ) -> None:
     """Agent and API ended between two calls: 100 cores may be halves, or a whole card."""
     node = Node(2, enforcer=enforcer)
-    pod = node.begin(make_pod("p", asks(100, 8, split=2)), MEMORY_FIRST)
+    pod = node.begin(make_pod("p", gpu(100, 8, split=2)), MEMORY_FIRST)
     node.call()
     node.api.away = True
     node.restart_agent()
@@ -153,8 +153,8 @@ def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share
     enforcer: FakeEnforcer,
 ) -> None:
     node = Node(1, enforcer=enforcer, active_only=False)
-    node.rejected(make_pod("p", asks(100, 4)))
-    pod = node.begin(make_pod("q", asks(100, 4)), MEMORY_FIRST)
+    node.rejected(make_pod("p", gpu(100, 4)))
+    pod = node.begin(make_pod("q", gpu(100, 4)), MEMORY_FIRST)
     node.serve(pod, "main", MEMORY)
     assert [resources(each) for each in enforcer.made] == [[MEMORY]]
     assert enforcer.made[0].memory_limits
@@ -169,7 +169,7 @@ def test_a_start_of_an_unknown_container_is_prepared_by_its_slots(
 
 
 def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: FakeEnforcer) -> None:
-    pod = node.admit(make_pod("p", asks(30, 4)))
+    pod = node.admit(make_pod("p", gpu(30, 4)))
     enforcer.error = EnforcementError("state-dir: read-only")
     with pytest.raises(EnforcementError):
         node.start(pod)
@@ -179,7 +179,7 @@ def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: Fa
 
 
 def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEnforcer) -> None:
-    held, waiting, gone = (make_pod(name, asks(10, 1)) for name in ("held", "waiting", "gone"))
+    held, waiting, gone = (make_pod(name, gpu(10, 1)) for name in ("held", "waiting", "gone"))
     node.admit(held)
     node.admit(gone)
     node.bind(waiting)
@@ -199,7 +199,7 @@ def test_a_sweep_removes_nothing_while_the_kubelet_is_unavailable(
 
 def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer) -> None:
     """Between making and assigning nobody else shows the pod: the watch is behind."""
-    pod = make_pod("p", asks(100, 0))
+    pod = make_pod("p", gpu(100, 0))
     node.bind(pod, seen=False)
     node.begin(pod)
     node.call()
@@ -214,7 +214,7 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """An init container hands its places on, and nothing but the places is told (K7, K10)."""
-    pod = node.admit(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8)))
+    pod = node.admit(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), gpu(30, 8)))
     same = {node.held(pod, name)[CORE] for name in ("a", "b", "main")}
     assert len(same) == 1
     for enforcer.chosen, (name, blocks) in enumerate((("a", 4), ("b", 2), ("main", 8))):
@@ -228,7 +228,7 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
 def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admit(make_pod("p", init(30, 4), asks(30, 8)))
+    pod = node.admit(make_pod("p", init(30, 4), gpu(30, 8)))
     node.restart_agent()
     node.start(pod, "init")
     assert enforcer.asked == [["init", "main"]]
@@ -238,7 +238,7 @@ def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
 def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admit(make_pod("p", asks(30, 4)))
+    pod = node.admit(make_pod("p", gpu(30, 4)))
     node.checkpoint_error = "permission denied"
     node.start(pod)
     (about,) = enforcer.started
@@ -246,7 +246,7 @@ def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
 
 
 def test_slots_of_a_removed_card_entitle_to_nothing(node: Node) -> None:
-    pod = make_pod("p", asks(2, 1))
+    pod = make_pod("p", gpu(2, 1))
     node.bind(pod)
     node.kubelet.know(pod)
     node.kubelet.hold(pod, "main", {CORE: ["GPU-9::0", "GPU-9::1"]})
@@ -255,7 +255,7 @@ def test_slots_of_a_removed_card_entitle_to_nothing(node: Node) -> None:
 
 
 def test_a_static_pod_is_looked_up_by_the_uid_that_the_runtime_has(node: Node) -> None:
-    pod = static_pod("p", asks(30, 4))
+    pod = static_pod("p", gpu(30, 4))
     pod.mirror_uid = "mirror"
     node.admit(pod)
     about = node.allocator.entitled(pod.uid, "main")

@@ -12,7 +12,7 @@ from contract.inventory import Inventory
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY, card
 from tests.in_memory.node import Node
-from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
+from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, failing, gpu, init, make_pod, sidecar
 
 
 def ids(card: int, numbers: range) -> list[str]:
@@ -71,7 +71,7 @@ def unproven(node: Node) -> list[tuple[str, str]]:
 def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
     node: Node,
 ) -> None:
-    pod = node.admit(make_pod("a", init(40, 10), sidecar(10, 2), asks(30, 8)))
+    pod = node.admit(make_pod("a", init(40, 10), sidecar(10, 2), gpu(30, 8)))
     node.restart_agent()
     node.allocator.refresh()
     asked = node.asked
@@ -85,7 +85,7 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
 
 
 def test_a_pod_known_only_from_the_checkpoint_starts_without_a_name(node: Node) -> None:
-    _start_by_the_file(node, _has(node, make_pod("static", asks(30, 8)), known=False))
+    _start_by_the_file(node, _has(node, make_pod("static", gpu(30, 8)), known=False))
     assert not unproven(node)
     assert not node.decision_log.refs("prestart")
 
@@ -131,17 +131,17 @@ def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target
     node: Node,
 ) -> None:
     """Another plugin failed when it had its cores; the kubelet gave them to the next pod."""
-    rejected = failing(make_pod("rejected", replace(asks(30, 8), other=True)))
+    rejected = failing(make_pod("rejected", replace(gpu(30, 8), other=True)))
     node.begin(rejected, (CORE, OTHER_PLUGIN, MEMORY))
     node.call()
     node.call()
     cores = node.held(rejected)[CORE]
     node.kubelet.overtake()  # what is written in mid-admission (K30) comes last
     node.call()
-    node.begin(failing(make_pod("also", replace(asks(30, 8), other=True))), (MEMORY, OTHER_PLUGIN))
+    node.begin(failing(make_pod("also", replace(gpu(30, 8), other=True))), (MEMORY, OTHER_PLUGIN))
     for _ in range(3):
         node.call()
-    pod = node.admit(make_pod("a", asks(30, 16)))
+    pod = node.admit(make_pod("a", gpu(30, 16)))
     assert node.held(pod)[CORE] == cores
     node.start(pod)
     assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
@@ -150,12 +150,12 @@ def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target
 
 def test_a_late_checkpoint_is_no_proof_for_a_pod_with_unknown_uid(node: Node) -> None:
     """It has the places with a pod that has ended, whose container has the same name."""
-    ended = node.admit(make_pod("ended", asks(30, 8)))
+    ended = node.admit(make_pod("ended", gpu(30, 8)))
     node.ends(ended)
     node.publish_statuses()
     node.kubelet.overtake()
     node.api.away = True
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     node.bind(pod, seen=False)
     node.admit(pod)
     node.start(pod)
@@ -167,7 +167,7 @@ def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
     node: Node, first: Resource
 ) -> None:
     """K30: a device list came in the middle of its admission, and the write after it was late."""
-    pod = node.begin(make_pod("a", asks(30, 8)), (first, first.other))
+    pod = node.begin(make_pod("a", gpu(30, 8)), (first, first.other))
     node.serve(pod, "main", first)
     node.kubelet.state.write()
     node.kubelet.overtake()
@@ -187,7 +187,7 @@ def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
     node: Node, given: Resource, container: str, list_error: str
 ) -> None:
     device_ids = {CORE: ids(0, range(30)), MEMORY: ids(0, range(8))}[given]
-    pod = make_pod("a", init(30, 8), asks(30, 8))
+    pod = make_pod("a", init(30, 8), gpu(30, 8))
     node.bind(pod)
     node.kubelet.know(pod)
     node.kubelet.hold(pod, container, {given: device_ids})
@@ -208,7 +208,7 @@ def test_a_file_that_shows_only_one_resource_yet_is_read_again(
     node: Node, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:
     """K30 and K33: it may be older than the container's second resource."""
-    pod = make_pod("a", init(30, 8), asks(30, 8))
+    pod = make_pod("a", init(30, 8), gpu(30, 8))
     node.bind(pod)
     node.kubelet.know(pod)
     node.kubelet.hold(pod, container, {CORE: ids(0, range(30))})
@@ -226,7 +226,7 @@ def test_a_file_that_shows_only_one_resource_yet_is_read_again(
 
 def test_a_file_that_lacks_what_the_agent_assigned_vetoes_nothing(node: Node) -> None:
     """It is older than the second resource (K33), and ``List`` cannot show that."""
-    pod = node.admit(make_pod("a", asks(30, 8)))
+    pod = node.admit(make_pod("a", gpu(30, 8)))
     held = node.kubelet.state.devices.pods[pod.uid]["main"]
     cores = held[CORE].ids
     del held[MEMORY]
@@ -242,7 +242,7 @@ def test_a_file_that_lacks_what_the_agent_assigned_vetoes_nothing(node: Node) ->
 @pytest.mark.parametrize("by", ["the start", "the next List"])
 def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> None:
     """Without ``List``, ``b`` is guessed by its queue position, and it was ``a``."""
-    asked, guessed = make_pod("a", asks(30, 8), at=2), make_pod("b", asks(30, 8), at=1)
+    asked, guessed = make_pod("a", gpu(30, 8), at=2), make_pod("b", gpu(30, 8), at=1)
     node.bind(asked, guessed)
     node.list_error = "rate limited"
     node.admit(asked)
@@ -286,13 +286,13 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
 def test_a_container_whose_slots_contradict_each_other_or_its_request_is_vetoed(
     node: Node, asked: tuple[int, int], cores: list[str], memory: list[str], why: str
 ) -> None:
-    pod = _has(node, make_pod("a", asks(*asked)), cores, memory)
+    pod = _has(node, make_pod("a", gpu(*asked)), cores, memory)
     with pytest.raises(GrantError, match=why):
         _start_by_the_file(node, pod)
 
 
 def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
-    pod = _has(node, make_pod("a", asks(30, 8)), memory=ids(1, range(8)), known=False)
+    pod = _has(node, make_pod("a", gpu(30, 8)), memory=ids(1, range(8)), known=False)
     with pytest.raises(GrantError, match="memory on GPU-1"):
         _start_by_the_file(node, pod)
 
@@ -308,7 +308,7 @@ def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_kno
     node: Node, cores: int, wish: dict[str, Any], reason: str
 ) -> None:
     node.api.away = True
-    pod = node.admit(make_pod("a", asks(cores, 8), **wish))
+    pod = node.admit(make_pod("a", gpu(cores, 8), **wish))
     node.api.away = False
     node.watch.deliver()
     assert veto(node, pod) == (
@@ -321,7 +321,7 @@ def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish
     node: Node,
 ) -> None:
     """The annotation was changed since."""
-    pod = node.admit(make_pod("a", asks(30, 8)))
+    pod = node.admit(make_pod("a", gpu(30, 8)))
     node.start(pod)
     node.publish_statuses()
     pod.annotations[NAMES.nouse_gpu_uuid] = ",".join(node.cards(pod))
@@ -338,7 +338,7 @@ def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_n
     wishes: list[dict[str, Any]] = [{}, {"use_gpu_uuid": "MIG-0"}]
     for wish in wishes:
         node = Node(table=table)
-        pod = make_pod("a", asks(100, 1), **wish)
+        pod = make_pod("a", gpu(100, 1), **wish)
         _has(node, pod, cores, ["MIG-0::0"])
         if not wish:
             with pytest.raises(GrantError, match="MIG-0, a MIG instance that they do not name"):
@@ -346,12 +346,12 @@ def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_n
         else:
             _start_by_the_file(node, pod)
     node = Node(table=table)
-    _start_by_the_file(node, _has(node, make_pod("a", asks(30, 1)), cores[:30], ["MIG-0::0"]))
+    _start_by_the_file(node, _has(node, make_pod("a", gpu(30, 1)), cores[:30], ["MIG-0::0"]))
 
 
 def test_a_guess_that_a_start_proves_is_written_as_proven(node: Node) -> None:
     """Although the watch shows the allocation already: it says that it is a guess."""
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     node.bind(pod)
     node.list_error = "rate limited"
     node.admit(pod)

@@ -21,7 +21,7 @@ from tests.agent.fakes import DEADLINE_S, NAMES, FakeClock, eventually
 from tests.agent.threads import running
 from tests.examples import share
 from tests.in_memory import pods as in_memory
-from tests.in_memory.pods import Container, asks, init
+from tests.in_memory.pods import Container, gpu, init
 
 INDICES = {"GPU-0": 0, "GPU-1": 1}
 GOT = {"main": Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)}
@@ -80,7 +80,7 @@ class Writing:
 
 
 def of(name: str = "a") -> PodInfo:
-    return make_pod(name, asks(30, 8))
+    return make_pod(name, gpu(30, 8))
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +90,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_recorded_init_container_stays_recorded_when_only_the_others_are_reported() -> None:
     """Its places are taken back before the watch shows its annotation."""
-    api, view = FakePatchApi(), make_pod("a", init(100, 0), asks(30, 8))
+    api, view = FakePatchApi(), make_pod("a", init(100, 0), gpu(30, 8))
     writing = Writing(api)
     served = {"init": Allocation(("GPU-0",), 100, 0, Evidence.TICKET)}
     with writing.running():
@@ -103,7 +103,7 @@ def test_a_recorded_init_container_stays_recorded_when_only_the_others_are_repor
 
 
 def test_a_patch_carries_the_uid_the_record_and_the_indices_of_each_container() -> None:
-    view = make_pod("a", init(100, 0), init(100, 0, "next"), asks(200, 9, "two"))
+    view = make_pod("a", init(100, 0), init(100, 0, "next"), gpu(200, 9, "two"))
     allocations = {
         "next": Allocation(("GPU-0",), 100, 0, Evidence.TICKET),
         "two": Allocation(("GPU-0", "GPU-1"), 200, 9, Evidence.WITNESS),
@@ -178,7 +178,7 @@ def test_what_fails_is_tried_again_unless_its_pod_is_gone_and_holds_no_other_up(
 def test_only_a_complete_annotation_marks_the_pod_as_assigned(
     kinds: str, served: str, complete: bool
 ) -> None:
-    view = make_pod("a", *((init if "i" in n else asks)(30, 8, n) for n in kinds.split()))
+    view = make_pod("a", *((init if "i" in n else gpu)(30, 8, n) for n in kinds.split()))
     allocations = {name: Allocation(("GPU-0",), 30, 8, Evidence.TICKET) for name in served.split()}
     patch = allocation_patch(view, allocations, names=NAMES, indices=INDICES)
     assert ("tencent.com/gpu-assigned" in patch["metadata"]["annotations"]) is complete

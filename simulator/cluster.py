@@ -38,7 +38,9 @@ NAMES = Names()
 NODE = "node-1"
 """The first node, or the only one."""
 SHIPPED = Path(__file__).parents[1] / "deploy/components/scheduler-extender/kube-scheduler.yaml"
-_STOP_SECONDS = 60.0
+_STOP_SECONDS = 120.0
+_WAIT_SECONDS = 600.0
+"""Only a program that hangs misses it: one that has ended is noticed at once."""
 _CLEANUPS = 50
 _CHECKOUT = Path(__file__).parents[1]
 
@@ -67,7 +69,8 @@ class SimulatedCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="turnstile-")
         self.root = Path(self._folder.name)
-        self._ports = {name: free_port() for name in ("webhook", "apiserver", "extender")}
+        self._reserved = {name: reserve_port() for name in ("webhook", "apiserver", "extender")}
+        self._ports = {name: port.getsockname()[1] for name, port in self._reserved.items()}
         self.api = ApiClient(f"http://127.0.0.1:{self._ports['apiserver']}")
 
     def __enter__(self) -> Self:
@@ -144,6 +147,8 @@ class SimulatedCluster:
             process.wait()
         self._processes.clear()
         self.api.close()
+        for port in self._reserved.values():
+            port.close()
         for _ in range(_CLEANUPS):  # children of a killed process may still write for a moment
             try:
                 self._folder.cleanup()
@@ -152,7 +157,9 @@ class SimulatedCluster:
                 time.sleep(0.1)
         self._folder.cleanup()
 
-    def wait(self, what: str, condition: Callable[[], bool], *, within: float = 120.0) -> None:
+    def wait(
+        self, what: str, condition: Callable[[], bool], *, within: float = _WAIT_SECONDS
+    ) -> None:
         """Wait until *condition* holds.
 
         Raises:
@@ -253,7 +260,7 @@ class SimulatedCluster:
     def reaches(url: str, context: ssl.SSLContext | None = None) -> bool:
         """Return whether a GET of *url*, on this machine, returns 200."""
         try:
-            with urllib.request.urlopen(url, timeout=1, context=context) as response:  # noqa: S310 -- loopback
+            with urllib.request.urlopen(url, timeout=5, context=context) as response:  # noqa: S310 -- loopback
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
@@ -329,8 +336,19 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    """Return a free port; another program may take it before it is used."""
+    with reserve_port() as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+def reserve_port() -> socket.socket:
+    """Bind a free port; until the socket is closed, no program gets that port as any free one.
+
+    A program can still listen on it by its number, because both set ``SO_REUSEADDR`` and this
+    socket does not listen.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    return reserved

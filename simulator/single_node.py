@@ -23,7 +23,6 @@ from simulator.objects import annotations, phase
 from simulator.report import Report
 from simulator.rules import Candidate, RuleCall, gpu_manager, score
 
-_SETTLE_SECONDS = 300.0  # it takes 6 on two idle cores
 _EVIDENCE = {
     "ticket": "the device IDs were reserved for one container before the call",
     "record": "the kubelet's checkpoint or List shows the container with exactly these device IDs",
@@ -164,7 +163,7 @@ class SingleNodeDemo:
                 for each in found
             )
 
-        self._cluster.wait("pods", settled, within=_SETTLE_SECONDS)
+        self._cluster.wait("pods", settled)
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def _slots(self, slots: Mapping[str, int]) -> str:

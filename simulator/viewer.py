@@ -37,7 +37,6 @@ class ClusterViewer:
             self._cluster.wait(
                 f"{name} to be bound or refused",
                 functools.partial(self._is_decided, name),
-                within=_SECONDS,
             )
             if not node_of(self._find(name)):
                 break

@@ -1,4 +1,4 @@
-"""Examples for properties: how many, and of whatever a stranger may send."""
+"""Examples for properties: their number, and any JSON."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What authors write for other systems, and what it becomes: small parts of cards, mostly."""
+"""Requests written for other systems, and their translations: mostly small shares."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +13,9 @@ class Foreign:
     """The request of one container.
 
     Attributes:
-        system: whose names it has.
+        system: the system of its resource names.
         resources: in limits.
-        demand: what it becomes, with blocks of 256 MiB.
+        demand: its translation, with blocks of 256 MiB.
         annotations: of the pod.
     """
 

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Respond = Callable[[str, bytes], tuple[int, bytes]]
-"""Given path and body of a POST, the status and the body of the answer."""
+"""Returns status and body of the response, by path and body of a POST."""
 
 
 @contextmanager

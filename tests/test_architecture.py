@@ -31,7 +31,7 @@ def _packages() -> set[str]:
     return found
 
 
-def test_every_path_that_is_named_is_there() -> None:
+def test_every_named_path_exists() -> None:
     paths = re.findall(_PATH, PAGE)
     assert len(paths) > 20
     assert [each for each in paths if not (ROOT / each).exists()] == []
@@ -43,7 +43,7 @@ def test_every_package_has_a_row_in_the_module_map() -> None:
     assert _packages() - set(re.findall(r"`([\w/.]+)`", " ".join(cells))) == set()
 
 
-def test_every_method_that_is_named_is_in_its_module() -> None:
+def test_every_named_method_exists() -> None:
     named = re.findall(r"`(\w+)\.(\w+)` in `([\w/]+\.py)`", PAGE)
     assert named
     for owner, method, path in named:

@@ -29,9 +29,9 @@ def _blocks(text: str, beginning: str) -> list[str]:
 def _pod(
     limits: dict[str, str], requests: dict[str, str] | None = None, *before: dict[str, str]
 ) -> dict[str, Any]:
-    asked = {"name": "main", "resources": {"limits": limits, "requests": requests or {}}}
+    container = {"name": "main", "resources": {"limits": limits, "requests": requests or {}}}
     init = [{"name": "init", "resources": {"limits": each}} for each in before]
-    return {"initContainers": init, "containers": [asked]}
+    return {"initContainers": init, "containers": [container]}
 
 
 _CARD, _SHARE = {NAMES.core: "100"}, {NAMES.core: "60", NAMES.memory: "1"}

@@ -95,6 +95,11 @@ class Kubelet:
         return self._instance is not None and self._instance.stopping.is_set()
 
     @property
+    def serving(self) -> bool:
+        """Whether an instance runs, or starts, that has not crashed."""
+        return self._instance is not None and not self.crashed
+
+    @property
     def instance(self) -> RunningInstance:
         """The running instance.
 

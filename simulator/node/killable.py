@@ -28,6 +28,8 @@ from simulator.node.api import InMemoryApi
 CUT = "error reading from server: EOF"
 """The kubelet's error if a plugin is killed during a call."""
 
+_JOIN_S = 120.0
+
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 
@@ -206,7 +208,7 @@ class AgentRun:
         """Stop normally."""
         self.registrar.stop()
         if self.thread is not None:
-            self.thread.join(5)
+            self.thread.join(_JOIN_S)
         self.works.close()
         self.channel.close()
 

@@ -11,12 +11,14 @@ from typing import Any, Self
 import grpc
 
 from agent.allocator.allocator import Allocator
+from agent.allocator.interfaces import ListedPod
 from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import EnforcerRunner
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import Hardware
+from agent.errors import Unavailable
 from agent.holdings.interfaces import Enforcer
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
@@ -56,7 +58,7 @@ from simulator.node.recording_log import RecordingLog
 Json = dict[str, Any]
 
 BLOCK = 256 << 20
-_SETTLE_S = 60.0
+_SETTLE_S = 120.0
 
 _VETOES = 50
 """After so many refused starts of one pod, later ones are expected to be refused too."""
@@ -70,6 +72,27 @@ class NodeStuck(Exception):
 def deny(_resource: str) -> None:
     """Deny a call to the kubelet, as file permissions do for users other than root."""
     raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
+
+
+class _PatientPodResources(PodResources):
+    """``List`` of a running kubelet, waited for until a slow machine has connected to it."""
+
+    def __init__(
+        self, socket: Path, resources: Mapping[str, Resource], is_serving: Callable[[], bool]
+    ) -> None:
+        super().__init__(socket, resources=resources)
+        self._is_serving = is_serving
+
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
+        """Return the listed pods; retry while a running kubelet cannot be reached."""
+        deadline = time.monotonic() + within
+        while True:
+            try:
+                return super().list(within=deadline - time.monotonic())
+            except Unavailable as error:
+                if "UNAVAILABLE" not in str(error) or not self._is_serving():
+                    raise
+            time.sleep(_POLL_S)
 
 
 class SimulatedNode:
@@ -112,7 +135,7 @@ class SimulatedNode:
                     "seed": options.seed,
                     "list_rate": options.list_rate,
                     "list_burst": options.list_burst,
-                    "plugin_wait_s": 10.0,
+                    "plugin_wait_s": _SETTLE_S,
                     "init_run_s": (0.001, 0.005),
                     "grace_s": (0.001, 0.01),
                     "start_retry_s": 0.05,
@@ -373,7 +396,9 @@ class SimulatedNode:
         self.watch = InMemoryWatch(self.api, self._names, count(0, 60).__next__)
         self.api.patches.clear()
         writer = KillableQueue(self.api, kill_switch, waits=self._options.patches_wait)
-        channel = PodResources(self.record_socket, resources=self._resources)
+        channel = _PatientPodResources(
+            self.record_socket, self._resources, lambda: self.kubelet.serving
+        )
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
             table=self._table,

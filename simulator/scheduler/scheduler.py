@@ -208,15 +208,16 @@ class Scheduler:
             self._retry_later(pod, str(error))
 
     def _retry_later(self, pod: Pod, message: str) -> None:
-        """Forget the assumed binding and plan a retry, after an error that may be temporary."""
+        """Report an error that may be temporary, forget the assumed binding and plan a retry."""
         with self._changed:
-            self._assumed.pop(pod.uid, None)
-            self._not_before[pod.uid] = time.monotonic() + _RETRY_S
-            self._count_change()
             current = self._pods.get(pod.uid)
         # It may be deleted by now, or bound by a call whose response was lost.
         if current is not None and not _node_of(current):
             self._set_condition(current, "SchedulerError", message)
+        with self._changed:
+            self._assumed.pop(pod.uid, None)
+            self._not_before[pod.uid] = time.monotonic() + _RETRY_S
+            self._count_change()
 
     def _set_condition(self, pod: Pod, reason: str, message: str) -> None:
         """Set the pod's condition ``PodScheduled`` to false, unless it is so already."""

@@ -5,7 +5,7 @@ from random import Random
 
 from tests.adversary.judge import Call
 from tests.adversary.moves import Faults
-from tests.adversary.world import KubeletDied
+from tests.adversary.world import KubeletKilled
 
 Choices = Sequence[tuple[int, Callable[[], None]]]
 
@@ -40,7 +40,7 @@ class Chaos:
             (2, faults.delete_by_force),
             (2, faults.delete),
             (2, faults.clean_up),
-            (2, faults.come_back),
+            (2, faults.reuse_name),
             (2, faults.fail_a_get),
             (1, faults.refresh),
             (3, faults.send_devices),
@@ -63,7 +63,7 @@ class Chaos:
             call: the current call.
 
         Raises:
-            KubeletDied: the fault is a crash of the kubelet.
+            KubeletKilled: the fault is a crash of the kubelet.
         """
         if self._striking or self.paused:
             return
@@ -88,8 +88,8 @@ class Chaos:
         if random.random() < 0.03:
             self._run_one(self._rare)
         if where == "call" and random.random() < 0.006:
-            self._faults.note("kubelet died in the middle of a pod")
-            raise KubeletDied
+            self._faults.note("kubelet killed in mid-admission")
+            raise KubeletKilled
         if where == "call" and random.random() < 0.006:
             self._faults.kill_agent()  # the device plugin proxy calls the next one
 

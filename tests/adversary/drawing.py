@@ -93,13 +93,13 @@ def draw_pod(
         containers = draw_containers(random)
         containers = divide(containers, random) if divided else containers
     pod = Pod("default", name, f"u{number}-{name}", containers, number)
-    if pod.asks and random.random() < 0.95:
+    if pod.requests_gpus and random.random() < 0.95:
         pod.annotations |= stamps(number, random)
     if random.random() < 0.12:
         pod.annotations[NAMES.use_gpu_uuid] = ",".join(random.sample(cards, 2))
     elif random.random() < 0.05:
         pod.annotations[NAMES.nouse_gpu_uuid] = random.choice(cards)
-    if pod.asks and random.random() < 0.05:
+    if pod.requests_gpus and random.random() < 0.05:
         pod.annotations[NAMES.gpu_policy] = random.choice(("binpack", "spread"))
     if random.random() < 0.08:
         pod.annotations |= forged(pod, cards, random)
@@ -115,7 +115,7 @@ def forged(pod: Pod, cards: tuple[str, ...], random: Random) -> dict[str, str]:
     allocations = {
         each.name: Allocation(named, each.cores, each.memory, Evidence.TICKET)
         for each in pod.containers
-        if each.asks or random.random() < 0.5
+        if each.requests_gpus or random.random() < 0.5
     }
     if len(allocations) > 1 and random.random() < 0.5:
         del allocations[random.choice(sorted(allocations))]

@@ -243,7 +243,7 @@ class Judge:
         if not (call.known or call.reachable):
             self.excused["a container of a pod whose spec the agent could not know"] += 1
             return
-        if not any(each.name == ref.container and each.asks for each in pod.containers):
+        if not any(each.name == ref.container and each.requests_gpus for each in pod.containers):
             self.find("bystander", f"{call}: {decision}")
 
     # --- refusals -------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Judge:
         """Judge a pod's allocation annotation: container -> cards."""
         for name, cards in annotation.items():
             container = next((each for each in pod.containers if each.name == name), None)
-            if container is None or not container.asks:
+            if container is None or not container.requests_gpus:
                 self.find("record", f"{pod.uid}: annotation for {name}, which requests no GPUs")
             elif not container.hands_on and held.get(name, cards) != cards:
                 text = f"{pod.uid} {name}: on {sorted(held[name])}, annotation has {cards}"

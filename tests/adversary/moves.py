@@ -16,7 +16,7 @@ FAULTS = (
     "GET away",
     "GET failed",
     "List unavailable",
-    "agent and kubelet died together",
+    "agent and kubelet killed together",
     "agent killed",
     "agent started while the API is unavailable",
     "response lost",
@@ -26,9 +26,9 @@ FAULTS = (
     "checkpoint in mid-admission (K30)",
     "checkpoint overtaken (K33)",
     "deleted by force",
-    "kubelet died",
-    "kubelet died in the middle of a pod",
-    "name came back with other sizes while the watch is behind",
+    "kubelet killed",
+    "kubelet killed in mid-admission",
+    "name reused with other sizes while the watch is behind",
     FORGOTTEN,
     "devices of an init container forgotten (K15)",
     "refused between two resources, new List",
@@ -94,7 +94,7 @@ class Faults:
             return None
         return self._random.choice(sorted(pods, key=lambda each: each.uid))
 
-    def come_back(self) -> None:
+    def reuse_name(self) -> None:
         """Delete a pod by force and create another with its name and other requests."""
         pod = self._a_pod()
         if pod is None:
@@ -108,7 +108,7 @@ class Faults:
         elif kubelet.admitting and any(k.pod.uid == pod.uid for k in kubelet.state.listed()):
             judge.remade_beside[uid] = judge.step
         if self.world.watch.behind:
-            self.note("name came back with other sizes while the watch is behind")
+            self.note("name reused with other sizes while the watch is behind")
 
     def delete_by_force(self) -> None:
         """Delete a pod with a grace period of 0 (K20)."""
@@ -308,14 +308,14 @@ class Faults:
 
     def restart_kubelet(self) -> None:
         """Kill and restart the kubelet; the agent registers with it, at once or later."""
-        self.note("kubelet died")
+        self.note("kubelet killed")
         held = self.world.resources_held()
         self.world.kubelet.restart()
         self.world.lost |= {each[:2] for each in held - self.world.resources_held()}
         self.world.could.clear()
         self.world.passed.clear()
         if self._random.random() < 0.2:
-            self.note("agent and kubelet died together")
+            self.note("agent and kubelet killed together")
             self._next_agent()
         elif self._random.random() < 0.9:
             self.world.register()

@@ -11,7 +11,7 @@ from tests.adversary.world import World
 from tests.in_memory.pods import NAMES, card_of
 
 
-def come_to_rest(world: World) -> None:
+def settle(world: World) -> None:
     """Deliver all pending events and writes, as two seconds without a call do."""
     world.api.away = False
     world.api.failing = 0
@@ -92,13 +92,13 @@ def _check_annotations(world: World) -> None:
             name: {card_of(each) for ids in resources.values() for each in ids}
             for name, resources in world.kubelet.holdings.get(pod.uid, {}).items()
         }
-        if pod.asks:
+        if pod.requests_gpus:
             cards = {name: set(each.cards) for name, each in allocations.items() if name in held}
             world.judge.annotated(pod, held, cards)
             missing = {
                 each.name
                 for each in pod.containers
-                if each.asks and not each.hands_on and each.name not in cards
+                if each.requests_gpus and not each.hands_on and each.name not in cards
             }
             lost = {each for each in missing if (pod.uid, each) in world.lost}
             forgotten = {each for each in lost if not world.has_all(pod, each)}

@@ -9,7 +9,7 @@ from tests.adversary import quiet
 from tests.adversary.chaos import Chaos
 from tests.adversary.judge import Finding
 from tests.adversary.moves import Faults
-from tests.adversary.world import KubeletDied, World
+from tests.adversary.world import KubeletKilled, World
 
 FORMS = {"new List": True, "old List": False}
 """Form of ``List`` -> whether it shows only active pods (K8)."""
@@ -71,7 +71,7 @@ def run(
         _drain(world, chaos, faults)
         if random.random() < 0.2:
             chaos.paused = True
-            quiet.come_to_rest(world)
+            quiet.settle(world)
             quiet.check(world)
             chaos.paused = False
         elif random.random() < 0.15:
@@ -92,7 +92,7 @@ def _drain(world: World, chaos: Chaos, faults: Faults) -> None:
                 pod = world.kubelet.queue[0]
                 world.kubelet.admit_next()
                 faults.admitted(pod)
-        except KubeletDied:
+        except KubeletKilled:
             faults.restart_kubelet()
         if not world.kubelet.connected:
             world.register()

@@ -19,7 +19,7 @@ from tests.adversary.moves import FAULTS
 from tests.adversary.oracle import could_run
 from tests.adversary.run import FORMS, Outcome, run
 from tests.adversary.world import World
-from tests.in_memory.pods import asks, init, make_pod
+from tests.in_memory.pods import gpu, init, make_pod
 
 resolve, prefer = resolver.resolve, Allocator.prefer
 
@@ -30,7 +30,7 @@ SEEDS_DIVIDED = range(3000, 3002)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_found_of_the_agent_whatever_happens_to_its_node(form: str) -> None:
+def test_random_events_cause_no_finding(form: str) -> None:
     """`python -m tests.adversary` runs more nodes."""
     total = Outcome()
     for seed in SEEDS:
@@ -41,7 +41,7 @@ def test_nothing_is_found_of_the_agent_whatever_happens_to_its_node(form: str) -
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_found_where_shares_are_divided_over_several_cards(form: str) -> None:
+def test_random_events_with_divided_shares_cause_no_finding(form: str) -> None:
     total = Outcome()
     for seed in SEEDS_DIVIDED:
         total += run(seed, active_only=FORMS[form], divided=True, rounds=60)
@@ -91,17 +91,17 @@ SABOTAGE: dict[str, tuple[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("kind", SABOTAGE)
-def test_what_is_wrong_with_an_agent_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_defect_of_an_agent_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*SABOTAGE[kind])
     active_only = kind not in ("wrong", "witness")
     assert kind in {each.kind for each in run(3, active_only=active_only, rounds=20).findings}
 
 
-def test_what_an_init_container_has_got_so_far_binds_the_containers_after_it() -> None:
+def test_devices_of_an_init_container_restrict_later_containers() -> None:
     """K7: the second has to take what is left of its cores, and GPU-0 has too little memory."""
     world = World(Random(0), active_only=True)
-    full = make_pod("full", asks(10, 12))
-    pod = make_pod("a", init(20, 2), asks(10, 2, "first"), asks(10, 4, "second"))
+    full = make_pod("full", gpu(10, 12))
+    pod = make_pod("a", init(20, 2), gpu(10, 2, "first"), gpu(10, 4, "second"))
     for each, container, resource, count in (
         (full, "main", Resource.MEMORY, 12),
         (pod, "init", Resource.CORE, 20),

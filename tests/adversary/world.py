@@ -25,7 +25,7 @@ _OVERTAKEN = 0.3
 _T = TypeVar("_T")
 
 
-class KubeletDied(Exception):
+class KubeletKilled(Exception):
     """The kubelet was killed in the middle of an admission."""
 
 
@@ -197,7 +197,11 @@ class World(Node):
         call.known = self.knows(pod)
         if self.watch.behind and not call.known:
             self.faults["called while the watch is behind"] += 1
-        if any(not each.asks for zombie in self.kubelet.zombies() for each in zombie.containers):
+        if any(
+            not each.requests_gpus
+            for zombie in self.kubelet.zombies()
+            for each in zombie.containers
+        ):
             self.faults["called while a deleted pod's container without GPUs is listed"] += 1
         return call
 
@@ -217,7 +221,7 @@ class World(Node):
             if isinstance(failed.__cause__, Refusal):
                 self._refused(call, failed.__cause__, fit=fit())
             raise
-        except KubeletDied:
+        except KubeletKilled:
             raise
         except Exception as error:
             self.judge.find("failed", f"{call}: {error!r}")
@@ -295,10 +299,10 @@ class World(Node):
 
     def try_to_start(self, pod: Pod, container: Container) -> bool:
         """Start a container, unless it needs the plugin and the plugin is not connected."""
-        if container.asks and not self.kubelet.connected:
+        if container.requests_gpus and not self.kubelet.connected:
             return False
         started = self.kubelet.start(pod, container)
-        if started and container.asks:
+        if started and container.requests_gpus:
             held = self.held(pod, container.name)
             known = self.knows(pod) and not self.api.away
             forgotten = not self._forgotten.isdisjoint(held.values())

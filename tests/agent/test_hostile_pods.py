@@ -28,7 +28,7 @@ from tests.agent.fakes import make_manifest
 from tests.agent.kubernetes_api.test_annotation_writer import FakePatchApi
 from tests.examples import share
 from tests.in_memory.node import Node
-from tests.in_memory.pods import NAMES, Pod, ReadPod, asks, make_pod
+from tests.in_memory.pods import NAMES, Pod, ReadPod, gpu, make_pod
 
 LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
 
@@ -70,7 +70,7 @@ class WholeNode(Node):
 def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
     """Copied into a manifest of kube-system, or older than the webhook."""
     written = encode_allocations({"c0": LOST, "c1": LOST})
-    containers = asks(30, 8, "c0"), asks(30, 8, "c1")
+    containers = gpu(30, 8, "c0"), gpu(30, 8, "c1")
     node = Node()
     pod = node.admit(make_pod("a", *containers, gpu_allocation=written, gpu_assigned="true"))
     node.allocator.refresh()
@@ -211,4 +211,4 @@ def test_calls_of_any_pod_are_served_or_refused(
         node.restart_agent()
         node.allocator.refresh()
         node.catch_up()
-        node.run(make_pod("last", asks(30, 8)))
+        node.run(make_pod("last", gpu(30, 8)))

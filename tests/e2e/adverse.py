@@ -34,10 +34,10 @@ class Adverse:
 
 def adverse_burst(make: Maker, names: Names, count: int, *, seed: int) -> list[Adverse]:
     """Draw a burst: of eight pods, one fits no card, one wishes for a card that is not there,
-    one is refused by the kubelet after the device plugin has answered, and five fit.
+    one is refused by the kubelet after the device plugin's response, and five fit.
 
-    Three of four pods have a container that asks for no GPU, in front or behind, and some an
-    init container that does not. Of those that fit, two of five are to be deleted by force.
+    Three of four pods have a container without a GPU, before or after the others, and some
+    an init container without one. Of those that fit, two of five are to be deleted by force.
     All that fit have room at the same time, whichever cards the others hold for a moment.
     """
     random = Random(seed)
@@ -86,8 +86,8 @@ def unexplained(
     Args:
         burst: the pods.
         messages: the refusal of each pod that was refused.
-        disturbed: agent or kubelet was away for a moment. The kubelet may then refuse pods in
-            words of its own; the agent must not.
+        disturbed: agent or kubelet was down for a moment. The kubelet may then reject pods with
+            messages of its own; the agent must refuse none.
     """
     wrong = {}
     for each in burst:
@@ -102,11 +102,11 @@ def unexplained(
     return wrong
 
 
-def strangers(burst: list[Adverse], named: set[tuple[str, str]], names: Names) -> set[str]:
-    """Return the containers of *named*, (pod, container), that did not ask for a GPU."""
-    asking = {
+def named_without_gpus(burst: list[Adverse], named: set[tuple[str, str]], names: Names) -> set[str]:
+    """Return the containers of *named*, (pod, container), that do not request a GPU."""
+    requesting = {
         (each.name, container.name)
         for each in burst
         for container in read_pod_demand(each.manifest, names)[0].containers
     }
-    return {f"{pod} {container}" for pod, container in named - asking}
+    return {f"{pod} {container}" for pod, container in named - requesting}

@@ -16,13 +16,13 @@ BLOCK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One container by everybody's word.
+    """One container, by kubelet, annotation and its own log.
 
     Attributes:
         pod: its pod's name.
-        container: what it asks for.
-        held: the device IDs the kubelet's own record shows it with.
-        recorded: what ``gpu-allocation`` says of it.
+        container: its name and request.
+        held: the device IDs that ``List`` shows.
+        recorded: its part of the annotation ``gpu-allocation``.
         visible: the cards in its environment, as it printed them; ``None`` if it has not.
         uid: its pod's UID.
         limits: the limits it found when it started, as it printed them; ``None`` if it found none.
@@ -51,8 +51,8 @@ def findings(
 
     Args:
         containers: all containers that have started.
-        init_recorded: whether ordinary init containers must be recorded. The kubelet's
-            record omits them, so an agent that was killed cannot know those it had served.
+        init_recorded: whether the annotation must have ordinary init containers. ``List`` omits
+            them, so an agent that starts after a kill cannot know them.
         enforced: whether containers must find their limits; else they must find none.
     """
     found = [
@@ -71,11 +71,11 @@ def findings(
 
 
 def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
-    asked, recorded = seen.container.demand, seen.recorded
+    demand, recorded = seen.container.demand, seen.recorded
     init = seen.container.kind is ContainerKind.INIT
     wrong = []
     if seen.visible is None:
-        wrong.append("has not said which cards it sees")
+        wrong.append("has not printed its cards")
     if not init:
         cards = {
             resource: {Slot.parse(each).card for each in seen.held.get(resource, ())}
@@ -83,30 +83,32 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
         }
         for resource in Resource:
             held = len(seen.held.get(resource, ()))
-            if held != resource.count_in(asked):
-                wrong.append(f"asked for {resource.count_in(asked)} of {resource}, holds {held}")
-        if asked.memory and cards[Resource.MEMORY] != cards[Resource.CORE]:
+            if held != resource.count_in(demand):
+                wrong.append(f"requests {resource.count_in(demand)} of {resource}, holds {held}")
+        if demand.memory and cards[Resource.MEMORY] != cards[Resource.CORE]:
             wrong.append(
                 f"has its cores on {sorted(cards[Resource.CORE])} "
                 f"and its memory on {sorted(cards[Resource.MEMORY])}"
             )
         if seen.visible is not None and set(seen.visible) != cards[Resource.CORE]:
-            wrong.append(f"sees {seen.visible}, the kubelet gave it {sorted(cards[Resource.CORE])}")
-        for resource in Resource if asked.is_share else ():
+            wrong.append(
+                f"sees {seen.visible}, the kubelet allocated {sorted(cards[Resource.CORE])}"
+            )
+        for resource in Resource if demand.is_share else ():
             parts = Counter(Slot.parse(each).card for each in seen.held.get(resource, ()))
-            if tuple(sorted(parts.values(), reverse=True)) != asked.per_card(resource):
-                wrong.append(f"asked for {asked.per_card(resource)} of {resource}, has {parts}")
+            if tuple(sorted(parts.values(), reverse=True)) != demand.per_card(resource):
+                wrong.append(f"requests {demand.per_card(resource)} of {resource}, has {parts}")
     if recorded is None:
         if init_recorded or not init:
-            wrong.append("is not recorded")
+            wrong.append("is not in the annotation")
         return wrong
-    if (recorded.cores, recorded.memory_blocks) != (asked.cores, asked.memory):
+    if (recorded.cores, recorded.memory_blocks) != (demand.cores, demand.memory):
         wrong.append(
-            f"asked for {asked.cores} cores and {asked.memory} blocks, "
-            f"{recorded.cores} cores and {recorded.memory_blocks} blocks are recorded"
+            f"requests {demand.cores} cores and {demand.memory} blocks, "
+            f"{recorded.cores} cores and {recorded.memory_blocks} blocks are in the annotation"
         )
     if seen.visible is not None and recorded.cards != seen.visible:
-        wrong.append(f"sees {seen.visible}, recorded {recorded.cards}")
+        wrong.append(f"sees {seen.visible}, the annotation has {recorded.cards}")
     return wrong
 
 

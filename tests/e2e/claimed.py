@@ -1,4 +1,4 @@
-"""A node that gives cards by claims: who holds what is what the scheduler allocated."""
+"""A node with cards by claims: containers hold what kube-scheduler allocated."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ _OTHER_CARDS = "gpu-turnstile-e2e-cards"
 
 
 class ClaimGround(Ground):
-    """The node, of which the claims say who holds what: the kubelet's ``List`` does not."""
+    """The node, whose allocations are read from claims: ``List`` does not show them."""
 
     def __init__(
         self,
@@ -107,11 +107,11 @@ class ClaimGround(Ground):
         return request_names(read_pod_demand(pod, self.names)[0])[container]
 
     def clear(self) -> None:
-        """Delete all pods: with a grace period of 0 they go before the kubelet has ended them."""
+        """Delete all pods: with grace period 0 they are deleted before their containers end."""
         super().clear()
         wait("the end of all claims on the node", lambda: not self.prepared(), within=120)
 
-    def why_not(self) -> str:
+    def missing_support(self) -> str:
         """Return what the cluster lacks for claims; empty if nothing."""
         version = self.kubectl.json("version")["serverVersion"]
         info = self.cluster.node(self.node)["status"]["nodeInfo"]
@@ -241,7 +241,7 @@ class Claimed:
             self._agents("patch", AGENT, f"--patch={json.dumps(patch)}")
             self.installation.rolled_out(AGENTS, AGENT)
 
-        self._agents("create", "--filename=-", given=json.dumps(made))
+        self._agents("create", "--filename=-", stdin=json.dumps(made))
         try:
             use(_OTHER_CARDS)
             wait("the node's links", lambda: self._links() == wanted, within=90)
@@ -256,12 +256,12 @@ class Claimed:
         found: Json = json.loads(annotations.get(self.ground.names.gpu_cards, "{}"))
         return {(one, other) for one, other in (each["cards"] for each in found.get("links", ()))}
 
-    def _agents(self, *arguments: str, given: str = "") -> str:
-        return self._kubectl.run(f"--namespace={AGENTS}", *arguments, given=given).out
+    def _agents(self, *arguments: str, stdin: str = "") -> str:
+        return self._kubectl.run(f"--namespace={AGENTS}", *arguments, stdin=stdin).out
 
     def create(self, made: Json, name: str) -> None:
         """Create an object in the tests' namespace."""
-        self._in("create", "--filename=-", given=json.dumps(made | {"metadata": {"name": name}}))
+        self._in("create", "--filename=-", stdin=json.dumps(made | {"metadata": {"name": name}}))
 
     def delete(self, *objects: str) -> None:
         """Delete objects of the tests' namespace."""
@@ -301,12 +301,14 @@ class Claimed:
             self.installation.rolled_out(AGENTS, AGENT)
 
     def allocate_as(self, first: Json, second: str) -> None:
-        """Give a pod the cards of another one, and bind it, as a scheduler does."""
+        """Allocate the cards of another pod to a pod, and bind it, as a scheduler does."""
         pods = self.ground.cluster.pods
         wait("its claim", lambda: claim_of(pods()[second]))
         pod = pods()[second]
-        given = json.loads(self._in("get", f"resourceclaim/{claim_of(first)}", "--output=json"))
-        allocation = deepcopy(given["status"]["allocation"])
+        first_claim = json.loads(
+            self._in("get", f"resourceclaim/{claim_of(first)}", "--output=json")
+        )
+        allocation = deepcopy(first_claim["status"]["allocation"])
         for number, each in enumerate(allocation["devices"]["results"]):
             each["shareID"] = f"{uuid.uuid4()}"
             each["request"] = pod["spec"]["containers"][number]["name"]
@@ -323,7 +325,7 @@ class Claimed:
             "target": {"apiVersion": "v1", "kind": "Node", "name": self.ground.node},
         }
         path = f"/api/v1/namespaces/{self.ground.cluster.namespace}/pods/{second}/binding"
-        self._kubectl.run("create", f"--raw={path}", "--filename=-", given=json.dumps(binding))
+        self._kubectl.run("create", f"--raw={path}", "--filename=-", stdin=json.dumps(binding))
 
     def wait_for_counts(self) -> None:
         """Wait for the node's counts; a kubelet that knew a device plugin forgets it first."""
@@ -339,7 +341,7 @@ class Claimed:
         )
 
     def drop_counts(self) -> None:
-        """Take the counts off the node, which nobody serves any more."""
+        """Take the counts off the node, which no plugin serves any more."""
         names = self.ground.names
         none = dict.fromkeys((names.core, names.memory))
         patch = {"status": {"capacity": none, "allocatable": none}}
@@ -357,9 +359,9 @@ class Claimed:
         ):
             self.installation.rolled_out(namespace, each)
 
-    def _in(self, *arguments: str, given: str = "") -> str:
+    def _in(self, *arguments: str, stdin: str = "") -> str:
         namespace = f"--namespace={self.ground.cluster.namespace}"
-        return self._kubectl.run(namespace, *arguments, given=given).out
+        return self._kubectl.run(namespace, *arguments, stdin=stdin).out
 
 
 @contextmanager

@@ -13,11 +13,11 @@ _SECONDS = 30
 
 
 class ApiError(Exception):
-    """The API server said no.
+    """The API server refused a request.
 
     Attributes:
         code: the HTTP status.
-        status: the ``Status`` object of the answer, empty when there was none.
+        status: the ``Status`` object of the response, empty if there was none.
     """
 
     def __init__(self, code: int, status: Json) -> None:
@@ -27,7 +27,7 @@ class ApiError(Exception):
 
 
 class Unreachable(Exception):
-    """There is no API server where the kubeconfig says."""
+    """The API server of the kubeconfig cannot be reached."""
 
 
 class Cluster:
@@ -58,7 +58,7 @@ class Cluster:
         self._call(self._core.patch_node, name, {"metadata": {"annotations": {key: value}}})
 
     def topology_policy(self, node: str) -> str:
-        """Ask the node's kubelet for its Topology Manager policy."""
+        """Read the Topology Manager policy of the node's kubelet."""
         found = self._call(self._core.connect_get_node_proxy_with_path, node, "configz")
         configuration = found["kubeletconfig"]
         return str(configuration.get("topologyManagerPolicy") or "none")
@@ -106,7 +106,7 @@ class Cluster:
         return found
 
     def log(self, pod: str, container: str) -> str:
-        """Give what a container has printed; nothing when it has not started yet."""
+        """Return what a container has printed; nothing if it has not started yet."""
         try:
             return self._request(
                 self._core.read_namespaced_pod_log, pod, self.namespace, container=container
@@ -129,7 +129,7 @@ class Cluster:
         try:
             self._call(method, *args, **kwargs)
         except ApiError as error:
-            if error.code not in (404, 409):  # gone, or going
+            if error.code not in (404, 409):  # deleted, or being deleted
                 raise
 
     def _call(self, method: Any, *args: Any, **kwargs: Any) -> Json:

@@ -1,7 +1,7 @@
-"""What the tests work with: the manifests, an installation, and at last a stage of processes.
+"""Fixtures: the manifests, an installation, and at last a stage of processes.
 
-There is one stage for the whole run; every test finds it empty and leaves it so. What is
-installed works on the whole cluster, so it is gone before the stage is set up.
+The whole run has one stage, without pods before and after every test. An installation works on the
+whole cluster, so it is removed before the stage is set up.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.deploy.kustomize import kubectl as find_kubectl
 from tests.e2e.cluster import Cluster
 from tests.e2e.ground import Ground, choose_node, occupied
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.settings import NotAsked, Settings, read_settings
+from tests.e2e.settings import NotRequested, Settings, read_settings
 from tests.e2e.stage import Stage
 
 _HERE = Path(__file__).parent
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what needs the cluster for itself first: a stage stays up until the run is over."""
+    """Run tests that need the whole cluster first: a stage stays up until the run is over."""
     items.sort(key=lambda each: each.path.parent != _HERE or each.path.stem not in _BEFORE_STAGE)
 
 
@@ -54,10 +54,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def settings(pytestconfig: pytest.Config) -> Settings:
     try:
-        asked = read_settings(os.environ, marks=str(pytestconfig.getoption("markexpr")))
-    except NotAsked as reason:
+        found = read_settings(os.environ, marks=str(pytestconfig.getoption("markexpr")))
+    except NotRequested as reason:
         pytest.skip(str(reason))
-    return asked
+    return found
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +88,7 @@ def node(settings: Settings) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(settings: Settings) -> Cluster:
-    """The cluster, with the name of a namespace that is not there yet."""
+    """The cluster, with the name of a namespace that does not exist yet."""
     return _cluster(settings)
 
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from tests.e2e.ground import Ground, wait
-from tests.e2e.installation import Installation
+from tests.e2e.installation import NAMESPACE, Installation
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.load import Load
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
+
+KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +49,28 @@ def installing(
     if not settings.deploy_image:
         pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
     installation = Installation(kubectl, folder, settings.deploy_image, **wanted)
-    found = installation.left()
+    found = installation.leftovers()
     assert found == [], f"gpu-turnstile is installed: {found}"
     try:
         yield installation
     finally:
         installation.remove()
+
+
+@contextmanager
+def deploying_scheduler(
+    settings: Settings, kubectl: Kubectl, ground: Ground, folder: Path, *components: str
+) -> Iterator[Deployed]:
+    """Install with our own kube-scheduler, and wait until it is ready too."""
+    if not settings.scheduler_image:
+        pytest.skip("GPU_TURNSTILE_E2E_SCHEDULER_IMAGE names no image of kube-scheduler")
+    wanted = {
+        "components": ("scheduler-own", *components),
+        "images": {"registry.k8s.io/kube-scheduler": settings.scheduler_image},
+    }
+    with deploying(settings, kubectl, ground, folder, **wanted) as deployed:
+        deployed.installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
+        yield deployed
 
 
 @contextmanager

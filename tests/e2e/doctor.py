@@ -33,7 +33,7 @@ class DoctorResult:
         return found
 
 
-def ask(settings: Settings, *options: str) -> DoctorResult:
+def run_doctor(settings: Settings, *options: str) -> DoctorResult:
     """Run the doctor."""
     program = Path(sys.executable).with_name("kubectl-gpu")
     done = subprocess.run(

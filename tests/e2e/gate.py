@@ -64,7 +64,7 @@ class Gate:
         """Install our webhook and the policies; return why the API server cannot call it."""
         self._webhook = Webhook(self.cluster, self._folder, self._host)
         self._webhook.start()
-        return self._webhook.configure(_asking("probe", self.names), self.names)
+        return self._webhook.configure(_requesting("probe", self.names), self.names)
 
     @contextmanager
     def late_webhook(self, respond: Respond) -> Iterator[None]:
@@ -83,7 +83,7 @@ class Gate:
                 self.cluster.delete_webhooks(name)
 
     def binds(self, binding: Json, user: str) -> None:
-        """Try to bind a pod as somebody.
+        """Try to bind a pod as a user.
 
         Raises:
             KubectlError: the API server refuses.
@@ -91,11 +91,11 @@ class Gate:
         self.kubectl.run(
             *("create", f"--namespace={self.cluster.namespace}", "--filename=-"),
             *("--dry-run=server", f"--as={user}", "--as-group=system:masters"),
-            given=json.dumps(binding),
+            stdin=json.dumps(binding),
         )
 
     def type_warnings(self) -> Json:
-        """Give what the API server has against the expressions, once it has checked them."""
+        """Return the API server's warnings about expressions, once it has checked them."""
         status: Json = {}
 
         def checked() -> bool:
@@ -114,11 +114,11 @@ class Gate:
         return {name: each["typeChecking"] for name, each in status.items() if each["typeChecking"]}
 
     def _is_policed(self) -> bool:
-        """Every policy refuses what it has to: each is told to the API server by itself."""
-        unstamped = _asking("probe", self.names)
-        half = _asking("probe", self.names, "150")
+        """Return whether every policy denies what it must: the API server reads each by itself."""
+        unstamped = _requesting("probe", self.names)
+        half = _requesting("probe", self.names, "150")
         half["metadata"]["annotations"] = stamps(self.names)
-        forged = _asking("probe", self.names)
+        forged = _requesting("probe", self.names)
         forged["metadata"]["annotations"] = stamps(self.names) | {self.names.gpu_allocation: "{}"}
         return all(
             policy in self._refusal(pod)
@@ -137,10 +137,10 @@ class Gate:
         return ""
 
     def _apply(self, *objects: Json) -> None:
-        self.kubectl.run("apply", "--filename=-", given=_listed(objects))
+        self.kubectl.run("apply", "--filename=-", stdin=_listed(objects))
 
     def _delete(self, *objects: Json) -> None:
-        self.kubectl.run("delete", "--filename=-", "--ignore-not-found", given=_listed(objects))
+        self.kubectl.run("delete", "--filename=-", "--ignore-not-found", stdin=_listed(objects))
 
 
 def policies(name: str) -> list[Json]:
@@ -170,7 +170,7 @@ def stamps(names: Names) -> dict[str, str]:
     }
 
 
-def _asking(name: str, names: Names, cores: str = "50") -> Json:
+def _requesting(name: str, names: Names, cores: str = "50") -> Json:
     limits = {names.core: cores, names.memory: "8"}
     container = {**_container(), "resources": {"limits": limits}}
     return {"metadata": {"name": name, "annotations": {}}, "spec": {"containers": [container]}}

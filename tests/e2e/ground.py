@@ -1,4 +1,4 @@
-"""A node of the cluster, pods on it, and the kubelet's own record of them."""
+"""A node of the cluster, pods on it, and the kubelet's ``List``."""
 
 import subprocess
 import time
@@ -31,7 +31,7 @@ GroundT = TypeVar("GroundT", bound="Ground")
 
 
 def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
-    """Wait until *condition* holds; not in time is a failure that says what was waited for."""
+    """Wait until *condition* holds; fail with *what* if it does not in time."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
@@ -41,7 +41,7 @@ def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) ->
 
 @contextmanager
 def occupied(ground: GroundT) -> Iterator[GroundT]:
-    """Take the node and a namespace; give them back in the end, as far as it came."""
+    """Use the node and a new namespace; clean up in the end."""
     try:
         ground.occupy()
         yield ground
@@ -51,10 +51,10 @@ def occupied(ground: GroundT) -> Iterator[GroundT]:
 
 
 class Ground:
-    """What every run needs, however webhook and agent came to be there.
+    """A node and a namespace, for processes and for installations.
 
     Args:
-        settings: what the suite was told.
+        settings: of the suite.
         cluster: the cluster, and the namespace to make and remove.
         node: the node to work on.
         report: takes lines for the end of the run.
@@ -117,12 +117,12 @@ class Ground:
     # --- looking ---------------------------------------------------------------------
 
     def offered(self) -> int:
-        """Give how many cores the node offers."""
+        """Return the number of cores that the node offers."""
         allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
         return int(allocatable.get(self.names.core, "0"))
 
     def listed(self) -> dict[tuple[str, str], dict[Resource, frozenset[str]]]:
-        """Read the kubelet's own record: (pod, container) -> device IDs."""
+        """Read ``List``: (pod, container) -> device IDs."""
         return {
             (pod.name, container.name): dict(container.held)
             for pod in self._pods()
@@ -137,7 +137,7 @@ class Ground:
                 return self._record.list(within=5)
             except Unavailable as error:  # the kubelet may just be restarting
                 if time.monotonic() > deadline:
-                    raise AssertionError(f"no record from the kubelet: {error}") from error
+                    raise AssertionError(f"no List from the kubelet: {error}") from error
                 time.sleep(0.2)
 
     def allocations(self, pod: Json) -> dict[str, Allocation]:
@@ -160,7 +160,7 @@ class Ground:
         )
 
     def run_timed(self, count: int, midway: Callable[[], None]) -> str:
-        """Create so many pods at once, do something, wait until all run; report the seconds."""
+        """Create pods at once, do something, wait until all run; return the time as text."""
         began = time.monotonic()
         made = self.submit([self.make.single(f"timed-{at}", 5, 4) for at in range(count)])
         midway()
@@ -176,7 +176,7 @@ class Ground:
         return self.settled(each["metadata"]["name"] for each in pods)
 
     def settled(self, names: Iterable[str]) -> dict[str, Json]:
-        """Wait until each of these pods runs, with its record on it, or was refused."""
+        """Wait until each of these pods runs and has its annotation, or was refused."""
         wanted = sorted(names)
         found: dict[str, Json] = {}
 
@@ -195,12 +195,12 @@ class Ground:
         if phase(pod) == "Failed":
             return True
         recorded = self.allocations(pod)
-        # Running is told once any container runs; the others' logs are waited for later.
+        # A pod is Running once any container runs; the others' logs are waited for later.
         return phase(pod) == "Running" and all(
-            each.name in recorded or each.kind is ContainerKind.INIT for each in self._asking(pod)
+            each.name in recorded or each.kind is ContainerKind.INIT for each in self._requests(pod)
         )
 
-    def _asking(self, pod: Json) -> tuple[ContainerDemand, ...]:
+    def _requests(self, pod: Json) -> tuple[ContainerDemand, ...]:
         return read_pod_demand(pod, self.names)[0].containers
 
     def _unsettled(self, wanted: Sequence[str], found: dict[str, Json]) -> str:
@@ -209,15 +209,15 @@ class Ground:
         return f"{len(late)} not settled, such as {late[:3]}: {status}"
 
     def audit(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
-        """Compare everybody's word on every container that runs, and tell the report.
+        """Compare kubelet, annotation and log of every running container, and report it.
 
         Raises:
             AssertionError: with all findings.
         """
         running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
-        asking = [(name, each) for name, pod in running.items() for each in self._asking(pod)]
+        requests = [(name, each) for name, pod in running.items() for each in self._requests(pod)]
         with ThreadPoolExecutor(_CLIENTS) as pool:
-            logs = list(pool.map(lambda each: self.wait_for_log(each[0], each[1].name), asking))
+            logs = list(pool.map(lambda each: self.wait_for_log(each[0], each[1].name), requests))
         held = self.listed()
         seen = [
             Seen(
@@ -231,7 +231,7 @@ class Ground:
                 core_limit=self._core_limit(running[name]) if container.demand.is_share else None,
                 limits_of=self.limits_of(running[name], container.name),
             )
-            for (name, container), log in zip(asking, logs, strict=True)
+            for (name, container), log in zip(requests, logs, strict=True)
         ]
         wrong = findings(seen, init_recorded=init_recorded, enforced=self._enforced)
         evidence = Counter(each.recorded.evidence.value for each in seen if each.recorded)
@@ -280,7 +280,7 @@ class Ground:
         assert done.returncode == 0, f"{command}: {done.stdout}"
 
     def refused(self, pods: dict[str, Json]) -> dict[str, str]:
-        """Give the messages of the pods that the node refused."""
+        """Return the messages of the pods that the node refused."""
         return {
             name: str(pod["status"].get("message"))
             for name, pod in sorted(pods.items())
@@ -299,11 +299,11 @@ def phase(pod: Json) -> str:
     return str(pod.get("status", {}).get("phase", "Pending"))
 
 
-def tried_anew(pod: Json, words: str) -> bool:
+def was_admitted_again(pod: Json, words: str) -> bool:
     """Return whether a restarted kubelet admitted a running pod without our devices (K11).
 
     It is the kubelet's own refusal, of a pod of which an ordinary init container had cards and
-    has ended: nothing of ours is asked.
+    has ended: none of our programs is called.
     """
     inits = pod["spec"].get("initContainers") or ()
     ended = any(not each.get("restartPolicy") and each.get("resources") for each in inits)
@@ -311,13 +311,13 @@ def tried_anew(pod: Json, words: str) -> bool:
 
 
 def is_ready(pod: Json) -> bool:
-    """Tell whether all containers of a pod run, by the word of its status."""
+    """Return whether all containers of a pod run, by its conditions."""
     conditions = pod["status"].get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def choose_node(nodes: Sequence[Json], asked: str | None, host: str) -> str | None:
-    """Choose the node to work on: the one asked for, the only one, or the one of this host."""
+def choose_node(nodes: Sequence[Json], wanted: str | None, host: str) -> str | None:
+    """Choose the node: the one of the settings, the only one, or the one of this host."""
     known: dict[str, set[str]] = {
         each["metadata"]["name"]: {
             each["metadata"]["name"],
@@ -325,8 +325,8 @@ def choose_node(nodes: Sequence[Json], asked: str | None, host: str) -> str | No
         }
         for each in nodes
     }
-    if asked is not None:
-        return asked if asked in known else None
+    if wanted is not None:
+        return wanted if wanted in known else None
     if len(known) == 1:
         return next(iter(known))
     return next((name for name, also in sorted(known.items()) if host in also), None)

@@ -28,7 +28,7 @@ OURS = "app.kubernetes.io/part-of=gpu-turnstile"
 _WEBHOOKS = "--selector=app.kubernetes.io/name=gpu-turnstile-webhook"
 _CERTS = "--selector=app.kubernetes.io/name=gpu-turnstile-certs"
 _READY_SECONDS = 120.0
-_GONE_SECONDS = 180.0
+_DELETED_SECONDS = 180.0
 _RENEWED_SECONDS = 150.0
 
 
@@ -37,7 +37,7 @@ class Installation:
 
     Args:
         kubectl: as an administrator.
-        folder: for the kustomization that puts *image* in place of the published one.
+        folder: for the kustomization that replaces the published image by *image*.
         image: of our programs, the proxy too; the cluster has it, or can pull it.
         overlay: what is applied.
         components: what is added to the overlay.
@@ -93,11 +93,11 @@ class Installation:
     # --- start and end ---------------------------------------------------------------
 
     def apply(self) -> list[str]:
-        """Apply it, for the first time or again; give what kubectl says of each object."""
+        """Apply it, for the first time or again; return kubectl's line for each object."""
         return self._kubectl.run("apply", f"--kustomize={self._folder}").out.splitlines()
 
     def compare(self) -> None:
-        """Compare what there is with what was applied.
+        """Compare the cluster with the manifests.
 
         Raises:
             KubectlError: to apply it again would change something.
@@ -110,18 +110,18 @@ class Installation:
         self.rolled_out(AGENTS, AGENT)
 
     def remove(self) -> None:
-        """Delete it and wait until it is gone; what is gone already is no error."""
+        """Delete it and wait until nothing is left; missing objects are no error."""
         self._kubectl.run(
             *("delete", f"--kustomize={self._folder}", "--ignore-not-found", "--wait"),
-            f"--timeout={_GONE_SECONDS:g}s",
-            within=_GONE_SECONDS + 10,
+            f"--timeout={_DELETED_SECONDS:g}s",
+            within=_DELETED_SECONDS + 10,
         )
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         """Name what is still there of all that was applied, and whatever has our label."""
         applied = self._kubectl.run("kustomize", str(self._folder)).out
         found = self._kubectl.run(
-            *("get", "--filename=-", "--ignore-not-found", "--output=name"), given=applied
+            *("get", "--filename=-", "--ignore-not-found", "--output=name"), stdin=applied
         ).out.split()
         kinds = sorted({each["kind"] for each in yaml.safe_load_all(applied)})
         labelled = self._kubectl.run(
@@ -146,14 +146,14 @@ class Installation:
         self.rolled_out(namespace, workload)
 
     def roll_agents(self) -> None:
-        """Replace all agents, and wait until the old ones have gone."""
+        """Replace all agents, and wait until the old ones have ended."""
         before = {each["metadata"]["uid"] for each in self._agents()}
         self.roll(AGENTS, AGENT)
 
-        def gone() -> bool:
+        def ended() -> bool:
             return not before & {each["metadata"]["uid"] for each in self._agents()}
 
-        wait("the end of the old agents", gone, within=_GONE_SECONDS)
+        wait("the end of the old agents", ended, within=_DELETED_SECONDS)
 
     def scale_webhook(self, replicas: int) -> None:
         """Change how many there are, and wait until there are so many."""
@@ -162,8 +162,8 @@ class Installation:
             self.rolled_out(NAMESPACE, WEBHOOK)
         wait("so many webhooks", lambda: len(self.webhooks()) == replicas)
 
-    def open_gate(self) -> None:
-        """Let GPU pods in that no webhook has seen, in the words of docs/operate.md."""
+    def permit_without_webhook(self) -> None:
+        """Permit GPU pods without the webhook, by the commands of docs/operate.md."""
         page = (DEPLOY.parent / "docs" / "operate.md").read_text(encoding="utf-8")
         blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
         (block,) = (each for each in blocks if '"value": "Ignore"' in each)
@@ -176,17 +176,17 @@ class Installation:
     def begin_renewal(self, *, settle: int, grace: int) -> None:
         """Let authority and certificate be replaced, and wait until the new one is stored.
 
-        A Job does it in place of the Deployment, with other pauses. An authority whose Secret is
-        gone is made anew.
+        A Job does it instead of the Deployment, with other pauses. A missing authority is made
+        anew.
         """
         self._in("scale", CERTS, "--replicas=0")
         self._in("wait", "pods", _CERTS, "--for=delete", f"--timeout={_READY_SECONDS:g}s")
         before = self.secret("tls")["tls.crt"]
         self._in("delete", "secret", "gpu-turnstile-webhook-ca")
-        self._in("create", "--filename=-", given=self._renewal(settle, grace))
+        self._in("create", "--filename=-", stdin=self._renewal(settle, grace))
         wait("the new certificate", lambda: self.secret("tls")["tls.crt"] != before)
 
-    def look_at_secrets(self) -> None:
+    def refresh_secrets(self) -> None:
         """Make kubelets update the mounted Secrets of the webhooks.
 
         A kubelet updates them when it syncs a pod: once a minute, or when the pod changes.
@@ -194,7 +194,7 @@ class Installation:
         self._in("annotate", "pods", _WEBHOOKS, "--overwrite", "e2e/look=now")
 
     def end_renewal(self) -> str:
-        """Wait until nothing is left to do, and give what the job said."""
+        """Wait until the job is complete, and return its log."""
         try:
             self._in(
                 *("wait", "job/renewal", "--for=condition=Complete"),
@@ -236,19 +236,19 @@ class Installation:
         return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
 
     def holder(self, lease: str) -> Json | None:
-        """Give the pod that holds a lease; ``None`` where nobody does."""
+        """Return the pod that holds a lease; ``None`` if no pod does."""
         held = self._kubectl.json("get", "lease", lease, f"--namespace={NAMESPACE}")
         pods = self._kubectl.items("pods", f"--namespace={NAMESPACE}")
         name, _, _ = (held["spec"].get("holderIdentity") or "").partition("_")
         return next((each for each in pods if each["metadata"]["name"] == name), None)
 
     def webhooks(self) -> dict[str, str]:
-        """Give the address of each replica, those too that are ending."""
+        """Return the address of each replica, also of those that are ending."""
         found = self._kubectl.items("pods", f"--namespace={NAMESPACE}", _WEBHOOKS)
         return {each["metadata"]["name"]: each["status"].get("podIP", "") for each in found}
 
     def agents(self) -> dict[str, str]:
-        """Give the node of each agent."""
+        """Return the node of each agent."""
         return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in self._agents()}
 
     def _agents(self) -> list[Json]:
@@ -256,7 +256,7 @@ class Installation:
         return self._kubectl.items("pods", f"--namespace={AGENTS}", selector)
 
     def trusted(self) -> set[str]:
-        """Give the different bundles that API servers trust webhooks by."""
+        """Return the different bundles by which API servers trust webhooks."""
         return {
             base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode("ascii").strip()
             for kind in CONFIGURATIONS
@@ -274,23 +274,23 @@ class Installation:
         }
 
     def served(self) -> set[str]:
-        """Give the different certificates that the replicas serve."""
+        """Return the different certificates that the replicas serve."""
         return {
             ssl.get_server_certificate((address, 8443), timeout=10).strip()
             for address in self.webhooks().values()
         }
 
     def policy_warnings(self) -> Json:
-        """Give what the API server has against the expressions of our policies."""
+        """Return the API server's warnings about expressions of our policies."""
         return {
             each["metadata"]["name"]: each["status"]["typeChecking"]
             for each in self._kubectl.items("validatingadmissionpolicies", f"--selector={OURS}")
             if each.get("status", {}).get("typeChecking")
         }
 
-    def _in(self, *arguments: str, given: str = "", within: float = 60.0) -> str:
+    def _in(self, *arguments: str, stdin: str = "", within: float = 60.0) -> str:
         return self._kubectl.run(
-            "--namespace", NAMESPACE, *arguments, given=given, within=within
+            "--namespace", NAMESPACE, *arguments, stdin=stdin, within=within
         ).out
 
 

@@ -11,7 +11,7 @@ _SECONDS = 60.0
 
 
 class KubectlError(Exception):
-    """kubectl, or the API server, said no; the message is what it printed."""
+    """kubectl failed; the message is what it printed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class KubectlOutput:
     """What one call printed.
 
     Attributes:
-        out: what was asked for.
+        out: the wanted output.
         err: remarks, such as the API server's warnings.
     """
 
@@ -32,19 +32,19 @@ class Kubectl:
 
     Args:
         program: the executable.
-        kubeconfig: which cluster, and as whom.
+        kubeconfig: cluster and credentials.
     """
 
     def __init__(self, program: str, kubeconfig: Path) -> None:
         self._program = program
         self._kubeconfig = kubeconfig
 
-    def run(self, *arguments: str, given: str = "", within: float = _SECONDS) -> KubectlOutput:
+    def run(self, *arguments: str, stdin: str = "", within: float = _SECONDS) -> KubectlOutput:
         """Run it.
 
         Args:
             arguments: the command line.
-            given: its input.
+            stdin: its input.
             within: seconds after which it is ended.
 
         Raises:
@@ -52,7 +52,7 @@ class Kubectl:
         """
         done = subprocess.run(
             [self._program, f"--kubeconfig={self._kubeconfig}", *arguments],
-            input=given,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=within,
@@ -74,7 +74,7 @@ class Kubectl:
         return found
 
     def with_token(self, token: str, folder: Path) -> "Kubectl":
-        """Give one that knows nothing but a token; its kubeconfig is written to *folder*."""
+        """Return one with only a token; its kubeconfig is written to *folder*."""
         config = self.json("config", "view", "--raw", "--minify", "--flatten")
         (context,) = config["contexts"]
         config["users"] = [{"name": context["context"]["user"], "user": {"token": token}}]

@@ -1,4 +1,4 @@
-"""Calls that never stop while something else happens, and what became of them."""
+"""Calls without a pause while something else happens, and their results."""
 
 import itertools
 import threading
@@ -8,10 +8,10 @@ from typing import Self
 
 
 class Load:
-    """Clients that call as fast as they are answered, from entering to leaving.
+    """Clients that call again at every response, from entering to leaving.
 
     Args:
-        call: is given a number that no other call has; raises if what it did failed.
+        call: called with a unique number; raises if it failed.
         clients: how many there are.
 
     Attributes:
@@ -39,7 +39,7 @@ class Load:
             each.join()
 
     def __str__(self) -> str:
-        """Say how many calls there were, and how long they took."""
+        """Return number and durations of the calls, as text."""
         took = sorted(self.seconds) or [0.0]
         middle, late, longest = (
             took[at] * 1000 for at in (len(took) // 2, len(took) * 99 // 100, -1)
@@ -50,7 +50,7 @@ class Load:
         )
 
     def more(self, calls: int) -> Callable[[], bool]:
-        """Make a condition: that *calls* more than now have been answered."""
+        """Return a condition: *calls* more than now have ended."""
         until = len(self.seconds) + calls
         return lambda: len(self.seconds) >= until
 

@@ -1,4 +1,4 @@
-"""What the suite creates: cards that need no GPU, pods that tell what they see, webhooks."""
+"""Objects of the suite: cards that need no GPU, pods that print their cards, webhooks."""
 
 import base64
 import gzip
@@ -51,7 +51,7 @@ def visible(log: str) -> tuple[str, ...] | None:
 
 
 def limits(log: str) -> VcudaConfig | None:
-    """Read off a container's log which limits it found when it started last.
+    """Read from a container's log the limits of its last start.
 
     ``None`` if it has not printed them, or found no readable limits.
     """
@@ -71,11 +71,11 @@ class Maker:
         self._names = names
 
     def plain(self, name: str) -> Json:
-        """Make a pod that asks for no GPU."""
+        """Make a pod without a GPU."""
         return self.pod(name, [self.idle("main")])
 
     def idle(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
-        """Make a container that asks for no GPU."""
+        """Make a container without a GPU."""
         return self._container(name, run=run, **more)
 
     def single(self, name: str, cores: object, memory: object = None) -> Json:
@@ -83,7 +83,7 @@ class Maker:
         return self.pod(name, [self.container("main", cores, memory)])
 
     def short(self, name: str) -> Json:
-        """Make a pod that asks for little, and ends after a second."""
+        """Make a pod with a small share that ends after a second."""
         return self.pod(name, [self.container("main", 1, 1, run="sleep 1")], restartPolicy="Never")
 
     def container(
@@ -96,8 +96,8 @@ class Maker:
         **more: Any,
     ) -> Json:
         limits = {self._names.core: cores, self._names.memory: memory}
-        asked = {key: str(value) for key, value in limits.items() if value is not None}
-        return self._container(name, run=run, resources={"limits": asked}, **more)
+        requested = {key: str(value) for key, value in limits.items() if value is not None}
+        return self._container(name, run=run, resources={"limits": requested}, **more)
 
     def pod(self, name: str, containers: Sequence[Json], **spec: Any) -> Json:
         return {

@@ -3,7 +3,6 @@
 import os
 import shlex
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.names import Names
-from simulator.cluster import read_lines
+from simulator.cluster import free_port, read_lines
 from simulator.webhooks import set_address
 from tests.e2e.cluster import ApiError, Cluster, Json
 from tests.e2e.ground import wait
@@ -49,7 +48,7 @@ class Program:
         return self._process is not None and self._process.poll() is None
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """End it and wait; one that does not end in time is killed, and that is an error."""
+        """End it and wait; fail if it has to be killed."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -72,7 +71,7 @@ class Program:
         self._mark = len(read_lines(self.log))
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """Give the log lines of *event* since the mark."""
+        """Return the log lines of *event* since the mark."""
         return [each for each in read_lines(self.log)[self._mark :] if each.get("message") == event]
 
     def tail(self) -> str:
@@ -119,7 +118,7 @@ class Webhook(Program):
                 with urllib.request.urlopen(url, timeout=2, context=context) as response:
                     return bool(response.status == 200)
             except (urllib.error.URLError, OSError):
-                assert self.alive, f"the webhook has died: {self.tail()}"
+                assert self.alive, f"the webhook has ended: {self.tail()}"
                 return False
 
         wait("the webhook", ready)
@@ -130,7 +129,7 @@ class Webhook(Program):
         self._cluster.create_webhooks(configuration)
 
     def configure(self, probe: Json, names: Names) -> str | None:
-        """Have the API server ask it; return why it cannot, ``None`` when *probe* was stamped."""
+        """Make the API server call it; return why it cannot, ``None`` if *probe* was stamped."""
         self.install(webhooks(self._cluster.namespace))
         reason = ""
 
@@ -144,18 +143,10 @@ class Webhook(Program):
             return names.admission_order in (made["metadata"].get("annotations") or {})
 
         try:
-            wait("the API server asks the webhook", reached, within=30)
+            wait("the API server calls the webhook", reached, within=30)
         except AssertionError as error:
-            return f"{error}: {reason or 'it does not ask it'}"
+            return f"{error}: {reason or 'it does not call it'}"
         return None
-
-
-def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def issue_certificates(folder: Path, host: str) -> None:

@@ -1,4 +1,4 @@
-"""What the suite is told by environment variables; README.md beside it lists them."""
+"""The suite's settings, from environment variables; README.md beside it lists them."""
 
 import shlex
 from collections.abc import Mapping
@@ -9,8 +9,8 @@ SWITCH = "GPU_TURNSTILE_E2E"
 """Set to 1, it lets a run that was not started with ``-m e2e`` use the cluster."""
 
 
-class NotAsked(Exception):
-    """The suite is not to run; the message is the reason it is skipped with."""
+class NotRequested(Exception):
+    """The suite does not run; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
         marks: what pytest's ``-m`` selects.
 
     Raises:
-        NotAsked: nobody asked for this suite, or it has nothing to run on. A cluster that
+        NotRequested: the suite was not requested, or has no cluster. A cluster that
             merely happens to be in ``$KUBECONFIG`` is never touched.
     """
     if marks.strip() != "e2e" and environ.get(SWITCH) != "1":
-        raise NotAsked(f"uses a real cluster: run it with `make e2e`, or set {SWITCH}=1")
+        raise NotRequested(f"uses a real cluster: run it with `make e2e`, or set {SWITCH}=1")
     if not environ.get("KUBECONFIG"):
-        raise NotAsked("KUBECONFIG is not set: no cluster to run against")
+        raise NotRequested("KUBECONFIG is not set: no cluster to run against")
     if "PYTEST_XDIST_WORKER" in environ:
-        raise NotAsked("the suite needs its node for itself: run it without --numprocesses")
+        raise NotRequested("the suite needs its node for itself: run it without --numprocesses")
 
     def get(name: str, default: str = "") -> str:
         return environ.get(f"{SWITCH}_{name}") or default

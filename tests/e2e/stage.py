@@ -8,11 +8,12 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from simulator.cluster import free_port
 from simulator.manifests import write_yaml
 from tests.e2e.cluster import Cluster
 from tests.e2e.ground import Ground, wait
 from tests.e2e.manifests import CARDS, cards_file
-from tests.e2e.programs import Program, Webhook, free_port
+from tests.e2e.programs import Program, Webhook
 from tests.e2e.settings import Settings
 
 PATIENCE = 20.0
@@ -20,10 +21,10 @@ PATIENCE = 20.0
 
 
 class Stage(Ground):
-    """Everything one run of the suite has to itself.
+    """The processes of one run of the suite.
 
     Args:
-        settings: what the suite was told.
+        settings: of the suite.
         cluster: the cluster, and the namespace to make and remove.
         node: the node to work on.
         folder: for certificates, the cards file and logs.
@@ -83,7 +84,7 @@ class Stage(Ground):
         self.wait_for_cards()
 
     def close(self) -> None:
-        """End everything and remove what was made in the cluster, as far as it came."""
+        """End everything and remove all objects of the run."""
         try:
             self.cluster.delete_webhooks(self.cluster.namespace)
             self.leave()
@@ -116,7 +117,7 @@ class Stage(Ground):
 
     def registered(self) -> bool:
         """Return whether the agent reports that it is registered with the kubelet."""
-        assert self.agent.alive, f"the agent has died: {self.agent.tail()}"
+        assert self.agent.alive, f"the agent has ended: {self.agent.tail()}"
         try:
             url = f"http://127.0.0.1:{self._ports['agent']}/readyz"
             with urllib.request.urlopen(url, timeout=2) as response:
@@ -125,5 +126,5 @@ class Stage(Ground):
             return False
 
     def wait_for_cards(self) -> None:
-        """Wait until the agent is registered and the node offers all its places."""
+        """Wait until the agent is registered and the node offers all its slots."""
         wait("the node's cards", lambda: self.registered() and self.offered() == CARDS * 100)

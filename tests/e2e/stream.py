@@ -1,4 +1,4 @@
-"""Short pods that come at a steady rate while something else happens, and what became of them."""
+"""Short pods created at a steady rate while something else happens, and their results."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ class Stream:
 
     Args:
         create: creates the pod of this name.
-        look: lists all pods by name.
+        list_pods: lists all pods by name.
         per_second: how many are created, unless the node is behind.
         most: how many may not have ended before more come.
         within: seconds in which the last have to end.
@@ -31,14 +31,14 @@ class Stream:
     def __init__(
         self,
         create: Callable[[str], object],
-        look: Callable[[], Mapping[str, Json]],
+        list_pods: Callable[[], Mapping[str, Json]],
         *,
         per_second: float = 5.0,
         most: int = MOST,
         within: float = _END_SECONDS,
     ) -> None:
         self._create = create
-        self._look = look
+        self._list_pods = list_pods
         self._every = 1 / per_second
         self._most = most
         self._within = within
@@ -54,7 +54,7 @@ class Stream:
 
     def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self._over.set()
-        futures.wait([self._running])  # before there is no pool any more that it could ask
+        futures.wait([self._running])  # it uses the pool
         self._pool.shutdown()
         if error is not None:
             return
@@ -67,16 +67,16 @@ class Stream:
             time.sleep(0.2)
 
     def __str__(self) -> str:
-        """Say how many pods there were, and why which failed."""
+        """Return the number of pods, and the reasons of failed ones, as text."""
         failed = Counter(self.failed.values())
         why = "".join(f"; {count} times {text}" for text, count in failed.most_common())
         return f"{len(self.pods)} pods, {failed.total()} failed{why}"
 
     @property
     def failed(self) -> dict[str, str]:
-        """The pods that failed, with the kubelet's words."""
+        """The failed pods, with the kubelet's messages."""
         return {
-            name: f"{pod['status'].get('reason')}: {_words(pod['status'])}"
+            name: f"{pod['status'].get('reason')}: {_message(pod['status'])}"
             for name, pod in self.pods.items()
             if pod["status"]["phase"] == "Failed"
         }
@@ -91,7 +91,7 @@ class Stream:
         while not self._over.wait(max(0.0, began - time.monotonic())):
             began = max(began + self._every, time.monotonic() - 1)
             if count % _LOOK_EVERY == 0 or under_way >= self._most:
-                # A node that is slow is to be asked for what it can start, or it gets slower.
+                # A slow node gets no more pods than it can start: else it becomes slower.
                 under_way = len(self._not_ended())
             if under_way < self._most:
                 name = f"stream-{count}"
@@ -100,7 +100,7 @@ class Stream:
                 under_way += 1
 
     def _not_ended(self) -> list[str]:
-        found = self._look()
+        found = self._list_pods()
         self.pods = {name: found[name] for name in self._creating if name in found}
         return [
             name
@@ -110,7 +110,7 @@ class Stream:
         ]
 
 
-def _words(status: Json) -> str:
+def _message(status: Json) -> str:
     """Return why a pod failed: the kubelet's words on the pod, or on its container."""
     ended = [
         each["state"]["terminated"]

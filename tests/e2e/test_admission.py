@@ -44,7 +44,7 @@ def test_a_pod_is_stamped_with_its_admission_rank(admitting: Stage) -> None:
     [(150, 4), (10, None), (None, 4)],
     ids=["a card and a half", "a share without memory", "memory without cores"],
 )
-def test_a_request_that_can_never_be_served_is_refused_with_a_reason(
+def test_an_impossible_request_is_denied_with_a_reason(
     admitting: Stage, cores: int | None, memory: int | None
 ) -> None:
     pod = admitting.make.single("refused", cores, memory)

@@ -1,10 +1,10 @@
-"""Bursts in which pods are refused, and deleted by force, while agent or kubelet go away."""
+"""Bursts in which pods are refused, and deleted by force, while agent or kubelet end."""
 
 from collections import Counter
 
 import pytest
 
-from tests.e2e.adverse import Adverse, adverse_burst, strangers, unexplained
+from tests.e2e.adverse import Adverse, adverse_burst, named_without_gpus, unexplained
 from tests.e2e.cluster import Json
 from tests.e2e.ground import wait
 from tests.e2e.manifests import BLOCKS, CARDS
@@ -19,37 +19,37 @@ UNDER_WAY = 25
 @pytest.mark.parametrize(
     "midway", ["nothing", "agent upgraded", "agent killed", "kubelet restarted"]
 )
-def test_no_pod_is_refused_in_the_name_of_another(stage: Stage, midway: str) -> None:
+def test_no_refusal_names_another_pod(stage: Stage, midway: str) -> None:
     if midway == "kubelet restarted" and not stage.settings.restart_kubelet:
         pytest.skip("GPU_TURNSTILE_E2E_RESTART_KUBELET names no command")
     burst = adverse_burst(stage.make, stage.names, PODS, seed=9)
     creating = stage.submit([each.manifest for each in burst])
-    gone = False
+    disturbed = False
     for each, done in zip(burst, creating, strict=True):
         done.result(60)
         if each.deleted:  # before, while and after the kubelet admits it
             stage.cluster.delete(each.name)
-        if not gone and len(stage.agent.events("allocate")) >= UNDER_WAY:
+        if not disturbed and len(stage.agent.events("allocate")) >= UNDER_WAY:
             _disturb(stage, midway)
-            gone = True
-    if not gone:
+            disturbed = True
+    if not disturbed:
         wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= UNDER_WAY)
         _disturb(stage, midway)
 
     pods = stage.settled(each.name for each in burst if not each.deleted)
 
-    disturbed = midway == "kubelet restarted"
+    restarted = midway == "kubelet restarted"
     what = f"adverse burst, {midway}"
     _report(stage, what, burst, pods)
     left = [each for each in burst if not each.deleted]
-    assert unexplained(left, stage.refused(pods), disturbed=disturbed) == {}
+    assert unexplained(left, stage.refused(pods), disturbed=restarted) == {}
     stage.audit(what, pods, init_recorded=midway == "nothing")
-    # The spec of a pod that was deleted by force while no agent ran is not to be had any more: its
-    # containers are guessed, and the guess is corrected before one of them starts.
+    # The spec of a pod that was deleted by force while no agent ran is unknown: its containers are
+    # guessed, and the guess is corrected before one of them starts.
     known = [each for each in burst if not (each.deleted and midway.startswith("agent"))]
     named = {(pod, each) for pod, each in _named(stage) if pod in {one.name for one in known}}
-    assert strangers(known, named, stage.names) == set()
-    # What the agent believes to be taken is taken: everything can be had again.
+    assert named_without_gpus(known, named, stage.names) == set()
+    # The agent counts no more slots than are held: all can be allocated again.
     stage.clear()
     stage.wait_for_cards()
     whole = stage.run(*(stage.make.single(f"whole-{each}", 100, BLOCKS) for each in range(CARDS)))
@@ -67,7 +67,7 @@ def _disturb(stage: Stage, midway: str) -> None:
 
 
 def _named(stage: Stage) -> set[tuple[str, str]]:
-    """Return all containers that the agent named, and those that pods' records name."""
+    """Return all containers that the agent's log or a pod's annotation names."""
     lines = [
         each
         for event in ("prefer", "allocate", "prestart", "refused", "unproven")

@@ -1,4 +1,4 @@
-"""Many pods at once, and the agent or the kubelet gone in the middle of it."""
+"""Bursts of pods, with an agent or a kubelet that ends in the middle."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import pytest
 
 from contract.demand import ContainerKind
 from tests.e2e.cluster import Json
-from tests.e2e.ground import is_ready, tried_anew, wait
+from tests.e2e.ground import is_ready, wait, was_admitted_again
 from tests.e2e.stage import Stage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
@@ -16,7 +16,7 @@ UNDER_WAY = 10
 """Allocates after which a burst of 20 pods, each with two or more, is well under way."""
 
 
-def test_every_container_of_a_burst_gets_exactly_its_own(stage: Stage) -> None:
+def test_every_container_of_a_burst_gets_its_own_devices(stage: Stage) -> None:
     pods = stage.run(*stage.make.burst(PODS, seed=1))
 
     assert stage.refused(pods) == {}
@@ -40,7 +40,7 @@ def test_a_name_that_comes_back_is_another_pod(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("allocates", [1, 15, 40])
-def test_an_agent_killed_in_a_burst_fails_no_pod_and_names_the_right_containers(
+def test_an_agent_killed_in_a_burst_fails_no_pod_and_finds_the_right_targets(
     stage: Stage, allocates: int
 ) -> None:
     made = stage.make.burst(PODS, seed=3)
@@ -80,9 +80,11 @@ def test_a_kubelet_restarted_midway_loses_nothing(stage: Stage) -> None:
     pods = before | stage.settled(each["metadata"]["name"] for each in under_way)
 
     _only_the_kubelet_refused(stage, "kubelet restarted", pods)
-    # What was in the middle of it may all be refused; what ran goes on, and new ones come.
+    # Pods in mid-admission may be refused; running ones stay, and new ones start.
     lost = stage.refused({name: pods[name] for name in before})
-    assert {name: words for name, words in lost.items() if not tried_anew(pods[name], words)} == {}
+    assert {
+        name: words for name, words in lost.items() if not was_admitted_again(pods[name], words)
+    } == {}
     seen = stage.audit("kubelet restarted", pods)
     assert len(seen) > len(before)
     stage.wait_for_cards()
@@ -97,7 +99,7 @@ def _name(pod: Json) -> str:
 
 
 def _only_the_kubelet_refused(stage: Stage, what: str, pods: dict[str, Json]) -> None:
-    """While no plugin was there the kubelet refuses, in its own words; the agent never does."""
+    """Check that only the kubelet refused pods, while no plugin was registered."""
     messages = stage.refused(pods)
     for message, count in Counter(messages.values()).most_common():
         stage.report(f"{what}: {count} pods: {message}")

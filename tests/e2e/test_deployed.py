@@ -1,4 +1,4 @@
-"""The overlay for trying out, applied as a person does: what holds while parts of it change."""
+"""The overlay ``try-out``, applied and changed as by an administrator."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +39,7 @@ def deployed(whole: Deployed) -> Iterator[Deployed]:
     whole.ground.clear()
 
 
-def test_both_webhooks_serve_what_api_servers_trust(deployed: Deployed) -> None:
+def test_both_webhooks_serve_a_certificate_that_api_servers_trust(deployed: Deployed) -> None:
     installation = deployed.installation
 
     assert len(installation.webhooks()) == 2
@@ -48,7 +48,7 @@ def test_both_webhooks_serve_what_api_servers_trust(deployed: Deployed) -> None:
     assert "ca.key" not in installation.secret("tls")
 
 
-def test_the_api_server_has_nothing_against_the_policies(deployed: Deployed) -> None:
+def test_the_api_server_has_no_warning_about_policies(deployed: Deployed) -> None:
     assert deployed.installation.policy_warnings() == {}
 
 
@@ -74,7 +74,7 @@ def test_the_start_of_a_burst_is_measured(deployed: Deployed) -> None:
     assert [row[0] for row in found.tables[0].rows] == ["device plugin"]
 
 
-def test_a_proxys_pod_that_is_deleted_costs_no_pod_and_leaves_an_event(deployed: Deployed) -> None:
+def test_a_deleted_proxy_pod_fails_at_most_one_pod_and_causes_an_event(deployed: Deployed) -> None:
     ground, kubectl = deployed.ground, deployed.kubectl
     proxies = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
     made = ground.submit(ground.make.burst(20, seed=7))
@@ -90,23 +90,21 @@ def test_a_proxys_pod_that_is_deleted_costs_no_pod_and_leaves_an_event(deployed:
     ground.audit("the proxy's pod deleted", {n: p for n, p in pods.items() if n not in refused})
 
 
-def test_the_agent_may_write_its_record_and_nothing_else(
-    deployed: Deployed, tmp_path: Path
-) -> None:
+def test_the_agent_may_write_only_its_annotations(deployed: Deployed, tmp_path: Path) -> None:
     """With a token of the kind that the agent has: it names the pod, and so the node."""
     ground, make = deployed.ground, deployed.ground.make
     waiting = make.pod("waiting", [make.container("main", 5, 4)])
     waiting["spec"]["schedulingGates"] = [{"name": "e2e/never"}]
     ground.run(make.single("own", 5, 4))
     ground.cluster.create(waiting)
-    record = f"{ground.names.gpu_assigned}=true"
+    own = f"{ground.names.gpu_assigned}=true"
     (ours,) = (pod for pod, node in deployed.installation.agents().items() if node == ground.node)
     agent = _with_token_of(deployed, ours, tmp_path)
 
-    for pod, changed in (("own", record), ("own", f"{ground.names.gpu_allocation}={{}}")):
+    for pod, changed in (("own", own), ("own", f"{ground.names.gpu_allocation}={{}}")):
         _try(agent, ground, "annotate", "pod", pod, changed)
     for pod, verb, changed, why in (
-        ("waiting", "annotate", record, "the agent may change only pods of its own node"),
+        ("waiting", "annotate", own, "the agent may change only pods of its own node"),
         ("own", "annotate", "e2e/other=1", "the agent may change only the annotations"),
         (
             "own",
@@ -157,15 +155,15 @@ def test_no_other_user_can_change_a_pods_allocation(deployed: Deployed) -> None:
         _try(admin, ground, "annotate", "node", ground.node, f"{ground.names.gpu_cards}=[]")
 
 
-def test_the_gate_can_be_opened_while_webhooks_are_away_and_policies_stay(
+def test_gpu_pods_can_be_created_without_webhooks_and_policies_still_apply(
     deployed: Deployed,
 ) -> None:
-    """As docs/operate.md says it."""
+    """By the commands of docs/operate.md."""
     ground, installation = deployed.ground, deployed.installation
     installation.scale_webhook(0)
     try:
-        installation.open_gate()
-        wait("the gate is open", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
+        installation.permit_without_webhook()
+        wait("pods are permitted", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
         pods = ground.run(ground.make.single("gpu", 10, 4))
         assert ground.refused(pods) == {}
         with pytest.raises(ApiError, match="more than one card must be a multiple of 100"):
@@ -197,7 +195,7 @@ def test_no_creation_fails_while_all_webhooks_are_replaced(deployed: Deployed) -
 
 
 def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed: Deployed) -> None:
-    """Nobody drops the old authority before every replica was asked and is done with it."""
+    """The old authority is dropped after every replica serves the new certificate."""
     installation = deployed.installation
     before, served = installation.trusted(), installation.served()
     with deployed.load() as load:
@@ -205,7 +203,7 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed:
         installation.begin_renewal(settle=3, grace=0)
         wait("calls while webhooks serve the old one", load.more(1000))
         late = installation.served() == served
-        installation.look_at_secrets()
+        installation.refresh_secrets()
         log = installation.end_renewal()
         wait("more calls", load.more(100))
 
@@ -216,7 +214,7 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed:
 
 
 def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
-    """What a new version does to every node: pods come all the time, and none is refused."""
+    """As for a new version: pods are created all the time, and none is refused."""
     ground, rolls = deployed.ground, 4
     staying = ground.make.burst(PODS // 2, seed=3)
     creating = []
@@ -238,14 +236,14 @@ def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
     assert len(seen) > PODS // 2
 
 
-def test_deleted_it_leaves_nothing_and_gpu_pods_stay(deployed: Deployed) -> None:
+def test_a_deleted_installation_leaves_nothing_and_gpu_pods_still_run(deployed: Deployed) -> None:
     """The last one: it ends what the others need."""
     ground = deployed.ground
     ground.run(ground.make.single("stays", 5, 4))
 
     deployed.installation.remove()
 
-    assert deployed.installation.left() == []
+    assert deployed.installation.leftovers() == []
     wait("the node offers nothing", lambda: ground.offered() == 0)
     pods = ground.cluster.pods()
     assert phase(pods["stays"]) == "Running"
@@ -261,7 +259,7 @@ def _with_token_of(deployed: Deployed, pod: str | None, folder: Path) -> Kubectl
 
 
 def _try(kubectl: Kubectl, ground: Ground, verb: str, *arguments: str) -> None:
-    """Ask the API server for a change, without making it."""
+    """Request a change as a dry run."""
     dry = () if verb == "get" else ("--dry-run=server",)
     overwrite = ("--overwrite",) if verb in ("annotate", "label") else ()
     kubectl.run(verb, f"--namespace={ground.cluster.namespace}", *arguments, *dry, *overwrite)

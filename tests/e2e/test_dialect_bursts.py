@@ -67,22 +67,24 @@ def _divided(
     make: Maker, names: Names, name: str, number: int, random: Random
 ) -> tuple[Json, list[Demand]]:
     drawn = {}
-    for place in ("c0", "c1") if number % 4 == 0 else ("c0",):
+    for container in ("c0", "c1") if number % 4 == 0 else ("c0",):
         cards = random.choice((2, 3))
-        drawn[place] = Demand(random.choice((4, 6)) * cards, random.choice((2, 4)) * cards, cards)
+        drawn[container] = Demand(
+            random.choice((4, 6)) * cards, random.choice((2, 4)) * cards, cards
+        )
     if number % 4 == 0:  # c0 takes all that it leaves
         cards = random.randint(2, drawn["c0"].cards)
         drawn = {"init": Demand(4 * cards, 2 * cards, cards), **drawn}
     made = {
-        place: make.container(
-            place, each.cores, each.memory, run="true" if place == "init" else "sleep 3600"
+        container: make.container(
+            container, each.cores, each.memory, run="true" if container == "init" else "sleep 3600"
         )
-        for place, each in drawn.items()
+        for container, each in drawn.items()
     }
     init = [made.pop("init")] if "init" in made else []
     pod = make.pod(name, [*made.values()], initContainers=init)
     pod["metadata"]["annotations"] = {
-        names.gpu_cards_of(place): str(each.cards) for place, each in drawn.items()
+        names.gpu_cards_of(container): str(each.cards) for container, each in drawn.items()
     }
     return pod, [*drawn.values()]
 

@@ -85,7 +85,7 @@ def test_pods_of_every_system_run_with_their_parts(deployed: Deployed) -> None:
     ground.clear()
 
 
-def test_a_workload_is_told_what_its_pods_become(deployed: Deployed) -> None:
+def test_a_workloads_author_is_warned_of_the_translation(deployed: Deployed) -> None:
     _label(deployed, f"{LABEL}=true")
     pod = _pod(deployed, "unused", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "1024"})
     template = {"metadata": {"labels": {"app": "a"}}, "spec": pod["spec"]}
@@ -98,12 +98,12 @@ def test_a_workload_is_told_what_its_pods_become(deployed: Deployed) -> None:
     done = deployed.kubectl.run(
         *("create", f"--namespace={deployed.ground.cluster.namespace}", "--filename=-"),
         "--dry-run=server",
-        given=json.dumps(deployment),
+        stdin=json.dumps(deployment),
     )
     assert "translated from hami: vcuda-core 2, vcuda-memory 8, gpu-cards 2" in done.err
 
 
-def test_while_all_webhooks_are_away_such_a_pod_is_denied(deployed: Deployed) -> None:
+def test_without_webhooks_a_pod_of_another_system_is_denied(deployed: Deployed) -> None:
     _label(deployed, f"{LABEL}=true")
     deployed.installation.scale_webhook(0)
     try:

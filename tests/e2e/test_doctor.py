@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.cluster import Json
 from tests.e2e.deployed import Deployed, deploying
-from tests.e2e.doctor import DoctorResult, ask
+from tests.e2e.doctor import DoctorResult, run_doctor
 from tests.e2e.ground import Ground, wait
 from tests.e2e.installation import AGENT, AGENTS, CERTS, NAMESPACE
 from tests.e2e.kubectl import Kubectl, KubectlError
@@ -21,7 +21,7 @@ EXTENDER = "deployment/gpu-turnstile-scheduler"
 POLICY = "validatingadmissionpolicybinding/gpu-turnstile-{}"
 HOOKS = "mutatingwebhookconfiguration/gpu-turnstile"
 TRUE_WARNINGS = {("enforcement", "warning"), ("extender-asked", "warning")}
-"""Of what is tried out nothing holds a container to its share, and no scheduler asks."""
+"""``try-out`` enforces no shares, and no scheduler calls the extender."""
 
 
 class Doctor:
@@ -31,8 +31,8 @@ class Doctor:
         self.deployed = deployed
         self._settings = settings
 
-    def ask(self, *options: str, expect: int | None = None) -> DoctorResult:
-        result = ask(self._settings, *options)
+    def run(self, *options: str, expect: int | None = None) -> DoctorResult:
+        result = run_doctor(self._settings, *options)
         assert expect in (None, result.code), result
         return result
 
@@ -43,7 +43,7 @@ class Doctor:
         last: list[DoctorResult] = []
 
         def held() -> object:
-            last[:] = [self.ask()]
+            last[:] = [self.run()]
             return holds(last[0])
 
         try:
@@ -54,7 +54,7 @@ class Doctor:
         return last[0]
 
     def error(self, check: str, text: str) -> Json:
-        """Wait for an error of a check; the exit code says that there is one."""
+        """Wait for an error of a check; check the exit code."""
         result = self.until(
             f"an error of {check}",
             lambda result: any(
@@ -92,7 +92,7 @@ def doctor(whole: Doctor) -> Iterator[Doctor]:
 
 @pytest.fixture
 def no_certs(doctor: Doctor) -> Iterator[Doctor]:
-    """Nobody writes a caBundle, as long as a test wants it."""
+    """Without the program that writes caBundles."""
     kubectl = doctor.deployed.kubectl
     kubectl.run(f"--namespace={NAMESPACE}", "scale", CERTS, "--replicas=0")
     pods = "--selector=app.kubernetes.io/name=gpu-turnstile-certs"
@@ -106,14 +106,14 @@ def _patch(doctor: Doctor, what: str, *operations: Json, options: tuple[str, ...
     doctor.deployed.kubectl.run("patch", what, "--type=json", f"--patch={patch}", *options)
 
 
-def test_nothing_is_wrong_but_what_was_chosen(doctor: Doctor) -> None:
-    result = doctor.ask(expect=0)
+def test_a_new_installation_has_only_the_expected_warnings(doctor: Doctor) -> None:
+    result = doctor.run(expect=0)
     assert result.wrong == TRUE_WARNINGS
     assert "1 of 1" in next(e["text"] for e in result.items if e["check"] == "agents")
 
 
 def test_a_user_without_permissions_sees_everything_as_unknown(doctor: Doctor) -> None:
-    result = doctor.ask("--as=e2e-nobody", expect=3)
+    result = doctor.run("--as=e2e-nobody", expect=3)
     assert {each["level"] for each in result.items if each["check"] != "kubernetes-version"} == {
         "unknown"
     }
@@ -150,7 +150,7 @@ def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
     doctor.healthy()
 
 
-def test_a_policy_without_its_binding_and_one_that_is_gone(doctor: Doctor) -> None:
+def test_a_policy_without_its_binding_and_a_missing_one(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run("delete", POLICY.format("stamps"))
     doctor.error("policies", "without a binding: gpu-turnstile-stamps")
 
@@ -158,19 +158,19 @@ def test_a_policy_without_its_binding_and_one_that_is_gone(doctor: Doctor) -> No
     doctor.error("policies", "missing: gpu-turnstile-requests")
 
 
-def test_agents_that_are_gone(doctor: Doctor) -> None:
+def test_missing_agents(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", AGENT)
 
     found = doctor.error("agents", "DaemonSet gpu-turnstile-agent is missing")
     assert found["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
     result = doctor.until(
-        "what it left is told", lambda result: ("leftovers", "warning") in result.wrong
+        "leftovers are reported", lambda result: ("leftovers", "warning") in result.wrong
     )
     assert result.one("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
     assert ("enforcement", "unknown") in result.wrong
 
 
-def test_a_node_is_not_called_wrong_while_agent_and_proxy_are_new(doctor: Doctor) -> None:
+def test_a_node_is_no_error_while_agent_and_proxy_are_replaced(doctor: Doctor) -> None:
     _delete_proxies(doctor)
     doctor.deployed.installation.roll_agents()
 
@@ -199,7 +199,7 @@ def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
     with pytest.raises(KubectlError, match="of an existing pod"):
         deployed.kubectl.run(*change)
     deployed.kubectl.run("delete", POLICY.format("pod-annotations"))
-    wait("nobody forbids it", lambda: _may(lambda: deployed.kubectl.run(*change)))
+    wait("no policy forbids it", lambda: _may(lambda: deployed.kubectl.run(*change)))
 
     found = doctor.error("allocations", "holds other devices in the kubelet")
     assert f"pod {ground.cluster.namespace}/share: container {container} " in found["text"]

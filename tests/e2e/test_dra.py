@@ -43,7 +43,7 @@ def claim_ground(
     report: Callable[[str], None],
 ) -> Iterator[ClaimGround]:
     ground = ClaimGround(settings, cluster, kubectl, node=node, report=report)
-    if why := ground.why_not():
+    if why := ground.missing_support():
         pytest.skip(why)
     with occupied(ground):
         yield ground
@@ -77,7 +77,7 @@ def _burst(ground: ClaimGround, *, seed: int) -> list[Json]:
     return pods
 
 
-def test_the_api_server_has_nothing_against_the_policies(claimed: Claimed) -> None:
+def test_the_api_server_has_no_warning_about_policies(claimed: Claimed) -> None:
     assert claimed.installation.policy_warnings() == {}
 
 
@@ -106,7 +106,7 @@ def test_every_container_gets_its_own_limits(claimed: Claimed, midway: str) -> N
     assert {each.recorded.evidence.value for each in seen if each.recorded} == {"claim"}
     held = sum(len(ids) for each in ground.listed().values() for ids in each.values())
     assert held
-    _nothing_is_given_twice(ground)
+    _assert_nothing_allocated_twice(ground)
 
 
 @pytest.mark.timeout(1200)
@@ -132,7 +132,7 @@ def test_a_burst_with_a_killed_agent_is_timed(claimed: Claimed) -> None:
         time.sleep(KUBE_CONTROLLER_MANAGER_SECONDS)
 
 
-def _nothing_is_given_twice(ground: ClaimGround) -> None:
+def _assert_nothing_allocated_twice(ground: ClaimGround) -> None:
     """Compare the sums of all claims with what a card has."""
     sums: dict[tuple[str, str], int] = {}
     for claim in ground.claims():
@@ -187,7 +187,7 @@ def test_claims_go_with_their_pods_and_templates_soon_after(claimed: Claimed) ->
     assert ground.prepared() == []
 
 
-def test_an_agent_that_is_away_for_a_minute_costs_no_pod(claimed: Claimed) -> None:
+def test_an_agent_unavailable_for_a_minute_fails_no_pod(claimed: Claimed) -> None:
     ground = claimed.ground
     with claimed.without_agent():
         made = ground.submit([ground.make.single(f"late-{number}", 10, 4) for number in range(10)])
@@ -195,13 +195,13 @@ def test_an_agent_that_is_away_for_a_minute_costs_no_pod(claimed: Claimed) -> No
         wait("all are bound", lambda: claimed.bound() == len(names))
         time.sleep(60)
         assert claimed.running() == 0
-    with claimed.timed("10 pods ran after the agent's minute away"):
+    with claimed.timed("10 pods ran after a minute without an agent"):
         running = ground.settled(names)
     assert ground.refused(running) == {}
-    ground.audit("agent away for a minute", running)
+    ground.audit("a minute without an agent", running)
 
 
-def test_an_emptied_cdi_folder_heals(claimed: Claimed) -> None:
+def test_an_emptied_cdi_folder_is_filled_again(claimed: Claimed) -> None:
     """As after a reboot: the kubelet starts with new sandboxes."""
     ground = claimed.ground
     running = ground.run(*(ground.make.single(f"stays-{number}", 10, 4) for number in range(3)))
@@ -221,14 +221,14 @@ def test_a_deleted_slice_comes_back(claimed: Claimed) -> None:
 
 
 CHAIN, CLIQUE = [(0, 1), (1, 2)], [*combinations((3, 4, 5), 2)]
-HAD_BY_A_CLAIM = [(0, 1), *CLIQUE, (3, 4, 5)]
+ALLOCATED_SETS = [(0, 1), *CLIQUE, (3, 4, 5)]
 """Of the sets of two or three cards of the chain, and of the clique."""
 
 
-def test_of_cards_in_a_chain_kube_scheduler_allocates_one_pair_and_of_a_clique_each_set(
+def test_kube_scheduler_allocates_one_pair_of_a_chain_and_every_set_of_a_clique(
     claimed: Claimed,
 ) -> None:
-    """And ``kubectl gpu fit`` says beforehand which of them it does."""
+    """``kubectl gpu fit`` predicts each."""
     ground = claimed.ground
     sets = [
         each
@@ -241,12 +241,12 @@ def test_of_cards_in_a_chain_kube_scheduler_allocates_one_pair_and_of_a_clique_e
         wait("the groups", lambda: claimed.nvlink_groups() == groups, within=90)
         wait("the node's counts", lambda: ground.offered() == CARDS * 100)
         allocated = [each for each in sets if _is_allocated(claimed, each)]
-    assert allocated == HAD_BY_A_CLAIM
+    assert allocated == ALLOCATED_SETS
     ground.report(f"gpu-link nvlink by claim, of {len(sets)} sets: {allocated}")
 
 
 def _is_allocated(claimed: Claimed, cards: tuple[int, ...]) -> bool:
-    """Create a pod that wants exactly these cards; assert that ``fit`` knew what becomes of it."""
+    """Create a pod that wants exactly these cards; assert that ``fit`` predicts the result."""
     ground, name = claimed.ground, "set-" + "-".join(map(str, cards))
     uuids = ground.devices()
     wanted = [uuids[f"gpu-{each}"] for each in cards]
@@ -257,20 +257,20 @@ def _is_allocated(claimed: Claimed, cards: tuple[int, ...]) -> bool:
     }
     state = ClusterState(ground.names, now=lambda: datetime.now(UTC))
     state.put_node(ground.cluster.node(ground.node))
-    foretold = state.fit(pod)[0].fits
+    predicted = state.fit(pod)[0].fits
     ground.cluster.create(pod)
     wait(f"{name} is decided", lambda: claimed.scheduled(name) is not None)
     allocated = bool(claimed.scheduled(name))
     if allocated:
         running = ground.settled([name])
         assert {*ground.allocations(running[name])["main"].cards} == {*wanted}
-    assert foretold == allocated, cards
+    assert predicted == allocated, cards
     ground.clear()
     wait("the claim's end", lambda: not ground.claims())
     return allocated
 
 
-def test_a_card_that_was_given_twice_goes_to_the_second_after_the_first(claimed: Claimed) -> None:
+def test_the_second_pod_of_a_card_allocated_twice_waits_for_the_first(claimed: Claimed) -> None:
     """As two schedulers would do it: the second pod waits, and does not fail."""
     ground = claimed.ground
     first = ground.run(ground.make.single("first", 100))["first"]
@@ -282,14 +282,14 @@ def test_a_card_that_was_given_twice_goes_to_the_second_after_the_first(claimed:
     assert phase(ground.cluster.pods()["second"]) == "Pending"
 
     ground.cluster.delete("first")
-    with claimed.timed("a card given twice: the second ran after the first's end"):
+    with claimed.timed("a card allocated twice: the second ran after the first's end"):
         running = ground.settled(["second"])
     assert ground.refused(running) == {}
-    ground.audit("given twice", running)
+    ground.audit("allocated twice", running)
 
 
-def test_who_has_no_claim_is_denied(claimed: Claimed) -> None:
-    """A later webhook's doing: the policy sees what is left."""
+def test_a_pod_without_a_claim_is_denied(claimed: Claimed) -> None:
+    """A later webhook may cause it: the policy checks the final object."""
     ground = claimed.ground
     made = ground.cluster.create(ground.make.single("good", 10, 4), dry_run=True)
     assert named_template(made)

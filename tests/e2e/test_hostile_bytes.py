@@ -1,4 +1,4 @@
-"""Bytes that are not ours, on the proxy's sockets: it stands, and the kubelet never sees them."""
+"""Malformed bytes on the proxy's sockets: it keeps running, and the kubelet never gets them."""
 
 import os
 import random
@@ -20,7 +20,7 @@ _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 _METHODS = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
 
 
-def test_malformed_registrations_calls_and_lists_disturb_nobody(stage: Stage) -> None:
+def test_malformed_registrations_calls_and_lists_fail_no_pod(stage: Stage) -> None:
     dice = random.Random(1)
     before = len(stage.proxy.events("registered"))
     staying = stage.run(*stage.make.burst(10, seed=9))
@@ -60,7 +60,7 @@ def test_malformed_registrations_calls_and_lists_disturb_nobody(stage: Stage) ->
 
 
 def _bytes(dice: random.Random) -> bytes:
-    """Make what is no message at all: field 1 is said to be longer than what follows."""
+    """Make bytes that are no message: field 1 is longer than the rest."""
     return b"\x0a\xff\xff\xff\xff\x07" + dice.randbytes(dice.choice([0, 1, 8, 64, 1024, 65536]))
 
 

@@ -20,14 +20,14 @@ def namespaces(kubectl: Kubectl) -> Iterator[None]:
     given = read_yaml(DEPLOY / "base" / "namespaces.yaml")
     made = yaml.safe_dump_all(each for each in given if each["kind"] == "Namespace")
     found = kubectl.run(
-        "get", "--filename=-", "--ignore-not-found", "--output=name", given=made
+        "get", "--filename=-", "--ignore-not-found", "--output=name", stdin=made
     ).out
     assert found == "", f"gpu-turnstile is installed: {found}"
     try:
-        kubectl.run("create", "--filename=-", given=made)
+        kubectl.run("create", "--filename=-", stdin=made)
         yield
     finally:
-        kubectl.run("delete", "--filename=-", "--ignore-not-found", given=made)
+        kubectl.run("delete", "--filename=-", "--ignore-not-found", stdin=made)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def known(kubectl: Kubectl) -> set[str]:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
-def test_an_api_server_takes_all_of_it_without_a_warning(
+def test_an_api_server_accepts_all_manifests_without_a_warning(
     overlay: str, kubectl: Kubectl, known: set[str], namespaces: None, report: Callable[[str], None]
 ) -> None:
     built: list[Json] = list(
@@ -49,7 +49,7 @@ def test_an_api_server_takes_all_of_it_without_a_warning(
 
     output = kubectl.run(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-"),
-        given=yaml.safe_dump_all(tried),
+        stdin=yaml.safe_dump_all(tried),
     )
 
     assert output.err == ""

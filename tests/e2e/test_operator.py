@@ -2,7 +2,7 @@
 
 The operator's part is its labels, its file, its RuntimeClass and a driver container's root; the
 kubelet, the container runtime and all that is ours are real. Of the overlay the cards alone are
-changed, as in ``try-out``: no driver is loaded that NVML could ask.
+changed, as in ``try-out``: no driver is loaded for NVML.
 """
 
 import json
@@ -18,7 +18,7 @@ from tests.agent.driver.driver_host import DriverHost
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.cluster import Json
 from tests.e2e.deployed import Deployed, installing
-from tests.e2e.ground import Ground, phase, wait
+from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.settings import Settings
@@ -39,7 +39,7 @@ CLASS = {
 
 @contextmanager
 def _operator(kubectl: Kubectl, node: str) -> Iterator[None]:
-    """What the operator leaves on a node, but the file that says that it is ready."""
+    """Set up a node as the operator does, without the file that marks it ready."""
     for each in (RUN, MODULE):
         if each.exists():
             pytest.skip(f"this node has an NVIDIA driver or operator of its own: {each}")
@@ -48,7 +48,7 @@ def _operator(kubectl: Kubectl, node: str) -> Iterator[None]:
         pytest.skip("the root of this node is a private mount: mount --make-rshared /")
     made = kubectl.run("get", "runtimeclass", "nvidia", "--ignore-not-found", "--output=name").out
     if not made:
-        kubectl.run("create", "--filename=-", given=json.dumps(CLASS))
+        kubectl.run("create", "--filename=-", stdin=json.dumps(CLASS))
     try:
         DriverHost(RUN / "driver").install("550.54.15")
         kubectl.run("label", "node", node, f"{PRESENT}=true", f"{TOOLKIT}=true")
@@ -64,7 +64,7 @@ def _operator(kubectl: Kubectl, node: str) -> Iterator[None]:
 def deployed(
     settings: Settings, kubectl: Kubectl, ground: Ground, tmp_path: Path
 ) -> Iterator[Deployed]:
-    """The overlay, applied; nothing is waited for."""
+    """The overlay, applied, perhaps not ready."""
     tried = DEPLOY / "components" / "try-out"
     (tmp_path / "cards.yaml").write_bytes((tried / "cards.yaml").read_bytes())
     (tmp_path / "agent.yaml").write_bytes((tried / "agent.yaml").read_bytes())
@@ -88,12 +88,7 @@ def _pods(deployed: Deployed, program: str) -> list[Json]:
     return deployed.kubectl.items("pods", f"--namespace={AGENTS}", selector)
 
 
-def _is_ready(pod: Json) -> bool:
-    conditions = pod["status"].get("conditions", ())
-    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
-
-
-def test_the_agent_comes_and_goes_with_the_operators_driver(deployed: Deployed) -> None:
+def test_the_agent_starts_and_ends_with_the_operators_driver(deployed: Deployed) -> None:
     ground, kubectl = deployed.ground, deployed.kubectl
 
     def label(value: str) -> None:
@@ -116,17 +111,17 @@ def test_the_agent_comes_and_goes_with_the_operators_driver(deployed: Deployed) 
     # The operator is ready.
     READY.touch()
     deployed.installation.rolled_out(NAMESPACE, WEBHOOK)
-    wait("the agent", lambda: all(map(_is_ready, _pods(deployed, "agent"))))
+    wait("the agent", lambda: all(map(is_ready, _pods(deployed, "agent"))))
     deployed.wait_for_cards()
     pods = ground.run(ground.make.single("share", 10, 4))
     assert {name: phase(pod) for name, pod in pods.items()} == {"share": "Running"}
     assert "NVIDIA_VISIBLE_DEVICES=void" in ground.cluster.log("share", "main")
 
-    # It replaces the driver: nobody may have the cards open, the agent neither.
+    # It replaces the driver: no process may have the cards open, also not the agent.
     label("paused-for-driver-upgrade")
     wait("no agent", lambda: not _pods(deployed, "agent"))
-    wait("cards that are ill", lambda: ground.offered() == 0)
-    assert all(map(_is_ready, _pods(deployed, "proxy")))
+    wait("unhealthy cards", lambda: ground.offered() == 0)
+    assert all(map(is_ready, _pods(deployed, "proxy")))
     assert phase(ground.cluster.pods()["share"]) == "Running"
 
     label("true")

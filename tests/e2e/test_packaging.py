@@ -1,4 +1,4 @@
-"""What people do with the manifests: apply again, take a component back, and the same with Helm."""
+"""Manifests applied again, a component deleted, and the same with Helm."""
 
 import json
 import re
@@ -13,7 +13,7 @@ import yaml
 
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.deployed import installing
-from tests.e2e.doctor import ask
+from tests.e2e.doctor import run_doctor
 from tests.e2e.ground import wait
 from tests.e2e.installation import AGENT, AGENTS, NAMESPACE, OURS, WEBHOOK, image_parts
 from tests.e2e.kubectl import Kubectl
@@ -36,7 +36,7 @@ def _removal(component: str) -> list[str]:
     return shlex.split(command.replace("\\\n", " ").replace("COMPONENT", component))
 
 
-def test_what_is_applied_again_is_unchanged_and_a_component_goes_by_its_label(
+def test_manifests_applied_again_are_unchanged_and_a_label_deletes_a_component(
     settings: Settings, kubectl: Kubectl, tmp_path: Path
 ) -> None:
     (tmp_path / "all").mkdir()
@@ -79,7 +79,7 @@ def chart(settings: Settings, kubectl: Kubectl, tmp_path: Path) -> Iterator[Path
         kubectl.run("delete", "namespace", NAMESPACE, "--ignore-not-found", within=180.0)
 
 
-def test_a_release_is_installed_upgraded_taken_back_and_uninstalled(
+def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     chart: Path, settings: Settings, kubectl: Kubectl, report: Callable[[str], None]
 ) -> None:
     def deployments() -> dict[str, Any]:
@@ -90,9 +90,9 @@ def test_a_release_is_installed_upgraded_taken_back_and_uninstalled(
         resources = {"limits": {"tencent.com/vcuda-core": 10, "tencent.com/vcuda-memory": 1}}
         spec = {"containers": [{"name": "main", "image": "none", "resources": resources}]}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
-        given = yaml.safe_dump(pod)
+        manifest = yaml.safe_dump(pod)
         made = kubectl.run(
-            *("create", "--filename=-", "--dry-run=server", "--output=yaml"), given=given
+            *("create", "--filename=-", "--dry-run=server", "--output=yaml"), stdin=manifest
         ).out
         return "tencent.com/predicate-time" in made or "tencent.com/admission-order" in made
 
@@ -105,9 +105,9 @@ def test_a_release_is_installed_upgraded_taken_back_and_uninstalled(
         second = image_parts(settings.scheduler_image)
         chosen["kubeSchedulerImage"] = {"repository": second["newName"], "tag": second["newTag"]}
     values.write_text(yaml.safe_dump(chosen), encoding="utf-8")
-    given = ("--values", str(values), "--wait", "--timeout", _SECONDS)
+    options = ("--values", str(values), "--wait", "--timeout", _SECONDS)
     began = time.monotonic()
-    _helm(settings, "install", _RELEASE, str(chart), "--create-namespace", *given)
+    _helm(settings, "install", _RELEASE, str(chart), "--create-namespace", *options)
     kubectl.run(
         *(f"--namespace={AGENTS}", "rollout", "status", AGENT, f"--timeout={_SECONDS}"),
         within=250.0,
@@ -118,19 +118,19 @@ def test_a_release_is_installed_upgraded_taken_back_and_uninstalled(
     hooks = "mutatingwebhookconfiguration/gpu-turnstile"
     opened = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]
     kubectl.run("patch", hooks, "--type=json", f"--patch={json.dumps(opened)}")
-    run = ask(settings).one("webhook-configuration", "error")["run"]
+    run = run_doctor(settings).one("webhook-configuration", "error")["run"]
     assert run == f"helm upgrade {_RELEASE} YOUR-CHART --namespace {NAMESPACE} --reuse-values"
-    # Helm 4 asks before it takes a field from kubectl, Helm 3 takes it.
+    # Helm 4 needs a flag to take a field from kubectl, Helm 3 does not.
     force = () if helm.run("version", "--short").stdout.startswith("v3") else ("--force-conflicts",)
     _helm(settings, *run.replace("YOUR-CHART", str(chart)).split()[1:], *force)
     assert kubectl.json("get", hooks)["webhooks"][0]["failurePolicy"] == "Fail"
 
     # The same version, with other settings of what makes certificates.
     more = ("--set", "components.view=true", "--set", "certs.env.GPU_TURNSTILE_CERTS_SETTLE=5")
-    _helm(settings, "upgrade", _RELEASE, str(chart), *given, *more)
+    _helm(settings, "upgrade", _RELEASE, str(chart), *options, *more)
     assert "gpu-turnstile-view" in deployments()
     assert "GPU_TURNSTILE_CERTS_SETTLE" in str(deployments()["gpu-turnstile-certs"])
-    assert gpu_pods_are_stamped(), "the caBundle is gone"
+    assert gpu_pods_are_stamped(), "the caBundle is lost"
 
     _helm(settings, "rollback", _RELEASE, "1", "--wait", "--timeout", _SECONDS)
     assert "gpu-turnstile-view" not in deployments()

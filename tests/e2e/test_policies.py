@@ -61,8 +61,8 @@ def _patched(gate: Gate, *operations: Json, **notes: str) -> Json:
         return gate.cluster.create(_pod(None, **notes), dry_run=True)
 
 
-_ASK = {"op": "add", "path": "/spec/containers/0/resources", "value": {"limits": GPU}}
-_HALF = {**_ASK, "value": {"limits": {NAMES.core: "150"}}}
+_REQUEST = {"op": "add", "path": "/spec/containers/0/resources", "value": {"limits": GPU}}
+_HALF = {**_REQUEST, "value": {"limits": {NAMES.core: "150"}}}
 _FORGE = {
     "op": "add",
     "path": "/metadata/annotations",
@@ -70,18 +70,18 @@ _FORGE = {
 }
 
 
-def test_the_api_server_has_nothing_against_the_expressions(gate: Gate) -> None:
+def test_the_api_server_has_no_warning_about_expressions(gate: Gate) -> None:
     assert gate.type_warnings() == {}
 
 
 @pytest.mark.parametrize("example", EVERYWHERE, ids=lambda each: each.title)
-def test_what_a_new_pod_may_be(gate: Gate, example: Creation) -> None:
+def test_new_pods_are_allowed_or_denied(gate: Gate, example: Creation) -> None:
     if not example.denied:
         gate.cluster.create(example.pod(), dry_run=True)
         return
     with pytest.raises(ApiError) as raised:
         gate.cluster.create(example.pod(), dry_run=True)
-    # The API server tells one of them.
+    # The API server returns one of them.
     assert any(part in str(raised.value) for part in example.denied), raised.value
 
 
@@ -112,9 +112,9 @@ def test_a_large_pod_is_within_what_expressions_may_cost(gate: Gate, many: dict[
 
 
 @pytest.mark.parametrize("example", BINDINGS, ids=lambda each: each.title)
-def test_what_a_binding_may_bring(gate: Gate, example: Bound) -> None:
+def test_bindings_are_allowed_or_denied(gate: Gate, example: Bound) -> None:
     waiting = _pod()
-    waiting["spec"]["schedulerName"] = "nobody"
+    waiting["spec"]["schedulerName"] = "none"
     gate.cluster.create(waiting)
     try:
         if not example.denied:
@@ -126,18 +126,18 @@ def test_what_a_binding_may_bring(gate: Gate, example: Bound) -> None:
         gate.cluster.delete("p")
 
 
-def test_nothing_makes_a_pod_ask_once_it_is_there(gate: Gate) -> None:
-    """Nor for the pod as a whole; the API server refuses all of it without us."""
+def test_an_existing_pod_cannot_request_gpus(gate: Gate) -> None:
+    """Also not as a whole; the API server refuses it by itself."""
     waiting = _pod()
-    waiting["spec"]["schedulerName"] = "nobody"
+    waiting["spec"]["schedulerName"] = "none"
     gate.cluster.create(waiting)
-    asking = {"name": "main", "image": "none", "resources": {"limits": GPU}}
-    late = {**asking, "name": "late"}
+    requesting = {"name": "main", "image": "none", "resources": {"limits": GPU}}
+    late = {**requesting, "name": "late"}
     try:
         for subresource, spec in (
-            ("resize", {"containers": [asking]}),
+            ("resize", {"containers": [requesting]}),
             ("ephemeralcontainers", {"ephemeralContainers": [late]}),
-            ("", {"containers": [asking]}),
+            ("", {"containers": [requesting]}),
         ):
             where = (f"--subresource={subresource}",) if subresource else ()
             with pytest.raises(KubectlError, match="is invalid"):
@@ -155,7 +155,7 @@ def test_nothing_makes_a_pod_ask_once_it_is_there(gate: Gate) -> None:
 
 def test_additions_of_a_late_webhook_are_checked(admitting: Gate) -> None:
     with pytest.raises(ApiError, match="does not have the stamps of the webhook"):
-        _patched(admitting, _ASK)
+        _patched(admitting, _REQUEST)
     with pytest.raises(ApiError, match=r"stamps of the webhook|more than one card must be"):
         _patched(admitting, _HALF)
     with pytest.raises(ApiError, match="this pod requests none: remove it"):
@@ -165,15 +165,15 @@ def test_additions_of_a_late_webhook_are_checked(admitting: Gate) -> None:
     assert _patched(admitting)["metadata"]["name"] == "p"
 
 
-def test_a_pod_that_the_webhook_has_met_may_be_made_to_ask_later(admitting: Gate) -> None:
-    made = _patched(admitting, _ASK, gpu_assigned="false")
+def test_a_late_webhook_may_add_a_request_to_a_stamped_pod(admitting: Gate) -> None:
+    made = _patched(admitting, _REQUEST, gpu_assigned="false")
 
     assert made["metadata"]["annotations"].keys() == stamps(NAMES).keys()
     with pytest.raises(ApiError, match="request 100 or 200"):
         _patched(admitting, _HALF, gpu_assigned="false")
 
 
-def test_a_request_that_a_late_webhook_takes_away_takes_the_stamps_with_it(admitting: Gate) -> None:
+def test_stamps_are_removed_with_a_request_that_a_late_webhook_removes(admitting: Gate) -> None:
     plain = {"op": "add", "path": "/spec/containers/0/resources", "value": {}}
     with admitting.late_webhook(patch_with(plain)):
         made = admitting.cluster.create(_pod(GPU), dry_run=True)
@@ -199,7 +199,7 @@ def test_a_manifest_copied_from_a_running_pod_is_created(
     output = admitting.kubectl.run(
         *("create", f"--namespace={admitting.cluster.namespace}", "--dry-run=server"),
         *("--filename=-", "--output=json"),
-        given=json.dumps({"apiVersion": "v1", "kind": "Pod", **copied}),
+        stdin=json.dumps({"apiVersion": "v1", "kind": "Pod", **copied}),
     )
 
     made = json.loads(output.out)["metadata"].get("annotations", {})

@@ -1,4 +1,4 @@
-"""The component for preemption by card: who leaves for whom on a node whose totals suffice.
+"""The component for preemption by card: evictions on a node whose totals suffice.
 
 On each card two batch pods hold 80 cores, so 240 cores of the node are free, and no card has 60.
 """
@@ -12,7 +12,7 @@ import pytest
 
 from scheduler.nominations import CONDITION
 from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, deploying
+from tests.e2e.deployed import KUBE_SCHEDULER, Deployed, deploying_scheduler
 from tests.e2e.ground import Ground, phase, wait
 from tests.e2e.installation import NAMESPACE, kill
 from tests.e2e.kubectl import Kubectl
@@ -21,8 +21,6 @@ from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
-COMPONENTS = ("scheduler-own", "scheduler-preemption")
 PRIORITIES = {"e2e-batch": 10, "e2e-prod": 1000}
 BATCH, PROD = 40, 60
 _TRY_AGAIN_SECONDS = 15.0
@@ -33,21 +31,14 @@ _TRY_AGAIN_SECONDS = 15.0
 def whole(
     settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
-    if not settings.scheduler_image:
-        pytest.skip("GPU_TURNSTILE_E2E_SCHEDULER_IMAGE names no image of kube-scheduler")
-    wanted = {
-        "components": COMPONENTS,
-        "images": {"registry.k8s.io/kube-scheduler": settings.scheduler_image},
-    }
     folder = tmp_path_factory.mktemp("preemption")
     classes = json.dumps({"apiVersion": "v1", "kind": "List", "items": _priority_classes()})
-    with deploying(settings, kubectl, ground, folder, **wanted) as deployed:
-        deployed.installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
+    with deploying_scheduler(settings, kubectl, ground, folder, "scheduler-preemption") as deployed:
         try:
-            kubectl.run("apply", "--filename=-", given=classes)
+            kubectl.run("apply", "--filename=-", stdin=classes)
             yield deployed
         finally:
-            kubectl.run("delete", "--filename=-", "--ignore-not-found", given=classes)
+            kubectl.run("delete", "--filename=-", "--ignore-not-found", stdin=classes)
 
 
 @pytest.fixture
@@ -84,7 +75,7 @@ def test_one_pod_leaves_within_its_grace_period_and_the_other_runs(deployed: Dep
     wait("no condition is left", lambda: not _nominated(ground, "prod"))
 
 
-def test_whom_a_budget_protects_stays(deployed: Deployed) -> None:
+def test_a_pod_protected_by_a_budget_is_not_evicted(deployed: Deployed) -> None:
     ground = deployed.ground
     _fill(ground, app={name: "kept" for name in _names() if name != "batch-7b"})
     budget = {
@@ -96,7 +87,7 @@ def test_whom_a_budget_protects_stays(deployed: Deployed) -> None:
             "selector": {"matchLabels": {"app": "kept"}},
         },
     }
-    deployed.kubectl.run("apply", "--filename=-", given=json.dumps(budget))
+    deployed.kubectl.run("apply", "--filename=-", stdin=json.dumps(budget))
     where = ("poddisruptionbudget", "kept", f"--namespace={ground.cluster.namespace}")
     wait(
         "the budget is known",
@@ -133,7 +124,7 @@ def test_two_pods_at_once_get_a_card_each(deployed: Deployed) -> None:
     ground.audit("after two preemptions", ground.cluster.pods())
 
 
-def test_replacements_of_the_victims_do_not_take_the_room(deployed: Deployed) -> None:
+def test_replacements_of_victims_do_not_get_the_freed_cards(deployed: Deployed) -> None:
     ground = deployed.ground
     _fill(ground, grace=5)
     ground.cluster.create(_pod(ground, "prod", PROD, "e2e-prod"))
@@ -147,7 +138,7 @@ def test_replacements_of_the_victims_do_not_take_the_room(deployed: Deployed) ->
 
 
 def test_on_a_full_node_both_victims_leave_one_card(deployed: Deployed) -> None:
-    """kube-scheduler would take any two: it asks the extender, which takes over."""
+    """kube-scheduler would take any two: it calls the extender, which chooses."""
     ground = deployed.ground
     _fill(ground, cores=50, grace=5)
     cards = {name: _card(ground, name) for name in _names()}
@@ -163,7 +154,7 @@ def test_on_a_full_node_both_victims_leave_one_card(deployed: Deployed) -> None:
 
 
 @pytest.mark.timeout(4000)
-def test_a_killed_extender_evicts_nobody_in_vain(deployed: Deployed) -> None:
+def test_a_killed_extender_evicts_no_pod_in_vain(deployed: Deployed) -> None:
     """It is killed somewhere between filter and Binding, and another pod needs a card then."""
     ground, installation, chance = deployed.ground, deployed.installation, Random(43)
     kills = ground.settings.kills
@@ -239,7 +230,7 @@ def _fill(
 
 
 def _card(ground: Ground, name: str) -> str:
-    """Return the card of a pod's container, by the agent's record."""
+    """Return the card of a pod's container, by the annotation."""
     (card,) = ground.allocations(ground.cluster.pods()[name])["main"].cards
     return card
 

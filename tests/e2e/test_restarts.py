@@ -1,4 +1,4 @@
-"""Agent, kubelet and proxy end while pods come all the time: what becomes of the pods."""
+"""Agent, kubelet and proxy end while pods are created all the time."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.e2e.ground import phase, tried_anew, wait
+from tests.e2e.ground import phase, wait, was_admitted_again
 from tests.e2e.manifests import CARDS
 from tests.e2e.stage import PATIENCE, Stage
 
@@ -20,10 +20,10 @@ UNDER_WAY = 40
 FEW = 8
 """So few pods wait on the node, even if it is slow."""
 OFFERED = CARDS * 100
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 _SENTENCE = "has been unavailable for more than"
 CUT_STARTS = ("failed to start shim", "signal: killed", "context canceled", "failed to create shim")
-"""How containerd says that whoever asked it to start a container has died meanwhile (K35)."""
+"""containerd's texts if its client has ended during the start of a container (K35)."""
 
 
 @pytest.mark.parametrize("how", ["killed", "upgraded"])
@@ -69,7 +69,9 @@ def test_a_killed_kubelet_and_agent_fail_only_interrupted_starts(
     kept = {name: now[name] for name in staying}
     lost = stage.refused(kept)
     stage.report(f"agent and kubelet killed, {how}: {len(lost)} pods with an init container ended")
-    assert {name: words for name, words in lost.items() if not tried_anew(kept[name], words)} == {}
+    assert {
+        name: words for name, words in lost.items() if not was_admitted_again(kept[name], words)
+    } == {}
     stage.audit(f"agent and kubelet killed, {how}", kept, init_recorded=False)
 
 
@@ -77,16 +79,16 @@ def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: S
     stage.run(stage.make.single("before", 5, 4))
     stage.agent.stop(signal.SIGKILL)
     began = time.monotonic()
-    stage.cluster.create(stage.make.single("away", 5, 4))
-    wait("it is refused", lambda: phase(stage.cluster.pods()["away"]) == "Failed", within=40)
-    away = time.monotonic() - began
-    words = stage.refused(stage.cluster.pods())["away"]
+    stage.cluster.create(stage.make.single("refused", 5, 4))
+    wait("it is refused", lambda: phase(stage.cluster.pods()["refused"]) == "Failed", within=40)
+    waited = time.monotonic() - began
+    words = stage.refused(stage.cluster.pods())["refused"]
     wait("the node offers nothing", lambda: stage.offered() == 0)
 
     stage.agent.start()
     wait("the agent is registered", stage.registered)
     back = time.monotonic()
-    # Bound by hand: a scheduler waits until the node's status says what the kubelet knows.
+    # Bound by hand: a scheduler waits until the node's status shows the devices.
     bound = stage.make.single("after", 5, 4)
     del bound["spec"]["affinity"]
     bound["spec"]["nodeName"] = stage.node
@@ -95,13 +97,13 @@ def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: S
     wait("the node offers all", lambda: stage.offered() == OFFERED)
     offered = time.monotonic() - back
 
-    stage.report(f"agent away: refused after {away:.1f} s: {words}")
+    stage.report(f"agent down: refused after {waited:.1f} s: {words}")
     stage.report(
         f"agent back: a pod runs {served:.2f} s after it is registered, all is offered after "
         f"{offered:.2f} s"
     )
     assert _SENTENCE in words
-    assert PATIENCE - 1 < away < PATIENCE + 5
+    assert PATIENCE - 1 < waited < PATIENCE + 5
     assert stage.refused(pods) == {}
 
 
@@ -109,7 +111,7 @@ def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: S
     ("number", "most"),
     [pytest.param(signal.SIGKILL, 8, id="killed"), pytest.param(signal.SIGTERM, 1, id="ended")],
 )
-def test_the_end_of_a_proxy_costs_hardly_a_pod(stage: Stage, number: int, most: int) -> None:
+def test_the_end_of_a_proxy_fails_few_pods(stage: Stage, number: int, most: int) -> None:
     """The agent stands in for it. Pods that wait on the node when it is killed fail."""
     with _offers(stage) as offers, stage.stream(most=FEW) as stream:
         for _ in _evenly():
@@ -119,7 +121,7 @@ def test_the_end_of_a_proxy_costs_hardly_a_pod(stage: Stage, number: int, most: 
             wait("the agent is registered", stage.registered)
 
     stage.report(
-        f"proxy gone {TIMES} times, for a second each: {stream}; the node offered {sorted(offers)}"
+        f"proxy down {TIMES} times, for a second each: {stream}; the node offered {sorted(offers)}"
     )
     assert len(stream.failed) <= most
     assert [each for each in stream.failed.values() if "gpu-turnstile: " in each] == []
@@ -145,11 +147,11 @@ def _offers(stage: Stage) -> Iterator[set[int]]:
     seen: set[int] = set()
     over = threading.Event()
 
-    def look() -> None:
-        while not over.wait(_LOOK_SECONDS):
+    def collect() -> None:
+        while not over.wait(_POLL_SECONDS):
             seen.add(stage.offered())
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=collect)
     thread.start()
     try:
         yield seen

@@ -1,4 +1,4 @@
-"""A second kube-scheduler with the extender in its pod: what it chooses, a node gives."""
+"""A second kube-scheduler with the extender in its pod: the agent allocates the cards it chose."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from contract.names import Names
 from contract.requests import read_pod_demand
 from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, deploying
+from tests.e2e.deployed import KUBE_SCHEDULER, Deployed, deploying_scheduler
 from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import NAMESPACE, kill
 from tests.e2e.kubectl import Kubectl, KubectlError
@@ -17,7 +17,6 @@ from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
 CONTAINER = "scheduler"
 """The extender's, in each pod of that one."""
 
@@ -26,15 +25,8 @@ CONTAINER = "scheduler"
 def whole(
     settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployed]:
-    if not settings.scheduler_image:
-        pytest.skip("GPU_TURNSTILE_E2E_SCHEDULER_IMAGE names no image of kube-scheduler")
-    wanted = {
-        "components": ("scheduler-own",),
-        "images": {"registry.k8s.io/kube-scheduler": settings.scheduler_image},
-    }
     folder = tmp_path_factory.mktemp("scheduler")
-    with deploying(settings, kubectl, ground, folder, **wanted) as deployed:
-        deployed.installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
+    with deploying_scheduler(settings, kubectl, ground, folder) as deployed:
         yield deployed
 
 
@@ -67,7 +59,7 @@ def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) ->
 def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
     deployed: Deployed,
 ) -> None:
-    """A stock scheduler would send it here, for there are places enough, and it would fail."""
+    """A stock scheduler would bind it, for the node has enough free cores, and it would fail."""
     ground = deployed.ground
     ground.run(*(ground.make.single(f"full-{number}", 60, 4) for number in range(CARDS)))
 
@@ -118,14 +110,14 @@ def test_a_leader_that_ends_or_is_killed_fails_no_pod_of_a_burst(
     installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
 
 
-def test_nobody_else_may_ask_the_extender_to_bind(deployed: Deployed) -> None:
+def test_only_the_extenders_own_pod_may_request_a_binding(deployed: Deployed) -> None:
     """By the pod's address; the API server's proxy is no client of its own pod either."""
     leader = deployed.installation.holder(KUBE_SCHEDULER)
     assert leader is not None
     port = f"{leader['metadata']['name']}:8444"
     path = f"/api/v1/namespaces/{NAMESPACE}/pods/{port}/proxy/bind"
     with pytest.raises(KubectlError, match="only requests from the same pod are handled"):
-        deployed.kubectl.run("create", "--raw", path, "--filename=-", given="{}")
+        deployed.kubectl.run("create", "--raw", path, "--filename=-", stdin="{}")
 
 
 def test_pods_without_gpus_stay_with_the_cluster_s_own_scheduler(deployed: Deployed) -> None:
@@ -134,8 +126,8 @@ def test_pods_without_gpus_stay_with_the_cluster_s_own_scheduler(deployed: Deplo
     gpu = ground.run(ground.make.single("gpu", 10, 4))["gpu"]
     wait("the plain pod runs", lambda: is_ready(ground.cluster.pods()["plain"]))
 
-    asked = {name: pod["spec"]["schedulerName"] for name, pod in ground.cluster.pods().items()}
-    assert asked == {"plain": "default-scheduler", "gpu": "gpu-turnstile-scheduler"}
+    schedulers = {name: pod["spec"]["schedulerName"] for name, pod in ground.cluster.pods().items()}
+    assert schedulers == {"plain": "default-scheduler", "gpu": "gpu-turnstile-scheduler"}
     assert ground.refused({"gpu": gpu}) == {}
 
 
@@ -155,7 +147,7 @@ def _cards(text: str) -> dict[str, set[int]]:
 
 
 def _with_gpus(pod: Json) -> set[str]:
-    """Return the names of a pod's containers that ask for GPUs."""
+    """Return the names of a pod's containers that request GPUs."""
     return {each.name for each in read_pod_demand(pod, Names())[0].containers}
 
 

@@ -1,11 +1,11 @@
-"""The switch that keeps the suite off a cluster nobody meant; runs with the unit tests."""
+"""The switch without which the suite uses no cluster; runs with the unit tests."""
 
 import pytest
 
-from tests.e2e.settings import NotAsked, read_settings
+from tests.e2e.settings import NotRequested, read_settings
 
 CLUSTER = {"KUBECONFIG": "/etc/kube"}
-UNASKED = "uses a real cluster: run it with `make e2e`, or set GPU_TURNSTILE_E2E=1"
+NOT_REQUESTED = "uses a real cluster: run it with `make e2e`, or set GPU_TURNSTILE_E2E=1"
 NO_CLUSTER = "KUBECONFIG is not set: no cluster to run against"
 TOGETHER = "the suite needs its node for itself: run it without --numprocesses"
 
@@ -13,8 +13,8 @@ TOGETHER = "the suite needs its node for itself: run it without --numprocesses"
 @pytest.mark.parametrize(
     ("environ", "marks", "reason"),
     [
-        (CLUSTER, "", UNASKED),
-        (CLUSTER, "not e2e", UNASKED),
+        (CLUSTER, "", NOT_REQUESTED),
+        (CLUSTER, "not e2e", NOT_REQUESTED),
         ({"KUBECONFIG": ""}, "e2e", NO_CLUSTER),
         (CLUSTER | {"PYTEST_XDIST_WORKER": "gw0"}, "e2e", TOGETHER),
     ],
@@ -22,6 +22,6 @@ TOGETHER = "the suite needs its node for itself: run it without --numprocesses"
 def test_the_suite_is_skipped_with_a_reason(
     environ: dict[str, str], marks: str, reason: str
 ) -> None:
-    with pytest.raises(NotAsked) as raised:
+    with pytest.raises(NotRequested) as raised:
         read_settings(environ, marks=marks)
     assert str(raised.value) == reason

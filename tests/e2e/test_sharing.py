@@ -23,8 +23,8 @@ def test_whole_cards_are_whole_and_seen_in_order(stage: Stage) -> None:
     )
 
     seen = {each.pod: each for each in stage.audit("whole cards", pods)}
-    given = [card for each in seen.values() for card in each.visible or ()]
-    assert len(given) == len(set(given)) == 7
+    cards = [card for each in seen.values() for card in each.visible or ()]
+    assert len(cards) == len(set(cards)) == 7
     for name in ("one", "two", "three"):
         observe = list(seen[name].visible or ())
         assert observe == sorted(observe)
@@ -46,7 +46,7 @@ def test_a_freed_slot_is_allocated_again(stage: Stage) -> None:
     assert seen_again.visible == freed
 
 
-def test_exactly_what_is_left_is_given_asked_for_a_preference_or_not(stage: Stage) -> None:
+def test_the_last_free_slots_are_allocated_with_or_without_a_preferred_call(stage: Stage) -> None:
     """A kubelet may leave the preferred call out when there is nothing to choose (fact K2)."""
     stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS - 1)))
     stage.agent.mark()
@@ -64,7 +64,7 @@ def test_exactly_what_is_left_is_given_asked_for_a_preference_or_not(stage: Stag
 
 
 def test_a_share_that_only_fits_over_two_cards_is_refused_with_a_reason(stage: Stage) -> None:
-    """The scheduler counts places, not cards: it sends what no card has room for."""
+    """The scheduler counts slots per node: it binds pods that fit on no card."""
     stage.run(
         *(stage.make.single(f"whole-{number}", 100) for number in range(CARDS - 2)),
         stage.make.single("most-0", 60, 4),
@@ -117,7 +117,7 @@ def _count_slots(ids: frozenset[str], card: str) -> int:
     return sum(Slot.parse(each).card == card for each in ids)
 
 
-def test_a_limit_of_0_asks_for_nothing(stage: Stage) -> None:
+def test_a_limit_of_0_requests_nothing(stage: Stage) -> None:
     """The kubelet makes no call for it."""
     make = stage.make
     zeros = make.container("zeros", 0, 0)
@@ -136,7 +136,7 @@ def test_a_cordoned_card_gets_no_new_container_and_those_that_have_it_stay(stage
     assert holder.visible is not None
     cluster.annotate_node(stage.node, key, holder.visible[0])
     try:
-        wait("its places are gone", lambda: stage.offered() == (CARDS - 1) * 100)
+        wait("its slots are withdrawn", lambda: stage.offered() == (CARDS - 1) * 100)
         after = stage.run(stage.make.single("next", 5, 4))
         (following,) = stage.audit("a pod after the cordon", after)
         assert following.visible != holder.visible
@@ -147,4 +147,4 @@ def test_a_cordoned_card_gets_no_new_container_and_those_that_have_it_stay(stage
         assert [each["restartCount"] for each in there["containerStatuses"]] == [0]
     finally:
         cluster.annotate_node(stage.node, key, None)
-    wait("its places are back", lambda: stage.offered() == CARDS * 100)
+    wait("its slots are offered again", lambda: stage.offered() == CARDS * 100)

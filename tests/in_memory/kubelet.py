@@ -81,7 +81,7 @@ class Kubelet:
         Args:
             device_ids: the device IDs of the node.
             api: where pods come from, and statuses go.
-            plugins: answers the calls.
+            plugins: handles the calls.
             random: all that is left to chance.
             active_only: ``List`` is in its new form (K8).
             overtaken: how likely a write for a plugin's list is overtaken (K33).
@@ -100,13 +100,13 @@ class Kubelet:
         self._device_ids = {each: tuple(ids) for each, ids in device_ids.items()}
         self._api, self._plugins, self._random = api, plugins, random
         self._overtaken = overtaken
-        self._batch = 0  # how many of the queue are of the first list of this life
+        self._batch = 0  # how many of the queue are of this instance's first list
         self._run: RunningSteps | None = None
-        self._removed: bool | None = None  # by force, in mid-admission; whether it keeps its places
+        self._removed: bool | None = None  # by force, in mid-admission; whether it keeps devices
         self.state = self._begin(KubeletCheckpoint(registered=dict.fromkeys(Resource, ())))
         self.state.end_first_batch()
 
-    # --- lives ----------------------------------------------------------------------------
+    # --- instances-------------------------------------------------------------------------
 
     def _begin(self, checkpoint: KubeletCheckpoint | None) -> KubeletState:
         devices = Devices(random=self._random, order=self._order)
@@ -222,7 +222,7 @@ class Kubelet:
             self.step()
 
     def _through(self) -> None:
-        """See whether an admission is over; what was told meanwhile is handled then."""
+        """Handle the end of an admission, and what was delivered meanwhile."""
         pod = self.admitting
         if pod is None or self.next_call is not None:
             return
@@ -236,7 +236,7 @@ class Kubelet:
             self._forget_runs(pod)
             self.statuses.append((pod, "Failed"))
         elif pod.phase != "Running" and not self.to_start(pod):
-            self.statuses.append((pod, "Running"))  # the kubelet before may not have told it
+            self.statuses.append((pod, "Running"))  # the previous instance may not have reported it
         if self._removed is not None:
             self._remove(pod, keeps=self._removed)
             self._removed = None
@@ -406,7 +406,7 @@ class Kubelet:
         }
 
     def free(self, resource: Resource) -> set[str]:
-        """Return what would be offered: healthy, and in no account of what is given."""
+        """Return the IDs that would be offered: healthy and not counted as allocated."""
         devices = self.state.devices
         return {*devices.healthy[resource]} - devices.allocated.get(resource, set())
 

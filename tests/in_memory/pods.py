@@ -79,7 +79,7 @@ class Container:
         return self.kind is ContainerKind.INIT
 
     @property
-    def asks(self) -> bool:
+    def requests_gpus(self) -> bool:
         """Whether it requests GPUs."""
         return bool(self.cores or self.memory)
 
@@ -157,9 +157,9 @@ class Pod:
         return {self.uid, self.mirror_uid} - {""}
 
     @property
-    def asks(self) -> bool:
+    def requests_gpus(self) -> bool:
         """Whether any container requests GPUs."""
-        return any(each.asks for each in self.containers)
+        return any(each.requests_gpus for each in self.containers)
 
     @property
     def invalid(self) -> bool:
@@ -285,7 +285,7 @@ def card_of(device_id: str) -> str:
 # --- short ways to write pods ---------------------------------------------------------------
 
 
-def asks(
+def gpu(
     cores: int,
     memory: int,
     name: str = "main",
@@ -300,12 +300,12 @@ def asks(
 
 def init(cores: int, memory: int, name: str = "init", *, split: int = 1) -> Container:
     """Return an ordinary init container."""
-    return asks(cores, memory, name, ContainerKind.INIT, split=split)
+    return gpu(cores, memory, name, ContainerKind.INIT, split=split)
 
 
 def sidecar(cores: int, memory: int, name: str = "side", *, split: int = 1) -> Container:
     """Return a restartable init container."""
-    return asks(cores, memory, name, ContainerKind.SIDECAR, split=split)
+    return gpu(cores, memory, name, ContainerKind.SIDECAR, split=split)
 
 
 def make_pod(name: str, *containers: Container, at: int = 0, **annotations: str) -> Pod:

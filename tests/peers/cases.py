@@ -1,6 +1,6 @@
 """The cases of the peers' tests, read from ``data/*.toml``: a table a peer, a list a test.
 
-The word that a row begins with says what is asked (:mod:`tests.peers.questions`): ``place``,
+The first word of a row is its question (:mod:`tests.peers.questions`): ``place``,
 ``admit``, ``wish``, ``hold``, ``phase`` or ``choose``. A node is a ``machine`` of which some cards
 are ``taken``, or ``cards``: what is used of each, cores, blocks, and all its blocks.
 """
@@ -36,7 +36,7 @@ class Case:
     """One case of a peer's test.
 
     Attributes:
-        wants: the answer that the peer's test expects; several that it accepts, with ``or``.
+        wants: the result that the peer's test expects; several that it accepts, with ``or``.
         rule: by which the peer is known to differ; a key of :data:`tests.peers.verdicts.RULES`.
     """
 
@@ -48,7 +48,7 @@ class Case:
     rule: str = ""
 
     def __str__(self) -> str:
-        """Write the name, as tests are named."""
+        """Return the name of its test."""
         return f"{self.peer}: {self.test}: {self.name}"
 
 
@@ -59,8 +59,10 @@ def read_cases() -> Iterator[Case]:
         for peer, tests in document.items():
             for test, rows in tests.items():
                 for row in rows:
-                    asked = {key: each for key, each in row.items() if key not in ("wants", "rule")}
-                    name = row.get("name") or ", ".join(f"{k} {each}" for k, each in asked.items())
+                    fields = {
+                        key: each for key, each in row.items() if key not in ("wants", "rule")
+                    }
+                    name = row.get("name") or ", ".join(f"{k} {each}" for k, each in fields.items())
                     yield Case(peer, test, name, _question(row), row["wants"], row.get("rule", ""))
 
 

@@ -1,4 +1,4 @@
-"""What a case asks our code, and what it answers. Answers are short texts, as expectations are.
+"""The question of a case, and our code's result. Results are short texts, as expectations are.
 
 Containers are written ``cores/blocks``: ``50/8``, ``200/`` (no memory), ``/8``, ``-`` (no GPU).
 ``init:`` or ``side:`` before makes an init container or a sidecar, ``!`` behind a privileged one.
@@ -46,7 +46,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OurResult:
-    """Ours: the answer, and the rules or words that explain it."""
+    """Our result, and the rules or texts that explain it."""
 
     value: str
     why: tuple[str, ...] = ()
@@ -154,8 +154,8 @@ def used(*cards: tuple[int, int, int], machine: Machine | None = None, **more: A
 class Placing:
     """On which cards are the containers of a pod placed?
 
-    Answered with the cards of each GPU container (``0,3 | 1``), or with ``refused``; where the
-    peer's test tells less, with less: ``fits``, or ``counts 2,2``, how many containers a card has.
+    The result has the cards of each GPU container (``0,3 | 1``), or is ``refused``. If the peer
+    expects less, it has less: ``fits``, or ``counts 2,2``, the number of containers of each card.
 
     Attributes:
         wishes: annotations, without the domain.
@@ -222,7 +222,7 @@ class Placing:
         return self.wishes.get("gpu-policy", self.policy)
 
     def rate(self, text: str) -> tuple[float, ...]:
-        """Rate an answer.
+        """Rate a result.
 
         Whole cards by their links, as NVIDIA counts: of the sets, of their worst pair, and of the
         sets with what stays whole. Shares by what is used of their cards, as HAMi does, and by how
@@ -259,7 +259,7 @@ class Admission:
     node: str = ""
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Send a review to the webhook's own decision; rules and warnings are told."""
+        """Send a review to the webhook's own decision; rules and warnings explain the result."""
         spec = {"nodeName": self.node} if self.node else {}
         request = {
             "uid": "1",
@@ -285,7 +285,7 @@ class Wish:
     uuid: str = "GPU-0"
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Answer ``yes``, ``no``, or ``refused`` with the webhook's rules."""
+        """Return ``yes``, ``no``, or ``refused`` with the webhook's rules."""
         annotations = {f"{NAMES.domain}/{key}": text for key, text in self.wishes.items()}
         wishes, errors = read_wishes(annotations, NAMES)
         if errors:
@@ -298,14 +298,14 @@ class Footprint:
     """How much does a pod hold, cores and blocks: in all, or on each card?
 
     Attributes:
-        cards: of each GPU container; without them the pod is asked about as a whole.
+        cards: of each GPU container; without them the question is about the whole pod.
     """
 
     pod: tuple[str, ...]
     cards: tuple[tuple[int, ...], ...] = ()
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Answer ``110/5000``, or ``0:50/1000 1:100/2000`` by card."""
+        """Return ``110/5000``, or ``0:50/1000 1:100/2000`` by card."""
         pod = read_gpu_pod(pod_object(self.pod), NAMES)
         if pod is None:
             return OurResult("0/0")
@@ -326,7 +326,7 @@ class Counted:
     phase: str
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Answer ``yes`` or ``no``, as the extender counts."""
+        """Return ``yes`` or ``no``, as the extender counts."""
         return OurResult(
             "no"
             if read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES).terminal
@@ -338,11 +338,11 @@ class Counted:
 class Choice:
     """Which of several nodes does a pod prefer?
 
-    Answered with all nodes of the highest score (``0,2``), or with ``refused``.
+    The result has all nodes of the highest score (``0,2``), or is ``refused``.
 
     Attributes:
         wishes: annotations, without the domain.
-        inventories: what stands on a node in place of its inventory; empty for none.
+        inventories: the inventory annotation of a node; empty for none.
     """
 
     boxes: tuple[Box, ...]

@@ -1,7 +1,7 @@
-"""The cases of other projects' own tests, asked of our code.
+"""The cases of other projects' own tests, for our code.
 
-``data/`` has a file of cases a peer, as data of our own making: what is asked, and what the peer's
-test expects; ``machines.toml`` has their nodes.
+``data/`` has a file of cases for each peer, as our own data: the question, and what the peer's test
+expects; ``machines.toml`` has their nodes.
 """
 
 import re
@@ -37,7 +37,7 @@ def test_a_case_ends_as_the_peers_test_expects_or_better(case: Case) -> None:
     assert explain(case, result), f"{result.value}, not {case.wants}: {result.why}"
 
 
-def test_what_is_different_on_purpose_is_a_row_of_the_page() -> None:
+def test_every_intended_difference_is_a_row_of_the_page() -> None:
     _, _, section = MIGRATE.read_text(encoding="utf-8").partition("\n## Different on purpose\n")
     rows = re.findall(r"^\| ([A-Z][^|]*) \|", section, flags=re.MULTILINE)
     assert {rule.text for rule in RULES.values() if not rule.better} == set(rows)
@@ -62,7 +62,7 @@ def test_what_is_different_on_purpose_is_a_row_of_the_page() -> None:
         (Admission(("100/",)), DENIED, "node-named", RULES["node-named"]),
     ],
 )
-def test_worse_is_what_no_rule_and_no_measure_explains(
+def test_a_difference_that_nothing_explains_counts_as_worse(
     question: Placing | Admission | Choice, wants: str, name: str, rule: Rule | None
 ) -> None:
     case = Case("peer", "test", "name", question, wants, name)

@@ -1,7 +1,7 @@
-"""How our answer to a case compares with what the peer's test expects. Pure.
+"""How our result of a case compares with what the peer's test expects. Pure.
 
-Equal answers are the same, and so are ties. Sets of cards are rated by the peer's own measure. What
-is left is better or different on purpose only by a rule of the table here, and only if our answer
+Equal results are the same, and so are ties. Sets of cards are rated by the peer's own measure.
+Others are better or different on purpose only by a rule of the table here, and only if our result
 is the one that the rule describes; everything else is worse.
 """
 
@@ -15,13 +15,13 @@ from tests.peers.questions import ALLOWED, DENIED, FITS, REFUSED, Choice, OurRes
 
 @dataclass(frozen=True)
 class Rule:
-    """A difference that is known. It applies to the cases that name it, or by what our code says.
+    """A difference that is known. It applies to the cases that name it, or by our code's reasons.
 
     Attributes:
         text: the difference; of one on purpose the name of its row in docs/migrate.md.
-        wants: the peer's answer to which it applies; empty for any.
-        ours: our answer to which it applies; empty for any.
-        by_reason: whether all reasons of our answer, or its warnings, have to be the rule's.
+        wants: the peer's result to which it applies; empty for any.
+        ours: our result to which it applies; empty for any.
+        by_reason: whether all reasons of our result, or its warnings, must be the rule's.
         better: it is no difference on purpose: ours is better.
     """
 
@@ -32,7 +32,7 @@ class Rule:
     better: bool = False
 
     def applies(self, name: str, case: Case, result: OurResult) -> bool:
-        """Return whether the rule, by its name, explains our answer."""
+        """Return whether the rule, by its name, explains our result."""
         named = name == case.rule
         if self.by_reason:
             named = bool(result.why) and all(name in each for each in result.why)
@@ -55,7 +55,7 @@ RULES: Mapping[str, Rule] = {
 
 
 def explain(case: Case, result: OurResult) -> Rule | None:
-    """Return what makes our answer as good as the peer's; ``None`` where it is worse."""
+    """Return what makes our result as good as the peer's; ``None`` where it is worse."""
     alike = case.wants.split(" or ")
     if result.value in alike:
         return SAME

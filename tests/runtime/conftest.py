@@ -20,7 +20,7 @@ from tests.runtime.pods import Pod
 
 @pytest.fixture(scope="session")
 def outcome() -> Iterator[Containerd | str]:
-    """A containerd, or why there is none; asked only once."""
+    """A containerd, or why there is none; started only once."""
     with ExitStack() as stack:
         found: Containerd | str
         try:
@@ -32,7 +32,7 @@ def outcome() -> Iterator[Containerd | str]:
 
 
 def _try(running: Containerd) -> None:
-    """Run one container, before anything is said about our code.
+    """Run one container, before any test of our code.
 
     Raises:
         Unusable: it does not start, for which a machine can have many reasons.
@@ -54,7 +54,7 @@ def runtime(outcome: Containerd | str) -> Containerd:
 
 
 class MakeNode(Protocol):
-    """Starts a node with so many cards; the agent's settings are as usual where not told."""
+    """Starts a node with so many cards; the agent's other settings are the usual ones."""
 
     def __call__(self, cards: int = 2, **settings: Any) -> GpuNode: ...
 

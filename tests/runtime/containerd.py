@@ -1,4 +1,4 @@
-"""A containerd of our own: started, asked whether it works, and ended without a trace.
+"""A containerd of our own: started, checked, and removed.
 
 Nothing is shared with another containerd of the machine, or of another test worker: root,
 state, socket, runc's state and the cgroups have names of their own, and it runs in a mount
@@ -24,8 +24,7 @@ from tests.agent.fakes import short_dir
 from tests.runtime import image
 from tests.runtime.api import cri_pb2 as pb
 
-_START_SECONDS = 30.0
-_END_SECONDS = 20.0
+_START_SECONDS = _END_SECONDS = 60.0
 _POLL_SECONDS = 0.02
 
 # The snapshotter "native" copies where "overlayfs" mounts: it works on every file system, in
@@ -61,7 +60,7 @@ state = "{folder}/state"
 
 
 class Unusable(Exception):
-    """Containers cannot be run here; the message says why."""
+    """Containers cannot be run here; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Containerd:
 
 
 class Cri:
-    """The calls of both services, by the names that CRI gives them."""
+    """The calls of both services, by CRI's names."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._channel = channel
@@ -164,7 +163,7 @@ def _programs() -> dict[str, Path]:
 
 
 def cgroup_hierarchies() -> list[Path]:
-    """Where cgroups are mounted: one place with v2, one per controller with v1."""
+    """Return where cgroups are mounted: one folder with v2, one per controller with v1."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     return [Path(words[1]) for words in mounts if words[2] in ("cgroup", "cgroup2")]
 
@@ -203,7 +202,7 @@ def _import(programs: dict[str, Path], folder: Path, socket: Path, runtime: Cri)
         raise Unusable(f"no image can be made: {error}: {error.stderr}") from error
     archive.unlink()
     wanted = pb.ImageStatusRequest(image=pb.ImageSpec(image=image.NAME))
-    # The CRI hears of an image that ctr brought by an event, a moment later.
+    # The CRI learns of an image that ctr has imported by an event, a moment later.
     if not _within(
         _START_SECONDS, lambda: runtime.ImageStatus(wanted, timeout=5).HasField("image")
     ):

@@ -24,7 +24,14 @@ from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.settings import Settings as KubeletSettings
-from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings, short_dir
+from tests.agent.fakes import (
+    DEADLINE_S,
+    NAMES,
+    eventually,
+    make_manifest,
+    make_settings,
+    short_dir,
+)
 from tests.runtime.containerd import Containerd
 from tests.runtime.pods import Inside, Pod
 
@@ -124,20 +131,20 @@ class GpuNode:
 
     # --- pods --------------------------------------------------------------------------
 
-    def admit(self, name: str, asked: tuple[int, int]) -> str:
-        """Create a pod, and wait until the kubelet has started all of it; gives its UID."""
-        uid = self.create(name, asked)
+    def admit(self, name: str, request: tuple[int, int]) -> str:
+        """Create a pod, and wait until the kubelet has started all of it; return its UID."""
+        uid = self.create(name, request)
         self.wait_for_start(uid, "c0")
         return uid
 
     def create(
-        self, name: str, asked: tuple[int, int], *, init: tuple[int, int] | None = None
+        self, name: str, request: tuple[int, int], *, init: tuple[int, int] | None = None
     ) -> str:
-        """Create a pod of a container ``c0``, with an init container ``init`` where told.
+        """Create a pod of a container ``c0``, with an init container ``init`` if given.
 
-        Both are given as cores and memory blocks. Gives the pod's UID.
+        Both are given as cores and memory blocks. Returns the pod's UID.
         """
-        manifest = make_manifest(name, *([asked, init] if init else [asked]))
+        manifest = make_manifest(name, *([request, init] if init else [request]))
         containers = manifest["spec"]["containers"]
         for each in containers:
             limits = each["resources"]["limits"]
@@ -158,7 +165,7 @@ class GpuNode:
 
     def _before(self, moment: HookPoint) -> None:
         if (moment.what, moment.container) == ("PreStartContainer", self._held_back):
-            self._go_on.wait(60)
+            assert self._go_on.wait(DEADLINE_S)
 
     def run(self, name: str, cores: int, memory: int) -> Inside:
         """Create a pod of one container and start that."""
@@ -201,7 +208,7 @@ class GpuNode:
         self._starts[uid, container] = wanted
 
     def restart(self, name: str, uid: str, inside: Inside, container: str = "c0") -> Inside:
-        """Have a container crash, and start the next one in its place."""
+        """Crash a container, and start the next one."""
         inside.stop()
         self._kubelet.restart_container("default", name, container)
         self.wait_for_start(uid, container)
@@ -217,11 +224,12 @@ class GpuNode:
         """Delete a pod; its containers linger on the runtime until the test ends."""
         self.api.delete(f"{PODS}/{name}", uid=uid)
         eventually(
-            lambda: uid not in {each.pod_uid for each in self._kubelet.held_devices()}, "it is gone"
+            lambda: uid not in {each.pod_uid for each in self._kubelet.held_devices()},
+            "it has ended",
         )
 
     def tickets(self, uid: str, container: str = "c0") -> list[str]:
-        """Give the core places that a container holds, by the kubelet's record."""
+        """Return the core slots that a container holds, by the kubelet's state."""
         return sorted(
             device_id
             for each in self._kubelet.held_devices()

@@ -20,9 +20,9 @@ BRIDGE = "/bin/bridge"
 
 _SOURCE = Path(__file__).with_name("bridge.c")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# Images made for NVIDIA's cards ask for all of them, and have a library path of their own.
+# Images made for NVIDIA's cards request all of them, and have their own library path.
 _ENV = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all", "LD_LIBRARY_PATH=/of/the/image"]
-# Until it is told to end, and then well; a kill is a crash.
+# It ends with 0 at SIGTERM; a kill is a crash.
 _FOREVER = ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000000 & wait"]
 
 

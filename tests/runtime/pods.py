@@ -15,7 +15,7 @@ from tests.runtime.containerd import Containerd
 from tests.runtime.image import BRIDGE, NAME
 
 _SECONDS = 60.0
-_EXEC_SECONDS = 30
+_EXEC_SECONDS = 60
 _HAND = "/hand"
 _numbers = itertools.count()
 
@@ -23,11 +23,11 @@ _numbers = itertools.count()
 def container_config(
     name: str, received: Mapping[str, Any], *, attempt: int = 0, more: Sequence[pb.Mount] = ()
 ) -> pb.ContainerConfig:
-    """Say what the kubelet says to the CRI of a container.
+    """Return the kubelet's CRI configuration of a container.
 
     Args:
         name: the container's.
-        received: what device plugins answered for it, merged
+        received: the device plugins' responses for it, merged
             (:meth:`simulator.kubelet.node.Kubelet.received`).
         attempt: how often it was started before.
         more: mounts that are the pod's own volumes.
@@ -72,19 +72,19 @@ class Inside:
         self._hand = hand
 
     def sh(self, script: str) -> str:
-        """Run a shell script in it, as root; give what it prints, or fail with it."""
+        """Run a shell script in it, as root; return its output, or fail with it."""
         code, output = self.run("sh", "-c", script)
         assert code == 0, f"{script}: exit code {code}: {output}"
         return output
 
     def refused(self, script: str) -> str:
-        """Run what must fail; give what it complains."""
+        """Run a command that must fail; return its error output."""
         code, output = self.run("sh", "-c", script)
         assert code != 0, f"{script}: done: {output}"
         return output
 
     def run(self, *command: str) -> tuple[int, str]:
-        """Run a command in it; give the exit code, and both outputs."""
+        """Run a command in it; return the exit code, and both outputs."""
         done = self._runtime.runtime.ExecSync(
             pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=_EXEC_SECONDS),
             timeout=_EXEC_SECONDS + 10,
@@ -202,7 +202,7 @@ class Pod:
 
         Args:
             container: its name.
-            received: what device plugins answered for it.
+            received: the device plugins' responses for it.
             attempt: how often it was started before.
             volumes: folders of the host that its author mounts, by place, to write into.
         """

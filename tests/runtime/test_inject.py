@@ -45,7 +45,7 @@ def test_with_nodes_a_container_opens_its_card_and_no_other(make_node: MakeNode)
         assert_only(inside, node, own)
 
 
-def test_whole_cards_come_by_index_with_what_every_container_gets(make_node: MakeNode) -> None:
+def test_whole_cards_are_ordered_by_index(make_node: MakeNode) -> None:
     with card_devices(1) as extra:
         node = make_node(3, extra_devices=tuple(extra))
         node.run("a", 10, 1)
@@ -58,7 +58,7 @@ def test_whole_cards_come_by_index_with_what_every_container_gets(make_node: Mak
         assert all(opens(inside, path) for path in extra)
 
 
-def test_a_mig_instance_brings_its_cards_node_and_its_own_capabilities(
+def test_a_mig_instance_has_its_cards_node_and_its_own_capabilities(
     runtime: Containerd, tmp_path: Path
 ) -> None:
     cards = tmp_path / "cards.yaml"
@@ -78,7 +78,7 @@ def test_a_mig_instance_brings_its_cards_node_and_its_own_capabilities(
                 assert all(opens(inside, path) for path in (card, *own[at]))
 
 
-def test_the_image_asks_for_all_cards_and_the_environment_brings_its_own(
+def test_the_environment_overrides_an_image_that_requests_all_cards(
     make_node: MakeNode,
 ) -> None:
     node = make_node(2, inject=Injection.ENVVAR_ONLY)
@@ -89,7 +89,7 @@ def test_the_image_asks_for_all_cards_and_the_environment_brings_its_own(
 
 
 def test_beside_the_environment_the_runtime_itself_allows_the_card(make_node: MakeNode) -> None:
-    """What runc was not told of, systemd takes away at its next ``daemon-reload``."""
+    """systemd revokes devices that runc did not allow at its next ``daemon-reload``."""
     node = make_node(2, inject=Injection.ENVVAR)
     inside = node.run("a", 100, 0)
     assert inside.env()[VISIBLE] == "GPU-0"

@@ -1,8 +1,8 @@
 """The agent against libraries of others, each of a folder that the environment names.
 
-``docs/benchmarks.md`` has the commands that make them. A test whose library is not named is
-skipped, and says how to get it. Limits are asked of a program that has, in a mount namespace, what
-the agent would answer for its container; its driver is a stand-in (``stand_in_driver.c``).
+``docs/benchmarks.md`` has the commands that make them. A test without its library is skipped,
+with the way to get it. A program prints its limits in a mount namespace with the agent's container
+edits; its driver is a stand-in (``stand_in_driver.c``).
 """
 
 import contextlib
@@ -113,7 +113,7 @@ def test_a_drivers_own_library_without_a_card_is_one_line_with_its_reason() -> N
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A container, and what should be said of its limits: by a program, the library, the agent.
+    """A container, and the expected output about its limits: of a program, the library, the agent.
 
     Attributes:
         busy: percent of the time, within ten points.
@@ -128,7 +128,7 @@ class Case:
         return self.name
 
     def check(self, found: Sequence[str]) -> None:
-        """Assert that what was said is what should be."""
+        """Compare the output with the expected one."""
         assert tuple(each for each in found if not each.startswith(_BUSY)) == self.printed
         if self.busy is not None:
             (busy,) = (int(each[len(_BUSY) : -1]) for each in found if each.startswith(_BUSY))
@@ -221,7 +221,9 @@ def test_hami_core_enforces_the_limits_of_the_agents_response(case: Case, driver
 
 
 @pytest.mark.parametrize("case", BY_VCUDA, ids=str)
-def test_vcuda_controller_registers_a_container_and_holds_it(case: Case, driver: Path) -> None:
+def test_vcuda_controller_registers_a_container_and_enforces_its_limits(
+    case: Case, driver: Path
+) -> None:
     case.check(vcuda(case.container, folder_of("GPU_TURNSTILE_VCUDA"), driver))
 
 
@@ -242,7 +244,7 @@ def vcuda(container: LimitedContainer, library: Path, driver: Path) -> list[str]
     with contextlib.closing(enforcer):
         edits = enforcer.prepare_allocation(held)
         enforcer.prepare_start(held)
-        # The library asks the kernel for the driver's version.
+        # The library reads the driver's version from the kernel.
         proc = "/proc/driver/nvidia"
         print_limits = (
             f"mount -t tmpfs none /proc/driver; mkdir {proc}; echo NVRM {_VERSION} >{proc}/version"
@@ -274,7 +276,7 @@ def lay_out(library: Path, driver: Path, state: Path) -> DriverFiles:
 
 
 class Node:
-    """The word of kernel and container runtime: the peer's session is the container."""
+    """Kernel and container runtime: the peer's session is the container."""
 
     _session = 0
 

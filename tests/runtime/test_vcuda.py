@@ -53,7 +53,7 @@ def call(socket: Path, **refs: str) -> None:
 
 @contextmanager
 def refused(*codes: grpc.StatusCode) -> Iterator[None]:
-    """Expect that a registration is answered with one of *codes*, by default that it is denied."""
+    """Expect one of *codes* for a registration, by default that it is denied."""
     with pytest.raises(grpc.RpcError) as caught:
         yield
     assert caught.value.code() in (codes or (DENIED,)), caught.value
@@ -116,7 +116,7 @@ def test_root_in_a_container_cannot_write_there(node: GpuNode) -> None:
 
 @dataclass(frozen=True)
 class Form:
-    """One of the two ways in which vcuda-controller asks, and where it then reads."""
+    """One of the two registrations of vcuda-controller, and the folder that it reads then."""
 
     refs: dict[str, str]
     folder: str
@@ -137,9 +137,9 @@ def test_registering_from_inside_writes_limits_and_the_host_pids(node: GpuNode) 
         assert len(stay) == 4
         assert inside.main_pid() in stay
         with inside.speaking_to(SOCKET) as near:
-            everybody = inside.host_pids()
+            all_pids = inside.host_pids()
             call(near, **form.refs)
-            assert stay < pids(inside, form.folder) <= everybody
+            assert stay < pids(inside, form.folder) <= all_pids
         assert limits(inside, form.folder) == of_share(uid, 30, 8)
 
 
@@ -159,7 +159,7 @@ def test_another_container_is_refused_though_it_has_the_directory(node: GpuNode)
         with refused():
             register(thief, f"{STOLEN}/vcuda.sock", **refs)
     plain = node.run_without_cards("plain", volumes={STOLEN: files_on_host(node, uid)})
-    with refused(grpc.StatusCode.FAILED_PRECONDITION):  # nobody knows that it holds anything
+    with refused(grpc.StatusCode.FAILED_PRECONDITION):  # no source shows that it holds devices
         register(plain, f"{STOLEN}/vcuda.sock", pod_uid=uid, container_name="c0")
     with refused():
         call(files_on_host(node, uid) / "vcuda.sock", pod_uid=uid, container_name="c0")

@@ -46,7 +46,7 @@ Respond = Callable[[Json], Json]
 
 @dataclass
 class Hook:
-    """A webhook of a test: its address, the reviews it got, and its response."""
+    """A webhook of a test: its address, its received reviews, and its response."""
 
     port: int
     ca_bundle: str
@@ -56,7 +56,7 @@ class Hook:
     raw: bytes | None = None
 
     def configuration(self, kind: str = "Mutating", /, **webhook: Any) -> Json:
-        """Make a configuration with one webhook that wants new pods."""
+        """Make a configuration with one webhook that is called for new pods."""
         entry: Json = {
             "name": "hook.example.com",
             "clientConfig": {
@@ -88,7 +88,7 @@ def rule(*resources: str, operations: Sequence[str] = ("CREATE",)) -> Json:
 
 
 def allow(**response: Any) -> Respond:
-    """Answer yes, with whatever else is given."""
+    """Allow every request, with other fields."""
     return lambda request: {"uid": request["uid"], "allowed": True, **response}
 
 
@@ -98,7 +98,7 @@ def deny(**status: Any) -> Respond:
 
 
 def patch_with(*operations: Json) -> Respond:
-    """Answer yes with a JSON patch."""
+    """Allow every request, with a JSON patch."""
     patch = base64.b64encode(json.dumps(operations).encode()).decode()
     return allow(patch=patch, patchType="JSONPatch")
 

@@ -18,13 +18,13 @@ from common.kubelet_api import podresources_pb2 as lister_pb
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
-from tests.agent.fakes import eventually
+from tests.agent.fakes import DEADLINE_S, eventually
 
 CORE, MEMORY = "example.com/core", "example.com/memory"
 
 
 def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
-    """Wait until *condition* is truthy, and give what it gave."""
+    """Wait until *condition* is truthy, and return its result."""
     return eventually(condition, what or str(condition))
 
 
@@ -40,7 +40,7 @@ class Call:
 
 
 class FakePlugin:
-    """Gives the first IDs in order, records calls, and does what a test plugs in."""
+    """Prefers the first IDs in order, records calls, and runs a test's functions."""
 
     def __init__(
         self,
@@ -63,8 +63,6 @@ class FakePlugin:
         self.on_prefer: Callable[[Call], list[str]] = self._first
         self.on_allocate: Callable[[Call], None] = lambda call: None
         self.on_pre_start: Callable[[Call], None] = lambda call: None
-        self.empty_response = False
-        self.lists_sent = 0
         self._push: queue.Queue[bool] = queue.Queue()
         self._server: grpc.Server | None = None
 
@@ -76,19 +74,21 @@ class FakePlugin:
         self._server.start()
         return self
 
-    def register(self, **changed: Any) -> None:
-        request = {"version": "v1beta1", "endpoint": self.endpoint, "resource_name": self.resource}
+    def register(self) -> None:
+        request = pb.RegisterRequest(
+            version="v1beta1", endpoint=self.endpoint, resource_name=self.resource
+        )
         with grpc.insecure_channel(
             f"unix://{self.directory}/kubelet.sock",
             options=(("grpc.use_local_subchannel_pool", 1),),
         ) as channel:
             stub = make_stub(channel, pb.DESCRIPTOR, "Registration")
-            stub.Register(pb.RegisterRequest(**{**request, **changed}), timeout=10)
+            stub.Register(request, timeout=DEADLINE_S)
 
     def stop(self) -> None:
         if self._server is not None:
             self._push.put(False)
-            self._server.stop(grace=None).wait(5)
+            self._server.stop(grace=None).wait(DEADLINE_S)
             self._server = None
 
     def send_list_again(self) -> None:
@@ -111,7 +111,6 @@ class FakePlugin:
         self, request: Any, context: Any
     ) -> Iterator[pb.ListAndWatchResponse]:
         while True:
-            self.lists_sent += 1
             yield pb.ListAndWatchResponse(
                 devices=[
                     pb.Device(
@@ -135,13 +134,13 @@ class FakePlugin:
     def GetPreferredAllocation(  # noqa: N802 - the protocol's name
         self, request: Any, context: Any
     ) -> pb.PreferredAllocationResponse:
-        [asked] = request.container_requests
+        [requested] = request.container_requests
         call = Call(
             "GetPreferredAllocation",
             (),
-            tuple(asked.available_deviceIDs),
-            tuple(asked.must_include_deviceIDs),
-            asked.allocation_size,
+            tuple(requested.available_deviceIDs),
+            tuple(requested.must_include_deviceIDs),
+            requested.allocation_size,
         )
         self.calls.append(call)
         with refusing(context):
@@ -151,13 +150,11 @@ class FakePlugin:
     def Allocate(  # noqa: N802 - the protocol's name
         self, request: Any, context: Any
     ) -> pb.AllocateResponse:
-        [asked] = request.container_requests
-        call = Call("Allocate", tuple(asked.devices_ids), size=len(asked.devices_ids))
+        [requested] = request.container_requests
+        call = Call("Allocate", tuple(requested.devices_ids), size=len(requested.devices_ids))
         self.calls.append(call)
         with refusing(context):
             self.on_allocate(call)
-        if self.empty_response:
-            return pb.AllocateResponse()
         short = self.resource.rpartition("/")[2]
         response = pb.ContainerAllocateResponse(
             envs={short.upper(): ",".join(sorted(call.ids)), "SHARED": short},
@@ -289,8 +286,8 @@ class Node:
             (),
         )
 
-    def list(self, timeout: float = 5.0) -> dict[str, dict[str, dict[str, int]]]:
-        """Ask PodResources: pod -> container -> resource -> how many device IDs."""
+    def list(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Call ``List``: pod -> container -> resource -> number of device IDs."""
         return {
             each.name: {
                 one.name: {
@@ -301,17 +298,17 @@ class Node:
                 }
                 for one in each.containers
             }
-            for each in self.list_raw(timeout).pod_resources
+            for each in self.list_raw().pod_resources
         }
 
-    def list_raw(self, timeout: float = 5.0) -> lister_pb.ListPodResourcesResponse:
+    def list_raw(self) -> lister_pb.ListPodResourcesResponse:
         with grpc.insecure_channel(
             f"unix://{self.settings.pod_resources_socket}",
             options=(("grpc.use_local_subchannel_pool", 1),),
         ) as channel:
             stub = make_stub(channel, lister_pb.DESCRIPTOR, "PodResourcesLister")
             response: lister_pb.ListPodResourcesResponse = stub.List(
-                lister_pb.ListPodResourcesRequest(), timeout=timeout
+                lister_pb.ListPodResourcesRequest(), timeout=DEADLINE_S
             )
             return response
 

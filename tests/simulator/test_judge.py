@@ -1,4 +1,4 @@
-"""The judge, the rules that it compares with, and the audit of what is recorded."""
+"""The judge, the rules that it compares with, and the audit of annotations."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -45,7 +45,7 @@ def test_the_agent_is_right_if_it_names_the_container_of_a_call() -> None:
         _line("a", 0),
         _line("a", 1),
         _line("c", 2) | {"message": "prefer"},
-        _line("x", 0, at=50.0),  # in a call that the kubelet did not live to hear answered
+        _line("x", 0, at=50.0),  # in a call of a kubelet that was killed before the response
         _line("d", 0, at=105.0),
     ]
     judged = judge(calls, decisions_in_log(log), {CORE: Resource.CORE})
@@ -57,13 +57,13 @@ def test_the_agent_is_right_if_it_names_the_container_of_a_call() -> None:
     ]
 
 
-def _asked(name: str, container: str = "main", at: int = 10) -> RuleCall:
+def _request(name: str, container: str = "main", at: int = 10) -> RuleCall:
     return RuleCall(Resource.CORE, 1, at, f"default/{name}", container)
 
 
 def _pod(name: str, age: int, *containers: str, bound: int = 0) -> Candidate:
-    asks = (ContainerDemand(each, ContainerKind.MAIN, 0, Demand(1, 1)) for each in containers)
-    return Candidate(f"default/{name}", name, bound, age, tuple(asks))
+    demands = (ContainerDemand(each, ContainerKind.MAIN, 0, Demand(1, 1)) for each in containers)
+    return Candidate(f"default/{name}", name, bound, age, tuple(demands))
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def _pod(name: str, age: int, *containers: str, bound: int = 0) -> Candidate:
 def test_the_rule_of_age_is_right_only_where_age_is_the_order(
     order: list[str], verdict: Attribution
 ) -> None:
-    pods, calls = [_pod("old", 1, "main"), _pod("new", 2, "main")], list(map(_asked, order))
+    pods, calls = [_pod("old", 1, "main"), _pod("new", 2, "main")], list(map(_request, order))
     assert score(calls, gpu_manager(pods, calls)) == {verdict: 2}
 
 
 def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> None:
     pods = [_pod("old", 1, "main", bound=20), _pod("begun", 2, "one", "two")]
-    calls = [_asked("begun", "one"), _asked("begun", "two", at=30)]
+    calls = [_request("begun", "one"), _request("begun", "two", at=30)]
     assert score(calls, gpu_manager(pods, calls)) == {Attribution.RIGHT: 2}
 
 
@@ -87,7 +87,7 @@ def test_a_slot_that_two_pods_hold_is_found() -> None:
     assert held_twice(holdings_of([_call("a", 0), _call("b", 0)])) == [f"{CORE} GPU-0::0: a and b"]
 
 
-def test_a_record_that_differs_from_what_is_held_is_found() -> None:
+def test_an_annotation_that_differs_from_held_devices_is_found() -> None:
     held = holdings_of([_call("a", 0), _call("a", 3, resource=MEMORY)])
     of_a = "a", "main"
     right, wrong = (Allocation((card,), 1, 1, Evidence.WITNESS) for card in ("GPU-0", "GPU-1"))

@@ -8,6 +8,7 @@ import pytest
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
+from tests.agent.fakes import DEADLINE_S
 from tests.simulator.api_helpers import PODS
 from tests.simulator.kubelet_helpers import CORE, Call, Node, container, node, pod, wait_for
 
@@ -62,11 +63,11 @@ def test_an_outage_of_the_api_server_delays_statuses_and_loses_none(
 
     def hold(call: Call) -> None:
         in_flight.set()
-        assert go_on.wait(60)
+        assert go_on.wait(DEADLINE_S)
 
     n.plugins[CORE].on_allocate = hold
     p = create(client, "p", container("c", 1))
-    assert in_flight.wait(60)
+    assert in_flight.wait(DEADLINE_S)
     server.set_outage(Outage.UNAVAILABLE)
     go_on.set()
     n.wait_running(p)

@@ -73,7 +73,7 @@ def fnv1a(text: str) -> int:
         encode(CHECKPOINT).replace("PodUID", "PodUid"),
     ],
 )
-def test_what_was_not_written_so_is_refused(text: str) -> None:
+def test_a_malformed_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(CorruptCheckpoint, match=r"^checkpoint: "):
         decode(text)
 
@@ -178,7 +178,7 @@ def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod() -> None
         assert identity(n) == after
 
 
-def test_k28_a_plugin_that_has_been_gone_for_long_is_written_down() -> None:
+def test_k28_a_plugin_disconnected_for_long_is_removed_from_the_file() -> None:
     with node(endpoint_grace_s=0.2) as n:
         n.plug().stop()
         wait_for(lambda: n.kubelet.capacity() == ({}, {}))

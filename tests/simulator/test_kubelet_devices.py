@@ -43,7 +43,7 @@ def main(name: str = "c", **limits: int) -> Container:
 
 
 class Driver:
-    """Answers steps as a plugin would, and keeps them."""
+    """Handles steps as a plugin does, and records them."""
 
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
@@ -74,8 +74,8 @@ def calls(steps: list[Step]) -> list[str]:
     return [type(step).__name__ for step in steps]
 
 
-def test_without_alignment_the_plugin_is_asked_even_when_exactly_enough_are_free() -> None:
-    """As the source of 1.36 has it: nothing is aligned, so the early return never comes."""
+def test_without_alignment_the_plugin_is_called_even_for_an_exact_fit() -> None:
+    """As in the source of 1.36: without alignment there is no early return."""
     assert calls(Driver(make(3)).admit(a_pod(main(r=3))))[0] == "PreferStep"
 
 
@@ -96,12 +96,12 @@ def test_with_too_few_aligned_ones_these_must_be_included_in_the_preference() ->
 @given(
     st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(1, 9)), min_size=1, max_size=6)
 )
-def test_what_init_containers_leave_is_what_the_contract_works_out(
-    asked: list[tuple[ContainerKind, int]],
+def test_reusable_devices_are_those_that_the_contract_computes(
+    requests: list[tuple[ContainerKind, int]],
 ) -> None:
     """K7: the kubelet keeps its own account of it, by device ID."""
     driver = Driver(make(60))
-    limits = [(f"c{at}", kind, count) for at, (kind, count) in enumerate(asked)]
+    limits = [(f"c{at}", kind, count) for at, (kind, count) in enumerate(requests)]
     driver.admit(a_pod(*(Container(name, kind, {R: count}) for name, kind, count in limits)))
     held = [(kind is ContainerKind.INIT, driver.held(container=name)) for name, kind, _ in limits]
     assert reusable_ids(held) == set(driver.devices.reusable[R])

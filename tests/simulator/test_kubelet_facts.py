@@ -8,6 +8,7 @@ import pytest
 
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.trace import TraceEvent
+from tests.agent.fakes import DEADLINE_S
 from tests.simulator.kubelet_helpers import (
     CORE,
     MEMORY,
@@ -25,7 +26,7 @@ FAST: dict[str, Any] = {"list_rate": 1e6, "list_burst": 10**6}
 
 
 NEVER = (3600.0, 3600.0)
-"""A time until a deleted pod ends that a test need not wait for: see :func:`end`."""
+"""Seconds until a deleted pod ends, unless :func:`end` ends it."""
 
 
 def end(n: Node, obj: dict[str, Any]) -> None:
@@ -40,7 +41,7 @@ def _call(error: grpc.RpcError) -> grpc.Call:
 
 
 def lacking(listed: dict[str, dict[str, dict[str, int]]], resource: str) -> set[str]:
-    """Which pods have a container without *resource*; every container here asks for it."""
+    """Return the pods with a container without *resource*; every container here requests it."""
     return {
         name
         for name, containers in listed.items()
@@ -62,11 +63,11 @@ def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first() -> None:
             for index in range(8)
         ]
         n.admit(*pods)
-        asked = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
-        in_order = list(dict.fromkeys(asked))
+        calls = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
+        in_order = list(dict.fromkeys(calls))
         assert len(in_order) == 32
         assert [name for _, name in in_order] == ["i", "s", "c", "d"] * 8
-        assert asked == [each for each in in_order for _ in range(2)]  # no pod comes back
+        assert calls == [each for each in in_order for _ in range(2)]
         assert len({each for each, _ in in_order}) == 8
 
 
@@ -77,8 +78,8 @@ def test_k1_within_a_container_resources_come_in_random_order() -> None:
             n.plug(count=100)
             n.plug(MEMORY, count=100)
             n.admit(*(pod(f"p{index}", container("c", 1, 1)) for index in range(6)))
-            asked = n.kubelet.trace.rpcs("Allocate")
-            orders.add(tuple(each.resource for each in asked[::2]))
+            calls = n.kubelet.trace.rpcs("Allocate")
+            orders.add(tuple(each.resource for each in calls[::2]))
     assert {resource for order in orders for resource in order} == {CORE, MEMORY}
     assert len(orders) > 1
 
@@ -104,7 +105,7 @@ def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred()
         assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
 
 
-def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_not_asked() -> None:
+def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_needs_no_call() -> None:
     with node(numa_hint=lambda uid, name: {1}) as n:
         plugin = n.plug(count=8, numa=lambda index: (index // 4,))
         n.admit(pod("p", container("c", 2)))
@@ -128,19 +129,17 @@ def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
         seen: list[tuple[set[str], str]] = []
         plugins = {CORE: n.plug(count=100), MEMORY: n.plug(MEMORY, count=100)}
 
-        def look(resource: str) -> set[str]:
-            found = lacking(n.list(), resource)
-            seen.append((found, resource))
-            return found
+        def observe(resource: str) -> None:
+            seen.append((lacking(n.list(), resource), resource))
 
         for resource, plugin in plugins.items():
 
             def prefer(call: Call, resource: str = resource) -> list[str]:
-                look(resource)
+                observe(resource)
                 return []
 
             def allocate(call: Call, resource: str = resource) -> None:
-                look(resource)
+                observe(resource)
 
             plugin.on_prefer, plugin.on_allocate = prefer, allocate
         pods = [pod(f"p{i}", container("c", 1, 2), container("d", 2, 1)) for i in range(10)]
@@ -356,14 +355,14 @@ def test_k15_a_device_list_during_an_allocate_causes_devices_to_be_allocated_twi
 
         def hold(call: Call) -> None:
             in_flight.set()
-            assert go_on.wait(90)
+            assert go_on.wait(DEADLINE_S)
 
         plugin.on_allocate = hold
         p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
         ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         n.kubelet.add_pods(ends)
         n.kubelet.add_pods(p)
-        assert in_flight.wait(90)
+        assert in_flight.wait(DEADLINE_S)
         assert set(n.list()) == {"ends", "p"}
         end(n, ends)
         wait_for(lambda: "ends" not in n.list())  # this is the List that forgets
@@ -462,23 +461,23 @@ def test_k20_a_name_can_be_listed_twice_while_the_pod_before_still_ends() -> Non
 
 
 @pytest.mark.parametrize("active_pods_only", [True, False])
-def test_k21_a_pod_refused_between_its_resources_keeps_what_it_got_in_the_old_list(
+def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list(
     active_pods_only: bool,
 ) -> None:
     """In the first batch after a start: until it is admitted nothing is freed."""
     seen: list[dict[str, dict[str, dict[str, int]]]] = []
 
-    def look(moment: HookPoint) -> None:
+    def observe(moment: HookPoint) -> None:
         if moment.pod.name == "good" and moment.when == "before" and moment.what == "Allocate":
             seen.append(n.list())
 
-    with node(active_pods_only=active_pods_only, hook=look, **FAST) as n:
+    with node(active_pods_only=active_pods_only, hook=observe, **FAST) as n:
         core, memory = n.plug(CORE), n.plug(MEMORY)
-        answered: list[Call] = []
+        calls: list[Call] = []
 
         def once(call: Call) -> None:
-            answered.append(call)
-            if len(answered) == 2:
+            calls.append(call)
+            if len(calls) == 2:
                 _refuse("no")
 
         core.on_allocate = memory.on_allocate = once
@@ -511,7 +510,7 @@ def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap() -> None
             done.set()
             thread.join()
         assert set(seen) <= {5, 7}
-        asked = len(old.calls)
+        before = len(old.calls)
         n.admit(p := pod("p", container("c", 1)))
         n.wait_running(p)
         assert [call.rpc for call in new.calls] == [
@@ -519,4 +518,4 @@ def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap() -> None
             "Allocate",
             "PreStartContainer",
         ]
-        assert len(old.calls) == asked
+        assert len(old.calls) == before

@@ -1,4 +1,4 @@
-"""The scheduler: what fits, that no room is given twice, and what K25 says of extenders."""
+"""The scheduler: which pods fit, that no capacity is bound twice, and K25 about extenders."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def parsed(made: Json) -> Pod:
     return parse_pod(made)
 
 
-def asking(name: str, count: int, *, sidecar: bool = False) -> Json:
+def requesting(name: str, count: int, *, sidecar: bool = False) -> Json:
     container: Json = {"name": name, "resources": {"limits": {CORE: str(count)}}}
     return container | ({"restartPolicy": "Always"} if sidecar else {})
 
@@ -48,8 +48,8 @@ def test_the_needed_amount_is_the_peak_of_a_simulated_run(
     peak = max(peak, running + sum(main))
     made = pod()
     made["spec"] = {
-        "initContainers": [asking(f"i{n}", c, sidecar=s) for n, (c, s) in enumerate(init)],
-        "containers": [asking(f"c{n}", c) for n, c in enumerate(main)],
+        "initContainers": [requesting(f"i{n}", c, sidecar=s) for n, (c, s) in enumerate(init)],
+        "containers": [requesting(f"c{n}", c) for n, c in enumerate(main)],
     }
     assert requests_of(parsed(made)).get(CORE, 0) == peak
 
@@ -67,7 +67,7 @@ def test_the_needed_amount_is_the_peak_of_a_simulated_run(
         ),
     ],
 )
-def test_a_node_needs_room(changes: Json, reasons: list[str]) -> None:
+def test_a_node_needs_free_resources(changes: Json, reasons: list[str]) -> None:
     candidate = node(core="45") | {"metadata": {"name": "n1", "labels": {"zone": "a"}}} | changes
     wants = parsed(pod(limits={CORE: "40"}, nodeSelector={"zone": "a"}))
     assert list(reasons_against(candidate, wants, {CORE: 5})) == reasons
@@ -106,7 +106,7 @@ def condition(client: ApiClient, name: str = "p") -> Json:
     return next((each for each in found if each["type"] == "PodScheduled"), {})
 
 
-def test_no_capacity_is_booked_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
+def test_no_capacity_is_bound_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
     server.apply(node(core=100))
     start(workers=8, max_delay=0.05)
     with ThreadPoolExecutor(8) as threads:
@@ -114,14 +114,14 @@ def test_no_capacity_is_booked_twice(server: ApiServer, client: ApiClient, start
             pass
     eventually(lambda: len(bound(client)) == 3, "what fits is bound")
     waiting = next(f"p{number}" for number in range(10) if f"p{number}" not in bound(client))
-    eventually(lambda: condition(client, waiting).get("reason") == "Unschedulable", "told")
+    eventually(lambda: condition(client, waiting).get("reason") == "Unschedulable", "reported")
     assert condition(client, waiting)["message"] == (
         f"0/1 nodes are available: 1 Insufficient {CORE}."
     )
     # one more only when one has ended
     first = min(bound(client))
     client.patch(f"{PODS}/{first}/status", {"status": {"phase": "Succeeded"}})
-    eventually(lambda: len(bound(client)) == 4, "room is taken again")
+    eventually(lambda: len(bound(client)) == 4, "capacity is bound again")
     client.delete(f"{PODS}/{max(bound(client))}", grace_period_seconds=0)
     eventually(lambda: len(bound(client)) == 4, "and again")
 
@@ -137,7 +137,7 @@ class FakeExtender:
     responses: dict[str, Callable[[Json], object]] = field(default_factory=dict)
     calls: list[tuple[str, Json]] = field(default_factory=list)
 
-    def asked(self, verb: str) -> list[Json]:
+    def requests(self, verb: str) -> list[Json]:
         return [arguments for each, arguments in self.calls if each == verb]
 
     def settings(self, **changes: Any) -> SchedulerSettings:
@@ -157,7 +157,7 @@ def configuration(*extenders: Json, **changes: Any) -> Json:
 
 @pytest.fixture
 def fake() -> Iterator[FakeExtender]:
-    made = FakeExtender(responses={"filter": lambda asked: {"NodeNames": asked["NodeNames"]}})
+    made = FakeExtender(responses={"filter": lambda sent: {"NodeNames": sent["NodeNames"]}})
 
     def respond(path: str, body: bytes) -> tuple[int, bytes]:
         verb, arguments = path.removeprefix("/scheduler/"), json.loads(body)
@@ -170,13 +170,13 @@ def fake() -> Iterator[FakeExtender]:
         yield made
 
 
-@pytest.mark.parametrize(("left", "asked"), [(["n1"], 0), (["n1", "n2"], 1)])
+@pytest.mark.parametrize(("left", "calls"), [(["n1"], 0), (["n1", "n2"], 1)])
 def test_k25_prioritize_is_skipped_when_one_node_is_left(
     client: ApiClient,
     start: Start,
     fake: FakeExtender,
     left: list[str],
-    asked: int,
+    calls: int,
 ) -> None:
     client.create(NODES, node("n1", core="100"))
     client.create(NODES, node("n2", core="100"))
@@ -187,8 +187,8 @@ def test_k25_prioritize_is_skipped_when_one_node_is_left(
     start(fake.settings(prioritizeVerb="prioritize", weight=1))
     client.create(PODS, pod(limits=GPU))
     eventually(lambda: bound(client) == {"p": "n1"}, "bound to the better one")
-    assert len(fake.asked("prioritize")) == asked
-    (arguments,) = fake.asked("filter")
+    assert len(fake.requests("prioritize")) == calls
+    (arguments,) = fake.requests("filter")
     assert arguments["Nodes"] is None
     assert arguments["NodeNames"] == ["n1", "n2"]
     assert "kind" not in arguments["Pod"], "a pod in a scheduler's cache has none"
@@ -224,34 +224,36 @@ def test_k25_a_pod_that_an_extender_rejected_is_tried_again_on_any_event(
     client.create(PODS, pod(limits=GPU))
     eventually(lambda: condition(client).get("reason") == "Unschedulable", "rejected")
     assert condition(client)["message"] == "0/1 nodes are available: 1 no card of that type."
-    eventually(lambda: len(fake.asked("filter")) == 2, "its own condition was an event, too")
-    fake.responses["filter"] = lambda asked: {"NodeNames": asked["NodeNames"]}
+    eventually(lambda: len(fake.requests("filter")) == 2, "its own condition was an event, too")
+    fake.responses["filter"] = lambda sent: {"NodeNames": sent["NodeNames"]}
     client.patch(path, change)
     eventually(lambda: bound(client).get("p") == "n1", "bound")
 
 
-def test_k25_an_extender_binds_the_pods_that_ask_for_its_resource_and_no_others(
+def test_k25_an_extender_binds_only_pods_that_request_its_resource(
     client: ApiClient, start: Start, fake: FakeExtender
 ) -> None:
     client.create(NODES, node("n1", core="30"))
+    reported: list[Json] = []
 
-    def bind(asked: Json) -> Json:
-        if len(fake.asked("bind")) == 1:
+    def bind(sent: Json) -> Json:
+        if len(fake.requests("bind")) == 1:
             return {"Error": "no card has 30 cores free"}
-        target = {"apiVersion": "v1", "kind": "Node", "name": asked["Node"]}
-        client.create(f"{PODS}/{asked['PodName']}/binding", {"metadata": {}, "target": target})
+        reported.append(condition(client))
+        target = {"apiVersion": "v1", "kind": "Node", "name": sent["Node"]}
+        client.create(f"{PODS}/{sent['PodName']}/binding", {"metadata": {}, "target": target})
         return {"Error": ""}
 
     fake.responses["bind"] = bind
     start(fake.settings(bindVerb="bind"))
     uid = client.create(PODS, pod(limits=GPU))["metadata"]["uid"]
-    eventually(lambda: condition(client).get("reason") == "SchedulerError", "refused once")
-    assert condition(client)["message"] == "no card has 30 cores free"
     client.create(PODS, pod("plain"))
     eventually(lambda: bound(client) == {"p": "n1", "plain": "n1"}, "both bound")
-    who = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
-    assert fake.asked("bind") == [who, who]
-    assert {each["Pod"]["metadata"]["name"] for each in fake.asked("filter")} == {"p"}
+    (first,) = reported
+    assert (first["reason"], first["message"]) == ("SchedulerError", "no card has 30 cores free")
+    target = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
+    assert fake.requests("bind") == [target, target]
+    assert {each["Pod"]["metadata"]["name"] for each in fake.requests("filter")} == {"p"}
 
 
 @pytest.mark.parametrize(
@@ -272,12 +274,12 @@ def test_an_extender_that_fails_stops_a_pod(
     fake.responses = {} if response is None else {"filter": lambda _: response}
     start(fake.settings())
     client.create(PODS, pod(limits=GPU))
-    eventually(lambda: condition(client).get("reason") == "SchedulerError", "told")
+    eventually(lambda: condition(client).get("reason") == "SchedulerError", "reported")
     assert condition(client)["message"] == error.format(f"127.0.0.1:{fake.port}/scheduler")
     assert bound(client) == {}
 
 
-def test_what_is_misspelt_in_its_configuration_is_refused() -> None:
+def test_a_misspelt_field_of_the_configuration_is_refused() -> None:
     whole = {"urlPrefix": "http://127.0.0.1:1", "nodeCacheCapable": True}
     with pytest.raises(ValueError, match=r'unknown field "extenders\[0\].tlsConfig.ca"'):
         parse_configuration(configuration(whole | {"tlsConfig": {"ca": ""}}))

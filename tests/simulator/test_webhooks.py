@@ -52,7 +52,7 @@ def _decide(review: Review) -> Decision:
 
 
 def _respond(request: Json) -> Json:
-    """Answer as the real webhook does, its HTTP aside."""
+    """Respond as the real webhook does, without its HTTP."""
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     decoded = decode_review(json.dumps(review).encode())
     response: Json = json.loads(encode_review(decoded, _decide(decoded)))["response"]
@@ -111,7 +111,7 @@ def test_the_webhook_is_not_called_for_pods_that_a_cluster_needs_to_start(
     client: ApiClient, hook: Hook, namespace: str
 ) -> None:
     hook.status = 503
-    with contextlib.suppress(ApiError):  # it may be there
+    with contextlib.suppress(ApiError):  # it may exist
         client.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
     pods = f"/api/v1/namespaces/{namespace}/pods"
     client.create(pods, plain_pod(limits=GPU))
@@ -132,7 +132,7 @@ def test_a_gpu_pod_is_bound_although_the_webhook_is_down_by_then(
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each[1])
-def test_the_author_of_a_workload_is_warned_at_once(
+def test_an_invalid_workload_is_denied_at_creation(
     client: ApiClient, hook: Hook, workload: tuple[str, str, str, str]
 ) -> None:
     collection, wrong = _workload(workload, WRONG)

@@ -21,10 +21,12 @@ Json = dict[str, Any]
 NAMES = Names()
 CREATED = "2025-01-15T08:00:00Z"
 BEGAN_NS = 1_736_928_000_000_000_000
+NEVER_ENDS = (3600.0, 3600.0)
+"""``grace_s`` of a kubelet whose deleted pods run until the test is over."""
 
 
 def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any) -> SimulatedNode:
-    """A node of small cards (32 blocks each unless told) whose ``List`` has no limit."""
+    """A node of small cards (32 blocks each by default) whose ``List`` has no limit."""
     options = {
         "list_rate": 10_000.0,
         "list_burst": 1_000,
@@ -35,7 +37,7 @@ def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any
 
 
 def gpu(name: str = "c0", cores: int = 10, memory: int = 4, **fields: Any) -> Json:
-    """A container that asks for GPUs."""
+    """A container that requests GPUs."""
     return container(name, cores, memory, NAMES, **fields)
 
 
@@ -45,7 +47,7 @@ def sidecar(name: str = "sidecar", cores: int = 10, memory: int = 4) -> Json:
 
 
 def plain(name: str = "plain") -> Json:
-    """A container that asks for no GPU."""
+    """A container that requests no GPU."""
     return {"name": name, "image": "registry.example/log:1", "resources": {}}
 
 
@@ -59,16 +61,16 @@ def a_pod(
     stamped: bool = True,
     annotations: Mapping[str, str] | None = None,
 ) -> Json:
-    """A pod as webhook, scheduler and API server leave it; one container unless told.
+    """A pod after webhook, scheduler and API server; with one container by default.
 
     Args:
         name: of the pod.
         containers: its containers.
         init: its init containers and sidecars.
-        uid: ``uid-<name>`` unless told.
-        at: its queue position, by the stamps.
+        uid: by default ``uid-<name>``.
+        at: its rank by the stamps.
         created: when.
-        stamped: whether the webhook saw it.
+        stamped: whether the webhook has stamped it.
         annotations: more of them, or others.
     """
     spec: Json = {"initContainers": list(init)} if init else {}
@@ -102,12 +104,12 @@ def calls_of(node: SimulatedNode, uid: str) -> list[JudgedCall]:
 
 
 def evidence_of(node: SimulatedNode, uid: str) -> Counter[Evidence]:
-    """By what the agent recorded the containers of one pod."""
+    """Count the evidence in one pod's annotation."""
     return Counter(each.evidence for each in node.recorded(uid).values())
 
 
 def assert_no_guess(node: SimulatedNode, *uids: str) -> None:
-    """What is written on these pods was seen, or proven when they started."""
+    """Check that the annotations of these pods have no guess."""
     for uid in uids:
         found = evidence_of(node, uid)
         assert found, uid
@@ -140,7 +142,7 @@ def assert_right(node: SimulatedNode, *uids: str) -> None:
 def assert_sound(node: SimulatedNode) -> None:
     """Check invariants: no wrong target, no slot allocated twice, equal annotations."""
     wrong = [each for each in node.admissions() if each.verdict is Attribution.WRONG]
-    assert wrong == [], wrong  # told in words: pytest explains only what stands in tests
+    assert wrong == [], wrong  # pytest explains only assertions of test modules
     assert node.double_grants() == 0
     assert node.differences() == [], node.differences()
     wait_for(lambda: _counts_right(node))

@@ -1,16 +1,17 @@
-"""What several situations wait for, made short."""
+"""Waits of the agent, longer or shorter than on a real node."""
 
 import pytest
 
 import agent.allocator.observer
 import agent.kubelet.podresources
 import agent.kubelet.registration
+from tests.agent.fakes import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let calls wait longer for the record: an agent that is starved guesses, and rightly so."""
-    monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", 10.0)
+    """Let calls wait longer for ``List``: without it an agent guesses."""
+    monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", DEADLINE_S)
 
 
 @pytest.fixture

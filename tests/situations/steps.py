@@ -1,4 +1,4 @@
-"""The steps of a pod's way through the kubelet, and a trap at one of them."""
+"""The steps of a pod's admission and start, and a trap at one of them."""
 
 import threading
 from collections import Counter
@@ -10,13 +10,12 @@ from contract.demand import ContainerKind
 from simulator.kubelet.pods import parse_pod
 from simulator.kubelet.settings import HookPoint
 
-ADMISSION = ("GetPreferredAllocation", "Allocate", "Checkpoint")
 START = "PreStartContainer"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """A moment on the way of one pod."""
+    """One step of a pod."""
 
     container: str
     what: str
@@ -36,7 +35,7 @@ def step_of(moment: HookPoint) -> Step:
 def steps_of(manifest: dict[str, Any]) -> list[Step]:
     """Every step that the kubelet takes with a pod, from its shape alone (facts K1, K2, K7, K10).
 
-    Which of a container's resources comes first is the kubelet's dice; the steps are the same.
+    The kubelet's random order of a container's resources does not change them.
     """
     found: list[Step] = []
 
@@ -47,14 +46,14 @@ def steps_of(manifest: dict[str, Any]) -> list[Step]:
     reusable: Counter[str] = Counter()
     for container in pod.containers:
         for resource, size in sorted(container.limits.items()):
-            handed = min(reusable[resource], size)
-            if handed < size:  # else it is handed on without a word (K7)
+            reused = min(reusable[resource], size)
+            if reused < size:  # else there is no preferred call (K7)
                 both(container.name, "GetPreferredAllocation", resource)
             both(container.name, "Allocate", resource)
             if container.kind is ContainerKind.INIT:
-                reusable[resource] += size - handed
+                reusable[resource] += size - reused
             else:
-                reusable[resource] -= handed
+                reusable[resource] -= reused
         both(container.name, "Checkpoint")
     for container in pod.containers:
         for resource in sorted(container.limits):

@@ -1,8 +1,8 @@
-"""Situation 7, second half: the API server is away for long; what ``List`` shows is enough.
+"""Situation 7, second half: the API server is unreachable for long; ``List`` is enough.
 
-The whole agent runs in this process against the simulated API server; its kubelet is fed by
-hand, so that the outage is the agent's alone. Minutes are made short by making the agent's waits
-short: an outage lasts until it was noticed several times over by everything that can notice.
+The whole agent runs in this process against the simulated API server. The test gives pods to the
+kubelet, so that only the agent has the outage. The agent's waits are short: an outage lasts until
+every part of the agent has failed several times.
 """
 
 import logging
@@ -37,7 +37,7 @@ PACE = AgentPace(refresh=RefreshPace(sync=0.1))
 
 
 class Site:
-    """A kubelet fed by hand, an API server, and the settings of an agent between them."""
+    """A kubelet with pods from the test, an API server, and the settings of an agent."""
 
     def __init__(self, folder: Path, server: ApiServer, log: pytest.LogCaptureFixture) -> None:
         self.server = server
@@ -69,11 +69,11 @@ class Site:
 
     @contextmanager
     def agent(self) -> Iterator[Agent]:
-        """Run an agent that the kubelet knows; it ends, whatever is away."""
+        """Run a registered agent; it ends even in an outage."""
         with running(self.settings, pace=PACE) as agent:
             eventually(lambda: all(self._offered()), "both resources are offered")
             yield agent
-        eventually(lambda: not any(self._offered()), "the kubelet sees that it is gone")
+        eventually(lambda: not any(self._offered()), "the kubelet has noticed its end")
 
     def _offered(self) -> list[int]:
         allocatable = self.kubelet.capacity()[1]
@@ -82,23 +82,23 @@ class Site:
     # --- the API server, with or without an outage ------------------------------------------
 
     def create(self, manifest: Json) -> Json:
-        """Have a pod on the API server, bound to the node; gives it as a kubelet gets it."""
+        """Create a pod that is bound to the node; return it as a kubelet gets it."""
         self.server.apply(manifest)
         return self.find(manifest["metadata"]["name"])
 
     def find(self, name: str) -> Json:
-        """A pod as the API server has it."""
+        """Return a pod of the API server."""
         found = self.server._store.find(PODS, "default", name)
         assert found is not None
         return found
 
     def recorded(self, name: str) -> dict[str, Allocation]:
-        """What the agent has written to a pod."""
+        """Return the agent's annotation of a pod."""
         annotations = self.find(name)["metadata"].get("annotations") or {}
         return decode_allocations(annotations.get(NAMES.gpu_allocation, "{}"))
 
     def outlast(self) -> None:
-        """Wait until the agent has tried everything several times and failed."""
+        """Wait until the agent's lists and patches have failed several times."""
         lists, patches = (
             self.count_logs("no pods from the API server"),
             self.count_logs("allocation write failed, will retry"),
@@ -132,10 +132,10 @@ class Site:
         }
         eventually(lambda: wanted <= self.kubelet.running(), f"{wanted} run")
 
-    # --- what was right -----------------------------------------------------------------------
+    # --- checks -------------------------------------------------------------------------------
 
     def check_calls(self) -> None:
-        """Every ``Allocate`` was answered, and by proof for the container it was made for."""
+        """Check that every ``Allocate`` succeeded with the right target."""
         made = [
             (f"{each.namespace}/{each.pod}", each.container, each.resource.rpartition("-")[2])
             for each in self.kubelet.trace.rpcs("Allocate")
@@ -154,8 +154,8 @@ class Site:
             Evidence.ORDER,  # of pods that only the kubelet knows
         }
 
-    def check_record(self, obj: Json) -> None:
-        """A pod shows what the kubelet holds for it, container by container."""
+    def check_annotation(self, obj: Json) -> None:
+        """Check that a pod's annotation equals the kubelet's state, container by container."""
         name = obj["metadata"]["name"]
         held: dict[str, dict[str, list[str]]] = {}
         for each in self.kubelet.held_devices():
@@ -210,7 +210,7 @@ def big(name: str, at: int) -> Json:
     )
 
 
-def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(site: Site) -> None:
+def test_pods_bound_before_an_outage_start_in_it_and_are_annotated_after_it(site: Site) -> None:
     with site.agent() as agent:
         bound = [
             site.create(big("first", at=3)),
@@ -227,13 +227,13 @@ def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(site
         eventually(lambda: agent.pending() == 0, "everything is written")
     site.check_calls()
     for each in bound:
-        site.check_record(each)
+        site.check_annotation(each)
     annotations = site.find("first")["metadata"]["annotations"]
     assert annotations[NAMES.predicate_gpu_idx(0)] == annotations[NAMES.predicate_gpu_idx(1)] == "0"
 
 
-def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Site) -> None:
-    """Two that the watch was behind with, a static one without a mirror, and one that is known."""
+def test_pods_unknown_to_the_agents_cache_are_served_by_list(site: Site) -> None:
+    """Two that the watch has not delivered, a static one without a mirror, and a known one."""
     with site.agent() as agent:
         known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))
         eventually(agent.pods.pods, "the agent knows the pod")
@@ -259,13 +259,13 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         eventually(lambda: site.recorded("static-node"), "the mirror pod shows it, too")
         eventually(lambda: agent.pending() == 0, "everything is written")
     site.check_calls()
-    site.check_record(known)
+    site.check_annotation(known)
     for each in (*late, mirror):  # guessed, then proven
-        site.check_record(each)
+        site.check_annotation(each)
 
 
 def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: Site) -> None:
-    """The one before has written nothing: all of it comes from the kubelet's record."""
+    """The previous agent has written nothing: all comes from the kubelet's state."""
     with site.agent() as agent:
         before = site.create(a_pod("before", gpu("c0", 10, 2), gpu("c1", 20, 4), at=3))
         eventually(agent.pods.pods, "the agent knows the pod")
@@ -286,9 +286,9 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
         )
         eventually(lambda: agent.pending() == 0, "everything is written")
     site.check_calls()
-    site.check_record(before)
+    site.check_annotation(before)
     for each in arriving:
-        site.check_record(each)
+        site.check_annotation(each)
     holders = [(held.resource, each) for held in site.kubelet.held_devices() for each in held.ids]
     assert len(set(holders)) == len(holders)
 
@@ -296,7 +296,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
 def test_an_api_server_that_never_responds_delays_no_call_for_long(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Worse than away: it takes the connection and says nothing."""
+    """It accepts the connection and sends nothing."""
     monkeypatch.setattr(api_module, "_GET_SECONDS", 0.2)
     with ApiServer() as silent:
         silent.fail(SILENCE)

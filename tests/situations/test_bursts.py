@@ -37,18 +37,18 @@ def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5))
     ]
 
 
-def assert_nobody_was_refused(node: SimulatedNode) -> None:
+def assert_no_pod_was_refused(node: SimulatedNode) -> None:
     assert node.decision_log.refusals == []
     assert [each.error for each in node.kubelet.trace.events if each.event == "reject"] == []
 
 
 def assert_all_seen(node: SimulatedNode, pods: list[Json]) -> None:
-    """Everybody was named rightly, by what ``List`` showed and by nothing weaker.
+    """Check that every call had the right target, by ``List``.
 
-    The API is asked once for each pod that has come: no other of its name can be meant.
+    Each new pod is read once from the API: no other pod of its name can be the target.
     """
     assert node.api.gets == len(pods)
-    assert_nobody_was_refused(node)
+    assert_no_pod_was_refused(node)
     assert_right(node, *map(uid_of, pods))
     assert_sound(node)
     assert {each.evidence for each in node.admissions()} == {Evidence.TICKET}
@@ -66,8 +66,8 @@ def test_a_hundred_pods_in_one_batch_are_all_attributed_correctly() -> None:
         node.bind(*pods)
         node.settle()
         assert_all_seen(node, pods)
-        # The burst is what it should be: both resources come first, and neither the order of
-        # stamps nor the size tells who is asking.
+        # The burst is as wanted: both resources come first, and neither the order of stamps nor
+        # the size identifies the target.
         first = defaultdict(list)
         for each in node.admissions():
             first[each.event.pod_uid, each.event.container].append(each.resource)
@@ -79,13 +79,13 @@ def test_a_hundred_pods_in_one_batch_are_all_attributed_correctly() -> None:
 
 
 def test_unwatched_pods_are_attributed_correctly_with_one_get_each() -> None:
-    """That the API shows a pod only after ``List`` did proves nothing: it is called a guess."""
+    """A pod that the API shows only after ``List`` is a guess."""
     pods = crowd(10, seed=5)
     with a_node(seed=5, cards=4, memory="32Gi") as node:
         node.api.hanging = True
         node.bind(*pods)
         node.settle()
-        assert_nobody_was_refused(node)
+        assert_no_pod_was_refused(node)
         assert_right(node, *map(uid_of, pods))
         assert_no_guess(node, *map(uid_of, pods))
         assert node.api.gets == len(pods)
@@ -101,7 +101,7 @@ def test_pods_that_end_during_a_burst_free_slots_and_cause_no_wrong_target() -> 
     with a_node(seed=6, cards=5, memory="32Gi") as node:
         node.bind(*pods)
         node.settle()
-        assert_nobody_was_refused(node)
+        assert_no_pod_was_refused(node)
         assert any(each.event == "end" for each in node.kubelet.trace.events)
         wait_for(lambda: {uid for uid, _ in node.kubelet.running()} == {*map(uid_of, lasting)})
         node.sweep()
@@ -112,7 +112,7 @@ def test_pods_that_end_during_a_burst_free_slots_and_cause_no_wrong_target() -> 
 
 
 def test_a_burst_that_does_not_fit_is_refused_in_part_and_the_rest_attributed_correctly() -> None:
-    """Of 30 pods of 20 cores two cards hold ten; the others are refused, by the one who knows."""
+    """Of 30 pods of 20 cores two cards hold ten; the others are refused, by kubelet or agent."""
     pods = [a_pod(f"p-{each}", gpu("c0", 20, 2 + each % 2)) for each in range(30)]
     with a_node(seed=7, cards=2) as node:
         node.bind(*pods)
@@ -124,7 +124,7 @@ def test_a_burst_that_does_not_fit_is_refused_in_part_and_the_rest_attributed_co
         refused = {
             refusal_message(node, uid_of(each)) for each in pods if uid_of(each) not in served
         }
-        # Cores are all gone: the kubelet sees that itself, unless memory is asked for first.
+        # No core is free: the kubelet rejects the pod itself, unless memory comes first.
         assert any("requested number of devices unavailable" in each for each in refused)
         ours = {each.reason for each in node.decision_log.refusals}
         assert {each.partition(":")[0] for each in ours} == {

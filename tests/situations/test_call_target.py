@@ -6,6 +6,7 @@ import pytest
 
 from simulator.node.judge import Attribution
 from tests.situations.build import (
+    NEVER_ENDS,
     Json,
     a_node,
     a_pod,
@@ -20,23 +21,21 @@ from tests.situations.build import (
     wait_for,
 )
 
-SEEDS = range(2)
-
 
 @pytest.mark.parametrize("old_list", [False, True], ids=["1.34", "1.33"])
-def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool) -> None:
-    """Their containers still end, among them some that never asked for a GPU (K20)."""
-    kubelet = {"grace_s": (30.0, 30.0), "active_pods_only": not old_list}
+def test_force_deleted_pods_that_are_still_listed_are_never_targets(old_list: bool) -> None:
+    """Their containers still end, among them some without a GPU (K20)."""
+    kubelet = {"grace_s": NEVER_ENDS, "active_pods_only": not old_list}
     with a_node(kubelet=kubelet) as node:
-        gone = [f"r{number}" for number in range(6)]
-        node.admit([a_pod(each, gpu("c0", 2, 1), plain()) for each in gone])
-        for each in gone:
+        removed = [f"r{number}" for number in range(6)]
+        node.admit([a_pod(each, gpu("c0", 2, 1), plain()) for each in removed])
+        for each in removed:
             node.remove(f"uid-{each}")
         wait_for(node.kubelet.idle)
         node.api.hanging = True
-        asking = [a_pod(f"z{number}", gpu("c0", 10, 4), plain()) for number in range(3)]
-        node.admit(asking)
-        uids = [each["metadata"]["uid"] for each in asking]
+        new = [a_pod(f"z{number}", gpu("c0", 10, 4), plain()) for number in range(3)]
+        node.admit(new)
+        uids = [each["metadata"]["uid"] for each in new]
         for uid in uids:
             assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 2
             assert_no_guess(node, uid)
@@ -88,10 +87,10 @@ def drawn(random: Random, name: str) -> Json:
 
 
 @pytest.mark.parametrize(("seed", "mirrored"), [(7, False), (23, True)])
-def test_a_pod_with_unknown_spec_gets_its_memory_where_its_cores_are(
+def test_a_pod_with_unknown_spec_gets_cores_and_memory_of_one_card(
     seed: int, mirrored: bool
 ) -> None:
-    """Its init containers are in no record (K4), and what they had is handed on (K7)."""
+    """``List`` omits its init containers (K4), and their devices are reused (K7)."""
     random = Random(seed)
     with a_node(seed=seed, cards=3) as node:
         uids = []

@@ -1,4 +1,4 @@
-"""Situation 3: pods deleted before, during and between their calls, and names that come back."""
+"""Situation 3: pods deleted before, during and between their calls, and reused names."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -9,7 +9,9 @@ import pytest
 
 from simulator.kubelet.settings import HookPoint
 from simulator.node.node import SimulatedNode
+from tests.agent.fakes import DEADLINE_S
 from tests.situations.build import (
+    NEVER_ENDS,
     Json,
     a_node,
     a_pod,
@@ -23,17 +25,17 @@ from tests.situations.build import (
     wait_for,
 )
 
-WAY = tuple(
+STEPS = tuple(
     (number, when, call)
     for number in (1, 2, 3)
     for call in ("GetPreferredAllocation", "Allocate")
     for when in ("before", "after")
 )
-"""Every step of the way of a pod of three calls of each kind: two of c0, the first of c1."""
+"""The steps of three calls of each kind: two of c0, the first of c1."""
 
 Delete = Callable[[SimulatedNode, str], None]
 
-WAYS_TO_DELETE: dict[str, Delete] = {
+DELETIONS: dict[str, Delete] = {
     "deleted": lambda node, uid: node.delete(uid),
     "removed by force": lambda node, uid: node.remove(uid),
 }
@@ -41,7 +43,7 @@ WAYS_TO_DELETE: dict[str, Delete] = {
 
 @dataclass
 class AtStep:
-    """A hook that does something once, at one step of one pod; and may hold the kubelet up."""
+    """A hook that does something once, at one step of one pod, and may delay the kubelet."""
 
     pod: str
     number: int
@@ -72,7 +74,7 @@ def ended(node: SimulatedNode, uid: str) -> bool:
 
 
 def assert_next_is_right_and_all_is_free_again(node: SimulatedNode) -> None:
-    """An equal pod is named rightly at once; then one that needs the whole node finds it."""
+    """Admit an equal pod, which gets right calls; then one that needs the whole node."""
     node.admit([victim("good")])
     assert_right(node, "uid-good")
     assert_no_guess(node, "uid-good")
@@ -84,10 +86,12 @@ def assert_next_is_right_and_all_is_free_again(node: SimulatedNode) -> None:
     assert_sound(node)
 
 
-@pytest.mark.parametrize(("number", "when", "call"), WAY)
-def test_a_pod_deleted_at_any_step_of_its_admission(number: int, when: str, call: str) -> None:
-    """The kubelet goes on admitting it, and ends it then."""
-    delete = WAYS_TO_DELETE["deleted" if when == "before" else "removed by force"]
+@pytest.mark.parametrize(("number", "when", "call"), STEPS)
+def test_a_pod_deleted_at_any_step_of_its_admission_frees_its_slots(
+    number: int, when: str, call: str
+) -> None:
+    """The kubelet finishes its admission, and ends it then."""
+    delete = DELETIONS["deleted" if when == "before" else "removed by force"]
     hook = AtStep("victim", number, when, call)
     with a_node(seed=number, kubelet={"hook": hook}) as node:
         hook.do = lambda: delete(node, "uid-victim")
@@ -103,7 +107,7 @@ def test_a_pod_deleted_at_any_step_of_its_admission(number: int, when: str, call
 
 @dataclass
 class Gate:
-    """A hook that holds the kubelet up at the first call for the pod *first*."""
+    """A hook that delays the kubelet at the first call for the pod *first*."""
 
     reached: threading.Event = field(default_factory=threading.Event)
     open: threading.Event = field(default_factory=threading.Event)
@@ -111,12 +115,12 @@ class Gate:
     def __call__(self, moment: HookPoint) -> None:
         if moment.pod.name == "first" and not self.reached.is_set():
             self.reached.set()
-            self.open.wait(30)
+            assert self.open.wait(DEADLINE_S)
 
 
 @contextmanager
 def held_up(seed: int = 0) -> Iterator[tuple[SimulatedNode, Gate]]:
-    """A node whose kubelet is in the middle of a pod, so that what is bound now has to wait."""
+    """A node whose kubelet is in the middle of an admission, so that new pods wait."""
     gate = Gate()
     with a_node(seed=seed, kubelet={"hook": gate}) as node:
         node.bind(a_pod("first", at=-1))
@@ -127,7 +131,7 @@ def held_up(seed: int = 0) -> Iterator[tuple[SimulatedNode, Gate]]:
             gate.open.set()
 
 
-# --- the same name again ------------------------------------------------------------------
+# --- reused names -------------------------------------------------------------------------
 
 SHAPES = {
     "same shape": (gpu("c0"), gpu("c1")),
@@ -152,11 +156,9 @@ def replace(node: SimulatedNode, shape: tuple[Json, ...], *, by_force: bool) -> 
 
 @pytest.mark.parametrize("by_force", [False, True], ids=["deleted", "removed by force"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_name_that_comes_back_at_once_is_another_pod(
-    shape: tuple[Json, ...], by_force: bool
-) -> None:
-    """By force, the old containers go on running for long; until then it keeps its places."""
-    grace_s = (30.0, 30.0) if by_force else (0.001, 0.01)
+def test_a_name_reused_at_once_is_another_pod(shape: tuple[Json, ...], by_force: bool) -> None:
+    """After a deletion by force, the old containers still run and keep their slots."""
+    grace_s = NEVER_ENDS if by_force else (0.001, 0.01)
     old_list = by_force == (shape is SHAPES["same shape"])
     kubelet = {"active_pods_only": not old_list, "grace_s": grace_s}
     with a_node(kubelet=kubelet) as node:
@@ -171,7 +173,7 @@ def test_a_name_that_comes_back_at_once_is_another_pod(
 
 @pytest.mark.parametrize("by_force", [False, True], ids=["deleted", "removed by force"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_a_name_that_comes_back_before_the_watch_tells_is_looked_up(
+def test_a_name_reused_before_the_watch_event_is_looked_up(
     shape: tuple[Json, ...], by_force: bool
 ) -> None:
     with a_node() as node:
@@ -185,11 +187,11 @@ def test_a_name_that_comes_back_before_the_watch_tells_is_looked_up(
         assert_sound(node)
 
 
-@pytest.mark.parametrize(("number", "when", "call"), WAY[1:8])
-def test_a_pod_removed_in_the_middle_of_its_admission_whose_name_comes_back(
+@pytest.mark.parametrize(("number", "when", "call"), STEPS[1:8])
+def test_calls_of_a_pod_removed_in_mid_admission_are_not_its_successors(
     number: int, when: str, call: str
 ) -> None:
-    """Its last calls are still its own, not the successor's that the API shows already."""
+    """The API shows the successor already."""
     shape = SHAPES["same shape" if when == "after" else "another shape"]
     hook = AtStep("web", number, when, call)
     with a_node(seed=number, kubelet={"hook": hook}) as node:
@@ -211,9 +213,9 @@ def test_a_pod_removed_in_the_middle_of_its_admission_whose_name_comes_back(
 def test_a_pod_replaced_before_its_first_call_takes_nothing_from_its_successor(
     shape: tuple[Json, ...],
 ) -> None:
-    """``List`` shows a name and no UID: the dead pod's calls may be taken for the successor's.
+    """``List`` shows a name and no UID: the removed pod's calls may be taken for the successor's.
 
-    They are answered or refused; the successor's own calls are right, and so is its record.
+    The successor's own calls are right, and so is its annotation.
     """
     with held_up() as (node, gate):
         node.bind(web("uid-1"))

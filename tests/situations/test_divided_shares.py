@@ -74,7 +74,7 @@ def assert_divided_as_requested(node: SimulatedNode, pods: list[Json]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_in_a_burst_whole_cards_and_halves_with_equal_counts_are_told_apart(seed: int) -> None:
+def test_in_a_burst_whole_cards_and_halves_with_equal_counts_are_distinguished(seed: int) -> None:
     pods = crowd(24, seed=seed)
     with a_node(seed=seed, cards=16, limits=True) as node:
         node.bind(*pods)
@@ -88,7 +88,7 @@ def test_in_a_burst_whole_cards_and_halves_with_equal_counts_are_told_apart(seed
         assert node.decision_log.counts["corrected"] == node.decision_log.counts["unproven"] == 0
 
 
-def test_an_agent_and_a_kubelet_that_die_in_bursts_divide_every_share_all_the_same() -> None:
+def test_shares_are_divided_although_agent_and_kubelet_are_killed_in_bursts() -> None:
     first, second, third = (crowd(8, seed=each, prefix=f"p{each}") for each in range(3))
     with a_node(seed=5, cards=16, limits=True) as node:
         node.bind(*first)
@@ -103,7 +103,7 @@ def test_an_agent_and_a_kubelet_that_die_in_bursts_divide_every_share_all_the_sa
         node.settle()
         pods = [*first, *second, *third]
         served = [each for each in pods if held_device_ids(node, uid_of(each))]
-        assert len(served) > 18  # without a proxy those are rejected that came meanwhile
+        assert len(served) > 18  # without a proxy, pods are rejected meanwhile
         assert_sound(node)
         assert_divided_as_requested(node, served)
         assert node.wrong_limits() == [], node.wrong_limits()
@@ -138,7 +138,7 @@ def test_halves_of_an_init_container_are_reused_by_the_halves_of_the_next(seed: 
         assert_sound(node)
 
 
-def test_halves_that_are_reused_whole_come_in_silence_and_their_ids_tell_where_they_are() -> None:
+def test_halves_reused_without_a_preferred_call_are_found_by_their_ids() -> None:
     pod = divided("p", gpu("c0", 100, 8), gpu("c1", 20, 2), init=[gpu("i0", 100, 8)], c0=2, i0=2)
     with a_node(cards=4) as node:
         node.admit([pod])
@@ -165,16 +165,16 @@ def test_a_share_of_one_card_is_followed_by_halves_of_which_one_is_on_its_card()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_part_of_what_is_left_on_two_cards_is_even_by_luck_or_refused_in_clear_words(
+def test_a_reused_part_of_two_cards_is_even_by_chance_or_refused_with_a_reason(
     seed: int,
 ) -> None:
-    """The webhook denies it: the kubelet chooses 40 of 60 cores, without a word (K7)."""
+    """The webhook denies it: the kubelet chooses 40 of 60 cores, without a preferred call (K7)."""
     pod = divided("p", gpu("c0", 40, 8), init=[gpu("i0", 60, 8)], c0=2, i0=2)
     with a_node(seed=seed, cards=4) as node:
         node.admit([pod])
         text = refusal_message(node, "uid-p")
         if seed == 0:
-            assert text == "", "by luck"
+            assert text == "", "by chance"
             assert parts(node, "uid-p")[NAMES.core] == [20, 20]
         else:
             assert "a share of 40 cores must be 20 on each of 2 cards, but is not: " in text

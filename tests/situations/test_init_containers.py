@@ -1,7 +1,7 @@
-"""Situation 4: init containers and sidecars, and places that are handed on.
+"""Situation 4: init containers and sidecars, and reusable slots.
 
-The kubelet hands on what an ordinary init container had: silently where that is enough
-(facts K2 and K7: an Allocate comes alone), as ``must_include`` where more is needed.
+The kubelet reuses devices of an ordinary init container: without a preferred call if they suffice
+(facts K2 and K7), as ``must_include`` if more are needed.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from tests.situations.build import (
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_an_init_container_had_is_handed_on_in_silence(seed: int) -> None:
+def test_devices_of_an_init_container_are_reused_without_a_preferred_call(seed: int) -> None:
     pod = a_pod("p", gpu("c0", 10, 4), gpu("c1", 20, 2), init=[gpu("init", 30, 8)])
     with a_node(seed=seed) as node:
         node.admit([pod])
@@ -86,8 +86,8 @@ def test_a_burst_of_every_kind_of_pod_is_attributed_correctly() -> None:
         )
 
 
-def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear_words() -> None:
-    """Some of these the kubelet makes impossible; nobody is named wrongly, nothing is lost."""
+def test_shares_and_whole_cards_in_one_pod_are_attributed_or_refused_with_a_reason() -> None:
+    """The kubelet makes some of these impossible; no call has a wrong target, no slot is lost."""
     excuses = ("no card fits ", "a share of ", "memory on GPU-")
     served = 0
     for number in range(8):
@@ -115,8 +115,8 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
     assert 2 < served < 8
 
 
-def test_memory_handed_on_to_two_cards_is_counted_where_it_is() -> None:
-    """All of it is on the card of the init container; the kubelet made it so."""
+def test_memory_reused_by_a_container_of_two_cards_is_counted_on_its_own_card() -> None:
+    """The kubelet reuses all of it, on the card of the init container."""
     with a_node(cards=3) as node:
         node.admit([a_pod("p", gpu("c0", 200, 8), init=[gpu("init", 40, 8)])])
         assert_right(node, "uid-p")

@@ -1,13 +1,12 @@
 """Situation 7: the agent, the kubelet, or both killed at every step of a pod's admission.
 
 The pod has an ordinary init container, a sidecar and two containers, each with both resources,
-so its calls have every form: places of the init container handed on without a word, handed on
-with more asked for, and places asked for anew. Another pod ran before; one of equal cores and
-other memory waits behind it, though its stamps are older; one more comes afterwards.
+so its calls have every form: slots of the init container reused without a preferred call, reused
+with new ones, and new ones only. Another pod ran before; one with equal cores and other memory
+waits behind it, though its stamps are older; one more comes afterwards.
 
-Killed means: calls under way are cut, sockets stay behind. What the agent remembers dies with it,
-but for the one small file of the pod in service, and so does what it has not written to the API
-server yet.
+Killed means: calls in flight are aborted, sockets stay. The agent loses its state, except the file
+of the current pod, and all that it has not written to the API server yet.
 """
 
 import re
@@ -55,8 +54,8 @@ FORKS = tuple(
 )
 """The steps where it matters which resource came first and what is written by then.
 
-What the init container got is not listed (K4), and c0 is the first container that gets places
-anew: its card must not change between its two resources.
+``List`` omits the init container (K4), and c0 is the first container that gets new slots: its card
+must not change between its two resources.
 """
 
 
@@ -65,10 +64,10 @@ class Course:
     """One admission of a pod without a fault.
 
     Attributes:
-        seed: of the kubelet, with which every container of the pod asks for *first* first.
+        seed: of the kubelet, with which *first* comes first for every container of the pod.
         first: the resource.
-        unwritten: whether all that the agent has to write to pods dies with it; otherwise it
-            is written at once.
+        unwritten: whether the agent loses all annotations that it has to write; otherwise they
+            are written at once.
     """
 
     seed: int
@@ -85,15 +84,15 @@ COURSES = (Course(22, NAMES.core, unwritten=True), Course(38, NAMES.memory, unwr
 class Fault(StrEnum):
     """Which process is killed at a step, and when its successor starts."""
 
-    AWAY = "agent"
-    """The agent; another comes when the kubelet has come to all pods it has."""
+    DISCONNECTED = "agent"
+    """The agent; the next one starts when the kubelet has handled all its pods."""
     REPLACED = "agent-replaced"
-    """The agent; another is there before the kubelet goes on."""
+    """The agent; the next one has registered before the kubelet continues."""
     LOST = "agent-in-call"
-    """The agent, inside the call: all is assigned, the answer is lost. As ``AWAY`` after that."""
+    """The agent, in the call: all is assigned, the response is lost. Then as ``DISCONNECTED``."""
     KUBELET = "kubelet"
     BOTH = "both"
-    """The kubelet is back first."""
+    """The kubelet starts first."""
     BOTH_AGENT_FIRST = "both-agent-first"
 
     @property
@@ -107,10 +106,10 @@ class Fault(StrEnum):
         return self in (Fault.KUBELET, Fault.BOTH, Fault.BOTH_AGENT_FIRST)
 
 
-# What a kubelet says of its own accord to a pod that comes while the plugin is away.
+# The kubelet's own messages for a pod that it admits while the plugin is disconnected.
 _RESOURCE = rf"{re.escape(NAMES.domain)}/vcuda-(core|memory)"
 _CUT = r"rpc error: code = (Unavailable|Canceled) desc = .+"
-AWAY_TEXT = re.compile(
+DISCONNECTED_TEXT = re.compile(
     r"Pod was rejected: Allocate failed due to ("
     rf"no healthy devices present; cannot allocate unhealthy devices {_RESOURCE}"
     rf"|endpoint {_RESOURCE} has been stopped"
@@ -138,7 +137,7 @@ class Case:
             agent_hook=self.in_agent,
             kubelet={"hook": self.trap},
         )
-        self.died = threading.Event()
+        self.killed = threading.Event()
         self.ids: frozenset[str] = frozenset()
 
     def run(self) -> None:
@@ -157,8 +156,8 @@ class Case:
         node.write_patches()
 
     def strike(self) -> None:
-        """Kill whom it is about; runs inside the kubelet, in the thread that took the step."""
-        if self.step.what == START:  # in a thread of the pod: the next one goes on meanwhile
+        """Kill what the fault names; runs in the kubelet's thread of the step."""
+        if self.step.what == START:  # in a thread of the pod: the next pod continues meanwhile
             behind = (uid_of(BEHIND), "c0")
             eventually(lambda: behind in self.node.kubelet.running(), "the next pod runs")
         if self.fault.kubelet:
@@ -174,23 +173,24 @@ class Case:
             self.node.wait_until_offered()
 
     def in_agent(self, moment: CallStage) -> None:
-        """Die in the call that the trapped step begins."""
-        mine = self.fault is Fault.LOST and self.trap.sprung.is_set() and not self.died.is_set()
+        """Kill the agent in the call that the trapped step begins."""
+        mine = self.fault is Fault.LOST and self.trap.sprung.is_set() and not self.killed.is_set()
         mine = mine and moment.call == self.step.what
         mine = mine and self.step.resource.endswith(moment.resource.value)
         if mine and (moment.call != START or moment.ids == self.ids):
-            self.died.set()
+            self.killed.set()
             raise AgentKilled
 
     def recover(self) -> None:
         """Start again what was killed."""
         node = self.node
         if self.fault.kubelet:
-            eventually(lambda: node.kubelet.crashed, "the kubelet dies")
+            eventually(lambda: node.kubelet.crashed, "the kubelet crashes")
         if self.fault in (Fault.BOTH, Fault.BOTH_AGENT_FIRST):
             node.kill_agent()
         if self.fault is Fault.BOTH_AGENT_FIRST:
             node.kubelet.kill()
+            self.log.clear()  # of the previous agent
             node.start_agent()
             eventually(lambda: "registration failed" in self.log.text, "the agent waits")
             node.start_kubelet()
@@ -199,34 +199,34 @@ class Case:
         if self.fault is Fault.BOTH:
             node.start_agent()
         if self.fault is Fault.LOST:
-            assert self.died.wait(DEADLINE_S), "the agent never came to that call"
-        if self.fault in (Fault.AWAY, Fault.LOST):
-            eventually(node.kubelet.idle, "the kubelet has come to all pods")
+            assert self.killed.wait(DEADLINE_S), "that call never came"
+        if self.fault in (Fault.DISCONNECTED, Fault.LOST):
+            eventually(node.kubelet.idle, "the kubelet has handled all pods")
             node.kill_agent()
             node.start_agent()
 
-    # --- what is to be expected -----------------------------------------------------------
+    # --- expectations --------------------------------------------------------------------
 
     @property
     def until_then(self) -> set[Step]:
-        """The steps up to the one where it happened, which is among them."""
+        """The steps up to and including the one of the fault."""
         return set(self.trap.passed[: self.trap.passed.index(self.step) + 1])
 
     @property
-    def turned_away(self) -> bool:
-        """Whether the kubelet makes another call for the pod's admission while nobody is there."""
-        if self.fault not in (Fault.AWAY, Fault.LOST) or self.step.what == START:
+    def is_rejected(self) -> bool:
+        """Whether the kubelet makes another call for the pod's admission while no agent runs."""
+        if self.fault not in (Fault.DISCONNECTED, Fault.LOST) or self.step.what == START:
             return False
         allocates = {each for each in STEPS if (each.what, each.when) == ("Allocate", "after")}
         return not allocates <= self.until_then
 
 
 HeldIds = dict[tuple[str, str], frozenset[str]]
-"""Container and resource -> places."""
+"""Container and resource -> device IDs."""
 
 
 def held(node: SimulatedNode, uid: str) -> HeldIds:
-    """What the kubelet has given to a pod."""
+    """Return what a pod holds by the kubelet's state."""
     return {
         (each.container, each.resource): frozenset(each.ids)
         for each in node.kubelet.held_devices()
@@ -235,7 +235,7 @@ def held(node: SimulatedNode, uid: str) -> HeldIds:
 
 
 def agents_snapshot(node: SimulatedNode) -> dict[str, HeldIds]:
-    """What the agent's record has, by pod UID."""
+    """Return the agent's snapshot, by pod UID."""
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, HeldIds] = {}
@@ -247,7 +247,7 @@ def agents_snapshot(node: SimulatedNode) -> dict[str, HeldIds]:
 
 
 def check(case: Case) -> None:
-    """Compare everything there is to compare, after the last pod."""
+    """Compare decisions, annotations, snapshot and counts, after the last pod."""
     node = case.node
     for each in node.admissions():
         if each.verdict is Attribution.REFUSED:
@@ -263,22 +263,22 @@ def check(case: Case) -> None:
     for uid in (uid_of(POD), uid_of(BEHIND)):
         if text := refusal_message(node, uid):
             running.discard(uid)
-            assert AWAY_TEXT.fullmatch(text), text
-    assert (uid_of(POD) not in running) == case.turned_away, refusal_message(node, uid_of(POD))
+            assert DISCONNECTED_TEXT.fullmatch(text), text
+    assert (uid_of(POD) not in running) == case.is_rejected, refusal_message(node, uid_of(POD))
     if case.fault.kubelet or case.fault is Fault.REPLACED or case.step.what == START:
         assert uid_of(BEHIND) in running
-    record = {uid: held(node, uid) for uid in running}
-    assert [uid for uid in running if not record[uid]] == []
-    assert agents_snapshot(node) == record
+    kept = {uid: held(node, uid) for uid in running}
+    assert [uid for uid in running if not kept[uid]] == []
+    assert agents_snapshot(node) == kept
     for uid in running:
-        assert {name for name, _ in record[uid]} == {*node.recorded(uid)}, uid
+        assert {name for name, _ in kept[uid]} == {*node.recorded(uid)}, uid
     assert node.miscounts() == []
     assert node.decision_log.counts["unproven"] == 0
     check_received(node)
 
 
 def check_received(node: SimulatedNode) -> None:
-    """Every container sees the one card on which its cores and its memory are."""
+    """Check that every container sees the one card of its cores and memory."""
     cards: dict[tuple[str, str], set[str]] = {}
     for each in node.kubelet.held_devices():
         of = cards.setdefault((each.pod_uid, each.container), set())
@@ -287,7 +287,7 @@ def check_received(node: SimulatedNode) -> None:
 
 
 def cases() -> list[tuple[Fault, Step, Course]]:
-    """Every fault at every step where it matters; elsewhere the faults that are alike take turns.
+    """Return every fault at every fork; at other steps similar faults take turns.
 
     At each step the agent is killed at least once, and so is the kubelet.
     """
@@ -296,16 +296,16 @@ def cases() -> list[tuple[Fault, Step, Course]]:
         turn = number // 2  # a call has two steps
         one, other = (COURSES[(turn + each) % 2] for each in (0, 1))
         if step in FORKS:
-            # What is not written yet dies with the agent only.
-            found += [(Fault.AWAY, step, one), (Fault.AWAY, step, other)]
+            # Only the agent loses what is not written yet.
+            found += [(Fault.DISCONNECTED, step, one), (Fault.DISCONNECTED, step, other)]
             found.append((Fault.BOTH, step, COURSES[(number + turn) % 2]))
             found.append(((Fault.REPLACED, Fault.KUBELET)[number % 2], step, other))
         else:
-            agents, kubelets = (Fault.AWAY, Fault.REPLACED), (Fault.KUBELET, Fault.BOTH)
+            agents, kubelets = (Fault.DISCONNECTED, Fault.REPLACED), (Fault.KUBELET, Fault.BOTH)
             found += [(agents[number % 2], step, one), (kubelets[(number + turn) % 2], step, other)]
         if step.when == "before" and step.what != "Checkpoint":  # about calls, each once
             found.append((Fault.LOST, step, other))
-        if number % 4 == 0:  # what differs from BOTH has nothing to do with the course
+        if number % 4 == 0:  # its difference from BOTH does not depend on the course
             found.append((Fault.BOTH_AGENT_FIRST, step, COURSES[0]))
     return found
 

@@ -1,4 +1,4 @@
-"""Nobody finds another's limits: bursts, deaths of agent and kubelet, a wiped disk."""
+"""Every container finds its own limits: in bursts, after kills, with a wiped disk."""
 
 import shutil
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, uid_o
 
 
 def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
-    """Shares that differ in what they may use, some with init containers, and whole cards."""
+    """Shares of different sizes, some with init containers, and a whole card."""
     random = Random(seed)
     pods = []
     for number in range(count):
@@ -55,7 +55,7 @@ def _starts(node: SimulatedNode) -> Counter[tuple[str, str]]:
     return Counter((each.pod_uid, each.container) for each in events if each.event == "start")
 
 
-def test_in_a_burst_everybody_finds_its_own_limits() -> None:
+def test_every_container_of_a_burst_finds_its_own_limits() -> None:
     with a_limited_node() as node:
         node.bind(*crowd(25, seed=1))
         node.settle()
@@ -63,7 +63,7 @@ def test_in_a_burst_everybody_finds_its_own_limits() -> None:
         assert_own_limits(node)
 
 
-def test_what_was_made_for_pods_that_are_gone_is_removed_and_nothing_else() -> None:
+def test_only_the_files_of_deleted_pods_are_removed() -> None:
     with a_limited_node() as node:
         pods = crowd(10, seed=2)
         node.bind(*pods)
@@ -73,26 +73,26 @@ def test_what_was_made_for_pods_that_are_gone_is_removed_and_nothing_else() -> N
         assert directories(node) == before
         for each in pods[::2]:
             node.delete(uid_of(each))
-        wait_for(lambda: not _settled_without(node, pods[::2]))
+        wait_for(lambda: not _remaining(node, pods[::2]))
         node.sweep_limits()
         left = directories(node)
         assert left < before
         assert_own_limits(node)
         for each in pods[1::2]:
             node.delete(uid_of(each))
-        wait_for(lambda: not _settled_without(node, pods))
+        wait_for(lambda: not _remaining(node, pods))
         node.sweep_limits()
         assert directories(node) == set()
 
 
-def _settled_without(node: SimulatedNode, pods: list[Json]) -> set[str]:
-    """The pods of these that are still there."""
+def _remaining(node: SimulatedNode, pods: list[Json]) -> set[str]:
+    """Return those of the pods that still exist."""
     node.sweep()
     return {uid_of(each) for each in pods} & {view.id.uid for view in node.views()}
 
 
 @pytest.mark.parametrize("wiped", [False, True], ids=["disk kept", "disk wiped"])
-def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool) -> None:
+def test_an_agent_killed_in_a_burst_leaves_every_container_its_own_limits(wiped: bool) -> None:
     with a_limited_node() as node:
         node.bind(*crowd(10, seed=4, prefix="a"))
         wait_for(lambda: len(node.admissions()) > 8)
@@ -103,6 +103,6 @@ def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool)
         node.wait_until_offered()
         node.bind(*crowd(10, seed=5, prefix="b"))
         node.settle()
-        if wiped:  # what runs has what it had mounted; what starts again finds it made anew
+        if wiped:  # running containers keep their mounts; restarted ones get new files
             restart_all(node)
         assert_own_limits(node)

@@ -1,4 +1,4 @@
-"""Situation 6: the kubelet's record cannot be had; order takes over and says so."""
+"""Situation 6: ``List`` or the checkpoint is unavailable; order decides, and is reported."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,14 +72,14 @@ def test_evidence_order_is_used_and_recorded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_pod_unknown_to_every_source_is_refused_and_the_next_is_served() -> None:
-    """Neither the API nor the kubelet's record tells of it."""
+    """Neither the API nor ``List`` shows it."""
     with a_node() as node, denied(node):
         node.add_static(a_pod("static", uid="uid-static"))
-        eventually(node.kubelet.idle, "the kubelet has come to every pod")
+        eventually(node.kubelet.idle, "the kubelet has handled every pod")
         assert refusal_message(node, "uid-static") == (
             "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc "
             "failed with err: rpc error: code = FailedPrecondition desc = gpu-turnstile: "
-            f"no container waits for {asked_first(node)}; waiting: none, "
+            f"no container waits for {first_request(node)}; waiting: none, "
             "which is unexpected"
         )
         node.admit([a_pod("next")])
@@ -87,14 +87,14 @@ def test_a_pod_unknown_to_every_source_is_refused_and_the_next_is_served() -> No
         assert_sound(node)
 
 
-def asked_first(node: SimulatedNode) -> str:
-    """What the kubelet came with first, its dice decide: cores or memory."""
+def first_request(node: SimulatedNode) -> str:
+    """Return the request of the first call, which the kubelet chooses at random."""
     resource = node.kubelet.trace.rpcs("GetPreferredAllocation")[0].resource
     return {"core": "10 cores", "memory": "4 memory blocks"}[resource.rpartition("-")[2]]
 
 
 def test_without_the_checkpoint_everything_starts_unproven() -> None:
-    """The folder of the kubelet is not mounted: one metric and one log line tell."""
+    """The folder of the kubelet is not mounted."""
     pods = some_pods()
     with a_node(cards=4, checkpoint=False) as node:
         for each in pods:

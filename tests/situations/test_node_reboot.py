@@ -35,7 +35,7 @@ both_orders = pytest.mark.parametrize("agent_first", [True, False], ids=["agent"
 
 
 def stale_socket(path: Path) -> None:
-    """Leave a socket's file behind as a killed process does: nobody listens."""
+    """Leave a socket's file as a killed process does: no process listens."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as dead:
@@ -61,7 +61,7 @@ def power_on(
 ) -> None:
     """Boot: no container runs, and all pods come as one batch."""
     if agent_first:
-        log.clear()  # of what the agent before may have tried
+        log.clear()  # of the previous agent
         node.start_agent()
         eventually(lambda: "registration failed" in log.messages, "the agent has tried")
     node.sweep_statuses()
@@ -83,22 +83,22 @@ def wait_until_running(node: SimulatedNode, *manifests: Json) -> None:
 
 
 def held(node: SimulatedNode, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]]]:
-    """What each pod holds."""
+    """Return what each pod holds."""
     return {uid_of(each): held_device_ids(node, uid_of(each)) for each in manifests}
 
 
-# --- who comes first --------------------------------------------------------------------
+# --- the start order --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_pod_admitted_before_the_plugin_registered_is_not_taken_for_the_next(
     seed: int,
 ) -> None:
-    """The first boot: nobody knows the resource yet, so it passes and lacks it for ever."""
+    """The first boot: the kubelet does not know the resource yet, so the pod never gets it."""
     with a_node(seed=seed, boot=False) as node:
         node.start_kubelet()
         node.bind(a_pod("early", at=1))
-        eventually(node.kubelet.idle, "the pod was let in")
+        eventually(node.kubelet.idle, "the pod was admitted")
         node.start_agent()
         node.wait_until_offered()
         node.admit([a_pod("next", at=2)])
@@ -113,7 +113,7 @@ def test_a_pod_admitted_before_the_plugin_registered_is_not_taken_for_the_next(
 
 @both_orders
 @pytest.mark.parametrize("seed", range(2))
-def test_all_pods_come_back_as_one_batch_with_what_they_had(
+def test_all_pods_come_back_as_one_batch_with_their_devices(
     seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = [
@@ -127,7 +127,7 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
         node.admit(old)
         before = held(node, old)
         power_cut(node)
-        for each in new:  # bound while the node was away, and in the same second as the others
+        for each in new:  # bound while the node was down, in the same second as the others
             node.manifests[uid_of(each)] = each
             node.api.add(PodObject(each))
         power_on(node, caplog, agent_first=agent_first)
@@ -143,13 +143,13 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
 
 @both_orders
 @pytest.mark.parametrize("seed", range(2))
-def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
+def test_a_new_pod_admitted_before_old_ones_gets_a_card_with_free_memory(
     seed: int, agent_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It waited long to be scheduled, so it is older than what ran here, and first in the queue.
+    """It waited long to be scheduled, so it is older than the running pod, and first in the queue.
 
-    ``List`` does not show the old pod yet when the new one asks (fact K11), so an agent that has
-    just started can know only from the pod's record that its card has no memory left.
+    ``List`` does not show the old pod yet in the new one's calls (fact K11). An agent that has just
+    started knows only from the annotation that its card has no free memory.
     """
     old = a_pod("old", gpu("c0", 50, 32), created=LATER, at=1)
     new = a_pod("new", gpu("c0", 10, 4), created=CREATED, at=2)
@@ -159,7 +159,7 @@ def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
         node.manifests = {"uid-new": new, "uid-old": old}
         node.api.add(PodObject(new))
         power_on(node, caplog, agent_first=agent_first)
-        eventually(node.kubelet.idle, "both pods were looked at")
+        eventually(node.kubelet.idle, "both pods were handled")
         assert refusal_message(node, "uid-new") == ""
         assert cards_of(node, "uid-old").isdisjoint(cards_of(node, "uid-new"))
         wait_until_running(node, old, new)

@@ -1,8 +1,7 @@
-"""Situation 8: the kubelet offers, or allocates, a place that a live container holds (K15).
+"""Situation 8: the kubelet offers, or allocates, a slot that a running container holds (K15).
 
-While an ``Allocate`` is in flight, somebody's ``List`` makes the kubelet forget what it is
-giving out, if a pod ended in that instant. It makes no difference to the agent whether it was
-its own ``List``: here it is that of another client, a monitor for one.
+A ``List`` while an ``Allocate`` is in flight makes the kubelet forget the devices of this call, if
+a pod has ended just then. Here it is the ``List`` of another client, such as a monitor.
 """
 
 import threading
@@ -38,9 +37,9 @@ each_resource = pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
 
 
 class Forgetfulness:
-    """A kubelet's hook that makes it forget what some of its Allocate calls give out.
+    """A hook that makes the kubelet forget the devices of some ``Allocate`` calls.
 
-    A victim is a pod that finishes at once, but is not started before its end is of use.
+    A victim is a pod that ends as soon as it is started, which happens when its end is needed.
     """
 
     def __init__(self) -> None:
@@ -52,7 +51,7 @@ class Forgetfulness:
         self.monitor: PodResources | None = None
 
     def victim(self, node: SimulatedNode) -> None:
-        """Admit a pod that ends when it is told to."""
+        """Admit a pod that ends when it is released."""
         name = f"victim-{len(self._released)}"
         self._released[name] = threading.Event()
         node.bind(a_pod(name, gpu("c0", 1, 1), annotations={"simulator/run-seconds": "0"}))
@@ -60,7 +59,7 @@ class Forgetfulness:
         self._victims.append(name)
 
     def forget(self, node: SimulatedNode, pod: str, container: str = "c0", *resources: str) -> None:
-        """Have the kubelet forget what it gives to this container, of both unless told."""
+        """Have the kubelet forget devices of this container, by default of both resources."""
         for resource in resources or (NAMES.core, NAMES.memory):
             self.victim(node)
             self.targets.add((pod, container, resource))
@@ -107,7 +106,7 @@ def forgetful_node(**options: Any) -> Iterator[tuple[SimulatedNode, Forgetfulnes
 
 @each_resource
 @pytest.mark.parametrize("seed", range(2))
-def test_slots_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
+def test_slots_that_the_kubelet_forgot_are_not_allocated_to_the_next_pod(
     seed: int, resource: str
 ) -> None:
     with forgetful_node(seed=seed) as (node, hook):
@@ -127,7 +126,7 @@ def test_slots_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
 def test_slots_allocated_without_a_preference_are_refused_and_the_next_pod_is_served(
     seed: int,
 ) -> None:
-    """Exactly as many seem free as are asked for, so the kubelet asks for no preference."""
+    """Exactly the requested number seems free, so the kubelet makes no preferred call."""
     with forgetful_node(seed=seed, kubelet={"preferred_when_exact": False}) as (node, hook):
         node.admit([a_pod("other", gpu("c0", 30, 1))])
         hook.forget(node, "holder", "c0", NAMES.core)
@@ -136,7 +135,7 @@ def test_slots_allocated_without_a_preference_are_refused_and_the_next_pod_is_se
         held = sorted(
             each for kind, each in held_device_ids(node, "uid-holder") if kind == NAMES.core
         )
-        if preferred_for(node, "uid-greedy"):  # its memory was asked for first
+        if preferred_for(node, "uid-greedy"):  # its memory came first
             assert refusal_message(node, "uid-greedy").endswith(
                 f"{CARD}: 30 of 70 cores free, {ENDS}"
             )
@@ -153,10 +152,8 @@ def test_slots_allocated_without_a_preference_are_refused_and_the_next_pod_is_se
 
 @each_resource
 @pytest.mark.parametrize("seed", range(2))
-def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
-    seed: int, resource: str
-) -> None:
-    """The record never shows it (K4): it is known by the agent's own answer alone."""
+def test_reusable_slots_are_not_allocated_to_the_next_pod(seed: int, resource: str) -> None:
+    """``List`` never shows it (K4): only the agent's own assignment has it."""
     with forgetful_node(seed=seed) as (node, hook):
         hook.forget(node, "holder", "init", resource)
         node.admit([a_pod("holder", gpu("c0", 5, 1), init=[gpu("init", 40, 12)])])
@@ -169,8 +166,8 @@ def test_what_an_init_container_left_over_is_not_given_to_the_next_pod(
         assert refusal_message(node, "uid-greedy"), "100 cores and 32 blocks are all there are"
 
 
-def test_a_node_that_forgets_all_the_time_gives_nothing_out_twice() -> None:
-    """Pods come and go; of every second one the kubelet forgets what it gives it."""
+def test_a_kubelet_that_often_forgets_causes_no_double_allocation() -> None:
+    """Pods are created and deleted; the kubelet forgets the devices of every second one."""
     with forgetful_node(cards=2) as (node, hook):
         uids: list[str] = []
         for number in range(12):

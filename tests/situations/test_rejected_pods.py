@@ -1,7 +1,7 @@
 """Situation 2: pods that the kubelet rejects, and the next pod's calls.
 
-The rejected pod asks first for what the next pod asks for, so only who knows that it is over
-names the next pod rightly; where that is hard it stands before it in the queue as well as after it.
+The rejected pod has the same requests as the next one, so an agent finds the right target only if
+it knows that the pod has ended. Where that is hard, its rank is lower as well as higher.
 """
 
 from collections.abc import Callable
@@ -36,9 +36,9 @@ class Rejected:
     """One kind of rejection.
 
     Attributes:
-        make: the pod, by its name and queue position.
+        make: the pod, by its name and rank.
         calls: how many of its Allocate calls succeed.
-        message: what its author reads; of ours, the part before the list of cards.
+        message: its status message; of ours, the part before the list of cards.
     """
 
     make: Make
@@ -65,13 +65,11 @@ OURS = (
     "with err: rpc error: code = FailedPrecondition desc = gpu-turnstile: "
 )
 
-UNHEARD = Rejected(lambda n, at: two(n, at, reject="NodeAffinity"), 0, AFFINITY)
-"""The kubelet makes no call for it, so nobody hears of it."""
+WITHOUT_CALL = Rejected(lambda n, at: two(n, at, reject="NodeAffinity"), 0, AFFINITY)
+"""The kubelet makes no call for it."""
 CALLED = {
-    "after all answers": Rejected(
-        lambda n, at: two(n, at, reject_after="NodeAffinity"), 4, AFFINITY
-    ),
-    "another plugin after our first answer": Rejected(
+    "after all calls": Rejected(lambda n, at: two(n, at, reject_after="NodeAffinity"), 4, AFFINITY),
+    "another plugin after our first call": Rejected(
         lambda n, at: two(n, at, fail_after="1"), 1, OTHER_PLUGIN
     ),
     "another plugin after a container": Rejected(
@@ -87,16 +85,17 @@ CALLED = {
         0,
         OURS + "no card fits 10 cores and 40 memory blocks: ",
     ),
-    "what no webhook refused": Rejected(
+    "a request that no webhook has denied": Rejected(
         lambda n, at: a_pod(n, gpu("c0"), gpu("c1", 150, 4), at=at),
         0,
         OURS + "container c1: 150 cores and 4 memory blocks fit no card: a share of one card is "
         "1 to 99 cores, whole cards are a multiple of 100, which is unexpected",
     ),
 }
-EVERY = {"node affinity": UNHEARD} | CALLED
+EVERY = {"node affinity": WITHOUT_CALL} | CALLED
 
-LINE = {"before it in the queue": 0, "after it in the queue": 2_000}
+RANKS = (0, 2_000)
+"""Before and after the next pod."""
 
 
 def node_with(*, keeps_rejected: bool, seed: int = 0) -> SimulatedNode:
@@ -122,7 +121,7 @@ def reject(
 def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
     """The next pod's calls are attributed correctly from the first one on.
 
-    *seen*: nobody else could have been meant.
+    *seen*: no other container could be the target.
     """
     good = a_pod("good", gpu("c0"), gpu("c1"), at=1_000)
     node.admit([good])
@@ -135,19 +134,19 @@ def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
 
 
 @pytest.mark.parametrize("how", CALLED.values(), ids=CALLED)
-def test_an_admitted_pod_is_ended_though_list_keeps_it_and_the_watch_is_late(
+def test_a_rejected_pod_counts_as_ended_though_list_keeps_it_and_the_watch_is_late(
     how: Rejected,
 ) -> None:
-    for seed, at in enumerate(LINE.values()):  # which resource comes first depends on the seed
+    for seed, at in enumerate(RANKS):  # which resource comes first depends on the seed
         with node_with(keeps_rejected=True, seed=seed) as node:
             reject(node, how, at=at, published=False)
             assert_next_is_right(node, seen=False)
 
 
 def test_a_pod_rejected_without_a_call_misleads_one_call_at_most() -> None:
-    """The worst case: several of them, listed, and shown as waiting by a watch far behind."""
+    """The worst case: several of them, listed, and still pending in a late watch."""
     with node_with(keeps_rejected=True) as node:
-        node.bind(*(UNHEARD.make(f"bad-{each}", each) for each in range(5)))
+        node.bind(*(WITHOUT_CALL.make(f"bad-{each}", each) for each in range(5)))
         node.api.hanging = True
         node.settle()
         for number in range(3):
@@ -155,7 +154,7 @@ def test_a_pod_rejected_without_a_call_misleads_one_call_at_most() -> None:
             node.admit([good])
             verdicts = [each.verdict.value for each in calls_of(node, uid_of(good))]
             assert verdicts[1:] == ["right"] * 3
-            if number:  # all that were listed then have been seen lacking while others were served
+            if number:  # the rejected ones lacked devices in the calls of others
                 assert verdicts[0] == "right"
         node.catch_up()
         node.admit([a_pod("probe")])
@@ -163,26 +162,26 @@ def test_a_pod_rejected_without_a_call_misleads_one_call_at_most() -> None:
         assert node.differences() == []
         assert node.miscounts() == []
         assert node.double_grants() == 0
-        # What the one wrong guess gave away was put right before the container started.
+        # The wrong guess was corrected before the container started.
         assert {*node.recorded("uid-good-0")} == {"c0", "c1"}
 
 
-@pytest.mark.parametrize("failed", [5, 9], ids=["some", "more than are asked for one by one"])
-def test_failed_pods_that_list_keeps_do_not_hide_the_pod_that_is_asking(failed: int) -> None:
-    """The watch has told of the failed ones and not of the new one."""
+@pytest.mark.parametrize("failed", [5, 9], ids=["some", "more than are read one by one"])
+def test_failed_pods_that_list_keeps_do_not_hide_the_target(failed: int) -> None:
+    """The watch has delivered the failed ones, but not the new one."""
     with node_with(keeps_rejected=True) as node:
         for number in range(failed):
-            reject(node, UNHEARD, f"bad-{number}", number)
+            reject(node, WITHOUT_CALL, f"bad-{number}", number)
         node.api.hanging = True
         assert_next_is_right(node)
 
 
 def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_an_admitted_one() -> None:
     with node_with(keeps_rejected=True) as node:
-        node.bind(UNHEARD.make("bad", 0))
+        node.bind(WITHOUT_CALL.make("bad", 0))
         node.bind(a_pod("good", gpu("c0"), gpu("c1"), at=1))
         node.api.hanging = True
-        node.settle()  # the last three calls for good have shown that bad is over
+        node.settle()  # the last three calls for good have shown that bad has ended
         static = a_pod("static", gpu("c0"), gpu("c1"), stamped=False)
         uid = node.add_static(static)
         node.settle()
@@ -190,7 +189,9 @@ def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_an_admitted_one() ->
 
 
 @pytest.mark.parametrize("keeps_rejected", [False, True], ids=["1.34", "1.33"])
-def test_rejected_and_good_pods_by_turns(keeps_rejected: bool) -> None:
+def test_after_every_kind_of_rejection_the_next_pod_is_attributed_correctly(
+    keeps_rejected: bool,
+) -> None:
     """Every kind of rejection, one after the other, the watch up to date."""
     with node_with(keeps_rejected=keeps_rejected, seed=keeps_rejected) as node:
         for number, how in enumerate(EVERY.values()):
@@ -208,7 +209,7 @@ def test_rejected_and_good_pods_by_turns(keeps_rejected: bool) -> None:
 
 
 def test_a_burst_among_rejected_pods_in_one_batch_is_attributed_correctly() -> None:
-    """Nobody has heard of a rejection yet when the next pod asks; ``List`` is enough."""
+    """No rejection is known yet in the next pod's calls; ``List`` is enough."""
     kinds = list(EVERY.values())
     bad = [kinds[each % len(kinds)].make(f"bad-{each}", 2 * each) for each in range(14)]
     good = [a_pod(f"good-{each}", gpu("c0", 2, 1), at=2 * each + 1) for each in range(14)]
@@ -228,9 +229,7 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_attributed_correctly() -> N
 
 @pytest.mark.parametrize("memory", [8, 0], ids=["with memory", "without"])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first(
-    seed: int, memory: int
-) -> None:
+def test_slots_that_are_freed_later_than_listed_are_not_used_first(seed: int, memory: int) -> None:
     """Nothing is freed before the first batch after a restart is admitted (K21)."""
     with node_with(keeps_rejected=seed > 1, seed=seed) as node:
         node.kubelet.kill()

@@ -1,4 +1,4 @@
-"""Situation 5: pods without stamps: static pods, and those that never met the webhook."""
+"""Situation 5: pods without stamps: static pods, and pods created without the webhook."""
 
 from random import Random
 
@@ -29,7 +29,7 @@ WITNESSED = Evidence.WITNESS
 
 
 def a_manifest(name: str, *containers: Json, init: tuple[Json, ...] = ()) -> Json:
-    """A pod as it lies in a file on the node."""
+    """The manifest of a static pod."""
     made = a_pod(name, *containers, init=init, stamped=False)
     for key in ("uid", "creationTimestamp"):
         del made["metadata"][key]
@@ -52,20 +52,20 @@ def assert_next_is_right(node: SimulatedNode, name: str = "next") -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) -> None:
+def test_a_static_pod_without_a_mirror_is_found_by_list(seed: int) -> None:
     with a_node(seed=seed) as node:
         uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
         node.settle()
         assert verdicts(node, uid) == ["right"] * 4
-        # What it asks for is not known: called a guess, though nobody else can be asking.
+        # Its request is unknown: a guess, though no other container can be the target.
         assert node.decision_log.counts["prefer by order"] == 4
         assert node.decision_log.counts["prefer by witness"] == 0
         assert node.decision_log.counts["without_wishes"] == 4
         assert_next_is_right(node)
 
 
-def test_static_pods_among_others_take_nothing_from_them() -> None:
-    """Equal ones; some with a mirror, some without; what the API knows is bound in between."""
+def test_static_pods_among_others_take_no_slots_from_them() -> None:
+    """Equal pods; some with a mirror, some without; known pods are bound in between."""
     with a_node(cards=4) as node:
         static = []
         for number in range(4):
@@ -86,7 +86,7 @@ def test_static_pods_among_others_take_nothing_from_them() -> None:
 def test_a_wrong_guess_within_a_static_pod_is_corrected_before_its_containers_start(
     seed: int,
 ) -> None:
-    """``List`` shows containers, not what they ask for: *log* stands before *c0*."""
+    """``List`` shows containers without their requests: *log* comes before *c0*."""
     with a_node(seed=seed) as node:
         uid = node.add_static(a_manifest("etcd", plain("log"), gpu("c0"), gpu("c1", 5, 2)))
         node.settle()
@@ -116,9 +116,9 @@ def test_a_static_pod_is_not_refused_for_a_full_card_while_others_are_empty(
 
 
 def test_an_init_container_of_a_static_pod_without_a_mirror_is_served_under_another_name() -> None:
-    """``List`` does not show it (K4) and nobody else tells: the first container is named.
+    """No source shows it (K4): the agent takes the first container.
 
-    The places are one pod's all the same, and nobody else gets them.
+    The slots are the same pod's, and no other pod gets them.
     """
     with a_node() as node:
         manifest = a_manifest("etcd", gpu("c0", 10, 4), init=(gpu("init", 20, 8),))
@@ -131,16 +131,16 @@ def test_an_init_container_of_a_static_pod_without_a_mirror_is_served_under_anot
         assert node.double_grants() == 0
 
 
-# --- nodeName, and from before the webhook --------------------------------------------------
+# --- nodeName, and other stamps -------------------------------------------------------------
 
 
 def stamped(name: str, at: int, *containers: Json) -> Json:
-    """As our webhook leaves a pod."""
+    """A pod with our webhook's stamps."""
     return a_pod(name, *containers, at=at)
 
 
 def bound_by_its_author(name: str, at: int, *containers: Json) -> Json:
-    """``spec.nodeName`` was set at creation: the webhook stamped it then, and nobody bound it."""
+    """``spec.nodeName`` was set at creation: the webhook stamped it then, without a Binding."""
     made = a_pod(name, *containers, at=at)
     for key in (NAMES.bind_order, NAMES.predicate_node):
         del made["metadata"]["annotations"][key]
@@ -148,7 +148,7 @@ def bound_by_its_author(name: str, at: int, *containers: Json) -> Json:
 
 
 def stamped_by_gpu_manager(name: str, at: int, *containers: Json) -> Json:
-    """As its scheduler extender leaves a pod: a time, a node, cards of its own choice."""
+    """A pod of its scheduler extender: a time, a node, cards of its own choice."""
     stamps = {
         NAMES.predicate_time: str(BEGAN_NS + at),
         NAMES.predicate_node: "node",
@@ -188,10 +188,10 @@ def test_pods_with_and_without_stamps_in_one_batch_are_attributed_correctly() ->
         )
 
 
-def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
-    """It runs on places that are none of ours; whoever comes now is named rightly beside it.
+def test_a_pod_with_devices_of_another_plugin_is_ignored() -> None:
+    """It holds devices that are none of ours; the next pods get right calls.
 
-    What it holds cannot be proven, so its containers are not started again.
+    Its devices cannot be proven, so its containers are not started again.
     """
     with a_node(boot=False) as node:
         node.start_kubelet()

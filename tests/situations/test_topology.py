@@ -1,8 +1,8 @@
-"""Situation 15: the kubelet offers a part of what is free, or exactly what is asked for.
+"""Situation 15: the kubelet offers a part of the free devices, or exactly the requested number.
 
-A Topology Manager policy other than ``none`` (fact K23) makes the device manager offer the places
-of some NUMA nodes only; with no more of them than are asked for, it asks for no preference at all
-and allocates them. Cards 0 and 1 are on node 0, cards 2 and 3 on node 1.
+A Topology Manager policy other than ``none`` (fact K23) makes the device manager offer the devices
+of some NUMA nodes only; if they are exactly enough, it allocates them without a preferred call.
+Cards 0 and 1 are on node 0, cards 2 and 3 on node 1.
 """
 
 import pytest
@@ -27,17 +27,17 @@ from tests.situations.build import (
 CARDS = [f"GPU-{n}{n}{n}{n}0000-5eed-4a2d-8c1f-00000000000{n}" for n in range(4)]
 NEAR, FAR = frozenset(CARDS[:2]), frozenset(CARDS[2:])
 
-every_seed = pytest.mark.parametrize("seed", [1, 2])  # cores or memory asked for first
+every_seed = pytest.mark.parametrize("seed", [1, 2])  # cores or memory first
 
 
 def fillers() -> list[Json]:
-    """Cards 0 and 1, on NUMA node 0, have 40 cores left each; 2 and 3, on node 1, one has all."""
+    """Cards 0 and 1, on NUMA node 0, have 40 free cores each; of node 1 one card is free."""
     sizes = {"near-1": (60, 4), "near-2": (60, 4), "far-1": (95, 4)}
     return [a_pod(name, gpu("c0", *size), at=n) for n, (name, size) in enumerate(sizes.items())]
 
 
 def hint(pod_uid: str, container: str) -> set[int] | None:
-    """Be a topology manager that goes by the names of pods."""
+    """Return the NUMA nodes for a pod by its name."""
     return {"uid-near": {0}, "uid-far": {1}}.get(pod_uid.rpartition("-")[0])
 
 
@@ -53,7 +53,7 @@ def test_a_pod_that_fits_runs_if_numa_nodes_are_hidden_from_the_kubelet(seed: in
 
 @every_seed
 def test_with_numa_nodes_reported_the_kubelet_offers_a_node_where_no_card_fits(seed: int) -> None:
-    """It counts 80 places on node 0, which are of two cards."""
+    """It counts 80 devices on node 0, which are of two cards."""
     with a_node(seed=seed, cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
         assert len(cards_of(node, "uid-near-1") | cards_of(node, "uid-near-2")) == 2
@@ -70,7 +70,7 @@ def test_whole_cards_stay_on_one_numa_node_if_numa_is_reported() -> None:
 
 
 def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
-    """On a node whose kubelet is not told of NUMA nodes; each has two of the four cards."""
+    """On a node whose kubelet does not know NUMA nodes; each has two of the four cards."""
     wish = {NAMES.gpu_link: "numa"}
     with a_node(cards=4) as node:
         node.admit([a_pod("share", gpu("c0", 30, 4))])
@@ -84,7 +84,7 @@ def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
 
 
 @every_seed
-def test_a_burst_goes_where_hints_want_it_and_all_that_is_left_is_taken_without_asking(
+def test_a_burst_follows_hints_and_the_last_slots_come_without_a_preferred_call(
     seed: int,
 ) -> None:
     pods = [a_pod(f"far-{n}", gpu("c0", 20, 2 + n % 3), init=[sidecar()], at=n) for n in range(3)]
@@ -103,8 +103,8 @@ def test_a_burst_goes_where_hints_want_it_and_all_that_is_left_is_taken_without_
 
 
 @every_seed
-def test_all_that_is_offered_but_split_over_cards_is_refused_with_the_split(seed: int) -> None:
-    """30 cores are left on each card of the node, 60 are asked for: no card has them."""
+def test_an_offer_that_is_split_over_cards_is_refused_with_the_split(seed: int) -> None:
+    """Each card of the node has 30 free cores, 60 are requested."""
     hints = {"numa_hint": hint}
     with a_node(seed=seed, cards=4, kubelet=hints, numa=True, policy=Policy.SPREAD) as node:
         node.admit([a_pod("far-a", gpu("c0", 70, 4))])
@@ -112,7 +112,7 @@ def test_all_that_is_offered_but_split_over_cards_is_refused_with_the_split(seed
         assert cards_of(node, "uid-far-a") | cards_of(node, "uid-far-b") == FAR
         node.admit([a_pod("far-split", gpu("c0", 60, 4))])
         message = refusal_message(node, "uid-far-split")
-        if preferred_for(node, "uid-far-split"):  # its memory was asked for first
+        if preferred_for(node, "uid-far-split"):  # its memory came first
             assert message.endswith("2 cards: 30 of 60 cores free, which is unexpected")
         else:
             assert message == (

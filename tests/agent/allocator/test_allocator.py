@@ -7,7 +7,7 @@ from contract.inventory import Amounts
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
-from tests.in_memory.pods import NAMES, Pod, asks, init, make_pod, sidecar, static_pod
+from tests.in_memory.pods import NAMES, Pod, gpu, init, make_pod, sidecar, static_pod
 
 ORDERS = pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST], ids=["cores", "memory"])
 
@@ -19,7 +19,7 @@ ORDERS = pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST], ids=["core
 def test_a_share_is_resolved_placed_translated_and_proven(
     node: Node, order: tuple[Resource, ...]
 ) -> None:
-    pod = node.admit(make_pod("a", asks(30, 8)), order)
+    pod = node.admit(make_pod("a", gpu(30, 8)), order)
     node.start(pod)
 
     assert [each.cards for each in node.grants] == [
@@ -40,7 +40,7 @@ def test_a_share_is_resolved_placed_translated_and_proven(
 
 def test_pods_are_listed_before_a_call_for_an_unwatched_pod_is_refused(node: Node) -> None:
     """Without ``List`` no other source has it."""
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     node.bind(pod, seen=False)
     node.list_error = "hanging"
     node.begin(pod)
@@ -52,9 +52,9 @@ def test_a_deleted_pod_without_devices_is_no_target_once_the_checkpoint_lacks_it
     node: Node,
 ) -> None:
     """K20: deleted by force, it is listed with nothing, like a pod that is being admitted."""
-    deleted = node.admit(make_pod("a", asks(10, 2)))
+    deleted = node.admit(make_pod("a", gpu(10, 2)))
     node.delete(deleted, ends=False, keeps=False)
-    node.admit(make_pod("b", asks(10, 2, "first"), asks(10, 2, "second")))
+    node.admit(make_pod("b", gpu(10, 2, "first"), gpu(10, 2, "second")))
     assert {*node.decision_log.evidence("prefer")} == {Evidence.WITNESS}
 
 
@@ -63,7 +63,7 @@ def test_a_deleted_pod_without_devices_is_no_target_once_the_checkpoint_lacks_it
 
 def test_slots_of_a_missing_card_do_not_keep_the_agent_from_starting(node: Node) -> None:
     """A card was removed; the kubelet's checkpoint still has its slots."""
-    pods = make_pod("stale", asks(2, 1)), make_pod("fine", asks(2, 1))
+    pods = make_pod("stale", gpu(2, 1)), make_pod("fine", gpu(2, 1))
     node.bind(*pods)
     for pod, card in zip(pods, (9, 1), strict=True):
         node.kubelet.know(pod)
@@ -80,8 +80,8 @@ def test_an_allocation_that_a_killed_agent_did_not_write_is_written_without_a_ca
     node: Node, *, both: bool
 ) -> None:
     """With the evidence in its file, which is not valid for another kubelet."""
-    node.written(node.admit(make_pod("done", asks(10, 2))))
-    pod = node.admit(make_pod("a", sidecar(10, 2), asks(30, 8)))
+    node.written(node.admit(make_pod("done", gpu(10, 2))))
+    pod = node.admit(make_pod("a", sidecar(10, 2), gpu(30, 8)))
     if both:
         node.restart_kubelet()
     node.restart_agent()
@@ -96,9 +96,9 @@ def test_an_allocation_that_a_killed_agent_did_not_write_is_written_without_a_ca
 
 
 def test_only_a_missing_allocation_annotation_is_written_at_an_event(node: Node) -> None:
-    pod = node.admit(make_pod("a", asks(30, 8)))
+    pod = node.admit(make_pod("a", gpu(30, 8)))
     node.written(pod)
-    node.bind(make_pod("plain"), make_pod("waiting", asks(30, 8)))
+    node.bind(make_pod("plain"), make_pod("waiting", gpu(30, 8)))
     node.watch.deliver()
     assert not node.api.patches
     del pod.annotations[NAMES.gpu_allocation]
@@ -108,12 +108,12 @@ def test_only_a_missing_allocation_annotation_is_written_at_an_event(node: Node)
 
 
 def test_the_kubelet_is_not_called_if_nothing_may_have_changed(node: Node) -> None:
-    node.admit(make_pod("a", asks(30, 8)))
+    node.admit(make_pod("a", gpu(30, 8)))
     node.allocator.refresh()
     calls = node.asked
     node.allocator.refresh(thorough=False)
     assert node.asked == calls
-    node.admit(make_pod("b", asks(30, 8)))
+    node.admit(make_pod("b", gpu(30, 8)))
     calls = node.asked
     node.allocator.refresh(thorough=False)
     assert node.asked == calls + 1
@@ -122,7 +122,7 @@ def test_the_kubelet_is_not_called_if_nothing_may_have_changed(node: Node) -> No
 def test_slots_of_an_ended_pod_are_free_without_a_call_though_an_old_list_shows_it() -> None:
     """K8: until it is deleted."""
     node = Node(active_only=False)
-    pod = node.admit(make_pod("a", init(40, 8), asks(30, 8)))
+    pod = node.admit(make_pod("a", init(40, 8), gpu(30, 8)))
     node.ends(pod)
     node.publish_statuses()
     assert node.allocator.refresh()
@@ -134,7 +134,7 @@ def test_slots_of_a_pod_deleted_by_force_are_free_once_its_containers_have_ended
     node: Node,
 ) -> None:
     """K20."""
-    pod = node.admit(make_pod("a", asks(30, 8)))
+    pod = node.admit(make_pod("a", gpu(30, 8)))
     node.delete(pod, ends=False)
     assert not node.allocator.refresh()
     assert node.allocator.free(CORE)["GPU-0"] == 70
@@ -185,7 +185,7 @@ def test_a_call_that_comes_before_the_watch_event_waits_for_it(
 
 
 def _named(uid: str) -> Pod:
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     pod.uid = uid
     return pod
 
@@ -194,7 +194,7 @@ def test_guessed_slots_of_a_pod_without_a_spec_are_free_if_two_observations_lack
     node: Node,
 ) -> None:
     """One observation may come before the kubelet has written the allocation."""
-    node.begin(static_pod("static", asks(30, 8)))
+    node.begin(static_pod("static", gpu(30, 8)))
     node.allocator.allocate(CORE, node.call())
     free = []
     for _ in range(2):

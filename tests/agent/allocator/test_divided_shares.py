@@ -10,7 +10,7 @@ from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY, cases
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
-from tests.in_memory.pods import Pod, asks, card_of, init, make_pod, static_pod
+from tests.in_memory.pods import Pod, card_of, gpu, init, make_pod, static_pod
 
 
 def parts(node: Node, pod: Pod, container: str = "main") -> dict[Resource, dict[str, int]]:
@@ -21,12 +21,12 @@ def parts(node: Node, pod: Pod, container: str = "main") -> dict[Resource, dict[
 
 def halves(name: str, memory: int = 8, *, at: int = 0) -> Pod:
     """A pod with 50 cores of each of two cards: as many as one with a whole card."""
-    return make_pod(name, asks(100, memory, split=2), at=at)
+    return make_pod(name, gpu(100, memory, split=2), at=at)
 
 
 def whole(name: str, memory: int = 8, *, at: int = 0) -> Pod:
     """A pod with 100 cores of one card."""
-    return make_pod(name, asks(100, memory), at=at)
+    return make_pod(name, gpu(100, memory), at=at)
 
 
 @pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST])
@@ -34,7 +34,7 @@ def test_a_share_gets_the_same_part_of_different_cards_whichever_resource_comes_
     order: tuple[Resource, ...],
 ) -> None:
     node = Node(3)
-    node.admit(make_pod("x", asks(60, 2)))
+    node.admit(make_pod("x", gpu(60, 2)))
     pod = node.admit(halves("p"), order)
     both = {"GPU-1": 50, "GPU-2": 50}, {"GPU-1": 4, "GPU-2": 4}
     assert parts(node, pod) == dict(zip((CORE, MEMORY), both, strict=True))
@@ -105,7 +105,7 @@ def test_a_static_pod_without_a_mirror_gets_a_whole_card_because_its_annotations
     None
 ):
     node = Node(3)
-    pod = node.admit(static_pod("s", asks(100, 8, split=2)))
+    pod = node.admit(static_pod("s", gpu(100, 8, split=2)))
     assert parts(node, pod)[CORE] == {"GPU-0": 100}
 
 
@@ -115,11 +115,11 @@ def test_a_static_pod_without_a_mirror_gets_a_whole_card_because_its_annotations
 def test_after_a_restart_slots_are_kept_for_a_pod_on_each_card_of_its_init_container() -> None:
     """30 cores of each card are reusable (K7, K11), so it needs 20 more of each, not 70."""
     node = Node(3)
-    main = asks(100, 8, other=True, split=2)
+    main = gpu(100, 8, other=True, split=2)
     pod = node.begin(make_pod("p", init(60, 4, split=2), main))
     node.serve(pod, "init")
     node.restart_kubelet()
-    first, second = make_pod("q", asks(50, 2)), make_pod("r", asks(10, 2))
+    first, second = make_pod("q", gpu(50, 2)), make_pod("r", gpu(10, 2))
     node.bind(first, second)
     for each in (first, second):
         node.admit(each, MEMORY_FIRST)

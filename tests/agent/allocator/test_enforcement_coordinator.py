@@ -14,7 +14,7 @@ from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY, holding
 from tests.agent.fakes import DEADLINE_S
 from tests.in_memory.node import MEMORY_FIRST, Node
-from tests.in_memory.pods import asks, init, make_pod, static_pod
+from tests.in_memory.pods import gpu, init, make_pod, static_pod
 
 
 class FakeEnforcer:
@@ -65,7 +65,7 @@ def node(enforcer: FakeEnforcer) -> Node:
 
 
 def test_the_enforcer_adds_to_the_response(node: Node) -> None:
-    node.begin(make_pod("p", asks(30, 4)))
+    node.begin(make_pod("p", gpu(30, 4)))
     edits = node.allocator.allocate(CORE, node.call())
     assert edits == ContainerEdits(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
@@ -75,7 +75,7 @@ def test_the_enforcer_adds_to_the_response(node: Node) -> None:
 def test_a_call_that_cannot_be_prepared_is_refused_and_nothing_is_assigned(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    node.begin(make_pod("p", asks(30, 4)))
+    node.begin(make_pod("p", gpu(30, 4)))
     node.call()
     enforcer.error = EnforcementError("state-dir: no space left on device")
     with pytest.raises(EnforcementError, match="no space left"):
@@ -88,8 +88,8 @@ def test_nothing_is_created_for_slots_of_another_container(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """Files of the running container must not change (fact K15)."""
-    holder = node.admit(make_pod("a", asks(30, 4)))
-    node.begin(make_pod("b", asks(30, 4)))
+    holder = node.admit(make_pod("a", gpu(30, 4)))
+    node.begin(make_pod("b", gpu(30, 4)))
     before = list(enforcer.made)
     with pytest.raises(Exception, match="held by another container"):
         node.allocator.allocate(CORE, sorted(node.held(holder)[CORE]))
@@ -99,7 +99,7 @@ def test_nothing_is_created_for_slots_of_another_container(
 def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admit(make_pod("p", asks(30, 4), core_limit="80"))
+    pod = node.admit(make_pod("p", gpu(30, 4), core_limit="80"))
     node.start(pod)
     ids, ref = node.held(pod)[CORE], ContainerRef(pod.id, "main")
     about = replace(holding(ref, ids, {"GPU-0": 4}, core_limit=80), runtime_uid=pod.uid)
@@ -112,7 +112,7 @@ def test_a_start_and_a_query_return_the_limits_of_the_proven_container(
 @pytest.mark.parametrize("memory", [0, 4])
 def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, memory: int) -> None:
     """As with gpu-manager, whatever memory is requested beside them."""
-    node.start(node.admit(make_pod("p", asks(100, memory))))
+    node.start(node.admit(make_pod("p", gpu(100, memory))))
     assert [each.cards for each in enforcer.made] == [{"GPU-0": Amounts(100, 0)}]
     (about,) = enforcer.started
     assert about.ref != UNKNOWN
@@ -122,7 +122,7 @@ def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, me
 
 def test_the_limits_of_a_share_of_two_cards_are_those_of_each(enforcer: FakeEnforcer) -> None:
     node = Node(2, enforcer=enforcer)
-    node.start(node.admit(make_pod("p", asks(100, 8, split=2), core_limit="80")))
+    node.start(node.admit(make_pod("p", gpu(100, 8, split=2), core_limit="80")))
     (about,) = enforcer.started
     assert about.ref != UNKNOWN
     assert about.cards == {"GPU-0": Amounts(50, 4), "GPU-1": Amounts(50, 4)}
@@ -135,7 +135,7 @@ def test_memory_reserved_on_two_cards_is_limited_by_an_agent_that_cannot_read_th
 ) -> None:
     """Agent and API ended between two calls: 100 cores may be halves, or a whole card."""
     node = Node(2, enforcer=enforcer)
-    pod = node.begin(make_pod("p", asks(100, 8, split=2)), MEMORY_FIRST)
+    pod = node.begin(make_pod("p", gpu(100, 8, split=2)), MEMORY_FIRST)
     node.call()
     node.api.away = True
     node.restart_agent()
@@ -149,8 +149,8 @@ def test_the_memory_of_a_guessed_container_is_limited_because_it_may_be_a_share(
     enforcer: FakeEnforcer,
 ) -> None:
     node = Node(1, enforcer=enforcer, active_only=False)
-    node.rejected(make_pod("p", asks(100, 4)))
-    pod = node.begin(make_pod("q", asks(100, 4)), MEMORY_FIRST)
+    node.rejected(make_pod("p", gpu(100, 4)))
+    pod = node.begin(make_pod("q", gpu(100, 4)), MEMORY_FIRST)
     node.serve(pod, "main", MEMORY)
     (made,) = enforcer.made
     assert (made.count(MEMORY), made.count(CORE)) == (4, 0)
@@ -166,7 +166,7 @@ def test_a_start_of_an_unknown_container_is_prepared_by_its_slots(
 
 
 def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: FakeEnforcer) -> None:
-    pod = node.admit(make_pod("p", asks(30, 4)))
+    pod = node.admit(make_pod("p", gpu(30, 4)))
     enforcer.error = EnforcementError("state-dir: read-only")
     with pytest.raises(EnforcementError):
         node.start(pod)
@@ -178,7 +178,7 @@ def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: Fa
 def test_a_sweep_keeps_pods_that_are_held_bound_or_listed(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    held, bound, deleted = (make_pod(name, asks(10, 1)) for name in ("held", "bound", "deleted"))
+    held, bound, deleted = (make_pod(name, gpu(10, 1)) for name in ("held", "bound", "deleted"))
     node.admit(held)
     node.admit(deleted)
     node.bind(bound)
@@ -198,7 +198,7 @@ def test_a_sweep_removes_nothing_while_the_kubelet_is_unavailable(
 
 def test_a_sweep_waits_for_an_allocation_in_progress(node: Node, enforcer: FakeEnforcer) -> None:
     """Between preparation and assignment no source has the pod: the watch is behind."""
-    pod = make_pod("p", asks(100, 0))
+    pod = make_pod("p", gpu(100, 0))
     node.bind(pod, seen=False)
     node.begin(pod)
     node.call()
@@ -213,7 +213,7 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """An init container leaves its slots, and a start has nothing but slots (K7, K10)."""
-    pod = node.admit(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8)))
+    pod = node.admit(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), gpu(30, 8)))
     same = {node.held(pod, name)[CORE] for name in ("a", "b", "main")}
     assert len(same) == 1
     for enforcer.chosen, (name, blocks) in enumerate((("a", 4), ("b", 2), ("main", 8))):
@@ -227,7 +227,7 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
 def test_a_new_agent_knows_init_containers_by_the_checkpoint(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admit(make_pod("p", init(30, 4), asks(30, 8)))
+    pod = node.admit(make_pod("p", init(30, 4), gpu(30, 8)))
     node.restart_agent()
     node.start(pod, "init")
     assert enforcer.candidates == [["init", "main"]]
@@ -237,7 +237,7 @@ def test_a_new_agent_knows_init_containers_by_the_checkpoint(
 def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admit(make_pod("p", asks(30, 4)))
+    pod = node.admit(make_pod("p", gpu(30, 4)))
     node.checkpoint_error = "permission denied"
     node.start(pod)
     (about,) = enforcer.started
@@ -245,7 +245,7 @@ def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
 
 
 def test_a_static_pod_is_found_by_its_uid_in_the_runtime(node: Node) -> None:
-    pod = static_pod("p", asks(30, 4))
+    pod = static_pod("p", gpu(30, 4))
     pod.mirror_uid = "mirror"
     node.admit(pod)
     about = node.allocator.entitled(pod.uid, "main")

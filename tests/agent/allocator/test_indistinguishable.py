@@ -10,7 +10,7 @@ from agent.errors import PlacementError
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import Node
-from tests.in_memory.pods import NAMES, Container, Pod, asks, init, make_pod
+from tests.in_memory.pods import NAMES, Container, Pod, gpu, init, make_pod
 
 
 def same_in_both(number: int, name: str, *containers: Container, **annotations: str) -> Pod:
@@ -38,7 +38,7 @@ def test_the_first_resource_is_placed_before_wishes_can_be_read() -> None:
     for uuid in ("GPU-0", "GPU-1"):
         node = Node()
         node.api.away = True
-        pod = same_in_both(1, "a", asks(10, 4), use_gpu_uuid=uuid)
+        pod = same_in_both(1, "a", gpu(10, 4), use_gpu_uuid=uuid)
         node.bind(pod, seen=False)
         node.begin(pod)
         seen.append(inputs(node))
@@ -57,7 +57,7 @@ def running_on_a_card_against_its_annotation(*, edited: bool) -> tuple[Node, Pod
     """The annotation was there before the placement and could not be read, or was edited since."""
     node = Node()
     wish = {NAMES.use_gpu_uuid: "GPU-1"}
-    pod = same_in_both(1, "a", asks(10, 4))
+    pod = same_in_both(1, "a", gpu(10, 4))
     if not edited:
         pod.annotations |= wish
         node.api.away = True
@@ -69,7 +69,7 @@ def running_on_a_card_against_its_annotation(*, edited: bool) -> tuple[Node, Pod
     if edited:
         pod.annotations |= wish
     for number in (2, 3):  # the saved state has the last two pods
-        other = same_in_both(number, f"other-{number}", asks(10, 4))
+        other = same_in_both(number, f"other-{number}", gpu(10, 4))
         node.bind(other, seen=False)
         node.admit(other)
     node.api.away = False
@@ -96,7 +96,7 @@ def first_call_of_a_kubelet(*, rejected: bool) -> tuple[Node, Pod]:
     call, which only the old ``List`` shows, beside the target with the deleted pod's name.
     """
     node = Node(active_only=not rejected)
-    containers = init(10, 4), asks(10, 2)
+    containers = init(10, 4), gpu(10, 2)
     deleted = same_in_both(1, "a", *containers)
     other, again = same_in_both(2, "other", *containers), same_in_both(3, "a", *containers)
     node.admit(deleted)

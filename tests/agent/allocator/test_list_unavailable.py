@@ -3,13 +3,13 @@
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY, cases
 from tests.in_memory.node import Node
-from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod
+from tests.in_memory.pods import OTHER_PLUGIN, failing, gpu, init, make_pod
 
 
 def reject(node: Node, *resources: str, written: bool = False, known: bool = True) -> None:
     """Have another vendor's plugin fail after these calls for a pod; the API does not show it."""
-    first = asks(10, 2, "init", ContainerKind.INIT, other=True)
-    bad = failing(make_pod("bad", first, asks(30, 8)))
+    first = gpu(10, 2, "init", ContainerKind.INIT, other=True)
+    bad = failing(make_pod("bad", first, gpu(30, 8)))
     node.api.away = not known
     node.begin(bad, (*resources, OTHER_PLUGIN))
     while node.kubelet.admitting is bad:
@@ -34,7 +34,7 @@ def test_slots_of_a_rejected_pod_are_reusable_in_the_next_pod_without_list(
     """The next pod's init container has got them, and its main container is to keep them (K7)."""
     node = Node(1, active_only=not old)
     reject(node, *resources, written=written, known=known)
-    pod = node.begin(make_pod("next", init(10, 2), asks(30, 8)))
+    pod = node.begin(make_pod("next", init(10, 2), gpu(30, 8)))
     node.serve(pod, "init")
     node.list_error = "rate limited"
     node.admit(pod)

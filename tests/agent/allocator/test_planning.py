@@ -22,8 +22,8 @@ from tests.in_memory.pods import (
     OTHER_PLUGIN,
     Container,
     Pod,
-    asks,
     failing,
+    gpu,
     init,
     make_pod,
     sidecar,
@@ -41,7 +41,7 @@ def refusal(node: Node, pod: Pod) -> str:
 
 def test_a_pod_is_refused_at_once_for_a_later_container_that_will_not_fit() -> None:
     node = Node(1)
-    pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
+    pod = make_pod("p", gpu(60, 4, "first"), gpu(50, 4, "second"))
     assert refusal(node, pod) == (
         "no card fits 50 cores and 4 memory blocks of container second, with first placed: "
         "GPU-0: 40 of 50 cores free"
@@ -50,7 +50,7 @@ def test_a_pod_is_refused_at_once_for_a_later_container_that_will_not_fit() -> N
 
 
 def test_a_broken_container_later_in_the_pod_is_named() -> None:
-    text = refusal(Node(), make_pod("p", asks(60, 4, "first"), asks(150, 4, "second")))
+    text = refusal(Node(), make_pod("p", gpu(60, 4, "first"), gpu(150, 4, "second")))
     assert text.startswith("container second: 150 cores and 4 memory blocks fit no card: ")
 
 
@@ -58,8 +58,8 @@ def test_one_of_several_possible_targets_is_not_refused_for_a_later_container() 
     """It is the likeliest, so the call is not resolved to the other one either."""
     node = Node(1)
     node.list_error = "hanging"
-    node.bind(make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"), at=1))
-    node.begin(make_pod("q", asks(60, 4), at=2))
+    node.bind(make_pod("p", gpu(60, 4, "first"), gpu(50, 4, "second"), at=1))
+    node.begin(make_pod("q", gpu(60, 4), at=2))
     assert len(node.call()) == 60
     assert node.decision_log.refs("prefer") == ["p/first"]
     assert node.decision_log.evidence("prefer") == [Evidence.ORDER]
@@ -67,16 +67,16 @@ def test_one_of_several_possible_targets_is_not_refused_for_a_later_container() 
 
 def test_planned_slots_of_a_rejected_pod_are_free() -> None:
     node = Node(1)
-    begun = make_pod("a", asks(30, 4, "first", other=True), asks(60, 4, "second"))
+    begun = make_pod("a", gpu(30, 4, "first", other=True), gpu(60, 4, "second"))
     node.admit(failing(begun), (CORE, OTHER_PLUGIN))
-    other = node.admit(make_pod("b", asks(90, 4)))
+    other = node.admit(make_pod("b", gpu(90, 4)))
     assert node.cards(other) == ["GPU-0"]
 
 
 def test_a_plan_is_made_again_if_the_kubelet_does_not_offer_its_slots() -> None:
     """A card has become unhealthy, and the kubelet knows that first."""
     node = Node()
-    pod = node.begin(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
+    pod = node.begin(make_pod("p", gpu(30, 4, "first"), gpu(50, 4, "second")))
     node.serve(pod, "first", CORE)
     for _ in ("preferred", "allocated"):
         node.call()
@@ -99,9 +99,9 @@ def _chosen(pod: Pod, card: int) -> Pod:
 def test_a_refusal_names_wishes_and_health_that_exclude_cards() -> None:
     node = Node(3)
     node.unhealthy["GPU-1"] = "Xid 79"
-    pod = node.admit(make_pod("a", asks(50, 4), nouse_gpu_uuid="GPU-0"))
+    pod = node.admit(make_pod("a", gpu(50, 4), nouse_gpu_uuid="GPU-0"))
     assert node.cards(pod) == ["GPU-2"]
-    assert refusal(node, make_pod("b", asks(60, 4), nouse_gpu_uuid="GPU-0")) == (
+    assert refusal(node, make_pod("b", gpu(60, 4), nouse_gpu_uuid="GPU-0")) == (
         "no card fits 60 cores and 4 memory blocks: GPU-0: excluded by "
         "nouse-gpu-uuid; GPU-1: unhealthy (Xid 79); GPU-2: 50 of 60 cores free"
     )
@@ -109,18 +109,18 @@ def test_a_refusal_names_wishes_and_health_that_exclude_cards() -> None:
 
 def test_the_policy_in_a_pods_wish_comes_before_the_nodes() -> None:
     node = Node()
-    node.admit(make_pod("x", asks(20, 4)))
-    spread = node.admit(make_pod("a", asks(20, 4), gpu_policy="spread"))
-    packed = node.admit(make_pod("b", asks(20, 4)))
+    node.admit(make_pod("x", gpu(20, 4)))
+    spread = node.admit(make_pod("a", gpu(20, 4), gpu_policy="spread"))
+    packed = node.admit(make_pod("b", gpu(20, 4)))
     assert (node.cards(spread), node.cards(packed)) == (["GPU-1"], ["GPU-0"])
 
 
 def test_a_schedulers_choice_is_used_if_it_fits_and_otherwise_replaced_and_logged() -> None:
     node = Node(3)
-    chosen = node.admit(_chosen(make_pod("a", asks(50, 4)), 2))
+    chosen = node.admit(_chosen(make_pod("a", gpu(50, 4)), 2))
     assert node.cards(chosen) == ["GPU-2"]
     assert node.decision_log.of("replaced") == []
-    other = node.admit(_chosen(make_pod("b", asks(60, 4)), 2))
+    other = node.admit(_chosen(make_pod("b", gpu(60, 4)), 2))
     assert node.cards(other) == ["GPU-0"]
     (replaced,) = node.decision_log.of("replaced")
     assert replaced.ref is not None
@@ -133,25 +133,25 @@ def test_earlier_containers_leave_a_container_the_card_that_a_scheduler_chose(
 ) -> None:
     """It would be placed on GPU-0, and the container after an init container must follow it."""
     node = Node(3)
-    node.admit(make_pod("x", asks(20, 4)))
-    pod = node.admit(_chosen(make_pod("p", before, asks(70, 4)), card))
+    node.admit(make_pod("x", gpu(20, 4)))
+    pod = node.admit(_chosen(make_pod("p", before, gpu(70, 4)), card))
     assert node.cards(pod) == [f"GPU-{card}"]
     assert node.decision_log.of("replaced") == []
 
 
 def test_a_choice_that_does_not_fit_does_not_place_an_earlier_container() -> None:
     node = Node(3)
-    node.admit(_chosen(make_pod("x", asks(60, 4)), 2))
-    pod = _chosen(make_pod("p", init(50, 4), asks(50, 4)), 2)
+    node.admit(_chosen(make_pod("x", gpu(60, 4)), 2))
+    pod = _chosen(make_pod("p", init(50, 4), gpu(50, 4)), 2)
     node.admit(pod)
     assert (node.cards(pod, "init"), node.cards(pod)) == (["GPU-0"], ["GPU-0"])
 
 
 def test_a_strict_choice_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
-    node.admit(make_pod("x", asks(60, 4)))
+    node.admit(make_pod("x", gpu(60, 4)))
     for number, name in ((0, "GPU-0"), (9, "card 9")):
-        pod = _chosen(make_pod(f"p{number}", asks(50, 4)), number)
+        pod = _chosen(make_pod(f"p{number}", gpu(50, 4)), number)
         with pytest.raises(Refusal, match=f"a scheduler chose {name} by predicate-gpu-idx-0"):
             node.admit(pod)
 
@@ -203,7 +203,7 @@ def test_every_pod_that_fits_is_served_to_its_end_and_any_other_is_refused_at_on
 def _asks(name: str, kind: ContainerKind, demand: tuple[int, int], split: int) -> Container:
     """Return a container that requests so much of each of *split* cards."""
     cores, memory = demand
-    return asks(cores * split, memory * split, name, kind, split=split)
+    return gpu(cores * split, memory * split, name, kind, split=split)
 
 
 @settings(patient, max_examples=share(60))
@@ -228,9 +228,9 @@ def test_reusable_slots_on_several_cards_prevent_no_pod_that_the_rules_permit(
 def test_a_plan_with_withheld_slots_gives_way_to_a_card_that_is_healthy_again() -> None:
     """A restarted kubelet counts an ended pod's devices until its first batch is admitted (K31)."""
     node = Node(3)
-    ended = node.admit(make_pod("ended", asks(50, 28)))
-    node.admit(make_pod("cores", asks(100, 0), use_gpu_uuid="GPU-1"))
-    pod = make_pod("a", asks(10, 2, "first"), asks(20, 4, "second"))
+    ended = node.admit(make_pod("ended", gpu(50, 28)))
+    node.admit(make_pod("cores", gpu(100, 0), use_gpu_uuid="GPU-1"))
+    pod = make_pod("a", gpu(10, 2, "first"), gpu(20, 4, "second"))
     node.bind(pod)
     node.delete(ended)
     set_health(node, "GPU-2", healthy=False)

@@ -13,7 +13,7 @@ from contract.inventory import Inventory
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY, card
 from tests.in_memory.node import Node
-from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
+from tests.in_memory.pods import OTHER_PLUGIN, Pod, failing, gpu, init, make_pod, sidecar
 
 
 def ids(card: int, numbers: range) -> list[str]:
@@ -59,7 +59,7 @@ def unproven(node: Node) -> list[tuple[str, str]]:
 
 
 def test_containers_of_every_kind_are_proven_by_the_checkpoint_without_list(node: Node) -> None:
-    pod = node.admit(make_pod("a", init(40, 10), sidecar(10, 2), asks(30, 8)))
+    pod = node.admit(make_pod("a", init(40, 10), sidecar(10, 2), gpu(30, 8)))
     node.restart_agent()
     node.allocator.refresh()
     calls_of_list = node.asked
@@ -73,7 +73,7 @@ def test_containers_of_every_kind_are_proven_by_the_checkpoint_without_list(node
 
 
 def test_a_pod_known_only_from_the_checkpoint_starts_without_a_name(node: Node) -> None:
-    pod = make_pod("static", asks(30, 8))
+    pod = make_pod("static", gpu(30, 8))
     node.kubelet.hold(pod, "main", {CORE: CORES, MEMORY: BLOCKS})
     start_by_checkpoint(node, pod)
     assert not unproven(node)
@@ -121,17 +121,17 @@ def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target
     node: Node,
 ) -> None:
     """Another plugin failed when it had its cores; the kubelet gave them to the next pod."""
-    rejected = failing(make_pod("rejected", replace(asks(30, 8), other=True)))
+    rejected = failing(make_pod("rejected", replace(gpu(30, 8), other=True)))
     node.begin(rejected, (CORE, OTHER_PLUGIN, MEMORY))
     node.call()
     node.call()
     cores = node.held(rejected)[CORE]
     node.kubelet.overtake()  # what is written in mid-admission (K30) comes last
     node.call()
-    node.begin(failing(make_pod("also", replace(asks(30, 8), other=True))), (MEMORY, OTHER_PLUGIN))
+    node.begin(failing(make_pod("also", replace(gpu(30, 8), other=True))), (MEMORY, OTHER_PLUGIN))
     for _ in range(3):
         node.call()
-    pod = node.admit(make_pod("a", asks(30, 16)))
+    pod = node.admit(make_pod("a", gpu(30, 16)))
     assert node.held(pod)[CORE] == cores
     node.start(pod)
     assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
@@ -140,12 +140,12 @@ def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target
 
 def test_a_late_checkpoint_is_no_proof_for_a_pod_with_unknown_uid(node: Node) -> None:
     """It has the slots at a pod that has ended, whose container has the same name."""
-    ended = node.admit(make_pod("ended", asks(30, 8)))
+    ended = node.admit(make_pod("ended", gpu(30, 8)))
     node.ends(ended)
     node.publish_statuses()
     node.kubelet.overtake()
     node.api.away = True
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     node.bind(pod, seen=False)
     node.admit(pod)
     node.start(pod)
@@ -157,7 +157,7 @@ def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
     node: Node, first: Resource
 ) -> None:
     """K30: a device list came in the middle of its admission, and the write after it was late."""
-    pod = node.begin(make_pod("a", asks(30, 8)), (first, first.other))
+    pod = node.begin(make_pod("a", gpu(30, 8)), (first, first.other))
     node.serve(pod, "main", first)
     node.kubelet.state.write()
     node.kubelet.overtake()
@@ -177,7 +177,7 @@ def test_a_container_for_which_the_kubelet_skipped_a_resource_does_not_start(
     node: Node, given: Resource, container: str, list_error: str
 ) -> None:
     device_ids = {CORE: CORES, MEMORY: BLOCKS}[given]
-    hold(node, make_pod("a", init(30, 8), asks(30, 8)), {given: device_ids}, container)
+    hold(node, make_pod("a", init(30, 8), gpu(30, 8)), {given: device_ids}, container)
     node.list_error = list_error
     missing = given.other
     requested = {CORE: 30, MEMORY: 8}[missing]
@@ -194,7 +194,7 @@ def test_a_checkpoint_that_has_only_one_resource_yet_is_read_again(
     node: Node, monkeypatch: pytest.MonkeyPatch, container: str
 ) -> None:
     """K30 and K33: it may be older than the container's second resource."""
-    pod = hold(node, make_pod("a", init(30, 8), asks(30, 8)), {CORE: CORES}, container)
+    pod = hold(node, make_pod("a", init(30, 8), gpu(30, 8)), {CORE: CORES}, container)
     node.list_error = "rate limited"
 
     def pause(_seconds: float) -> None:
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_has_only_one_resource_yet_is_read_again(
 
 def test_a_checkpoint_that_lacks_assigned_slots_vetoes_nothing(node: Node) -> None:
     """It is older than the second resource (K33), and ``List`` cannot show that."""
-    pod = node.admit(make_pod("a", asks(30, 8)))
+    pod = node.admit(make_pod("a", gpu(30, 8)))
     held = node.kubelet.state.devices.pods[pod.uid]["main"]
     cores = held[CORE].ids
     del held[MEMORY]
@@ -224,7 +224,7 @@ def test_a_checkpoint_that_lacks_assigned_slots_vetoes_nothing(node: Node) -> No
 @pytest.mark.parametrize("by", ["the start", "the next List"])
 def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> None:
     """Without ``List``, ``b`` is guessed by its admission rank, and it was ``a``."""
-    right, guessed = make_pod("a", asks(30, 8), at=2), make_pod("b", asks(30, 8), at=1)
+    right, guessed = make_pod("a", gpu(30, 8), at=2), make_pod("b", gpu(30, 8), at=1)
     node.bind(right, guessed)
     node.list_error = "rate limited"
     node.admit(right)
@@ -268,13 +268,13 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
 def test_a_container_whose_slots_contradict_each_other_or_its_request_is_vetoed(
     node: Node, requested: tuple[int, int], cores: list[str], memory: list[str], why: str
 ) -> None:
-    pod = hold(node, make_pod("a", asks(*requested)), {CORE: cores, MEMORY: memory})
+    pod = hold(node, make_pod("a", gpu(*requested)), {CORE: cores, MEMORY: memory})
     with pytest.raises(GrantError, match=why):
         start_by_checkpoint(node, pod)
 
 
 def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     node.kubelet.hold(pod, "main", {CORE: CORES, MEMORY: ids(1, range(8))})
     with pytest.raises(GrantError, match="memory on GPU-1"):
         start_by_checkpoint(node, pod)
@@ -291,7 +291,7 @@ def test_cards_that_wishes_exclude_are_vetoed_if_the_wishes_were_not_known(
     node: Node, cores: int, wish: dict[str, Any], reason: str
 ) -> None:
     node.api.away = True
-    pod = node.admit(make_pod("a", asks(cores, 8), **wish))
+    pod = node.admit(make_pod("a", gpu(cores, 8), **wish))
     node.api.away = False
     node.watch.deliver()
     assert veto(node, pod) == (
@@ -305,9 +305,9 @@ def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_n
     table = DeviceTable(Inventory((card(uuid="MIG-0"),)), BLOCK)
     cores = [f"MIG-0::{number}" for number in range(100)]
     pods = (
-        make_pod("named", asks(100, 1), use_gpu_uuid="MIG-0"),
-        make_pod("share", asks(30, 1)),
-        make_pod("whole", asks(100, 1)),
+        make_pod("named", gpu(100, 1), use_gpu_uuid="MIG-0"),
+        make_pod("share", gpu(30, 1)),
+        make_pod("whole", gpu(100, 1)),
     )
     nodes = [Node(table=table) for _ in pods]
     for node, pod in zip(nodes, pods, strict=True):
@@ -320,7 +320,7 @@ def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_n
 
 def test_a_guess_that_a_start_proves_is_written_as_proven(node: Node) -> None:
     """Although the watch shows the allocation already: it says that it is a guess."""
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", gpu(30, 8))
     node.bind(pod)
     node.list_error = "rate limited"
     node.admit(pod)

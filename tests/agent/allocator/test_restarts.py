@@ -13,7 +13,7 @@ from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
-from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod, static_pod
+from tests.in_memory.pods import OTHER_PLUGIN, failing, gpu, init, make_pod, static_pod
 
 ORDER, TICKET = Evidence.ORDER, Evidence.TICKET
 
@@ -71,8 +71,8 @@ def test_a_reservation_outlives_an_agent_killed_after_a_preferred_call(
 ) -> None:
     """One that was a guess stays one."""
     node = Node(active_only=False)
-    node.rejected(make_pod("a", asks(30, 8)))
-    node.begin(make_pod("b", asks(cores, 8)))
+    node.rejected(make_pod("a", gpu(30, 8)))
+    node.begin(make_pod("b", gpu(cores, 8)))
     node.call()
     restart(node)
     node.call()
@@ -85,7 +85,7 @@ def test_a_container_with_blocks_that_the_next_agent_does_not_offer_starts_again
 ) -> None:
     """The driver keeps more than before, or the agent now has ``--reserved-memory``."""
     node = Node(cards=1, blocks=4)
-    pod = node.begin(make_pod("a", asks(60, 4)))
+    pod = node.begin(make_pod("a", gpu(60, 4)))
     node.admit(pod)
     node.start(pod)
     node.table = DeviceTable(reserve_memory(node.table.inventory, BLOCK), BLOCK)
@@ -104,7 +104,7 @@ def test_reused_slots_are_distinguished_from_a_repeated_call(
 
     If that is late (K33), an agent that has restarted cannot know whether the call is repeated.
     """
-    pod = node.begin(make_pod("a", init(30, 8, "i0"), init(30, 8), asks(30, 8)))
+    pod = node.begin(make_pod("a", init(30, 8, "i0"), init(30, 8), gpu(30, 8)))
     for name, resource in (("i0", CORE), ("i0", MEMORY), ("init", MEMORY), ("init", CORE)):
         if late and (name, resource) == ("init", CORE):
             node.kubelet.overtake()
@@ -120,7 +120,7 @@ def test_reused_slots_are_distinguished_from_a_repeated_call(
 
 
 def test_an_assignment_to_a_refused_pod_is_not_saved_for_the_next_agent(node: Node) -> None:
-    pod = node.begin(make_pod("a", asks(60, 8), asks(60, 8, "second")))
+    pod = node.begin(make_pod("a", gpu(60, 8), gpu(60, 8, "second")))
     node.call()
     kept = node.store.text
     node.unhealthy = dict.fromkeys(("GPU-0", "GPU-1"), "Xid 79")
@@ -132,12 +132,12 @@ def test_an_assignment_to_a_refused_pod_is_not_saved_for_the_next_agent(node: No
 
 def test_a_name_that_left_list_is_not_sure_when_it_is_listed_again(node: Node) -> None:
     """The watch is behind, and the API server unavailable: it shows the pod before."""
-    pod = node.admit(failing(make_pod("a", asks(30, 8, other=True))), (CORE, OTHER_PLUGIN))
+    pod = node.admit(failing(make_pod("a", gpu(30, 8, other=True))), (CORE, OTHER_PLUGIN))
     assert last(node)[1] is TICKET
     node.allocator.refresh()
     node.api.away = True
     node.delete(pod)
-    node.begin(make_pod("a", asks(30, 8)))
+    node.begin(make_pod("a", gpu(30, 8)))
     node.call()
     assert last(node)[1] is ORDER
 
@@ -152,7 +152,7 @@ def test_a_pod_that_only_the_kubelet_knew_is_known_by_its_uid_once_the_checkpoin
 ) -> None:
     """Also if the file was late (K33), and shows it only when the next pod has been served."""
     node.api.away = True
-    pod, following = make_pod("a", asks(30, 8)), make_pod("b", asks(20, 2))
+    pod, following = make_pod("a", gpu(30, 8)), make_pod("b", gpu(20, 2))
     for each, then in ((pod, restart), (following, nothing)):
         node.begin(each)
         if late and each is pod:
@@ -173,11 +173,11 @@ def test_the_entry_of_an_ended_pod_is_not_that_of_a_pod_that_only_the_kubelet_kn
     node: Node,
 ) -> None:
     """K29: it shows the same slots until the container has got all."""
-    ended = node.admit(make_pod("ended", asks(30, 8)))
+    ended = node.admit(make_pod("ended", gpu(30, 8)))
     before = node.held(ended)[CORE]
     node.delete(ended)
     node.api.away = True
-    pod = node.begin(make_pod("a", asks(30, 8)))
+    pod = node.begin(make_pod("a", gpu(30, 8)))
     node.serve(pod, "main", CORE)
     assert node.held(pod)[CORE] == before
     agent(node)
@@ -191,7 +191,7 @@ def test_the_entry_of_an_ended_pod_is_not_that_of_a_pod_that_only_the_kubelet_kn
 
 def test_slots_of_a_static_pod_without_a_mirror_are_counted_by_the_next_agent(node: Node) -> None:
     """Reusable slots of its init container, too (K4)."""
-    node.admit(static_pod("static", init(30, 8), asks(10, 2)))
+    node.admit(static_pod("static", init(30, 8), gpu(10, 2)))
     agent(node)
     assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
 
@@ -202,7 +202,7 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
     node: Node, restart: Step, mirror: str
 ) -> None:
     """K34: the kubelet knows it by the hash of its configuration."""
-    pod = static_pod("static", asks(30, 8), asks(10, 2, "second"))
+    pod = static_pod("static", gpu(30, 8), gpu(10, 2, "second"))
     pod.mirror_uid = "mirror" if mirror == "before" else ""
     node.begin(pod)
     node.serve(pod, "main", CORE)
@@ -229,12 +229,12 @@ def test_another_pod_leaves_slots_to_one_that_a_restarted_kubelet_has_yet_to_adm
 ) -> None:
     """The reusable slots of its init container tie its next container to that card (K7)."""
     node = Node(2)
-    node.admit(make_pod("fills", asks(85, 4)))
-    half = node.begin(make_pod("half", init(5, 4), asks(10, 8)))
+    node.admit(make_pod("fills", gpu(85, 4)))
+    half = node.begin(make_pod("half", init(5, 4), gpu(10, 8)))
     node.serve(half, "init")
     assert node.cards(half, "init") == ["GPU-0"]
     node.restart_kubelet()
-    other = node.admit(make_pod("other", asks(10, 4)), order)
+    other = node.admit(make_pod("other", gpu(10, 4)), order)
     assert node.cards(other) == ["GPU-1"]
     node.admit(half, order)
     assert node.cards(half) == ["GPU-0"]
@@ -244,12 +244,12 @@ def test_a_pod_that_one_kubelet_rejected_is_admitted_by_the_next(node: Node) -> 
     """Also if nothing was assigned; the next agent cannot know the request of a deleted pod."""
     node.restart_kubelet()
     node.unhealthy |= dict.fromkeys(node.table.by_card(CORE), "xid")
-    pod = node.begin(make_pod("p", asks(30, 8)))
+    pod = node.begin(make_pod("p", gpu(30, 8)))
     with pytest.raises(Refusal):
         node.admit(pod)
     node.unhealthy.clear()
     node.restart_kubelet()
-    deleted = node.begin(make_pod("deleted", asks(0, 0)))
+    deleted = node.begin(make_pod("deleted", gpu(0, 0)))
     node.delete(deleted, ends=False)
     node.begin(pod)
     node.restart_agent()
@@ -262,9 +262,9 @@ def test_an_observation_of_a_killed_kubelet_is_not_applied_to_the_next_one(
     node: Node, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its ``List`` comes when the next kubelet has admitted half an init container."""
-    node.admit(make_pod("runs", asks(20, 4), use_gpu_uuid="GPU-1"))
-    pod = make_pod("a", init(10, 8), asks(10, 8))
-    killed = node.begin(make_pod("killed", asks(10, 8)))
+    node.admit(make_pod("runs", gpu(20, 4), use_gpu_uuid="GPU-1"))
+    pod = make_pod("a", init(10, 8), gpu(10, 8))
+    killed = node.begin(make_pod("killed", gpu(10, 8)))
     look = node.look
 
     def then_restart() -> tuple[ListedPod, ...]:

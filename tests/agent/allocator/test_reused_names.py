@@ -7,7 +7,7 @@ from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import Node
-from tests.in_memory.pods import Container, Pod, asks, failing, init, make_pod, static_pod
+from tests.in_memory.pods import Container, Pod, failing, gpu, init, make_pod, static_pod
 
 PLAIN = Container("plain", ContainerKind.MAIN)
 
@@ -31,11 +31,11 @@ def delete_by_force(node: Node, pod: Pod) -> None:
 
 def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Node) -> None:
     """Otherwise the next call has evidence ``witness`` for the listed pod."""
-    node.admit(make_pod("before", asks(10, 4)))
-    first = node.admit(make_pod("a", init(50, 8), asks(10, 4)))
+    node.admit(make_pod("before", gpu(10, 4)))
+    first = node.admit(make_pod("a", init(50, 8), gpu(10, 4)))
     node.start(first, "init")
     delete_by_force(node, first)
-    second = make_pod("a", asks(50, 8))
+    second = make_pod("a", gpu(50, 8))
     node.bind(second, seen=False)
     node.api.away = True
     node.begin(second)
@@ -49,11 +49,11 @@ def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Nod
 
 def test_of_two_pods_with_one_name_the_one_that_the_api_shows_is_new(node: Node) -> None:
     """The queue position of the deleted one may be the later one: several webhooks stamp pods."""
-    first = node.admit(make_pod("a", asks(10, 2), at=2))
+    first = node.admit(make_pod("a", gpu(10, 2), at=2))
     delete_by_force(node, first)
-    second = make_pod("a", asks(10, 2), at=1)
+    second = make_pod("a", gpu(10, 2), at=1)
     node.bind(second, seen=False)
-    node.admit(make_pod("between", asks(10, 4)))
+    node.admit(make_pod("between", gpu(10, 4)))
     node.begin(second)
     node.call()
     assert last(node) == f"{second.uid}/main"
@@ -61,12 +61,12 @@ def test_of_two_pods_with_one_name_the_one_that_the_api_shows_is_new(node: Node)
 
 def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node: Node) -> None:
     """The deleted one was there before it, so its admission has ended (K1)."""
-    first = node.admit(make_pod("a", asks(10, 2)))
+    first = node.admit(make_pod("a", gpu(10, 2)))
     node.start(first)
     node.restart_kubelet()
     node.begin(first)
     delete_by_force(node, first)
-    second = make_pod("a", asks(10, 2), use_gpu_uuid="GPU-elsewhere")
+    second = make_pod("a", gpu(10, 2), use_gpu_uuid="GPU-elsewhere")
     node.bind(second, seen=False)
     node.begin(second)
     node.kubelet.advertise()  # a write without the first pod (K28)
@@ -80,11 +80,11 @@ def test_a_pod_whose_calls_were_resolved_to_its_predecessor_is_served_without_li
     node: Node,
 ) -> None:
     """The admission of the predecessor has ended, but not that of the pod."""
-    first = node.admit(make_pod("a", asks(10, 2)))
+    first = node.admit(make_pod("a", gpu(10, 2)))
     delete_by_force(node, first)
-    second = make_pod("a", asks(20, 2))
+    second = make_pod("a", gpu(20, 2))
     node.bind(second, seen=False)
-    node.admit(make_pod("between", asks(10, 4)))
+    node.admit(make_pod("between", gpu(10, 4)))
     node.list_error = "rate limited"
     node.admit(second)
     assert node.decision_log.refusals == []
@@ -92,8 +92,8 @@ def test_a_pod_whose_calls_were_resolved_to_its_predecessor_is_served_without_li
 
 def test_a_start_is_proven_though_its_calls_were_resolved_to_the_predecessor(node: Node) -> None:
     """``List`` showed the name with some of the devices, and the guess is corrected by now."""
-    before = node.admit(make_pod("before", asks(10, 4)))
-    first, second = make_pod("a", asks(20, 2)), make_pod("a", asks(20, 2))
+    before = node.admit(make_pod("before", gpu(10, 4)))
+    first, second = make_pod("a", gpu(20, 2)), make_pod("a", gpu(20, 2))
     node.bind(first)
     node.api.remove(first)
     node.kubelet.deleted_by_force(first)
@@ -108,11 +108,11 @@ def test_a_start_is_proven_though_its_calls_were_resolved_to_the_predecessor(nod
 
 def test_a_pod_is_served_though_its_predecessor_was_deleted_in_its_admission(node: Node) -> None:
     """``List`` shows an entry of this name, as in the last call, but of the other pod."""
-    failed = asks(10, 2, "second", ContainerKind.INIT, other=True)
-    first = failing(make_pod("a", init(50, 8), failed, asks(10, 4)))
+    failed = gpu(10, 2, "second", ContainerKind.INIT, other=True)
+    first = failing(make_pod("a", init(50, 8), failed, gpu(10, 4)))
     node.serve(node.begin(first), "init")
     node.serve(first, "second", MEMORY)
-    second = make_pod("a", init(50, 8), asks(10, 4))
+    second = make_pod("a", init(50, 8), gpu(10, 4))
     node.delete(first)
     node.bind(second, seen=False)
     while node.kubelet.admitting is first:  # the other plugin fails
@@ -123,12 +123,12 @@ def test_a_pod_is_served_though_its_predecessor_was_deleted_in_its_admission(nod
 
 
 def test_a_pod_is_served_though_its_predecessor_was_refused_without_list(node: Node) -> None:
-    first = make_pod("a", asks(50, 64))
+    first = make_pod("a", gpu(50, 64))
     node.list_error = "rate limited"
     with pytest.raises(PlacementError):
         node.admit(first)
     node.list_error = ""
-    second = make_pod("a", asks(50, 8))
+    second = make_pod("a", gpu(50, 8))
     node.delete(first)
     node.bind(second, seen=False)
     node.admit(second)
@@ -138,11 +138,11 @@ def test_a_pod_is_served_though_its_predecessor_was_refused_without_list(node: N
 
 def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: Node) -> None:
     """Its successor was guessed, and requests the same."""
-    containers = init(10, 2), init(10, 4, "second"), asks(10, 4)
+    containers = init(10, 2), init(10, 4, "second"), gpu(10, 4)
     unknown = make_pod("unknown", PLAIN)
     node.kubelet.bind(unknown)
     node.admit(unknown)
-    node.admit(make_pod("before", asks(10, 2)))
+    node.admit(make_pod("before", gpu(10, 2)))
     first, second = make_pod("a", *containers), make_pod("a", *containers)
     node.bind(first)
     node.api.remove(first)
@@ -159,8 +159,8 @@ def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: 
 def test_the_container_of_an_unknown_pod_is_corrected_by_its_own_entry() -> None:
     """An ended pod had the same devices in a container of the same name (K29)."""
     node = Node(1)
-    node.ends(node.admit(static_pod("ended", asks(10, 2))))
-    current = static_pod("current", PLAIN, asks(10, 2))
+    node.ends(node.admit(static_pod("ended", gpu(10, 2))))
+    current = static_pod("current", PLAIN, gpu(10, 2))
     node.begin(current)
     node.serve(current, "main", CORE)
     assert last(node).endswith("/plain")
@@ -175,7 +175,7 @@ def test_a_new_checkpoint_entry_proves_a_start_though_its_pod_seems_to_have_ende
     """The API has not shown the pod, and ``List`` does not show its init container (K4)."""
     for name in ("x", "y", "z"):
         node.admit(static_pod(name, PLAIN))
-    current = node.admit(static_pod("current", init(20, 2), asks(10, 4)))
+    current = node.admit(static_pod("current", init(20, 2), gpu(10, 4)))
     for container in ("init", "main"):
         node.start(current, container)
     assert node.decision_log.counts["unproven"] == 0
@@ -183,7 +183,7 @@ def test_a_new_checkpoint_entry_proves_a_start_though_its_pod_seems_to_have_ende
 
 def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(node: Node) -> None:
     """K33: its entry in ``List`` has the devices that it was given, and the next pod is served."""
-    first, second = make_pod("a", asks(10, 4)), make_pod("b", asks(10, 2))
+    first, second = make_pod("a", gpu(10, 4)), make_pod("b", gpu(10, 2))
     node.bind(first, second, seen=False)
     node.api.away = True
     node.begin(first)
@@ -202,13 +202,13 @@ def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(no
 
 def test_a_pod_that_runs_without_devices_in_the_checkpoint_comes_after_others(node: Node) -> None:
     """K33: the kubelet was killed before it had written them or reported the start."""
-    running = node.begin(make_pod("running", asks(10, 2), at=2))
+    running = node.begin(make_pod("running", gpu(10, 2), at=2))
     node.kubelet.overtake()
     node.admit(running)
     node.start(running)
     node.restart_kubelet()
     node.begin(running)
-    current = make_pod("current", asks(10, 2), at=1)
+    current = make_pod("current", gpu(10, 2), at=1)
     node.bind(current)
     node.admit(current)
     assert last(node) == f"{current.uid}/main"
@@ -218,13 +218,13 @@ def test_a_pod_that_runs_without_devices_in_the_checkpoint_comes_after_others(no
 def test_a_pod_that_the_api_showed_late_has_not_ended_when_the_kubelet_admits_it_again() -> None:
     """A restarted kubelet has not listed it, and offers none of its devices (K11)."""
     node = Node(1)
-    pod = make_pod("a", asks(10, 4, "first"), asks(10, 4, "second"))
+    pod = make_pod("a", gpu(10, 4, "first"), gpu(10, 4, "second"))
     node.bind(pod, seen=False)
     node.api.away = True
     node.begin(pod)
     node.serve(pod, "first")
     node.restart_kubelet()
-    node.admit(static_pod("another", asks(10, 2)))
+    node.admit(static_pod("another", gpu(10, 2)))
     node.api.away = False
     node.watch.deliver()
     node.allocator.refresh()
@@ -236,12 +236,12 @@ def test_a_pod_that_the_api_showed_late_has_not_ended_when_the_kubelet_admits_it
 def test_a_pod_that_ran_before_does_not_start_on_a_card_chosen_for_another_pod() -> None:
     """It ended unreported, so a restarted kubelet admits it again; the API shows it as running."""
     node = Node()
-    pod = node.admit(make_pod("a", asks(10, 2), use_gpu_uuid="GPU-1", at=2))
+    pod = node.admit(make_pod("a", gpu(10, 2), use_gpu_uuid="GPU-1", at=2))
     node.start(pod)
     node.publish_statuses()
     node.ends(pod)
-    node.admit(make_pod("between", asks(10, 4)))
-    node.bind(make_pod("another", asks(10, 2), at=1))
+    node.admit(make_pod("between", gpu(10, 4)))
+    node.bind(make_pod("another", gpu(10, 2), at=1))
     node.restart_kubelet()
     node.list_error = "rate limited"
     node.admit(pod)

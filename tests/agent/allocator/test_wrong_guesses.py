@@ -9,8 +9,8 @@ from tests.in_memory.pods import (
     OTHER_PLUGIN,
     Container,
     Pod,
-    asks,
     failing,
+    gpu,
     init,
     make_pod,
     static_pod,
@@ -21,7 +21,7 @@ from tests.in_memory.pods import (
 def node() -> Node:
     """A node whose ``List`` keeps rejected pods, which look like pods being admitted (K8)."""
     made = Node(active_only=False)
-    made.admit(make_pod("before", asks(10, 2)))
+    made.admit(make_pod("before", gpu(10, 2)))
     return made
 
 
@@ -37,7 +37,7 @@ def test_the_previous_last_call_is_restored_and_the_guessed_pod_is_tried_last(
     node: Node, *, checkpointed: bool
 ) -> None:
     """Also if the checkpoint shows the true target first, in mid-admission (K30)."""
-    current = begin_beside_a_newer_one(node, asks(30, 8))
+    current = begin_beside_a_newer_one(node, gpu(30, 8))
     node.serve(current, "main", CORE)
     assert node.decision_log.last.target == "newer/main"
     if checkpointed:
@@ -50,7 +50,7 @@ def test_after_a_wrong_guess_of_an_init_container_the_next_call_is_for_the_true_
     node: Node,
 ) -> None:
     """``List`` shows no ordinary init container (K4): only the checkpoint disproves the guess."""
-    current = begin_beside_a_newer_one(node, init(30, 8), asks(30, 8))
+    current = begin_beside_a_newer_one(node, init(30, 8), gpu(30, 8))
     node.serve(current, "init")
     assert node.decision_log.last.target == "newer/init"
     for resource in MEMORY_FIRST:
@@ -62,7 +62,7 @@ def test_a_pod_that_only_the_kubelet_knows_stays_current_when_the_checkpoint_has
     node: Node,
 ) -> None:
     """The file has its UID and no name: it may be the guessed pod, and here it is."""
-    pod = node.begin(static_pod("unknown", init(30, 8), asks(10, 2)), MEMORY_FIRST)
+    pod = node.begin(static_pod("unknown", init(30, 8), gpu(10, 2)), MEMORY_FIRST)
     node.serve(pod, "init", MEMORY)
     assert node.decision_log.last.target == "unknown/main"
     node.kubelet.state.write()  # in mid-admission (K30)
@@ -76,8 +76,8 @@ def test_a_pod_that_only_the_kubelet_knows_stays_current_when_the_checkpoint_has
 
 def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: Node) -> None:
     """Its ordinary init container may have got the slots, and is not listed (K4)."""
-    node.rejected(static_pod("another", asks(30, 8)))
-    current = node.begin(static_pod("current", init(30, 8), asks(10, 2)))
+    node.rejected(static_pod("another", gpu(30, 8)))
+    current = node.begin(static_pod("current", init(30, 8), gpu(10, 2)))
     for resource in MEMORY_FIRST:
         node.serve(current, "init", resource)
         assert node.decision_log.last.target == "current/main"
@@ -85,12 +85,12 @@ def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: No
 
 def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(node: Node) -> None:
     """One of them got the slots and was rejected since; no call was for the others."""
-    node.rejected(make_pod("first", asks(30, 8), at=2))
-    node.begin(failing(make_pod("second", asks(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))
+    node.rejected(make_pod("first", gpu(30, 8), at=2))
+    node.begin(failing(make_pod("second", gpu(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))
     while node.kubelet.admitting is not None:
         node.call()
     assert node.decision_log.last.target == "second/main"
-    node.begin(make_pod("current", asks(30, 8), at=1))
+    node.begin(make_pod("current", gpu(30, 8), at=1))
     node.call()
     assert node.decision_log.last.target == "current/main"
 
@@ -98,8 +98,8 @@ def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(nod
 def test_a_plan_made_with_a_wrong_guess_is_made_again() -> None:
     """Part of the card that the whole pod was to be on is another's, as it turns out."""
     node = Node(blocks=16)
-    guessed = make_pod("guessed", asks(10, 2, "first"), asks(10, 14, "second"), at=1)
-    right = make_pod("right", asks(10, 2), at=2)
+    guessed = make_pod("guessed", gpu(10, 2, "first"), gpu(10, 14, "second"), at=1)
+    right = make_pod("right", gpu(10, 2), at=2)
     node.bind(guessed, right)
     node.list_error = "rate limited"
     node.admit(right)
@@ -113,13 +113,13 @@ def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force
     node: Node,
 ) -> None:
     """K20: its name is still listed, with nothing; another pod of that name is not admitted yet."""
-    deleted, current = make_pod("a", asks(30, 8)), make_pod("current", asks(10, 4))
+    deleted, current = make_pod("a", gpu(30, 8)), make_pod("current", gpu(10, 4))
     node.bind(deleted, seen=False)  # the watch is behind, then and later
     node.admit(deleted)
     node.start(deleted)
     node.api.remove(deleted)
     node.kubelet.deleted_by_force(deleted, keeps=False)
-    node.api.add(make_pod("a", asks(10, 4)))
+    node.api.add(make_pod("a", gpu(10, 4)))
     node.bind(current, seen=False)
     node.begin(current)
     node.call()
@@ -132,11 +132,11 @@ def test_slots_reserved_by_an_agent_are_free_for_the_next_one_whatever_the_check
 ) -> None:
     """The kubelet had offered them: their holder has ended (R2), though the API shows that pod."""
     node = Node(1)
-    ended = node.admit(make_pod("ended", asks(60, 4)))
+    ended = node.admit(make_pod("ended", gpu(60, 4)))
     node.restart_agent()
     node.ends(ended)
     node.kubelet.first = (CORE, MEMORY)
-    node.begin(make_pod("a", asks(60, 4)))
+    node.begin(make_pod("a", gpu(60, 4)))
     node.call()
     node.list_error = list_error
     node.restart_agent()
@@ -149,12 +149,12 @@ def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earli
     node: Node,
 ) -> None:
     """A namesake is listed as well, until it has ended (K20)."""
-    deleted = node.admit(make_pod("a", asks(10, 2)))
+    deleted = node.admit(make_pod("a", gpu(10, 2)))
     node.start(deleted)
     node.delete(deleted, ends=False)
-    current, rejected = make_pod("a", asks(30, 8), at=1), make_pod("rejected", asks(30, 8), at=2)
+    current, rejected = make_pod("a", gpu(30, 8), at=1), make_pod("rejected", gpu(30, 8), at=2)
     node.bind(current, rejected)
-    node.admit(make_pod("between", asks(10, 4)))
+    node.admit(make_pod("between", gpu(10, 4)))
     node.list_error = "rate limited"
     node.rejected(rejected)
     node.begin(current)
@@ -167,15 +167,15 @@ def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earli
 def test_after_a_wrong_guess_the_last_pod_is_not_one_that_list_no_longer_shows() -> None:
     """It was served while ``List`` was unavailable; another pod has its name now."""
     node = Node()
-    node.admit(make_pod("before", asks(10, 4)))
+    node.admit(make_pod("before", gpu(10, 4)))
     node.list_error = "rate limited"
-    left = node.admit(failing(make_pod("a", asks(30, 8, other=True))), (MEMORY, OTHER_PLUGIN))
+    left = node.admit(failing(make_pod("a", gpu(30, 8, other=True))), (MEMORY, OTHER_PLUGIN))
     node.list_error = ""
-    unknown = failing(static_pod("unknown", asks(10, 2, other=True)))
+    unknown = failing(static_pod("unknown", gpu(10, 2, other=True)))
     node.admit(unknown, (CORE, MEMORY, OTHER_PLUGIN))
     node.api.remove(left)
     node.kubelet.removed(left)
-    current = make_pod("a", asks(30, 8))
+    current = make_pod("a", gpu(30, 8))
     node.bind(current, seen=False)
     node.begin(current, MEMORY_FIRST)
     node.call()
@@ -183,8 +183,8 @@ def test_after_a_wrong_guess_the_last_pod_is_not_one_that_list_no_longer_shows()
 
 
 def test_a_pod_that_was_guessed_before_it_was_listed_has_not_ended(node: Node) -> None:
-    guessed = make_pod("guessed", asks(20, 2), at=1)
-    current = make_pod("current", asks(20, 2), at=2)
+    guessed = make_pod("guessed", gpu(20, 2), at=1)
+    current = make_pod("current", gpu(20, 2), at=2)
     node.bind(guessed, current)
     node.list_error = "rate limited"
     node.begin(current, MEMORY_FIRST)

@@ -17,7 +17,7 @@ from tests.agent.builders import patient
 from tests.agent.fakes import NAMES, FakeClock
 from tests.examples import share
 from tests.in_memory import pods as in_memory
-from tests.in_memory.pods import Container, asks, init
+from tests.in_memory.pods import Container, gpu, init
 
 INDICES = {"GPU-0": 0, "GPU-1": 1}
 GOT = {"main": Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)}
@@ -82,12 +82,12 @@ class Writing:
 
 
 def of(name: str = "a") -> PodInfo:
-    return make_pod(name, asks(30, 8))
+    return make_pod(name, gpu(30, 8))
 
 
 def test_a_recorded_init_container_stays_recorded_when_only_the_others_are_reported() -> None:
     """Its slots are freed before the watch shows its annotation."""
-    writing, pod = Writing(), make_pod("a", init(100, 0), asks(30, 8))
+    writing, pod = Writing(), make_pod("a", init(100, 0), gpu(30, 8))
     for allocations in ({"init": Allocation(("GPU-0",), 100, 0, Evidence.TICKET)}, GOT):
         writing.put(pod, allocations)
         writing.write()
@@ -96,7 +96,7 @@ def test_a_recorded_init_container_stays_recorded_when_only_the_others_are_repor
 
 
 def test_a_patch_has_the_uid_the_allocations_and_the_indices_of_each_container() -> None:
-    pod = make_pod("a", init(100, 0), init(100, 0, "next"), asks(200, 9, "two"))
+    pod = make_pod("a", init(100, 0), init(100, 0, "next"), gpu(200, 9, "two"))
     allocations = {
         "next": Allocation(("GPU-0",), 100, 0, Evidence.TICKET),
         "two": Allocation(("GPU-0", "GPU-1"), 200, 9, Evidence.WITNESS),
@@ -167,7 +167,7 @@ def test_a_failed_write_is_tried_again_unless_its_pod_is_deleted_and_delays_no_o
 def test_only_a_complete_annotation_marks_the_pod_as_assigned(
     kinds: str, served: str, complete: bool
 ) -> None:
-    pod = make_pod("a", *((init if "i" in n else asks)(30, 8, n) for n in kinds.split()))
+    pod = make_pod("a", *((init if "i" in n else gpu)(30, 8, n) for n in kinds.split()))
     allocations = {name: Allocation(("GPU-0",), 30, 8, Evidence.TICKET) for name in served.split()}
     patch = allocation_patch(pod, allocations, names=NAMES, indices=INDICES)
     assert ("tencent.com/gpu-assigned" in patch["metadata"]["annotations"]) is complete

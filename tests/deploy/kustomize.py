@@ -8,9 +8,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -45,25 +46,34 @@ def kubectl() -> str:
 
 
 def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Return what kustomize makes of a folder, by one call for all processes and runs.
+    """Return what kustomize makes of a folder."""
+    program = kubectl()
 
-    Results are files in pytest's cache, named by a hash of all that kustomize reads.
-    """
-    program, results = kubectl(), _results()
+    def run() -> tuple[int, str, str]:
+        command = [program, "kustomize", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        return done.returncode, done.stdout, done.stderr
+
     files = {each.name: each.read_text("utf-8") for each in folder.iterdir() if each.is_file()}
     known = str(folder.relative_to(DEPLOY)) if folder.is_relative_to(DEPLOY) else ""
     text = json.dumps([program, Path(program).stat().st_mtime, known, *sorted(files.items())])
     text = text.replace(os.path.relpath(DEPLOY, folder.resolve()), "deploy")
-    result = results / hashlib.sha256(text.encode()).hexdigest()
+    return subprocess.CompletedProcess(program, *once(text, run))
+
+
+def once(key: str, make: Callable[[], object]) -> Any:
+    """Return what *make* makes of deploy/ and *key*, by one call for all processes and runs.
+
+    Results are JSON files in pytest's cache. They are made again if a manifest changes.
+    """
+    result = _results() / hashlib.sha256(key.encode()).hexdigest()
     with result.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not result.exists():
-            command = [program, "kustomize", str(folder)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             made = result.with_suffix(".part")
-            made.write_text(json.dumps([done.returncode, done.stdout, done.stderr]), "utf-8")
+            made.write_text(json.dumps(make()), "utf-8")
             made.rename(result)
-    return subprocess.CompletedProcess(program, *json.loads(result.read_text("utf-8")))
+    return json.loads(result.read_text("utf-8"))
 
 
 @cache

@@ -2,15 +2,15 @@
 
 import subprocess
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import yaml
 
+import release
 from release.chart import CHOSEN, NAME, components, files
-from tests.deploy.kustomize import find_program, kustomize
+from tests.deploy.kustomize import find_program, kustomize, once
 from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 
 INJECTIONS = ("envvar", "envvar-only", "cdi")
@@ -26,11 +26,19 @@ def helm() -> str:
     return find_program("helm")
 
 
-@cache
 def chart_files() -> Mapping[str, str]:
     """Make the chart, once."""
-    with mock.patch("release.chart.kustomize", lambda folder: kustomize(folder).stdout):
-        return files(DEPLOY, version=VERSION)
+
+    def make() -> Mapping[str, str]:
+        with mock.patch("release.chart.kustomize", lambda folder: kustomize(folder).stdout):
+            return files(DEPLOY, version=VERSION)
+
+    sources = sorted(Path(release.__file__).parent.glob("*.py"))
+    templates = sorted(each for each in (DEPLOY / "chart").rglob("*") if each.is_file())
+    found: Mapping[str, str] = once(
+        "".join(each.read_text(encoding="utf-8") for each in (*sources, *templates)), make
+    )
+    return found
 
 
 def write(folder: Path) -> Path:

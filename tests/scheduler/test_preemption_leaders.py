@@ -1,6 +1,6 @@
 """Preemption by card with several replicas: only the leader writes, and the next one goes on."""
 
-from itertools import count
+from itertools import count, product
 
 import pytest
 from hypothesis import example, given, settings
@@ -161,17 +161,19 @@ class KilledError(BaseException):
     """The process ends within a request, which was carried out or not."""
 
 
-faults = st.tuples(
-    st.sampled_from(["before", "after"]), st.sampled_from([KilledError, Unavailable])
-)
+Fault = tuple[str, type[BaseException]]
+FAULTS: list[Fault] = list(product(("before", "after"), (KilledError, Unavailable)))
+numbers = st.integers(0, 14)
 
 
-@given(st.dictionaries(st.integers(0, 14), faults, max_size=4))
-@example({})
-@settings(max_examples=share(250), deadline=None)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[1].__name__} {fault[0]}")
+@given(numbers, st.dictionaries(numbers, st.sampled_from(FAULTS), max_size=3))
+@example(99, {})  # none
+@settings(max_examples=share(63), deadline=None)
 def test_no_pod_is_evicted_in_vain_whatever_fails(
-    faulty: dict[int, tuple[str, type[BaseException]]],
+    fault: Fault, number: int, others: dict[int, Fault]
 ) -> None:
+    faulty = {**others, number: fault}
     world = full_node(cards=3, prod=None)
     world.add("prod-1", (100, 0), priority=1000)
     world.add("prod-2", (100, 0), priority=1000)

@@ -60,9 +60,7 @@ class Driver:
         self.probes: dict[str, Probe | CardFault] = {}
         self.events: queue.Queue[tuple[str, CardFault]] = queue.Queue()
         self.failing: dict[str, Unavailable] = {}
-        self.opened = 0
-        self.closed = 0
-        self.waits = 0
+        self.opened = self.closed = self.waits = 0
 
     def _step(self, name: str) -> None:
         if name in self.failing:

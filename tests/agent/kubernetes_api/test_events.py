@@ -165,9 +165,10 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
 def test_a_running_queue_writes_each_new_notice() -> None:
     scene = QueueScene()
     with running(scene.queue.run, scene.queue.stop):
-        for count in (1, 2, 3):
-            scene.put(notice(count))
-            eventually(lambda count=count: scene.results == ["written"] * count, "it is written")
+        for number in (1, 2, 3):
+            scene.put(notice(number))
+            eventually(lambda: not scene.queue.pending(), "it is written")
+    assert scene.results == ["written"] * 3
 
 
 # --- with scripts ---------------------------------------------------------------------

@@ -1,10 +1,11 @@
 """The simulated kubelet beside an agent: it gets its pods by hand."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from simulator.client import ApiClient
-from simulator.kubelet.errors import TurnedAway
+from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
 from simulator.kubelet.settings import Settings
@@ -40,6 +41,14 @@ def has_devices(kubelet: Kubelet) -> bool:
     """Whether the kubelet has healthy devices of both resources: it is registered before."""
     allocatable = kubelet.capacity()[1]
     return all(allocatable.get(each) for each in NAMES.resources)
+
+
+def responds(kubelet: Kubelet, resource: str) -> bool:
+    """Whether a plugin of a resource is registered, and responds."""
+    found = kubelet.instance.manager.plugins.get(resource)
+    with suppress(PluginCallFailed):  # a broken stream may drop it at any moment (K18)
+        return found is not None and bool(found.connect())
+    return False
 
 
 def serve(kubelet: Kubelet, admin: ApiClient, name: str) -> list[str]:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.kubelet.registration import Registrar
+from agent.kubelet.registration import Registrar, RegistrationSeconds
 from agent.kubelet.server import DevicePluginService
 from contract.resource import Resource
-from tests.agent.a_kubelet import client_of, registered
+from tests.agent.a_kubelet import registered, responds
 from tests.agent.fakes import DEADLINE_S, NAMES, FakeCalls, eventually, make_manifest, make_table
 from tests.agent.threads import running
 from tests.proxy.site import Site
@@ -36,6 +36,7 @@ class AgentSite(Site):
             kubelet_dir=self.kubelet_dir,
             services={name: partial(_make_service, each) for name, each in NAMES.resources.items()},
             on_proxy_end=self._count_end,
+            seconds=RegistrationSeconds(response=DEADLINE_S, stream=10),
             clock=self.clock,
         )
 
@@ -53,7 +54,7 @@ class AgentSite(Site):
         )
         for each in BOTH:
             eventually(lambda each=each: self._socket_of(each) is by_proxy, "the right socket")  # type: ignore[misc]
-            client_of(self.kubelet, each).connect()
+            eventually(lambda each=each: responds(self.kubelet, each), "it responds")  # type: ignore[misc]
 
     def _socket_of(self, resource: str) -> bool:
         found = self.kubelet.instance.manager.plugins.get(resource)

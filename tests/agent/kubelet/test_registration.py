@@ -16,7 +16,7 @@ from common.known_resources import SHOWN_LATE
 from contract.resource import Resource
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
-from tests.agent.a_kubelet import TurnsAway, client_of, registered
+from tests.agent.a_kubelet import TurnsAway, client_of, registered, responds
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import DEADLINE_S, NAMES, FakeCalls, eventually, make_table
 from tests.agent.threads import running
@@ -86,12 +86,11 @@ class Site:
             each.wake()
 
     def wait(self, times: int = 1) -> None:
-        """Wait until it has registered so often, and check that both sockets respond."""
+        """Wait until it has registered so often, and both sockets respond."""
         eventually(
             lambda: self.registrar.registered and len(self.gaps) >= times, f"{times} registrations"
         )
-        for name in BOTH:
-            client_of(self.kubelet, name).connect()
+        eventually(lambda: all(responds(self.kubelet, each) for each in BOTH), "both respond")
 
     @property
     def folder(self) -> Path:

@@ -154,6 +154,11 @@ def test_a_request_for_fewer_cards_than_are_reusable_is_refused() -> None:
             id="its part of a card is less than the reusable slots there",
         ),
         pytest.param(
+            [(INIT, 60, 4, 2), (MAIN, 60, 2, 2)],
+            *("containers[0]", "60 cores and 4 memory blocks", "30 cores and 2 memory blocks"),
+            id="memory is chosen among two cards",
+        ),
+        pytest.param(
             [(INIT, 90, 9, 3), (INIT, 100, 8, 2)],
             *("initContainers[1]", "90 cores and 9 memory blocks", "30 cores and 3 memory blocks"),
             id="an init container with fewer cards",

@@ -242,30 +242,28 @@ def test_a_call_ends_after_patience_if_each_plugin_ends_in_it(
     running: Site, plugin: MakePlugin
 ) -> None:
     """What kills a plugin in a call may kill the next one, too."""
-    plugins = [plugin().register()]
+
+    def start() -> Plugin:
+        made = plugin()
+        made.hang("Allocate")
+        return made.register()
+
+    current = start()
     running.wait_known()
-
-    def end(context: grpc.ServicerContext) -> None:
-        plugins[-1].end_stream()
-        context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
-
-    plugins[-1].on_allocate = end
     call = running.begin_allocate()
-    wait("it is called", lambda: "Allocate" in plugins[0].calls)
-    running.clock.advance(1)
-    for _ in range(3):
-        wait("it is called", lambda: "Allocate" in plugins[-1].calls)
-        plugins[-1].end()
-        plugins.append(plugin())
-        plugins[-1].on_allocate = end
-        plugins[-1].register()
-    wait("the call waits", lambda: running.service.repeated == 4)
-    running.clock.advance(PATIENCE - 1)
+    wait("it is called", lambda: "Allocate" in current.calls)
+    running.clock.advance(PATIENCE / 2)  # so the call ends before the plugins are given up
+    current.end()
+    following = start()
+    wait("the next is called", lambda: "Allocate" in following.calls)
+    following.end()
+    wait("the call waits", lambda: running.service.waits.waiting == 1)
+    running.clock.advance(PATIENCE / 2)
 
     taken = f"is unavailable, and the call has taken {PATIENCE:g} s$"
     with pytest.raises(PluginCallFailed, match=taken):
         call.result(WITHIN)
-    assert running.service.repeated == 4
+    assert running.service.repeated == 2
 
 
 def test_an_unreadable_list_ends_its_plugin_and_never_reaches_the_kubelet(

@@ -63,7 +63,7 @@ class DriverServer:
 
         *plugins* is the folder of the driver's own socket, *registry* that of registration sockets,
         the proxy's or the kubelet's. *clock* returns monotonic seconds, *pause* waits so many
-        seconds between two checks of the devices' health; by default :meth:`stop` ends it.
+        seconds between two checks of health or sockets; by default :meth:`stop` ends it.
         """
         self._calls = calls
         self._clock = clock
@@ -176,7 +176,7 @@ class DriverServer:
             if self.registered:  # not before: the kubelet would have no instance meanwhile
                 remove_dead(self._registry, [f"{self._plugins.name}-*-reg.sock"])
                 remove_dead(self._plugins, ["dra-*.sock"])
-            self._stopping.wait(pause)
+            self._pause(pause)
         self._end()
 
     def stop(self) -> None:

@@ -62,6 +62,25 @@ def test_a_call_that_the_kubelet_has_cancelled_prepares_nothing(
         assert kubelet.prepare(ref)[ref.uid].error == ""
 
 
+def test_sockets_stay_while_they_exist_and_are_made_again(sockets: Path) -> None:
+    registry = sockets / "registry"
+    registry.mkdir()
+    seen: list[list[Path]] = []
+
+    def pause(_seconds: float) -> None:
+        seen.append(list(registry.iterdir()))
+        if len(seen) == 2:
+            seen[-1][0].unlink()
+        elif len(seen) == 3:
+            server.stop()
+
+    driver = ClaimNode(sockets).driver()
+    server = DriverServer(driver, plugins=sockets / DRIVER, registry=registry, pause=pause)
+    server.run()
+    assert len(seen[0]) == len(seen[2]) == 1
+    assert seen[0] == seen[1] != seen[2]
+
+
 class Watcher:
     """A watcher of the devices' health, on a clock that its pauses move."""
 

@@ -25,7 +25,7 @@ from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.kubelet_instance import KubeletInstance
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.registration import Registrar
+from agent.kubelet.registration import Registrar, RegistrationSeconds
 from agent.kubelet.server import DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
@@ -59,6 +59,8 @@ Json = dict[str, Any]
 
 BLOCK = 256 << 20
 _SETTLE_S = 120.0
+_REGISTRATION = RegistrationSeconds(shortest_pause=0.05, longest_pause=0.05)
+"""Without longer pauses: a node may go through hundreds of restarts."""
 
 _VETOES = 50
 """After so many refused starts of one pod, later ones are expected to be refused too."""
@@ -423,6 +425,7 @@ class SimulatedNode:
                 name: self._service(allocator, resource, kill_switch)
                 for name, resource in self._resources.items()
             },
+            seconds=_REGISTRATION,
         )
         self.agent = AgentRun(allocator, registrar, channel, writer, kill_switch, works)
         self.agent.start()

@@ -4,7 +4,6 @@ import pytest
 
 import agent.allocator.observer
 import agent.kubelet.podresources
-import agent.kubelet.registration
 from tests.agent.fakes import DEADLINE_S
 
 
@@ -16,8 +15,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten an agent's pauses between retries: there are hundreds of restarts."""
-    monkeypatch.setattr(agent.kubelet.registration, "_BACKOFF_SECONDS", (0.05, 0.05))
+    """Shorten the pauses before an agent connects to ``List`` again."""
     options = dict(agent.kubelet.podresources._CHANNEL_OPTIONS)
     options["grpc.max_reconnect_backoff_ms"] = 50
     monkeypatch.setattr(agent.kubelet.podresources, "_CHANNEL_OPTIONS", tuple(options.items()))

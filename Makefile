@@ -11,7 +11,7 @@ help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute (V=1: all of it)"
 	@echo "make page       the web page of four simulated nodes, until Ctrl-C"
 	@echo "make test       all tests, with branch coverage"
-	@echo "make test-fast  the decisions: no process, no server, no whole node"
+	@echo "make test-fast  what needs no process and no whole node"
 	@echo "make test-storm all tests beside a load of 20, until they have passed ten times (LOAD=, RUNS=, TESTS=)"
 	@echo "make check      format, lint, types, layers"
 	@echo "make bench      what is measured, against what (BENCH=name for one)"

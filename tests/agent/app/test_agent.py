@@ -7,14 +7,11 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
 from agent.app.agent import Agent
 from agent.app.container_setup import EnforcerRunner
-from agent.app.plugin_door import CURRENT_POD_FILE
 from agent.app.refresher import RefreshPace
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles
@@ -27,13 +24,13 @@ from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import PodHoldings
-from simulator.kubelet.errors import PluginCallFailed, TurnedAway
+from simulator.kubelet.errors import PluginCallFailed
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.numa import NO_NODE, DeviceAllocation
 from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.state import KubeletCheckpoint
-from tests.agent.a_kubelet import TurnsAway, client_of, has_devices, make_kubelet, registered, serve
+from tests.agent.a_kubelet import client_of, has_devices, make_kubelet, registered, serve
 from tests.agent.app.whole import FAST, PODS, events, metrics, page, ready, running
 from tests.agent.builders import BLOCK, raising
 from tests.agent.driver.driver_host import DriverHost, expected, tree
@@ -146,42 +143,6 @@ def test_cordons_and_other_device_plugins_are_read_from_the_node(
         eventually(lambda: "cards_served_twice 2.0" in metrics(agent), "a gauge shows it")
         reasons = {"GPUsServedTwice"}
         eventually(lambda: {each["reason"] for each in events(admin)} == reasons, "an Event")
-
-
-def test_pods_whose_card_is_missing_at_the_agents_start_get_events(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    """One pod lacks its only card, another one of two; a third has its own."""
-    wishes = {"lost": "GPU-0", "kept": "GPU-1", "both": "GPU-2,GPU-3"}
-    for name, uuid in wishes.items():
-        limits = (200, 64) if name == "both" else (30, 8)
-        server.apply(make_manifest(name, limits, annotations={NAMES.use_gpu_uuid: uuid}))
-    cards = write_cards(tmp_path / "cards.yaml", 4)
-    with running(settings) as agent:
-        eventually(lambda: ready(agent), "registered")
-        for name in wishes:
-            served(kubelet, admin, name)
-    assert events(admin) == []
-    cards.write_text(cards.read_text().replace("GPU-0", "GPU-new").replace("GPU-2", "GPU-other"))
-    with running(settings) as agent:
-        eventually(lambda: len(events(admin)) == 4, "the Events")
-        samples = "\n".join(metrics(agent))
-    assert {each["reason"] for each in events(admin)} == {"GPUMissing"}
-    text = "container c0 holds a card that this node does not have any more"
-    assert {(each["involvedObject"]["name"], each["message"]) for each in events(admin)} == {
-        ("lost", f"{text} (GPU-0), and cannot compute on it: delete the pod"),
-        ("both", f"{text} (GPU-2), and cannot compute on it: delete the pod"),
-        ("n1", "card GPU-0 is gone or cannot be served; held by default/lost"),
-        ("n1", "card GPU-2 is gone or cannot be served; held by default/both"),
-    }
-    held = re.findall(r'container_cores_held{card="([^"]+)".*pod="(\w+)"} (\S+)', samples)
-    assert sorted(held) == [
-        ("GPU-0", "lost", "30.0"),
-        ("GPU-1", "kept", "30.0"),
-        ("GPU-2", "both", "100.0"),
-        ("GPU-3", "both", "100.0"),
-    ]
-    assert 'card_cores_held{card="GPU-new"} 0.0' in samples
 
 
 def test_missing_permissions_are_shown_in_a_gauge(settings: Settings, server: ApiServer) -> None:
@@ -342,31 +303,3 @@ def test_a_refused_pod_and_a_vetoed_start_create_events(
     assert reason in refused["message"]
     assert event["message"].startswith(f"container c0: {reason}")
     assert (event["reason"], event["involvedObject"]["uid"]) == ("GPURefused", uid)
-
-
-def test_an_allocation_left_unwritten_by_a_killed_agent_is_written_without_a_call(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
-) -> None:
-    """``List`` failed when this agent started and registered."""
-    at: dict[str, Any] = kubelet.settings.misbehavior.at
-    server.apply(make_manifest("a", (30, 8), annotations={NAMES.use_gpu_uuid: "GPU-1"}))
-    server.fail(Fault(503), f"patch {PODS}/a")
-    with running(settings) as killed:
-        eventually(lambda: ready(killed), "registered")
-        serve(kubelet, admin, "a")
-    kubelet.stop()
-    server.restore()
-    (settings.plugin_dir / CURRENT_POD_FILE).unlink()
-    at["List"] = TurnsAway(TurnedAway("not yet", grpc.StatusCode.UNAVAILABLE))
-    without_checkpoint = replace(settings, kubelet_dir=kubelet.settings.root_dir)
-    with running(without_checkpoint) as agent:
-        assert page(agent, "/healthz") == (200, "ok\n")
-        waits = (503, "not registered\n")
-        eventually(lambda: page(agent, "/readyz") == waits, "it waits for the kubelet")
-        kubelet.start()
-        kubelet.add_pods(admin.get(f"{PODS}/a"))  # it runs: the kubelet makes no call for it
-        eventually(lambda: ready(agent), "registered")
-        assert not annotated(admin, "a")
-        del at["List"]
-        eventually(lambda: annotated(admin, "a"), "the allocation is written")
-    assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)

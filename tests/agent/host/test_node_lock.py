@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agent.host.node_lock import LOCK, NodeLock
+from tests.agent.threads import CountedStop
 
 HOLD = """
 import sys, threading
@@ -22,33 +22,18 @@ sys.stdin.read()
 """
 
 
-class Waits(threading.Event):
-    """The event that ends an agent: set after these actions, of which each happens at a wait."""
-
-    def __init__(self, *actions: Callable[[], object]) -> None:
-        super().__init__()
-        self._actions = list(actions)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if self._actions:
-            self._actions.pop(0)()
-        else:
-            self.set()
-        return self.is_set()
-
-
 def test_the_next_agent_waits_until_the_lock_is_released(tmp_path: Path) -> None:
     first, second = NodeLock(tmp_path), NodeLock(tmp_path)
     waiting: list[bool] = []
     assert first.take(threading.Event())
-    assert second.take(Waits(lambda: waiting.append(second.waiting), first.release))
+    assert second.take(CountedStop(3, lambda: waiting.append(second.waiting), first.release))
     assert (waiting, second.waiting) == ([True], False)
 
 
 def test_an_agent_that_must_end_stops_waiting(tmp_path: Path) -> None:
     first, second = NodeLock(tmp_path), NodeLock(tmp_path)
     assert first.take(threading.Event())
-    assert not second.take(Waits())
+    assert not second.take(CountedStop(1))
 
 
 @pytest.mark.slow
@@ -63,7 +48,7 @@ def test_a_killed_agent_delays_no_call(tmp_path: Path) -> None:
             holder.send_signal(signal.SIGKILL)
             holder.wait()
 
-        assert NodeLock(tmp_path).take(Waits(kill))
+        assert NodeLock(tmp_path).take(CountedStop(2, kill))
 
 
 def test_a_missing_folder_is_waited_for_with_a_log_message(
@@ -72,7 +57,7 @@ def test_a_missing_folder_is_waited_for_with_a_log_message(
     folder = tmp_path / "later"
     lock = NodeLock(folder)
     problems: list[str] = []
-    assert lock.take(Waits(lambda: problems.append(lock.problem), folder.mkdir))
+    assert lock.take(CountedStop(3, lambda: problems.append(lock.problem), folder.mkdir))
     assert problems == [
         f"cannot lock the node: [Errno 2] No such file or directory: {os.fspath(folder / LOCK)!r}"
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.host.state_file import StateFile
+from tests.agent.builders import raising
 
 NOT_WRITTEN = "state file cannot be written"
 
@@ -67,9 +68,7 @@ def test_a_link_instead_of_the_file_is_replaced_and_one_beside_it_is_not_followe
 def test_a_full_disk_is_logged_once_and_leaves_no_outdated_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
     file = StateFile(path)
     file.save("old")
     with monkeypatch.context() as disk:

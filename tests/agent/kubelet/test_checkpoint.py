@@ -16,10 +16,10 @@ from agent.errors import CheckpointError
 from agent.kubelet.checkpoint import CheckpointFile, CheckpointParser
 from common.kubelet_api import CHECKPOINT_FILE
 from simulator.kubelet import checkpoint as kubelets
-from simulator.kubelet import state as kubelet_state
 from simulator.kubelet.numa import DeviceAllocation
 from simulator.kubelet.responses import PluginResponse
-from tests.agent.builders import CORE, MEMORY, patient
+from simulator.kubelet.state import KubeletCheckpoint
+from tests.agent.builders import CORE, MEMORY, cases, patient
 from tests.agent.fakes import NAMES, RESOURCES
 from tests.examples import any_json
 
@@ -42,26 +42,18 @@ def parse(content: str | bytes) -> Checkpoint:
     return CheckpointParser(RESOURCES).parse(raw)
 
 
-@pytest.mark.parametrize(
-    ("content", "held"),
-    [
-        (text(), {}),
-        (text(ENTRY), {"u": {"c": {CORE: {"GPU-0::0", "GPU-0::1"}}}}),
-        (
+@cases(
+    "content, held",
+    {
+        "one entry": (text(ENTRY), {"u": {"c": {CORE: {"GPU-0::0", "GPU-0::1"}}}}),
+        "by NUMA node": (
             text(ENTRY | {"DeviceIDs": {"0": ["GPU-0::0"], "1": ["GPU-1::7", "GPU-0::0"]}}),
             {"u": {"c": {CORE: {"GPU-0::0", "GPU-1::7"}}}},
         ),
-        (
-            text(ENTRY, ENTRY | {"ResourceName": NAMES.memory, "DeviceIDs": {"-1": ["GPU-0::9"]}}),
-            {"u": {"c": {CORE: {"GPU-0::0", "GPU-0::1"}, MEMORY: {"GPU-0::9"}}}},
-        ),
-        (text(ENTRY | {"ResourceName": "example.com/other", "DeviceIDs": 7}), {}),
-        (text(ENTRY | {"DeviceIDs": {}}), {"u": {"c": {CORE: set()}}}),
-        ('{"Data": {"PodDeviceEntries": []}}', {}),
-    ],
-    ids=[
-        *("empty", "one entry", "by NUMA node", "two resources", "foreign", "no IDs", "bare"),
-    ],
+        "foreign": (text(ENTRY | {"ResourceName": "example.com/other", "DeviceIDs": 7}), {}),
+        "no IDs": (text(ENTRY | {"DeviceIDs": {}}), {"u": {"c": {CORE: set()}}}),
+        "bare": ('{"Data": {"PodDeviceEntries": []}}', {}),
+    },
 )
 def test_a_file_is_read(content: str, held: Any) -> None:
     assert parse(content) == Checkpoint(held)
@@ -107,11 +99,10 @@ def test_another_format_is_refused(content: str | bytes, message: str) -> None:
 def test_an_entry_with_device_ids_that_no_agent_makes_is_left_out() -> None:
     found = parse(text(ENTRY, ENTRY | {"PodUID": "v", "DeviceIDs": {"-1": ["GPU-0::1", "x"]}}))
     assert list(found.pods) == ["u"]
-    [reason] = found.unreadable
-    assert reason == (
+    assert list(found.unreadable) == [
         'Data.PodDeviceEntries[1]: device ID "x" is not <card uuid>::<number>: '
         "it does not come from this agent"
-    )
+    ]
 
 
 def test_unbounded_nesting_is_refused() -> None:
@@ -128,19 +119,17 @@ _held = st.dictionaries(_names, st.dictionaries(_names, _held_ids, min_size=1))
 def _file(held: Any, node: int) -> str:
     """Return the content that a kubelet writes."""
     named = {resource: name for name, resource in RESOURCES.items()}
-    pods = {
+    pods: Any = {
         uid: {
             container: {
-                named[resource]: DeviceAllocation(
-                    tuple(ids), PluginResponse(envs={"A": "b"}), {node: tuple(ids)}
-                )
+                named[resource]: DeviceAllocation(tuple(ids), PluginResponse(), {node: tuple(ids)})
                 for resource, ids in held_ids.items()
             }
             for container, held_ids in containers.items()
         }
         for uid, containers in held.items()
     }
-    return kubelets.encode(kubelet_state.KubeletCheckpoint(pods, {}))
+    return kubelets.encode(KubeletCheckpoint(pods, {}))
 
 
 @patient
@@ -224,11 +213,6 @@ def test_a_missing_file_is_logged_once_and_so_is_its_return(site: Site) -> None:
     with pytest.raises(CheckpointError):
         site.file.read()
     assert site.take_logs() == []
-
-
-def test_a_folder_instead_of_the_file_is_unreadable(site: Site) -> None:
-    site.path.mkdir()
-    assert not site.file.readable
 
 
 def test_skipped_entries_are_logged_once(site: Site) -> None:

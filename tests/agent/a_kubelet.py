@@ -26,12 +26,10 @@ def make_kubelet(folder: Path, **more: Any) -> Kubelet:
 
 
 def registered(kubelet: Kubelet) -> list[str]:
-    """Return the resources registered so far, in order."""
     return kubelet.settings.misbehavior.of("Register")
 
 
 def client_of(kubelet: Kubelet, resource: str) -> PluginClient:
-    """Return the kubelet's connection to the plugin of a resource."""
     found = kubelet.instance.manager.plugins.get(resource)
     assert found is not None
     return found
@@ -61,8 +59,6 @@ def serve(kubelet: Kubelet, admin: ApiClient, name: str) -> list[str]:
 
 
 class TurnsAway:
-    """Raises ``TurnedAway`` so many times; counts its calls."""
-
     def __init__(self, error: TurnedAway, times: int = 1_000_000) -> None:
         self.asked = 0
         self._error = error

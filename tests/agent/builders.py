@@ -34,8 +34,6 @@ def cases(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """Return a function that raises *error*, however it is called."""
-
     def fail(*_: object, **__: object) -> Any:
         raise error
 
@@ -50,7 +48,6 @@ def container(
     kind: ContainerKind = MAIN,
     index: int = 0,
 ) -> ContainerDemand:
-    """Return a container that requests GPUs."""
     return ContainerDemand(name, kind, index, Demand(cores, memory))
 
 
@@ -76,7 +73,6 @@ def view(
 
 
 def ids(card: str, numbers: Iterable[int]) -> frozenset[str]:
-    """Return device IDs of slots of one card."""
     return frozenset(f"{card}::{number}" for number in numbers)
 
 
@@ -116,7 +112,6 @@ def snapshot_of(*pods: SnapshotPod) -> AllocationSnapshot:
 
 
 def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:
-    """A card ``GPU-<index>`` of *blocks* memory blocks."""
     return Card(
         uuid=f"GPU-{index}" if uuid is None else uuid,
         index=index,

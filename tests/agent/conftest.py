@@ -33,7 +33,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlScript:
 
 @pytest.fixture
 def kubelet(folder: Path) -> Iterator[Kubelet]:
-    """A kubelet that is not started."""
     made = make_kubelet(folder)
     yield made
     made.stop()
@@ -47,7 +46,6 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def admin(server: ApiServer) -> Iterator[ApiClient]:
-    """Does what users and the control plane do."""
     with ApiClient(server.url) as connected:
         yield connected
 

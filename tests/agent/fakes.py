@@ -73,8 +73,6 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
 
 
 class FakeClock:
-    """A clock in seconds that a test sets."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -83,8 +81,6 @@ class FakeClock:
 
 
 class FakeCalls(Allocator):
-    """Prefers the first device IDs, returns fixed container edits, or raises *error*."""
-
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.edits = ContainerEdits(

@@ -114,34 +114,28 @@ class NvmlScript:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Write all facts of a block in one step."""
         self._held = True
         yield
         self._held = False
         self._write()
 
     def set(self, key: str, value: object) -> None:
-        """State a fact."""
         self._facts[key] = str(value)
         self._write()
 
     def forget(self, *keys: str) -> None:
-        """Take facts back."""
         for key in keys:
             del self._facts[key]
         self._write()
 
     def card(self, index: int, **facts: object) -> None:
-        """State facts of a card."""
         self._facts |= {f"card {index} {name}": str(value) for name, value in facts.items()}
         self._write()
 
     def fail(self, function: str, code: int, *, card: int | None = None) -> None:
-        """Make a function fail, for one card or for all."""
         self.set(f"fail {function} {'*' if card is None else card}", code)
 
     def restore(self) -> None:
-        """Remove all failures."""
         self.forget(*(key for key in self._facts if key.startswith("fail ")))
 
     def event(
@@ -183,7 +177,6 @@ def instance_at(card: int, at: int) -> int:
 
 
 def instance_uuid(card: int, gpu_instance: int) -> str:
-    """The UUID of a MIG instance."""
     return f"MIG-{card:08x}-{gpu_instance:04x}-5fc8-a9d5-83d7f2c4fe0f"
 
 
@@ -202,5 +195,4 @@ def mig_minors(proc: Path, *instances: tuple[int, int]) -> None:
 
 
 def uuid(index: int) -> str:
-    """The UUID of a card of the node."""
     return f"GPU-8932f937-d72c-4106-c12f-20bd9faed9f{index:x}"

@@ -301,7 +301,6 @@ def process(flags: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[by
 
 
 def ended_cleanly(agent: subprocess.Popen[bytes], log: Path) -> None:
-    """A signal ends it in time; every line of its log is JSON."""
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(DEADLINE_S) == 0
     assert [json.loads(line)["message"] for line in log.read_text().splitlines()][-1] == "stopped"

@@ -34,7 +34,6 @@ CRASH_FOUR_TIMES = f'[ $(wc -l < "$0") -gt 4 ] || {CRASH}'
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """Restore the handlers of signals."""
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
     yield
     for each, handler in before.items():
@@ -43,12 +42,10 @@ def _signals() -> Iterator[None]:
 
 @pytest.fixture
 def starts(tmp_path: Path) -> Path:
-    """A file that gets a line at each start of a command."""
     return tmp_path / "starts"
 
 
 def command(script: str, starts: Path) -> list[str]:
-    """Return the command line of a shell script."""
     return ["sh", "-c", f'echo started >> "$0"; {script}', str(starts)]
 
 

@@ -18,8 +18,6 @@ from tests.in_memory.pods import gpu, init, make_pod, static_pod
 
 
 class FakeEnforcer:
-    """An ``Enforcer`` that records its calls, or raises *error*."""
-
     limits = True
 
     def __init__(self) -> None:

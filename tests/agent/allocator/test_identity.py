@@ -1,19 +1,33 @@
 """The pod of each entry of ``List`` (R5), which has names and no UIDs."""
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import identify, kubelet_uid
-from agent.allocator.interfaces import Checkpoint, ListedPod
+from agent.allocator.interfaces import Checkpoint, HeldSlots, ListedPod
 from contract.allocation import Evidence
 from placement.pods import PodId, PodInfo
-from tests.agent.builders import CORE, cases, container, ids, listed, patient, pod_id, pods_of, view
+from tests.agent.builders import (
+    CORE,
+    INIT,
+    MEMORY,
+    SIDECAR,
+    cases,
+    container,
+    ids,
+    listed,
+    patient,
+    pod_id,
+    pods_of,
+    view,
+)
 
 A, B = ids("GPU-0", range(3)), ids("GPU-0", range(3, 6))
 HOLDS_A, HOLDS_B, EMPTY = (listed("p", c0=held) for held in ({CORE: A}, {CORE: B}, None))
@@ -25,7 +39,6 @@ MIRROR = replace(view("p", container("c0", 3, 1), uid="mirror"), runtime_uid="ha
 
 
 def _checkpoint(**held: frozenset[str]) -> Checkpoint:
-    """The checkpoint: UID -> slots of its container ``c0``."""
     return Checkpoint({uid: {"c0": {CORE: slots}} for uid, slots in held.items()})
 
 
@@ -187,3 +200,51 @@ def test_every_entry_is_one_pod_in_any_order_and_no_pod_is_two_entries(
     shuffled = pods_of(*data.draw(st.permutations(views)))
     again = identify(entries, checkpoint, (), shuffled, confirmed=frozenset(), last_pod=None)
     assert again == found
+
+
+# --- which pod of a name an entry can be ----------------------------------------------
+
+NOTHING: HeldSlots = {}
+WITH_PLAIN = replace(
+    view("p", container("c", 30, 8)), mains=frozenset({"c", "plain"}), sidecars=frozenset({"proxy"})
+)
+WITHOUT_NAMES = view(
+    "p", container("i", kind=INIT), container("s", kind=SIDECAR), container("c", 30, 8)
+)
+
+
+@pytest.mark.parametrize(
+    ("pod", "names", "may_be"),
+    [
+        (WITH_PLAIN, "c plain", True),  # an older kubelet
+        (WITH_PLAIN, "c plain proxy", True),  # a newer one
+        (WITH_PLAIN, "c", False),
+        (WITH_PLAIN, "c plain more", False),
+        (WITH_PLAIN, "plain proxy", False),
+        (WITHOUT_NAMES, "s c other", True),
+        (WITHOUT_NAMES, "i c", False),
+    ],
+)
+def test_an_entry_may_be_a_pod_if_it_has_the_known_containers_of_the_pod(
+    pod: PodInfo, names: str, may_be: bool
+) -> None:
+    """Containers without GPUs count, too; ordinary init containers are not listed (K4)."""
+    assert listed("p", **dict.fromkeys(names.split(), NOTHING)).may_be(pod) is may_be
+
+
+@pytest.mark.parametrize(
+    ("held", "contradicted"),
+    [
+        ({}, False),
+        ({CORE: ids("GPU-0", range(30))}, False),
+        ({CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(8))}, False),
+        ({CORE: ids("GPU-0", range(29))}, True),
+        ({MEMORY: ids("GPU-0", range(9))}, True),
+    ],
+)
+def test_an_entry_with_another_count_than_requested_contradicts_its_pod(
+    held: HeldSlots, contradicted: bool
+) -> None:
+    shown: Mapping[str, HeldSlots] = {"c": held}
+    assert listed("p", **shown).contradicts(WITH_PLAIN) is contradicted
+    assert not listed("p", other=held).contradicts(WITH_PLAIN)

@@ -1,10 +1,23 @@
-"""The snapshot is built again if a source has changed, and only then."""
+"""What an agent knows of its node, and what it saves for the next one."""
 
 import gc
+import json
+from collections.abc import Iterator
+from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint, ListedPod
 from agent.allocator.node_state import NodeState
-from tests.agent.builders import CORE, ids, listed, view
+from agent.allocator.resolver import LastCall
+from agent.allocator.saved_state import Encoder, decode
+from contract.allocation import Evidence
+from contract.resource import Resource
+from placement.pods import PodId
+from tests.agent.builders import CORE, MEMORY, ids, listed, patient, pod_id, view
 from tests.in_memory.node import Store
 
 POD = view("p")
@@ -12,7 +25,6 @@ MANY = 300
 
 
 def _observe(number: int) -> tuple[Checkpoint, list[ListedPod]]:
-    """Return new objects of checkpoint and ``List``, in which the pod holds one slot."""
     held = {CORE: ids("GPU-0", [number])}
     return Checkpoint({"u-p": {"c0": held}}), [listed("p", c0=held)]
 
@@ -52,3 +64,109 @@ def test_a_changed_pod_in_the_api_makes_another_snapshot() -> None:
     assert found is not None
     assert found.info is not None
     assert found.info.terminal
+
+
+# --- the saved state ------------------------------------------------------------------
+
+_texts = st.sampled_from(["", "a", "c0", "\n", '"', "\u00e9", "\ud800", "\0"])
+_pods = st.builds(PodId, _texts, _texts, _texts)
+_assignments = st.builds(
+    Assignment,
+    container=_texts,
+    resource=st.sampled_from(Resource),
+    ids=st.frozensets(_texts, max_size=3),
+    evidence=st.sampled_from(Evidence),
+    allocated=st.booleans(),
+)
+_current_pods = st.builds(
+    CurrentPod,
+    id=_pods,
+    uid=_texts,
+    confirmed=st.booleans(),
+    assignments=st.lists(_assignments, max_size=3).map(tuple),
+)
+_listed = st.none() | st.dictionaries(_texts, st.integers(0, 3), max_size=3)
+
+
+def _last_calls(before: st.SearchStrategy[LastCall | None]) -> st.SearchStrategy[LastCall]:
+    return st.builds(
+        LastCall,
+        pod=st.none() | _pods,
+        signatures=_listed,
+        guessed=st.booleans(),
+        finished=st.frozensets(_pods, max_size=3),
+        ruled_out=st.frozensets(_pods, max_size=3),
+        fallback=before,
+        at_wrong_guess=_listed,
+    )
+
+
+@patient
+@given(
+    st.none() | _texts, st.none() | _current_pods, _last_calls(st.none() | _last_calls(st.none()))
+)
+def test_a_saved_state_is_read_as_it_was_written(
+    kubelet: str | None, current: CurrentPod | None, last_call: LastCall
+) -> None:
+    assert decode(Encoder().encode(kubelet, current, last_call)) == (kubelet, current, last_call)
+
+
+CURRENT = CurrentPod(
+    pod_id("p"),
+    "u-p",
+    confirmed=True,
+    assignments=(
+        Assignment("c0", CORE, ids("GPU-0", range(2)), Evidence.WITNESS, allocated=True),
+        Assignment("c0", MEMORY, ids("GPU-0", range(1)), Evidence.ORDER, allocated=False),
+    ),
+)
+LAST_CALL = LastCall(
+    pod_id("p"), {"default p c0": 1}, guessed=False, finished=frozenset({pod_id()})
+)
+TEXT = Encoder().encode("1:2", CURRENT, LAST_CALL)
+
+
+DAMAGES: list[Any] = [None, 0, "x", [], {}, [[]], [["a"]], {"a": 1}]
+
+
+def _variants(value: Any) -> Iterator[Any]:
+    """Yield *value* with one of its parts replaced, at any depth."""
+    yield from DAMAGES
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from ({**value, key: each} for each in _variants(inner))
+            yield {other: value[other] for other in value if other != key}
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from ([*value[:index], each, *value[index + 1 :]] for each in _variants(inner))
+
+
+def test_a_file_of_another_form_is_read_or_ignored_without_an_error() -> None:
+    for each in _variants(json.loads(TEXT)):
+        found = decode(json.dumps(each))
+        assert decode(Encoder().encode(*found)) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "null",
+            "[]",
+            "{}",
+            "\0",
+            '{"current": null}',
+            '{"kubelet": null, "last_call": null, "current": null}',
+        ),
+        TEXT.replace('"witness"', '"hearsay"'),
+        TEXT.replace('"core"', '"cpu"'),
+        TEXT.replace('"kubelet"', '"kublet"'),
+        TEXT.replace('"u-p"]', '"u-p", "more"]'),
+        TEXT.replace('c0": 1', 'c0": 1e999'),
+        "[" * 100_000,
+        *(TEXT[:length] for length in range(0, len(TEXT), 7)),
+    ],
+)
+def test_a_foreign_or_truncated_file_is_ignored(text: str) -> None:
+    assert decode(text) == (None, None, LastCall())

@@ -62,12 +62,10 @@ def _placement(
 
 
 def _others(**held: HeldSlots) -> AllocationSnapshot:
-    """A snapshot in which containers of another pod hold something."""
     return snapshot_of(snapshot_pod(view("q", *map(container, held)), **held))
 
 
 def _planned(*cards: int) -> Plan:
-    """What an earlier call has planned."""
     return {"c0": ContainerPlan(cards)}
 
 

@@ -17,7 +17,6 @@ from tests.in_memory.pods import OTHER_PLUGIN, Pod, failing, gpu, init, make_pod
 
 
 def ids(card: int, numbers: range) -> list[str]:
-    """Return device IDs of one card."""
     return [f"GPU-{card}::{number}" for number in numbers]
 
 
@@ -44,14 +43,12 @@ def hold(node: Node, pod: Pod, held: Mapping[Resource, list[str]], container: st
 
 
 def start_by_checkpoint(node: Node, pod: Pod) -> None:
-    """Start the main container with the slots that the kubelet has for it."""
     assert node.held(pod)
     for resource, held in node.held(pod).items():
         node.allocator.prestart(resource, sorted(held))
 
 
 def unproven(node: Node) -> list[tuple[str, str]]:
-    """Return the starts without proof: the container by our assignments, and the reason."""
     return [(str(each.ref), each.reason) for each in node.decision_log.of("unproven")]
 
 

@@ -46,7 +46,6 @@ B_REQUESTS_60 = snapshot_pod(view("b", container("c0", 60, 4), at=2))
 
 
 def _nameless(name: str, **held: HeldSlots | None) -> SnapshotPod:
-    """A pod that only the kubelet knows."""
     entry = listed(name, **held)
     has = {each.name: each.held for each in entry.containers if each.held}
     return SnapshotPod(pod_id(name, ""), "", None, entry, has)
@@ -56,7 +55,6 @@ STATIC = _nameless("static", c0=None)
 
 
 def _blind(*pods: SnapshotPod) -> list[SnapshotPod]:
-    """These pods without ``List``."""
     return [replace(each, listed=None) for each in pods]
 
 
@@ -65,7 +63,6 @@ def _snapshot(*pods: SnapshotPod) -> AllocationSnapshot:
 
 
 def _last_call(*pods: SnapshotPod, pod: PodInfo | None = None, guessed: bool = False) -> LastCall:
-    """Return the state after a call for *pod*, while ``List`` showed *pods*."""
     if pod is None:
         return LastCall(None, Counter(each.signature for each in pods), guessed=False)
     return LastCall(None, {}, guessed=False).after(snapshot_of(*pods), pod.id, guessed=guessed)

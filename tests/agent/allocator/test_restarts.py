@@ -1,4 +1,4 @@
-"""Agent and kubelet restart at any moment; names are used again; the checkpoint is late."""
+"""Agent and kubelet restart at any moment; names are used again; sources are late or fail."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,9 @@ from agent.allocator.slots import DeviceTable
 from agent.cards.inventory import reserve_memory
 from agent.errors import KubeletReplaced, Refusal
 from contract.allocation import Evidence
+from contract.demand import ContainerKind
 from contract.resource import Resource
-from tests.agent.builders import BLOCK, CORE, MEMORY
+from tests.agent.builders import BLOCK, CORE, MEMORY, cases
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import OTHER_PLUGIN, failing, gpu, init, make_pod, static_pod
 
@@ -39,7 +40,6 @@ def both(node: Node) -> None:
 
 
 def agent_without_observation(node: Node) -> None:
-    """The next agent is called before it has observed anything."""
     node.restart_agent()
 
 
@@ -48,12 +48,10 @@ AGENT = pytest.mark.parametrize("restart", [agent, agent_without_observation])
 
 
 def last(node: Node) -> tuple[str, Evidence | None]:
-    """Return the target that the agent found for the last call, and the evidence."""
     return node.decision_log.last.target, node.decision_log.last.evidence
 
 
 def assert_snapshot_is_true(node: Node) -> None:
-    """Assert that the snapshot has what the kubelet has allocated."""
     node.allocator.refresh()
     node.allocator.refresh()
     for resource in Resource:
@@ -284,4 +282,42 @@ def test_an_observation_of_a_killed_kubelet_is_not_applied_to_the_next_one(
     node.serve(pod, "init", MEMORY)
     assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 100 - 20 - 10}
     assert node.decision_log.refs("prefer") == ["runs/main", "runs/main", "a/init", "a/init"]
+    assert node.decision_log.refusals == []
+
+
+# --- without List ---------------------------------------------------------------------
+
+
+def reject(node: Node, *resources: str, written: bool = False, known: bool = True) -> None:
+    """Have another vendor's plugin fail after these calls for a pod; the API does not show it."""
+    first = gpu(10, 2, "init", ContainerKind.INIT, other=True)
+    bad = failing(make_pod("bad", first, gpu(30, 8)))
+    node.api.away = not known
+    node.begin(bad, (*resources, OTHER_PLUGIN))
+    while node.kubelet.admitting is bad:
+        node.call()
+        if written:
+            node.kubelet.state.write()  # in mid-admission (K30)
+    node.api.away = False
+
+
+@cases(
+    "resources, written, known, old",
+    {
+        "between its two resources": ([MEMORY], False, True, False),
+        "after the checkpoint had it": ([CORE, MEMORY], True, True, False),
+        "that only the kubelet knew": ([MEMORY], False, False, False),
+        "that an old List still shows": ([MEMORY], False, True, True),
+    },
+)
+def test_slots_of_a_rejected_pod_are_reusable_in_the_next_pod_without_list(
+    resources: list[str], *, written: bool, known: bool, old: bool
+) -> None:
+    """The next pod's init container has got them, and its main container is to keep them (K7)."""
+    node = Node(1, active_only=not old)
+    reject(node, *resources, written=written, known=known)
+    pod = node.begin(make_pod("next", init(10, 2), gpu(30, 8)))
+    node.serve(pod, "init")
+    node.list_error = "rate limited"
+    node.admit(pod)
     assert node.decision_log.refusals == []

@@ -89,7 +89,6 @@ def _context(
 
 
 def _held(snapshot: AllocationSnapshot) -> dict[str, frozenset[str]]:
-    """Return the core slots of all containers."""
     return {
         name: held_ids[CORE]
         for pod in snapshot.pods

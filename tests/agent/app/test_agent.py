@@ -46,14 +46,12 @@ def annotated(admin: ApiClient, pod: str) -> dict[str, Allocation]:
 
 
 def served(kubelet: Kubelet, admin: ApiClient, pod: str) -> Allocation:
-    """Run a pod, and return the allocation that is written to it."""
     serve(kubelet, admin, pod)
     found: dict[str, Allocation] = eventually(partial(annotated, admin, pod), "it is written")
     return found["c0"]
 
 
 def shows(agent: Agent, samples: set[str]) -> bool:
-    """Return whether an agent is ready, and has these samples."""
     return samples <= metrics(agent) and ready(agent)
 
 

@@ -30,8 +30,6 @@ UNHEALTHY = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
 
 
 class Reports:
-    """Updates of the cards, and all that is reported of them."""
-
     def __init__(self) -> None:
         self.metrics = Metrics()
         self.sent: list[Notice] = []

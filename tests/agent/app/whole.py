@@ -21,7 +21,6 @@ FAST = AgentPace(
 
 @contextmanager
 def running(settings: Settings, *, pace: AgentPace = FAST, **parts: Any) -> Iterator[Agent]:
-    """Run an agent, and end it."""
     agent = Agent(settings, pace=pace, **parts)
     agent.start()
     try:
@@ -34,14 +33,12 @@ def running(settings: Settings, *, pace: AgentPace = FAST, **parts: Any) -> Iter
 
 
 def page(agent: Agent, path: str) -> tuple[int, str]:
-    """Get a page; return its status and text."""
     with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
         response = pool.request("GET", f"http://127.0.0.1:{agent.http_port}{path}")
         return response.status, response.data.decode()
 
 
 def metrics(agent: Agent) -> set[str]:
-    """Return the samples of the agent, without their prefix."""
     lines = page(agent, "/metrics")[1].splitlines()
     return {each.removeprefix("gpu_turnstile_agent_") for each in lines}
 
@@ -51,5 +48,4 @@ def ready(agent: Agent) -> bool:
 
 
 def events(admin: ApiClient) -> list[dict[str, Any]]:
-    """Return the Events of the default namespace."""
     return list(admin.get("/api/v1/namespaces/default/events")["items"])

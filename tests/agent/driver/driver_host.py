@@ -27,8 +27,6 @@ def ldcache(entries: Sequence[Entry], *, hwcap: int = 0, old: bool = False) -> b
 
 
 class DriverHost:
-    """A host whose driver can be installed, and replaced by another."""
-
     lib = "usr/lib/x86_64-linux-gnu"
 
     def __init__(self, root: Path) -> None:
@@ -58,7 +56,6 @@ class DriverHost:
         (self.root / "etc/ld.so.cache").write_bytes(ldcache(self.entries))
 
     def install(self, version: str) -> None:
-        """Install a driver, and load its module."""
         self.entries = self.entries[:1]
         for stem in ("cuda", "nvidia-ml"):
             content = ELF + f"{stem} {version}".encode()
@@ -74,7 +71,6 @@ class DriverHost:
 
 
 def tree(folder: Path) -> dict[str, str]:
-    """Return what is in a folder: the target of a link, else the content of a file."""
     return {
         str(path.relative_to(folder)): str(path.readlink())
         if path.is_symlink()

@@ -99,10 +99,11 @@ def test_another_format_is_refused(content: str | bytes, message: str) -> None:
 def test_an_entry_with_device_ids_that_no_agent_makes_is_left_out() -> None:
     found = parse(text(ENTRY, ENTRY | {"PodUID": "v", "DeviceIDs": {"-1": ["GPU-0::1", "x"]}}))
     assert list(found.pods) == ["u"]
-    assert list(found.unreadable) == [
+    (reason,) = found.unreadable
+    assert reason == (
         'Data.PodDeviceEntries[1]: device ID "x" is not <card uuid>::<number>: '
         "it does not come from this agent"
-    ]
+    )
 
 
 def test_unbounded_nesting_is_refused() -> None:
@@ -117,7 +118,6 @@ _held = st.dictionaries(_names, st.dictionaries(_names, _held_ids, min_size=1))
 
 
 def _file(held: Any, node: int) -> str:
-    """Return the content that a kubelet writes."""
     named = {resource: name for name, resource in RESOURCES.items()}
     pods: Any = {
         uid: {
@@ -163,8 +163,6 @@ def test_any_other_content_is_refused_without_a_crash(content: bytes) -> None:
 
 
 class Site:
-    """A kubelet's folder, and the log."""
-
     def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         self.path = folder / CHECKPOINT_FILE

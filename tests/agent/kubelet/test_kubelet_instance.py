@@ -29,7 +29,6 @@ def watch(tmp_path: Path) -> Iterator[DirectoryWatch]:
 
 @pytest.fixture
 def directory(tmp_path: Path, watch: DirectoryWatch) -> Path:
-    """The directory, which is watched."""
     (tmp_path / "d").mkdir()
     watch.wait()  # returns at once: earlier changes are not reported
     return tmp_path / "d"

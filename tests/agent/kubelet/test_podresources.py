@@ -142,7 +142,6 @@ def _hangs(kubelet: Shown) -> None:
 
 
 def _sends_nothing(kubelet: Shown) -> socket.socket:
-    """Accept connections, and send nothing."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(kubelet.socket))
     listener.listen(64)
@@ -193,8 +192,6 @@ def test_closing_ends_the_pause_between_tries(kubelet: Shown, client: PodResourc
 
 
 class CountedClock(FakeClock):
-    """A manual clock that counts how often it is read."""
-
     reads = 0
 
     def __call__(self) -> float:

@@ -62,7 +62,6 @@ class Site:
         self._stack = stack
 
     def begin(self) -> None:
-        """Run the registrar, until the test ends."""
         self._stack.enter_context(running(self.registrar.run, self.registrar.stop))
 
     def _service(self, resource: Resource) -> DevicePluginService:

@@ -18,7 +18,6 @@ def holder(name: str, cores: int, memory: int, *, uid: str | None = None) -> Hol
 
 
 def shown(metrics: Metrics) -> set[str]:
-    """The series of cards and containers, without their prefix."""
     lines = metrics.render().decode().splitlines()
     prefix = "gpu_turnstile_agent_"
     found = {each.removeprefix(prefix) for each in lines if each.startswith(prefix)}

@@ -214,8 +214,6 @@ def test_no_directory_inside_changes_the_identity_of_a_container(
 
 
 class Tree:
-    """A ``/proc`` and a ``/sys/fs/cgroup`` of plain files."""
-
     def __init__(self, folder: Path) -> None:
         self.proc, self.mount = folder / "proc", folder / "cgroup"
         self.proc.mkdir()

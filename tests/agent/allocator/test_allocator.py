@@ -67,20 +67,6 @@ def test_a_deleted_pod_without_devices_is_no_target_once_the_checkpoint_lacks_it
 # --- without a call -------------------------------------------------------------------
 
 
-def test_slots_of_a_missing_card_do_not_keep_the_agent_from_starting(node: Node) -> None:
-    """A card was removed; the kubelet's checkpoint still has its slots."""
-    pods = make_pod("stale", gpu(2, 1)), make_pod("fine", gpu(2, 1))
-    node.bind(*pods)
-    for pod, card in zip(pods, (9, 1), strict=True):
-        node.kubelet.know(pod)
-        cores = [f"GPU-{card}::{number}" for number in range(2)]
-        node.kubelet.hold(pod, "main", {CORE: cores, MEMORY: cores[:1]})
-    node.allocator.refresh()
-    assert [each["metadata"]["name"] for each in node.api.patches] == ["fine"]
-    assert node.allocator.free(CORE) == {"GPU-0": 100, "GPU-1": 98}
-    assert node.allocator.entitled(pods[0].uid, "main") is None
-
-
 @pytest.mark.parametrize("both", [False, True], ids=["agent", "agent-and-kubelet"])
 def test_an_allocation_that_a_killed_agent_did_not_write_is_written_without_a_call(
     node: Node, *, both: bool

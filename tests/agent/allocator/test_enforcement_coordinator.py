@@ -14,7 +14,7 @@ from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY, holding
 from tests.agent.fakes import DEADLINE_S
 from tests.in_memory.node import MEMORY_FIRST, Node
-from tests.in_memory.pods import gpu, init, make_pod, static_pod
+from tests.in_memory.pods import gpu, init, make_pod
 
 
 class FakeEnforcer:
@@ -118,16 +118,6 @@ def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, me
     assert (about.memory_limits, about.core_limit) == ({}, None)
 
 
-def test_the_limits_of_a_share_of_two_cards_are_those_of_each(enforcer: FakeEnforcer) -> None:
-    node = Node(2, enforcer=enforcer)
-    node.start(node.admit(make_pod("p", gpu(100, 8, split=2), core_limit="80")))
-    (about,) = enforcer.started
-    assert about.ref != UNKNOWN
-    assert about.cards == {"GPU-0": Amounts(50, 4), "GPU-1": Amounts(50, 4)}
-    assert about.memory_limits == {"GPU-0": 4, "GPU-1": 4}
-    assert about.core_limit == 80
-
-
 def test_memory_reserved_on_two_cards_is_limited_by_an_agent_that_cannot_read_the_pod(
     enforcer: FakeEnforcer,
 ) -> None:
@@ -222,16 +212,6 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
     assert enforcer.candidates == [["a", "b", "main"]] * 3
 
 
-def test_a_new_agent_knows_init_containers_by_the_checkpoint(
-    node: Node, enforcer: FakeEnforcer
-) -> None:
-    pod = node.admit(make_pod("p", init(30, 4), gpu(30, 8)))
-    node.restart_agent()
-    node.start(pod, "init")
-    assert enforcer.candidates == [["init", "main"]]
-    assert node.allocator.entitled(pod.uid, "init") == enforcer.started[0]
-
-
 def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
@@ -240,12 +220,3 @@ def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
     node.start(pod)
     (about,) = enforcer.started
     assert about.ref == ContainerRef(pod.id, "main")
-
-
-def test_a_static_pod_is_found_by_its_uid_in_the_runtime(node: Node) -> None:
-    pod = static_pod("p", gpu(30, 4))
-    pod.mirror_uid = "mirror"
-    node.admit(pod)
-    about = node.allocator.entitled(pod.uid, "main")
-    assert about is not None
-    assert (about.ref, about.runtime_uid) == (ContainerRef(pod.id, "main"), pod.uid)

@@ -34,7 +34,7 @@ HOLDS_A, HOLDS_B, EMPTY = (listed("p", c0=held) for held in ({CORE: A}, {CORE: B
 OLD = view("p", container("c0", 3, 1), uid="old", at=1)
 NEW = view("p", container("c0", 3, 1), uid="new", at=2)
 OTHER_NAME = view("q", container("c0", 3, 1), uid="other")
-OTHER_CONTAINERS = view("p", container("another"), uid="other")
+OTHER_CONTAINERS = view("p", container("another"), uid="static")
 MIRROR = replace(view("p", container("c0", 3, 1), uid="mirror"), runtime_uid="hash")
 
 
@@ -74,6 +74,7 @@ OLD_LEFT: dict[str, Any] = {"views": [NEW], "departed": [OLD]}
 NO_PODS: dict[str, Any] = {"views": []}
 CONFIRMED: dict[str, Any] = {"confirmed": ["old", "new"]}
 OLD_HAD, NEW_HAD = {"checkpoint": _checkpoint(old=A)}, {"checkpoint": _checkpoint(new=A)}
+CURRENT = {"current": _current("static", A)}
 NEW_WAS_ASSIGNED = {"current": _current("new", A)}
 OLD_ENDED = {"views": [replace(OLD, terminal=True), NEW]}
 ANOTHER_CONTAINERS = ALONE | {"checkpoint": Checkpoint({"old": {"c1": {CORE: A}}})}
@@ -142,7 +143,12 @@ def test_two_entries_of_a_name_are_two_pods_in_any_order(
         "another name": ({"views": [OTHER_NAME]}, "", True),
         "other containers": ({"views": [OTHER_CONTAINERS]}, "", True),
         "a static pod": ({"views": [MIRROR]}, "hash", False),
-        "the current pod": (NO_PODS | {"current": _current("static", A)}, "static", True),
+        "the current pod": (NO_PODS | CURRENT, "static", True),
+        "the current pod's name was created again, and has not been shown": (
+            NO_PODS | CURRENT | {"departed": [OTHER_CONTAINERS]},
+            "",
+            True,
+        ),
     },
 )
 def test_an_entry_without_slots_is_the_likeliest_pod_of_its_name(
@@ -151,15 +157,8 @@ def test_an_entry_without_slots_is_the_likeliest_pod_of_its_name(
     assert _found([EMPTY], **given) == [(uid, EMPTY, sure)]
 
 
-def test_an_entry_with_other_containers_is_not_the_current_pod() -> None:
-    """It was deleted and created again, and the API has not shown the new one."""
-    other = view("p", container("another"), uid="static")
-    (found,) = _found([EMPTY], views=[], departed=[other], current=_current("static", A))
-    assert found[0] == ""
-
-
 def test_two_entries_of_unknown_pods_are_not_the_current_pod() -> None:
-    found = _found([EMPTY, EMPTY], views=[], current=_current("static", A))
+    found = _found([EMPTY, EMPTY], **NO_PODS, **CURRENT)
     assert [each[0] for each in found] == ["", ""]
 
 

@@ -54,18 +54,6 @@ def test_equal_sources_make_no_other_snapshot() -> None:
     assert state.snapshot is before
 
 
-def test_a_changed_pod_in_the_api_makes_another_snapshot() -> None:
-    state = _state()
-    state.apply_observation(*_observe(1), caught_up=True)
-    assert not state.snapshot.pods[0].ended
-    state.set_pods([view("p", terminal=True)], synced=True)
-    state.apply_observation(*_observe(1), caught_up=True)
-    found = state.snapshot.pod(POD.id)
-    assert found is not None
-    assert found.info is not None
-    assert found.info.terminal
-
-
 # --- the saved state ------------------------------------------------------------------
 
 _texts = st.sampled_from(["", "a", "c0", "\n", '"', "\u00e9", "\ud800", "\0"])

@@ -270,13 +270,6 @@ def test_a_container_whose_slots_contradict_each_other_or_its_request_is_vetoed(
         start_by_checkpoint(node, pod)
 
 
-def test_a_container_with_unknown_request_is_vetoed_too(node: Node) -> None:
-    pod = make_pod("a", gpu(30, 8))
-    node.kubelet.hold(pod, "main", {CORE: CORES, MEMORY: ids(1, range(8))})
-    with pytest.raises(GrantError, match="memory on GPU-1"):
-        start_by_checkpoint(node, pod)
-
-
 @pytest.mark.parametrize(
     ("cores", "wish", "reason"),
     [

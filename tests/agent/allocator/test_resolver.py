@@ -169,6 +169,7 @@ def test_a_wrong_guess_restores_the_previous_last_call() -> None:
     for _ in range(2):  # several calls of one pod count as one
         guessed = guessed.after(snapshot_of(A, B), VIEW_B.id, guessed=True)
     back = guessed.before_wrong_guess()
+    assert back.before_wrong_guess() is back
     assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
 
 
@@ -180,11 +181,6 @@ def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_
     assert [each.pod.uid for each in (found, *found.rivals)] == ["u-c", "again"]
     at_refusal = back.refused(snapshot_of(A_FULL, again)).at_wrong_guess
     assert at_refusal is None, "a refusal ends all admissions before it"
-
-
-def test_no_previous_last_call_is_restored_without_a_guess() -> None:
-    assert AFTER_A.before_wrong_guess() is AFTER_A
-    assert STARTED.before_wrong_guess() is STARTED
 
 
 def test_after_a_call_without_list_the_listed_signatures_stay() -> None:
@@ -304,9 +300,5 @@ def test_a_refusal_names_waiting_containers_and_their_requests() -> None:
         "memory 1); default/p2 container c0 (cores 12, memory 1); default/p3 container c0 "
         "(cores 13, memory 1); default/p4 container c0 (cores 14, memory 1) and 2 more"
     )
-    assert _refusal(snapshot_of(), NEW).endswith("waiting: none")
-
-
-def test_a_refusal_of_one_core_has_it_in_the_singular() -> None:
     with pytest.raises(ResolutionError, match=r"^no container waits for 1 core; waiting: none$"):
         _resolve(snapshot_of(), NEW, TargetRequest(CORE, 1))

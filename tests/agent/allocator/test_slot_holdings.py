@@ -116,6 +116,7 @@ def test_the_key_depends_on_the_slots_in_any_order() -> None:
     assert key_of(["GPU-0::0", "GPU-0::1"]) == "6cf2ebeac19f8c7108fe"
     assert len(key_of(SHARE[CORE])) == 20
     assert key_of(SHARE[CORE]) != key_of(WHOLE[CORE])
+    assert key_of(()) == "", "memory alone has no files"
 
 
 def test_a_share_has_free_memory_beside_it_although_its_init_container_had_the_whole_card() -> None:
@@ -125,10 +126,6 @@ def test_a_share_has_free_memory_beside_it_although_its_init_container_had_the_w
     before: dict[str, HeldSlots] = {"i": {CORE: ids("GPU-0", range(100))}, "c0": share}
     found = _holdings((replace(pod, running=True), before))
     assert found.totals["GPU-0"].memory_free == 8 * BLOCK
-
-
-def test_memory_alone_has_no_files() -> None:
-    assert key_of(()) == ""
 
 
 FOREIGN = {CORE: frozenset(f"tencent.com/vcuda-core-{n}" for n in range(30)), MEMORY: SHARE[MEMORY]}
@@ -164,14 +161,6 @@ def _allocations(
         return cores if resource is CORE else memory
 
     return allocations_of(held, NODE, pod, evidence=evidence)
-
-
-def test_a_pod_is_complete_if_all_its_containers_have_what_they_request() -> None:
-    pod = view("p", container("c0", 50, 4), container("c1", 100, 0))
-    assert _allocations(pod, {"c0": SERVED, "c1": {CORE: ids("GPU-1", range(100))}}) == {
-        "c0": GOT,
-        "c1": Allocation(("GPU-1",), 100, 0, Evidence.WITNESS),
-    }
 
 
 @pytest.mark.parametrize(

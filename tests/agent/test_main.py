@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -72,19 +71,6 @@ def words(flags: Mapping[str, str]) -> list[str]:
 
 def variable_of(flag: str) -> str:
     return "GPU_TURNSTILE_" + flag.removeprefix("--").replace("-", "_").upper()
-
-
-# --- help -----------------------------------------------------------------------------
-
-
-def test_help_names_every_flag_with_its_environment_variable() -> None:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(main, ["--help"])
-    assert result.exit_code == 0
-    text = " ".join(result.stdout.split())
-    flags = [option.opts[0] for option in main.params]
-    assert len(flags) == 32
-    for flag in flags:
-        assert re.search(rf"{flag} .*?\[env var: {variable_of(flag)}[;,\]]", text), flag
 
 
 # --- settings -------------------------------------------------------------------------

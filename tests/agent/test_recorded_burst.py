@@ -1,27 +1,106 @@
 """A burst on a real kubelet, recorded: 80 pods of 1 to 3 GPU containers from 32 clients at once.
 
-The target of a call is read off the recording itself, by :mod:`tests.agent.recorded_burst`: at any
-moment one pod lacked something, and in it the target is the first container that did (K1, K3).
+The target of a call is read off the recording itself: at any moment one pod lacked something, and
+in it the target is the first container that did (K1, K3).
 """
 
 import functools
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods
-from agent.allocator.interfaces import Checkpoint
+from agent.allocator.interfaces import Checkpoint, ListedContainer, ListedPod
 from agent.allocator.resolver import LastCall, TargetRequest, resolve
 from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import PodDemand
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.pods import AdmissionRank, PodId, PodInfo
 from simulator.node.judge import Attribution, NamedContainer
-from simulator.rules import Candidate, gpu_manager, score
+from simulator.rules import Candidate, RuleCall, gpu_manager, score
 from tests.agent.builders import pods_of
-from tests.agent.recorded_burst import load_burst
+from tests.agent.fakes import NAMES, RESOURCES
+
+RECORDING = Path(__file__).parents[1] / "data" / "kubelet-1.36-burst80.json.gz"
+
+_CALLS_OF_A_CONTAINER = 4
+"""A preferred call and an ``Allocate`` for each of the two resources (facts K1, K2)."""
+
+
+class RecordedCalls(NamedTuple):
+    """A preferred call for one resource of a container, and the ``Allocate`` after it."""
+
+    request: RuleCall
+    listed: Sequence[ListedPod] | None
+    """Pods that still lacked something; ``None`` if the rate limit turned ``List`` away (K5)."""
+
+
+def load_burst() -> tuple[Sequence[Candidate], Sequence[RecordedCalls]]:
+    """If ``List`` was turned away in one call of a container, the others show the target (K1)."""
+    document = json.loads(gzip.decompress(RECORDING.read_bytes()))
+    pods = tuple(map(_candidate, document["pods"]))
+    calls = [each for each in document["calls"] if each["rpc"] != "PreStartContainer"]
+    found: list[RecordedCalls] = []
+    for begin in range(0, len(calls), _CALLS_OF_A_CONTAINER):
+        group = calls[begin : begin + _CALLS_OF_A_CONTAINER]
+        pod, container = _target(group, pods)
+        for prefer, allocate in (group[:2], group[2:]):
+            request = RuleCall(
+                RESOURCES[allocate["resource"]],
+                allocate["ids"],
+                document["first_call_ns"] + int(allocate["ms"] * 1e6),
+                pod,
+                container,
+            )
+            listed = tuple(_listed(prefer["lacking"])) if "lacking" in prefer else None
+            found.append(RecordedCalls(request, listed))
+    return pods, found
+
+
+def _candidate(pod: Mapping[str, Any]) -> Candidate:
+    spec = {
+        "containers": [
+            {"name": each["name"], "resources": {"limits": each["limits"]}}
+            for each in pod["containers"]
+        ]
+    }
+    demand, _ = read_pod_demand({"spec": spec}, NAMES)
+    return Candidate(pod["pod"], pod["uid"], pod["bind_ns"], pod["bind_ns"], demand.containers)
+
+
+def _target(group: Sequence[Mapping[str, Any]], pods: Sequence[Candidate]) -> tuple[str, str]:
+    """Return the container of four calls: the first that lacked the requested resource."""
+    by_name = {each.pod: each for each in pods}
+    for call in group:
+        for pod, containers in call.get("lacking", {}).items():
+            lacking = [
+                each.name
+                for each in by_name[pod].containers
+                if call["resource"] not in containers.get(each.name, ())
+            ]
+            if lacking:
+                return pod, lacking[0]
+    raise ValueError(f"no target is shown of these calls: {group}")
+
+
+def _listed(lacking: Mapping[str, Mapping[str, Sequence[str]]]) -> Iterator[ListedPod]:
+    """Build listed pods; the recording has the resources of which a container held devices."""
+    for key, containers in lacking.items():
+        listed = (
+            ListedContainer(name, {RESOURCES[each]: frozenset({f"{key}/{name}"}) for each in held})
+            for name, held in containers.items()
+        )
+        namespace, _, pod = key.partition("/")
+        yield ListedPod(namespace, pod, tuple(listed))
+
 
 PODS, CALLS = load_burst()
 

@@ -158,7 +158,7 @@ def test_an_entry_without_slots_is_the_likeliest_pod_of_its_name(
 
 
 def test_two_entries_of_unknown_pods_are_not_the_current_pod() -> None:
-    found = _found([EMPTY, EMPTY], **NO_PODS, **CURRENT)
+    found = _found([EMPTY, EMPTY], views=[], current=_current("static", A))
     assert [each[0] for each in found] == ["", ""]
 
 

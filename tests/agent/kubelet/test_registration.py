@@ -1,6 +1,5 @@
 """The registrar, against the simulated kubelet in a real directory with real sockets."""
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -136,16 +135,6 @@ def test_a_deleted_socket_of_the_agent_is_made_again_and_registered(site: Site, 
     next(each for each in site.registrar.sockets if each.name.startswith(stem)).unlink()
     site.wait(2)
     assert len(site.resources) >= len(BOTH * 2)
-
-
-def test_a_plugin_directory_that_is_made_again_is_found(site: Site) -> None:
-    site.begin()
-    site.wait(1)
-    site.kubelet.stop()
-    shutil.rmtree(site.folder)
-    eventually(lambda: not site.registrar.registered, "its end is noticed")
-    site.kubelet.start()
-    site.wait(2)
 
 
 def test_a_refused_registration_is_retried_and_its_delay_logged(

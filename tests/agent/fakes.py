@@ -45,9 +45,6 @@ def short_dir() -> Iterator[Path]:
         yield Path(made)
 
 
-# --- plain data ----------------------------------------------------------------------
-
-
 def make_table(cards: int = 2, *, blocks: int = 32) -> DeviceTable:
     """Return cards ``GPU-0`` to ``GPU-<cards - 1>`` of *blocks* blocks each, on two NUMA nodes."""
     made = (replace(make_card(n, blocks=blocks), numa=n if n < 2 else None) for n in range(cards))
@@ -67,9 +64,6 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
         "http_port": 0,
     }
     return Settings(**given | changes)
-
-
-# --- fakes of the adapters' Protocols --------------------------------------------------
 
 
 class FakeClock:

@@ -78,8 +78,6 @@ def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
     assert cards == {name: node.cards(pod, name) for name in ("c0", "c1")}
 
 
-# --- any annotations ------------------------------------------------------------------------
-
 _counts = st.sampled_from([0, 1, 8, 30, 40, 50, 100, 150, 200, -1, 2**63, 10**30, 0.5, True, "30"])
 _cards = st.sampled_from(["GPU-0", "GPU-1", "GPU-LOST", "", "GPU-0::1", "\ud800", 7, None])
 

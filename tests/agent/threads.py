@@ -6,17 +6,15 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def running(
-    run: Callable[[], object], stop: Callable[[], object], within: float = 120.0
-) -> Iterator[None]:
-    """Run *run* in a thread, and end it by *stop*, in *within* seconds."""
+def running(run: Callable[[], object], stop: Callable[[], object]) -> Iterator[None]:
+    """Run *run* in a thread, and end it by *stop*."""
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop()
-        thread.join(within)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -18,9 +18,6 @@ from tests.in_memory.pods import NAMES, Pod, gpu, init, make_pod, sidecar, stati
 ORDERS = pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST], ids=["cores", "memory"])
 
 
-# --- the three calls for one container ------------------------------------------------
-
-
 @ORDERS
 def test_a_share_is_resolved_placed_translated_and_proven(
     node: Node, order: tuple[Resource, ...]

@@ -112,8 +112,6 @@ def test_nothing_else_is_corrected_by_the_checkpoint(given: dict[str, Any]) -> N
     assert _by_checkpoint(**given) == (1, [])
 
 
-# --- by List ----------------------------------------------------------------------------
-
 DENIES, HAS = snapshot_pod(POD), snapshot_pod(POD, c0={CORE: A})
 OTHER_HAS = snapshot_pod(OTHER, c0={CORE: A})
 Q = ContainerRef(OTHER.id, "c0")

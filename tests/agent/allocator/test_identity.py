@@ -162,8 +162,6 @@ def test_two_entries_of_unknown_pods_are_not_the_current_pod() -> None:
     assert [each[0] for each in found] == ["", ""]
 
 
-# --- any entries ----------------------------------------------------------------------
-
 _UIDS = st.sampled_from(["u1", "u2", "u3"])
 _HELD = st.sampled_from([None, {CORE: A}, {CORE: B}, {CORE: A | B}])
 _NAMES = st.sampled_from(["p", "q"])

@@ -145,8 +145,6 @@ def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
 
 
 FULL = _others(c0={CORE: ids("GPU-0", range(60))}, c1={MEMORY: ids("GPU-1", range(7))})
-
-
 NOWHERE = {"snapshot": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
 
 
@@ -179,11 +177,8 @@ def test_a_refusal_has_the_reason_that_nothing_fits(
     [
         (1, 10, 3, 1),
         (1, 11, 3, 200),
-        (1, 20, 3, 200),
         (1, 21, 3, 300),
-        (99, 11, 3, 200),
         (100, 99, 3, 100),
-        (1, 0, 3, 1),
         (1, 11, 0, 1),
     ],
 )

@@ -252,9 +252,6 @@ def set_health(node: Node, card: str, *, healthy: bool) -> None:
     node.kubelet.advertise()
 
 
-# --- shares of several cards ----------------------------------------------------------
-
-
 def parts(node: Node, pod: Pod, container: str = "main") -> dict[Resource, dict[str, int]]:
     held = node.held(pod, container)
     return {each: dict(sorted(Counter(map(card_of, ids)).items())) for each, ids in held.items()}
@@ -338,18 +335,12 @@ def test_halves_guessed_for_a_whole_card_without_memory_do_not_start() -> None:
     assert corrected.resource is CORE
 
 
-# --- pods that the agent cannot read ----------------------------------------------------------
-
-
 def test_a_static_pod_without_a_mirror_gets_a_whole_card_because_its_annotations_are_unknown() -> (
     None
 ):
     node = Node(3)
     pod = node.admit(static_pod("s", gpu(100, 8, split=2)))
     assert parts(node, pod)[CORE] == {"GPU-0": 100}
-
-
-# --- init containers --------------------------------------------------------------------------
 
 
 def test_after_a_restart_slots_are_kept_for_a_pod_on_each_card_of_its_init_container() -> None:

@@ -215,9 +215,6 @@ def test_a_checkpoint_that_lacks_assigned_slots_vetoes_nothing(node: Node) -> No
     assert not unproven(node)
 
 
-# --- a wrong guess -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("by", ["the start", "the next List"])
 def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> None:
     """Without ``List``, ``b`` is guessed by its admission rank, and it was ``a``."""

@@ -288,9 +288,6 @@ def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_car
     assert targets == ["c0", "c1"]
 
 
-# --- refusals -----------------------------------------------------------------------------
-
-
 def test_a_refusal_names_waiting_containers_and_their_requests() -> None:
     pods = [view(f"p{index}", container("c0", 10 + index, 1)) for index in range(7)]
     snapshot = snapshot_of(*map(snapshot_pod, pods), C_FULL)

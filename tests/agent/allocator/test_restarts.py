@@ -285,9 +285,6 @@ def test_an_observation_of_a_killed_kubelet_is_not_applied_to_the_next_one(
     assert node.decision_log.refusals == []
 
 
-# --- without List ---------------------------------------------------------------------
-
-
 def reject(node: Node, *resources: str, written: bool = False, known: bool = True) -> None:
     """Have another vendor's plugin fail after these calls for a pod; the API does not show it."""
     first = gpu(10, 2, "init", ContainerKind.INIT, other=True)

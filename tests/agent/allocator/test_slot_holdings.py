@@ -202,8 +202,6 @@ def test_a_pod_is_complete_without_a_finished_init_container_but_no_other(
     assert _allocations(pod, held) == found
 
 
-# --- whether it must be written -------------------------------------------------------
-
 ORDER, RECORD, WITNESS = Evidence.ORDER, Evidence.RECORD, Evidence.WITNESS
 
 

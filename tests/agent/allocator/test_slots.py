@@ -16,7 +16,7 @@ from agent.allocator.grants import (
     check_together,
     translate,
 )
-from agent.allocator.slots import DeviceTable, Slot, summarize
+from agent.allocator.slots import DeviceTable, Slot
 from agent.cards.inventory import without_memory
 from agent.errors import GrantError, SettingsError
 from contract.demand import Demand
@@ -115,21 +115,6 @@ def test_a_device_id_that_is_no_slot_of_this_node_is_refused(
     with pytest.raises(GrantError) as caught:
         device_table().read(resource, ["GPU-0::1", device_id])
     assert str(caught.value) == f'device ID "{device_id}" {what}'
-
-
-@pytest.mark.parametrize(
-    ("device_ids", "text"),
-    [
-        ([], ""),
-        (["GPU-a::5"], "GPU-a::5"),
-        (["GPU-a::2", "GPU-a::0", "GPU-a::1"], "GPU-a::0-2"),
-        (["GPU-b::0", "GPU-a::12", "GPU-a::9", "GPU-a::10"], "GPU-a::9-10,12; GPU-b::0"),
-        (["GPU-a::2", "GPU-a::10"], "GPU-a::2,10"),
-        (["foreign"], "::-1"),
-    ],
-)
-def test_many_ids_are_summarized(device_ids: list[str], text: str) -> None:
-    assert summarize(device_ids) == text
 
 
 # --- what a container is granted ------------------------------------------------------

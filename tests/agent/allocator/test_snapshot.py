@@ -163,8 +163,6 @@ def test_a_static_pod_is_one_pod_by_its_uid_in_the_checkpoint(
     assert [(each.id, each.uid) for each in snapshot.pods] == [(pod, "u-p")]
 
 
-# --- free again -------------------------------------------------------------------------
-
 ALL_B: HeldSlots = {CORE: B, MEMORY: B}
 ALL = checkpoint_of(p={"i": {CORE: A, MEMORY: A}, "c0": ALL_B})
 OFFERED, OTHER_OFFERED = {CORE: {"GPU-0::5"}}, {MEMORY: {"GPU-0::5"}}

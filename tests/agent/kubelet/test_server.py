@@ -212,9 +212,6 @@ def test_a_socket_that_cannot_be_bound_is_an_os_error(folder: Path, calls: FakeC
         PluginServer(service_of(calls), path)
 
 
-# --- the rate of refusals --------------------------------------------------------------
-
-
 def test_refusals_are_immediate_in_a_burst_and_then_rate_limited() -> None:
     clock = FakeClock()
     pace = RefusalPace(clock)
@@ -303,9 +300,6 @@ def test_a_node_whose_device_list_is_too_large_for_the_kubelet_is_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         check_size(table, numa=False)
-
-
-# --- waiting for a change of it ---------------------------------------------------------------
 
 
 def test_every_waiting_thread_checks_its_condition_after_each_change() -> None:

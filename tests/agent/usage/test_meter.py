@@ -176,8 +176,6 @@ def test_it_measures_until_it_is_stopped() -> None:
     assert world.closed
 
 
-# --- samples joined to containers -----------------------------------------------------
-
 MIB = 1 << 20
 HALF = Amounts(50, 8)
 TABLE = device_table(2, blocks=16)

@@ -1,22 +1,20 @@
-"""Assignments that the checkpoint or ``List`` confirms or corrects (R6)."""
+"""Assignments that the checkpoint or ``List`` confirms or corrects (R6).
 
-from dataclasses import replace
+UIDs that come late: test_restarts.py; guesses whose slots are offered again: test_wrong_guesses.py.
+"""
+
 from typing import Any
-
-import pytest
 
 from agent.allocator.corrections import (
     correct_by_checkpoint,
     correct_by_list,
-    correct_by_offer,
-    with_uid,
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint, Correction
 from agent.allocator.snapshot_pod import SnapshotPod
 from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
-from placement.pods import PodId, PodInfo
+from placement.pods import PodId
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -25,8 +23,6 @@ from tests.agent.builders import (
     checkpoint_of,
     container,
     ids,
-    listed,
-    pod_id,
     pods_of,
     snapshot_of,
     snapshot_pod,
@@ -34,11 +30,9 @@ from tests.agent.builders import (
 )
 
 A, B = ids("GPU-0", range(50)), ids("GPU-0", range(50, 100))
-BLOCKS = ids("GPU-0", range(4))
 POD = view("p", container("i", kind=INIT), container("c0"), container("c1"))
 OTHER = view("q")
 PODS = pods_of(POD, OTHER)
-GUESS = Assignment("c0", CORE, A, Evidence.ORDER, allocated=True)
 NOTHING = Checkpoint()
 OTHERS = checkpoint_of(q={"c0": {CORE: A}})
 STATIC = Checkpoint({"static": {"c0": {CORE: A}}})
@@ -59,9 +53,6 @@ def _right(found: list[Correction]) -> list[ContainerRef]:
     wrong = ContainerRef(POD.id, "c0")
     assert all(each == Correction(CORE, A, wrong, each.proven) for each in found)
     return [each.proven for each in found]
-
-
-# --- by the checkpoint ------------------------------------------------------------------
 
 
 def _by_checkpoint(
@@ -135,102 +126,3 @@ def test_an_assignment_that_list_contradicts_is_void_and_a_wrong_guess_is_logged
 ) -> None:
     after, found = correct_by_list(current, snapshot_of(*shown))
     assert (len(after.assignments), _right(found)) == (left, right)
-
-
-# --- by offered slots -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("current", "offered", "file", "shown", "left"),
-    [
-        (GUESSED, {CORE: A | B}, NOTHING, [], 0),
-        (KNOWN, {CORE: A | B}, NOTHING, [], 1),
-        (GUESSED, {CORE: B}, NOTHING, [], 1),
-        (GUESSED, {CORE: A - {"GPU-0::0"}}, NOTHING, [], 1),
-        (GUESSED, {MEMORY: A | B}, NOTHING, [], 1),
-        (GUESSED, {CORE: A | B}, OTHERS, [], 1),
-        (GUESSED, {CORE: A | B}, NOTHING, [HAS], 1),
-    ],
-)
-def test_a_guess_whose_slots_are_all_offered_again_is_void(
-    current: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
-) -> None:
-    """Slots in checkpoint or ``List`` are held although they are offered (K15)."""
-    assert len(correct_by_offer(current, offered, file, snapshot_of(*shown)).assignments) == left
-
-
-def test_without_list_no_guess_is_void_because_its_slots_are_offered() -> None:
-    """The kubelet may have forgotten them (K15); a second container would get the same."""
-    snapshot = replace(snapshot_of(), listing=False)
-    assert correct_by_offer(GUESSED, {CORE: A | B}, NOTHING, snapshot) == GUESSED
-
-
-# --- the UID of a pod -------------------------------------------------------------------
-
-ASSIGNMENTS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
-
-
-def _identified(
-    *views: PodInfo, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
-) -> CurrentPod:
-    current = CurrentPod(pod_id("p", ""), "", assignments=ASSIGNMENTS)
-    entries = [listed("p", c0=None)]
-    return with_uid(
-        current, before, now, entries=entries, pods=pods_of(*views), identified=frozenset()
-    )
-
-
-def test_a_pod_with_unknown_uid_gets_the_one_that_the_checkpoint_newly_has_with_its_slots() -> None:
-    found = _identified(now=STATIC)
-    assert (found.id, found.uid) == (pod_id("p", "static"), "static")
-    assert _identified(now=STATIC, before=STATIC).uid == ""
-
-
-def test_the_uid_of_a_rejected_pod_is_replaced_once_the_checkpoint_has_the_right_one() -> None:
-    """The rejected pod's entry was newly written, by a write that came late (K33)."""
-    taken = replace(_identified(now=STATIC), uid="rejected")
-    assert (
-        with_uid(taken, NOTHING, STATIC, entries=[], pods=pods_of(), identified=frozenset()).uid
-        == "static"
-    )
-    both = Checkpoint({**STATIC.pods, "rejected": STATIC.pods["static"]})
-    assert (
-        with_uid(taken, NOTHING, both, entries=[], pods=pods_of(), identified=frozenset()).uid
-        == "rejected"
-    )
-
-
-@cases(
-    "containers, names",
-    {
-        "as it was guessed": ([container("c0")], ["c0", "c0"]),
-        "its init container was unknown": (
-            [container("i", kind=INIT), container("c0")],
-            ["i", "i"],
-        ),
-    },
-)
-def test_a_pod_with_unknown_uid_is_the_one_that_the_api_has_shown_since(
-    containers: list[Any], names: list[str]
-) -> None:
-    found = _identified(view("p", *containers, uid="late"))
-    assert (found.id, found.uid) == (pod_id("p", "late"), "late")
-    assert [(each.container, each.ids) for each in found.assignments] == [
-        *zip(names, (A, BLOCKS), strict=True)
-    ]
-
-
-@cases(
-    "views",
-    {
-        "unknown": [],
-        "ended": [view("p", uid="late", terminal=True)],
-        "requests other counts": [view("p", container("c0", 60, 4), uid="late")],
-        "other containers": [view("p", container("another"), uid="late")],
-        "two of the name": [view("p", uid="one"), view("p", uid="two")],
-    },
-)
-def test_an_unknown_uid_stays_unknown_while_the_api_does_not_show_the_pod(
-    views: list[PodInfo],
-) -> None:
-    assert _identified(*views).uid == ""

@@ -157,11 +157,6 @@ def test_an_entry_without_slots_is_the_likeliest_pod_of_its_name(
     assert _found([EMPTY], **given) == [(uid, EMPTY, sure)]
 
 
-def test_two_entries_of_unknown_pods_are_not_the_current_pod() -> None:
-    found = _found([EMPTY, EMPTY], views=[], current=_current("static", A))
-    assert [each[0] for each in found] == ["", ""]
-
-
 _UIDS = st.sampled_from(["u1", "u2", "u3"])
 _HELD = st.sampled_from([None, {CORE: A}, {CORE: B}, {CORE: A | B}])
 _NAMES = st.sampled_from(["p", "q"])

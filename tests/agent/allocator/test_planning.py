@@ -1,7 +1,6 @@
 """The allocator plans for whole pods, and follows wishes and schedulers' choices."""
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +15,7 @@ from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.scoring import Policy
 from tests.adversary.oracle import Task, fits
-from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, cases, device_table, patient
+from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, device_table, patient
 from tests.examples import share
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import (
@@ -166,7 +165,6 @@ _shares = st.tuples(st.sampled_from([1, 10, 33, 50, 80, 99]), st.integers(1, 6))
 _demands = _shares | st.tuples(st.sampled_from([100, 200]), st.integers(0, 7))
 _divided = st.tuples(_demands, st.just(1)) | st.tuples(_shares, st.sampled_from([2, 3]))
 _kinds = st.sampled_from([INIT, SIDECAR, MAIN])
-_containers = st.lists(st.tuples(_kinds, _demands), min_size=1, max_size=3)
 _mixed = st.lists(st.tuples(_kinds, _divided), min_size=1, max_size=3)
 _orders = st.sampled_from([CORE_FIRST, MEMORY_FIRST])
 _NINE_CARDS = device_table(9, blocks=30)
@@ -281,27 +279,6 @@ def test_a_share_gets_the_same_part_of_different_cards_whichever_resource_comes_
 
 
 # --- the target -------------------------------------------------------------------------------
-
-
-@cases(
-    "ids, name",
-    {
-        "halves": ((("GPU-0", 50), ("GPU-1", 50)), "halves"),
-        "a whole card": ((("GPU-0", 100),), "whole"),
-    },
-)
-def test_without_list_device_ids_in_allocate_distinguish_halves_from_a_whole_card(
-    ids: Sequence[tuple[str, int]], name: str
-) -> None:
-    """There was no preferred call; both pods are as likely."""
-    node = Node(2)
-    pods = {"halves": halves("halves", at=1), "whole": whole("whole", at=2)}
-    node.list_error = "hanging"
-    node.bind(*pods.values())
-    node.begin(pods[name])
-    node.allocator.allocate(CORE, [f"{card}::{n}" for card, count in ids for n in range(count)])
-    assert node.decision_log.refs("allocate") == [f"{name}/main"]
-    assert node.decision_log.evidence("allocate") == [Evidence.ORDER]
 
 
 def test_a_whole_card_guessed_for_halves_is_refused_when_its_memory_is_requested() -> None:

@@ -69,14 +69,6 @@ def test_containers_of_every_kind_are_proven_by_the_checkpoint_without_list(node
     assert not node.decision_log.of("corrected")
 
 
-def test_a_pod_known_only_from_the_checkpoint_starts_without_a_name(node: Node) -> None:
-    pod = make_pod("static", gpu(30, 8))
-    node.kubelet.hold(pod, "main", {CORE: CORES, MEMORY: BLOCKS})
-    start_by_checkpoint(node, pod)
-    assert not unproven(node)
-    assert not node.decision_log.refs("prestart")
-
-
 # --- the checkpoint is one container old: K33 ----------------------------------------------
 
 

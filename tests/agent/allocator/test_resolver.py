@@ -163,16 +163,6 @@ def test_a_refusal_ends_the_admissions_of_all_listed_pods_that_lack_something() 
     assert _resolve(later, last_call).evidence is WITNESS
 
 
-def test_a_wrong_guess_restores_the_previous_last_call() -> None:
-    """The calls are still for the pod of the call before; the guessed one comes last."""
-    guessed = AFTER_A
-    for _ in range(2):  # several calls of one pod count as one
-        guessed = guessed.after(snapshot_of(A, B), VIEW_B.id, guessed=True)
-    back = guessed.before_wrong_guess()
-    assert back.before_wrong_guess() is back
-    assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
-
-
 def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_then() -> None:
     """K1: an admission that began later proves that all earlier ones have ended."""
     back = AFTER_FULL_A.after(snapshot_of(A_FULL, B), VIEW_B.id, guessed=True).before_wrong_guess()
@@ -181,12 +171,6 @@ def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_
     assert [each.pod.uid for each in (found, *found.rivals)] == ["u-c", "again"]
     at_refusal = back.refused(snapshot_of(A_FULL, again)).at_wrong_guess
     assert at_refusal is None, "a refusal ends all admissions before it"
-
-
-def test_after_a_call_without_list_the_listed_signatures_stay() -> None:
-    after = AFTER_A.after(_snapshot(*_blind(A, B)), VIEW_B.id, guessed=False)
-    assert (after.pod, after.signatures, after.guessed) == (VIEW_B.id, AFTER_A.signatures, True)
-    assert AFTER_A.refused(_snapshot(*_blind(A))) is AFTER_A
 
 
 # --- the container ------------------------------------------------------------------------
@@ -220,12 +204,6 @@ def test_the_target_is_the_pods_first_container_that_lacks_something_if_it_reque
     else:
         found = _resolve(snapshot_of(pod), NEW, TargetRequest(resource, size))
         assert (found.container.name, found.evidence) == (name, WITNESS)
-
-
-def test_a_call_with_device_ids_of_an_init_container_is_for_that_pod() -> None:
-    """K7."""
-    found = _resolve(snapshot_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
-    assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)
 
 
 # --- pods that only the kubelet knows -----------------------------------------------------
@@ -265,27 +243,6 @@ def _ids(*cards: int) -> frozenset[str]:
     return frozenset(
         f"GPU-{card}::{number}" for card, count in enumerate(cards) for number in range(count)
     )
-
-
-def test_cards_of_one_resource_distinguish_divided_shares_from_whole_cards_in_the_other() -> None:
-    """Of a pod that only the kubelet knows, a preferred call has only a size."""
-    divided = snapshot_of(_nameless("static", c0={MEMORY: _ids(2, 2)}))
-    whole = snapshot_of(_nameless("static", c0=None))
-    demands = [
-        _resolve(snapshot, NEW, TargetRequest(CORE, 100)).container.demand
-        for snapshot in (divided, whole)
-    ]
-    assert demands == [Demand(100, 4, 2), Demand(100, 0)]
-
-
-def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_cards() -> None:
-    divided = _nameless("static", c0={CORE: _ids(50, 50)}, c1={CORE: _ids(10)})
-    whole = _nameless("static", c0={CORE: _ids(100)}, c1={CORE: _ids(10)})
-    targets = [
-        _resolve(snapshot_of(each), NEW, TargetRequest(MEMORY, 4)).container.name
-        for each in (divided, whole)
-    ]
-    assert targets == ["c0", "c1"]
 
 
 def test_a_refusal_names_waiting_containers_and_their_requests() -> None:

@@ -187,13 +187,6 @@ def test_the_entry_of_an_ended_pod_is_not_that_of_a_pod_that_only_the_kubelet_kn
 # --- static pods ------------------------------------------------------------------------------
 
 
-def test_slots_of_a_static_pod_without_a_mirror_are_counted_by_the_next_agent(node: Node) -> None:
-    """Reusable slots of its init container, too (K4)."""
-    node.admit(static_pod("static", init(30, 8), gpu(10, 2)))
-    agent(node)
-    assert node.allocator.free(CORE) == {"GPU-0": 70, "GPU-1": 100}
-
-
 @ANY
 @pytest.mark.parametrize("mirror", ["before", "between", "never"])
 def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(

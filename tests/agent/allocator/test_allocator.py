@@ -119,19 +119,6 @@ def test_slots_of_an_ended_pod_are_free_without_a_call_though_an_old_list_shows_
     assert not node.allocator.refresh()
 
 
-def test_slots_of_a_pod_deleted_by_force_are_free_once_its_containers_have_ended(
-    node: Node,
-) -> None:
-    """K20."""
-    pod = node.admit(make_pod("a", gpu(30, 8)))
-    node.delete(pod, ends=False)
-    assert not node.allocator.refresh()
-    assert node.allocator.free(CORE)["GPU-0"] == 70
-    node.ends(pod)
-    assert node.allocator.refresh()
-    assert node.allocator.free(CORE)["GPU-0"] == 100
-
-
 @pytest.mark.parametrize(
     ("uids", "paused", "evidence"),
     [

@@ -210,13 +210,3 @@ def test_the_enforcer_identifies_which_of_several_with_the_same_slots_starts(
         assert about.ref.container == name
         assert about.memory_limits == {"GPU-0": blocks}
     assert enforcer.candidates == [["a", "b", "main"]] * 3
-
-
-def test_an_unproven_start_is_prepared_for_the_container_of_the_assignment(
-    node: Node, enforcer: FakeEnforcer
-) -> None:
-    pod = node.admit(make_pod("p", gpu(30, 4)))
-    node.checkpoint_error = "permission denied"
-    node.start(pod)
-    (about,) = enforcer.started
-    assert about.ref == ContainerRef(pod.id, "main")

@@ -1,6 +1,5 @@
 """The pod of each entry of ``List`` (R5), which has names and no UIDs."""
 
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +29,7 @@ from tests.agent.builders import (
 )
 
 A, B = ids("GPU-0", range(3)), ids("GPU-0", range(3, 6))
-HOLDS_A, HOLDS_B, EMPTY = (listed("p", c0=held) for held in ({CORE: A}, {CORE: B}, None))
+HOLDS_A, EMPTY = (listed("p", c0=held) for held in ({CORE: A}, None))
 OLD = view("p", container("c0", 3, 1), uid="old", at=1)
 NEW = view("p", container("c0", 3, 1), uid="new", at=2)
 OTHER_NAME = view("q", container("c0", 3, 1), uid="other")
@@ -108,21 +107,6 @@ def test_a_list_entry_with_slots_is_the_pod_that_holds_them(
     given: dict[str, Any], uid: str, sure: bool
 ) -> None:
     assert _found([HOLDS_A], **given) == [(uid, HOLDS_A, sure)]
-
-
-@cases(
-    "entries, checkpoint",
-    {
-        "both show slots": ([HOLDS_A, HOLDS_B], _checkpoint(old=A, new=B)),
-        "one shows slots, and comes first": ([HOLDS_A, EMPTY], _checkpoint(old=A)),
-    },
-)
-def test_two_entries_of_a_name_are_two_pods_in_any_order(
-    entries: list[ListedPod], checkpoint: Checkpoint
-) -> None:
-    for shuffled in itertools.permutations(entries):
-        found = {uid: entry for uid, entry, _ in _found(shuffled, checkpoint=checkpoint)}
-        assert found == dict(zip(("old", "new"), entries, strict=True))
 
 
 @cases(

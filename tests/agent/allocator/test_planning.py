@@ -20,16 +20,13 @@ from tests.examples import share
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import (
     NAMES,
-    OTHER_PLUGIN,
     Container,
     Pod,
     card_of,
-    failing,
     gpu,
     init,
     make_pod,
     sidecar,
-    static_pod,
 )
 
 
@@ -66,14 +63,6 @@ def test_one_of_several_possible_targets_is_not_refused_for_a_later_container() 
     assert len(node.call()) == 60
     assert node.decision_log.refs("prefer") == ["p/first"]
     assert node.decision_log.evidence("prefer") == [Evidence.ORDER]
-
-
-def test_planned_slots_of_a_rejected_pod_are_free() -> None:
-    node = Node(1)
-    begun = make_pod("a", gpu(30, 4, "first", other=True), gpu(60, 4, "second"))
-    node.admit(failing(begun), (CORE, OTHER_PLUGIN))
-    other = node.admit(make_pod("b", gpu(90, 4)))
-    assert node.cards(other) == ["GPU-0"]
 
 
 def test_a_plan_is_made_again_if_the_kubelet_does_not_offer_its_slots() -> None:
@@ -310,27 +299,3 @@ def test_halves_guessed_for_a_whole_card_without_memory_do_not_start() -> None:
         node.start(pod)
     (corrected,) = node.decision_log.of("corrected")
     assert corrected.resource is CORE
-
-
-def test_a_static_pod_without_a_mirror_gets_a_whole_card_because_its_annotations_are_unknown() -> (
-    None
-):
-    node = Node(3)
-    pod = node.admit(static_pod("s", gpu(100, 8, split=2)))
-    assert parts(node, pod)[CORE] == {"GPU-0": 100}
-
-
-def test_after_a_restart_slots_are_kept_for_a_pod_on_each_card_of_its_init_container() -> None:
-    """30 cores of each card are reusable (K7, K11), so it needs 20 more of each, not 70."""
-    node = Node(3)
-    main = gpu(100, 8, other=True, split=2)
-    pod = node.begin(make_pod("p", init(60, 4, split=2), main))
-    node.serve(pod, "init")
-    node.restart_kubelet()
-    first, second = make_pod("q", gpu(50, 2)), make_pod("r", gpu(10, 2))
-    node.bind(first, second)
-    for each in (first, second):
-        node.admit(each, MEMORY_FIRST)
-    assert (node.cards(first), node.cards(second)) == (["GPU-0"], ["GPU-1"])
-    node.admit(pod)
-    assert parts(node, pod)[CORE] == {"GPU-0": 50, "GPU-1": 50}

@@ -1,7 +1,6 @@
 """``PreStartContainer``: a container starts proven by the checkpoint, or is vetoed."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from contract.inventory import Inventory
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY, card
 from tests.in_memory.node import Node
-from tests.in_memory.pods import OTHER_PLUGIN, Pod, failing, gpu, init, make_pod, sidecar
+from tests.in_memory.pods import Pod, gpu, init, make_pod, sidecar
 
 
 def ids(card: int, numbers: range) -> list[str]:
@@ -104,41 +103,6 @@ def test_a_checkpoint_that_stays_one_container_old_vetoes_nothing(node: Node) ->
     assert unproven(node) == [("default/a container init", NOT_SHOWN)] * 2
     assert not node.decision_log.of("corrected")
     assert not node.decision_log.refusals
-
-
-def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target(
-    node: Node,
-) -> None:
-    """Another plugin failed when it had its cores; the kubelet gave them to the next pod."""
-    rejected = failing(make_pod("rejected", replace(gpu(30, 8), other=True)))
-    node.begin(rejected, (CORE, OTHER_PLUGIN, MEMORY))
-    node.call()
-    node.call()
-    cores = node.held(rejected)[CORE]
-    node.kubelet.overtake()  # what is written in mid-admission (K30) comes last
-    node.call()
-    node.begin(failing(make_pod("also", replace(gpu(30, 8), other=True))), (MEMORY, OTHER_PLUGIN))
-    for _ in range(3):
-        node.call()
-    pod = node.admit(make_pod("a", gpu(30, 16)))
-    assert node.held(pod)[CORE] == cores
-    node.start(pod)
-    assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
-    assert not node.decision_log.of("corrected")
-
-
-def test_a_late_checkpoint_is_no_proof_for_a_pod_with_unknown_uid(node: Node) -> None:
-    """It has the slots at a pod that has ended, whose container has the same name."""
-    ended = node.admit(make_pod("ended", gpu(30, 8)))
-    node.ends(ended)
-    node.publish_statuses()
-    node.kubelet.overtake()
-    node.api.away = True
-    pod = make_pod("a", gpu(30, 8))
-    node.bind(pod, seen=False)
-    node.admit(pod)
-    node.start(pod)
-    assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
 
 
 @pytest.mark.parametrize("first", [CORE, MEMORY])

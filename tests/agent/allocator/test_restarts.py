@@ -128,18 +128,6 @@ def test_an_assignment_to_a_refused_pod_is_not_saved_for_the_next_agent(node: No
     assert "GPU-0::0" not in node.store.text
 
 
-def test_a_name_that_left_list_is_not_sure_when_it_is_listed_again(node: Node) -> None:
-    """The watch is behind, and the API server unavailable: it shows the pod before."""
-    pod = node.admit(failing(make_pod("a", gpu(30, 8, other=True))), (CORE, OTHER_PLUGIN))
-    assert last(node)[1] is TICKET
-    node.allocator.refresh()
-    node.api.away = True
-    node.delete(pod)
-    node.begin(make_pod("a", gpu(30, 8)))
-    node.call()
-    assert last(node)[1] is ORDER
-
-
 # --- while the API server is unreachable ------------------------------------------------------
 
 

@@ -47,18 +47,6 @@ def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Nod
     assert Evidence.WITNESS not in {each.evidence for each in node.decision_log.everything}
 
 
-def test_of_two_pods_with_one_name_the_one_that_the_api_shows_is_new(node: Node) -> None:
-    """The queue position of the deleted one may be the later one: several webhooks stamp pods."""
-    first = node.admit(make_pod("a", gpu(10, 2), at=2))
-    delete_by_force(node, first)
-    second = make_pod("a", gpu(10, 2), at=1)
-    node.bind(second, seen=False)
-    node.admit(make_pod("between", gpu(10, 4)))
-    node.begin(second)
-    node.call()
-    assert last(node) == f"{second.uid}/main"
-
-
 def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node: Node) -> None:
     """The deleted one was there before it, so its admission has ended (K1)."""
     first = node.admit(make_pod("a", gpu(10, 2)))
@@ -198,21 +186,6 @@ def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(no
 
 
 # --- pods that outlive a kubelet ----------------------------------------------------------
-
-
-def test_a_pod_that_runs_without_devices_in_the_checkpoint_comes_after_others(node: Node) -> None:
-    """K33: the kubelet was killed before it had written them or reported the start."""
-    running = node.begin(make_pod("running", gpu(10, 2), at=2))
-    node.kubelet.overtake()
-    node.admit(running)
-    node.start(running)
-    node.restart_kubelet()
-    node.begin(running)
-    current = make_pod("current", gpu(10, 2), at=1)
-    node.bind(current)
-    node.admit(current)
-    assert last(node) == f"{current.uid}/main"
-    assert node.decision_log.counts["corrected"] == 0
 
 
 def test_a_pod_that_the_api_showed_late_has_not_ended_when_the_kubelet_admits_it_again() -> None:

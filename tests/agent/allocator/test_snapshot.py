@@ -125,18 +125,6 @@ def test_slots_of_a_pod_are_known_from_three_sources(
     assert _held(_build_from(entries, checkpoint, *services)) == held
 
 
-def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_assignments() -> None:
-    """K33: the checkpoint may be one container old; no other source has that pod's slots."""
-    services = _assigned("c0", B, pod="q"), _assigned("c0", A)
-    snapshot = _build_from(None, None, *services, views=[POD, GUEST, view("new")])
-    assert [(each.id.name, each.slots(CORE)) for each in snapshot.pods] == [
-        ("q", B),
-        ("p", A),
-        ("new", frozenset()),
-    ]
-    assert not snapshot.listing
-
-
 ALL_B: HeldSlots = {CORE: B, MEMORY: B}
 ALL = checkpoint_of(p={"i": {CORE: A, MEMORY: A}, "c0": ALL_B})
 OFFERED, OTHER_OFFERED = {CORE: {"GPU-0::5"}}, {MEMORY: {"GPU-0::5"}}

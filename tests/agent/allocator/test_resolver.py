@@ -79,10 +79,11 @@ B_FINISHED = replace(_last_call(A, B), finished=frozenset({VIEW_B.id}))
 B_RULED_OUT = replace(AFTER_FULL_A, ruled_out=frozenset({VIEW_B.id}))
 
 
+CORES_50 = TargetRequest(CORE, 50)
+
+
 def _resolve(
-    snapshot: AllocationSnapshot,
-    last_call: LastCall = NEW,
-    request: TargetRequest = TargetRequest(CORE, 50),
+    snapshot: AllocationSnapshot, last_call: LastCall = NEW, request: TargetRequest = CORES_50
 ) -> Resolution:
     return resolve(request, snapshot, last_call)
 

@@ -22,14 +22,9 @@ def can_be_placed(
     may_have: Condition = lambda *_: True,
     held: Mapping[str, Resource] | None = None,
 ) -> bool:
-    """Return whether there is a card, or a set of cards, for every container.
+    """Return whether there is a card, or a set of cards, for every container in the kubelet's order.
 
-    Args:
-        containers: in the kubelet's order.
-        free: the free slots of each card.
-        left: reusable slots of each card (K7).
-        may_have: returns whether a container may have these cards.
-        held: a resource that a container holds already, by its name.
+    *left* has reusable slots of each card (K7), *held* the resource that a container has already.
     """
     if not containers:
         return True

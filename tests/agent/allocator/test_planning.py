@@ -253,20 +253,6 @@ def whole(name: str, memory: int = 8, *, at: int = 0) -> Pod:
     return make_pod(name, gpu(100, memory), at=at)
 
 
-@pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST])
-def test_a_share_gets_the_same_part_of_different_cards_whichever_resource_comes_first(
-    order: tuple[Resource, ...],
-) -> None:
-    node = Node(3)
-    node.admit(make_pod("x", gpu(60, 2)))
-    pod = node.admit(halves("p"), order)
-    both = {"GPU-1": 50, "GPU-2": 50}, {"GPU-1": 4, "GPU-2": 4}
-    assert parts(node, pod) == dict(zip((CORE, MEMORY), both, strict=True))
-    node.start(pod)
-    (written,) = node.written(pod).values()
-    assert (written.cards, written.cores, written.memory_blocks) == (("GPU-1", "GPU-2"), 100, 8)
-
-
 # --- the target -------------------------------------------------------------------------------
 
 

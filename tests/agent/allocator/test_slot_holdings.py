@@ -119,15 +119,6 @@ def test_the_key_depends_on_the_slots_in_any_order() -> None:
     assert key_of(()) == "", "memory alone has no files"
 
 
-def test_a_share_has_free_memory_beside_it_although_its_init_container_had_the_whole_card() -> None:
-    """Slots that the later container does not need are held until the pod ends."""
-    pod = view("a", container("i", 100, 0, kind=INIT), container("c0", 50, 2))
-    share = {CORE: ids("GPU-0", range(50)), MEMORY: ids("GPU-0", range(2))}
-    before: dict[str, HeldSlots] = {"i": {CORE: ids("GPU-0", range(100))}, "c0": share}
-    found = _holdings((replace(pod, running=True), before))
-    assert found.totals["GPU-0"].memory_free == 8 * BLOCK
-
-
 FOREIGN = {CORE: frozenset(f"tencent.com/vcuda-core-{n}" for n in range(30)), MEMORY: SHARE[MEMORY]}
 
 

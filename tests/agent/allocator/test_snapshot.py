@@ -215,14 +215,6 @@ def test_slots_that_a_later_container_has_reused_are_no_longer_reusable() -> Non
     assert snapshot.taken(ContainerRef(POD.id, "another"), CORE, A | B) == some | B
 
 
-def test_reused_slots_are_found_at_both_containers() -> None:
-    snapshot = snapshot_of(
-        snapshot_pod(POD, i={CORE: A}, c0={CORE: A}), snapshot_pod(GUEST, c0={CORE: B})
-    )
-    assert snapshot.find(CORE, A) == [ContainerRef(POD.id, "i"), ContainerRef(POD.id, "c0")]
-    assert snapshot.find(CORE, A | B) == []
-
-
 def test_slots_of_unlisted_pods_are_uncertain() -> None:
     """They may have ended; without ``List`` all would be uncertain."""
     entry = listed("q", c0={CORE: C})

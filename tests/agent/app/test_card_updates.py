@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -31,24 +32,18 @@ UNHEALTHY = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
 
 class Reports:
     def __init__(self) -> None:
-        self.metrics = Metrics()
+        self._metrics = Metrics()
         self.sent: list[Notice] = []
-        self.pokes = 0
+        self.changes: list[None] = []
         self.updates = CardUpdates(
             node="n1",
-            metrics=self.metrics,
+            metrics=self._metrics,
             send_event=self.sent.append,
-            on_change=self._poke,
+            on_change=lambda: self.changes.append(None),
         )
 
-    def _poke(self) -> None:
-        self.pokes += 1
-
-    def metric(self, name: str, **labels: str) -> float | None:
-        value: float | None = self.metrics.registry.get_sample_value(
-            f"gpu_turnstile_agent_{name}", labels
-        )
-        return value
+    def metric(self, name: str, **labels: str) -> Any:
+        return self._metrics.registry.get_sample_value(f"gpu_turnstile_agent_{name}", labels)
 
     def texts(self) -> list[tuple[str, str]]:
         return [(each.reason, each.message) for each in self.sent]
@@ -71,7 +66,7 @@ def test_a_card_that_becomes_unhealthy_is_reported_everywhere(reports: Reports) 
         "running ones stay"
     )
     assert notice.subject == EventSubject("Node", "", "n1", "n1")
-    assert reports.pokes == 2
+    assert len(reports.changes) == 2
 
 
 def test_a_cordoned_card_is_healthy_in_the_gauges_and_raises_no_event(reports: Reports) -> None:
@@ -127,9 +122,8 @@ def test_cards_are_counted_by_state(reports: Reports) -> None:
 
 
 def test_a_node_with_a_missing_driver_is_reported_once(reports: Reports) -> None:
-    status = CardsStatus(problem="NVML: Driver Not Loaded")
-    reports.updates.cards_changed(status)
-    reports.updates.cards_changed(status)
+    for _ in range(2):
+        reports.updates.cards_changed(CardsStatus(problem="NVML: Driver Not Loaded"))
     assert reports.texts() == [("GPUsUnavailable", "NVML: Driver Not Loaded")]
     assert (reports.metric("cards_problem"), reports.metric("cards", state="served")) == (1, 0)
 

@@ -22,7 +22,7 @@ def can_be_placed(
     may_have: Condition = lambda *_: True,
     held: Mapping[str, Resource] | None = None,
 ) -> bool:
-    """Return whether there is a card, or a set of cards, for every container in the kubelet's order.
+    """Return whether there are cards for every container, in the kubelet's order.
 
     *left* has reusable slots of each card (K7), *held* the resource that a container has already.
     """

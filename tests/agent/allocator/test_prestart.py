@@ -142,23 +142,6 @@ def test_a_container_for_which_the_kubelet_skipped_a_resource_does_not_start(
     )
 
 
-@pytest.mark.parametrize("container", ["init", "main"])
-def test_a_checkpoint_that_has_only_one_resource_yet_is_read_again(
-    node: Node, monkeypatch: pytest.MonkeyPatch, container: str
-) -> None:
-    """K30 and K33: it may be older than the container's second resource."""
-    pod = hold(node, make_pod("a", init(30, 8), gpu(30, 8)), {CORE: CORES}, container)
-    node.list_error = "rate limited"
-
-    def pause(_seconds: float) -> None:
-        node.kubelet.hold(pod, container, {MEMORY: BLOCKS})
-
-    monkeypatch.setattr(node, "pause", pause)
-    node.restart_agent()
-    node.allocator.prestart(CORE, CORES)
-    assert not unproven(node)
-
-
 def test_a_checkpoint_that_lacks_assigned_slots_vetoes_nothing(node: Node) -> None:
     """It is older than the second resource (K33), and ``List`` cannot show that."""
     pod = node.admit(make_pod("a", gpu(30, 8)))

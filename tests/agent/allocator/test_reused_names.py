@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.errors import GrantError, PlacementError
+from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY
@@ -47,37 +47,6 @@ def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Nod
     assert Evidence.WITNESS not in {each.evidence for each in node.decision_log.everything}
 
 
-def test_a_pod_that_does_not_fit_is_not_served_as_a_deleted_one_of_its_name(node: Node) -> None:
-    """The deleted one was there before it, so its admission has ended (K1)."""
-    first = node.admit(make_pod("a", gpu(10, 2)))
-    node.start(first)
-    node.restart_kubelet()
-    node.begin(first)
-    delete_by_force(node, first)
-    second = make_pod("a", gpu(10, 2), use_gpu_uuid="GPU-elsewhere")
-    node.bind(second, seen=False)
-    node.begin(second)
-    node.kubelet.advertise()  # a write without the first pod (K28)
-    node.decision_log.take()
-    with pytest.raises(PlacementError):
-        node.call()
-    assert [each.word for each in node.decision_log.everything] == ["refused"]
-
-
-def test_a_pod_whose_calls_were_resolved_to_its_predecessor_is_served_without_list(
-    node: Node,
-) -> None:
-    """The admission of the predecessor has ended, but not that of the pod."""
-    first = node.admit(make_pod("a", gpu(10, 2)))
-    delete_by_force(node, first)
-    second = make_pod("a", gpu(20, 2))
-    node.bind(second, seen=False)
-    node.admit(make_pod("between", gpu(10, 4)))
-    node.list_error = "rate limited"
-    node.admit(second)
-    assert node.decision_log.refusals == []
-
-
 def test_a_start_is_proven_though_its_calls_were_resolved_to_the_predecessor(node: Node) -> None:
     """``List`` showed the name with some of the devices, and the guess is corrected by now."""
     before = node.admit(make_pod("before", gpu(10, 4)))
@@ -107,20 +76,6 @@ def test_a_pod_is_served_though_its_predecessor_was_deleted_in_its_admission(nod
         node.call()
     node.admit(second)
     assert node.decision_log.refusals == []
-    assert last(node) == f"{second.uid}/main"
-
-
-def test_a_pod_is_served_though_its_predecessor_was_refused_without_list(node: Node) -> None:
-    first = make_pod("a", gpu(50, 64))
-    node.list_error = "rate limited"
-    with pytest.raises(PlacementError):
-        node.admit(first)
-    node.list_error = ""
-    second = make_pod("a", gpu(50, 8))
-    node.delete(first)
-    node.bind(second, seen=False)
-    node.admit(second)
-    assert len(node.decision_log.refusals) == 1
     assert last(node) == f"{second.uid}/main"
 
 
@@ -186,24 +141,6 @@ def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(no
 
 
 # --- pods that outlive a kubelet ----------------------------------------------------------
-
-
-def test_a_pod_that_the_api_showed_late_has_not_ended_when_the_kubelet_admits_it_again() -> None:
-    """A restarted kubelet has not listed it, and offers none of its devices (K11)."""
-    node = Node(1)
-    pod = make_pod("a", gpu(10, 4, "first"), gpu(10, 4, "second"))
-    node.bind(pod, seen=False)
-    node.api.away = True
-    node.begin(pod)
-    node.serve(pod, "first")
-    node.restart_kubelet()
-    node.admit(static_pod("another", gpu(10, 2)))
-    node.api.away = False
-    node.watch.deliver()
-    node.allocator.refresh()
-    node.list_error = "rate limited"
-    node.admit(pod)
-    assert node.decision_log.refusals == []
 
 
 def test_a_pod_that_ran_before_does_not_start_on_a_card_chosen_for_another_pod() -> None:

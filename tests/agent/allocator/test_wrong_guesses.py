@@ -2,7 +2,6 @@
 
 import pytest
 
-from agent.holdings.holding import ContainerRef
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import (
@@ -56,22 +55,6 @@ def test_after_a_wrong_guess_of_an_init_container_the_next_call_is_for_the_true_
     for resource in MEMORY_FIRST:
         node.serve(current, "main", resource)
         assert node.decision_log.last.target == "current/main"
-
-
-def test_a_pod_that_only_the_kubelet_knows_stays_current_when_the_checkpoint_has_its_container(
-    node: Node,
-) -> None:
-    """The file has its UID and no name: it may be the guessed pod, and here it is."""
-    pod = node.begin(static_pod("unknown", init(30, 8), gpu(10, 2)), MEMORY_FIRST)
-    node.serve(pod, "init", MEMORY)
-    assert node.decision_log.last.target == "unknown/main"
-    node.kubelet.state.write()  # in mid-admission (K30)
-    node.allocator.refresh()
-    with node.allocator.state as state:
-        assert state.last_call.pod is not None
-        assert state.last_call.pod.name == "unknown"
-    node.serve(pod, "init", CORE)
-    assert node.decision_log.refusals == []
 
 
 def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: Node) -> None:
@@ -162,24 +145,6 @@ def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earli
     node.list_error = ""
     node.serve(current, "main", MEMORY)
     assert node.decision_log.last.target == "a/main"
-
-
-def test_after_a_wrong_guess_the_last_pod_is_not_one_that_list_no_longer_shows() -> None:
-    """It was served while ``List`` was unavailable; another pod has its name now."""
-    node = Node()
-    node.admit(make_pod("before", gpu(10, 4)))
-    node.list_error = "rate limited"
-    left = node.admit(failing(make_pod("a", gpu(30, 8, other=True))), (MEMORY, OTHER_PLUGIN))
-    node.list_error = ""
-    unknown = failing(static_pod("unknown", gpu(10, 2, other=True)))
-    node.admit(unknown, (CORE, MEMORY, OTHER_PLUGIN))
-    node.api.remove(left)
-    node.kubelet.removed(left)
-    current = make_pod("a", gpu(30, 8))
-    node.bind(current, seen=False)
-    node.begin(current, MEMORY_FIRST)
-    node.call()
-    assert node.decision_log.last.ref == ContainerRef(current.id, "main")
 
 
 def test_a_pod_that_was_guessed_before_it_was_listed_has_not_ended(node: Node) -> None:

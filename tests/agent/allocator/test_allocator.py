@@ -51,16 +51,6 @@ def test_pods_are_listed_before_a_call_for_an_unwatched_pod_is_refused(node: Nod
     assert node.decision_log.refs("prefer") == ["a/main"]
 
 
-def test_a_deleted_pod_without_devices_is_no_target_once_the_checkpoint_lacks_it_too(
-    node: Node,
-) -> None:
-    """K20: deleted by force, it is listed with nothing, like a pod that is being admitted."""
-    deleted = node.admit(make_pod("a", gpu(10, 2)))
-    node.delete(deleted, ends=False, keeps=False)
-    node.admit(make_pod("b", gpu(10, 2, "first"), gpu(10, 2, "second")))
-    assert {*node.decision_log.evidence("prefer")} == {Evidence.WITNESS}
-
-
 # --- without a call -------------------------------------------------------------------
 
 

@@ -118,21 +118,6 @@ def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, me
     assert (about.memory_limits, about.core_limit) == ({}, None)
 
 
-def test_memory_reserved_on_two_cards_is_limited_by_an_agent_that_cannot_read_the_pod(
-    enforcer: FakeEnforcer,
-) -> None:
-    """Agent and API ended between two calls: 100 cores may be halves, or a whole card."""
-    node = Node(2, enforcer=enforcer)
-    pod = node.begin(make_pod("p", gpu(100, 8, split=2)), MEMORY_FIRST)
-    node.call()
-    node.api.away = True
-    node.restart_agent()
-    for _ in ("memory", "cores, preferred", "cores"):
-        node.call()
-    assert [(each.count(MEMORY), each.count(CORE)) for each in enforcer.made] == [(8, 0), (0, 100)]
-    assert len(node.cards(pod)) == 2
-
-
 def test_the_memory_of_a_guessed_container_is_limited_because_it_may_be_a_share(
     enforcer: FakeEnforcer,
 ) -> None:

@@ -131,14 +131,6 @@ def test_earlier_containers_leave_a_container_the_card_that_a_scheduler_chose(
     assert node.decision_log.of("replaced") == []
 
 
-def test_a_choice_that_does_not_fit_does_not_place_an_earlier_container() -> None:
-    node = Node(3)
-    node.admit(_chosen(make_pod("x", gpu(60, 4)), 2))
-    pod = _chosen(make_pod("p", init(50, 4), gpu(50, 4)), 2)
-    node.admit(pod)
-    assert (node.cards(pod, "init"), node.cards(pod)) == (["GPU-0"], ["GPU-0"])
-
-
 def test_a_strict_choice_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
     node.admit(make_pod("x", gpu(60, 4)))

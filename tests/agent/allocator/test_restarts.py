@@ -219,23 +219,6 @@ def test_another_pod_leaves_slots_to_one_that_a_restarted_kubelet_has_yet_to_adm
     assert node.cards(half) == ["GPU-0"]
 
 
-def test_a_pod_that_one_kubelet_rejected_is_admitted_by_the_next(node: Node) -> None:
-    """Also if nothing was assigned; the next agent cannot know the request of a deleted pod."""
-    node.restart_kubelet()
-    node.unhealthy |= dict.fromkeys(node.table.by_card(CORE), "xid")
-    pod = node.begin(make_pod("p", gpu(30, 8)))
-    with pytest.raises(Refusal):
-        node.admit(pod)
-    node.unhealthy.clear()
-    node.restart_kubelet()
-    deleted = node.begin(make_pod("deleted", gpu(0, 0)))
-    node.delete(deleted, ends=False)
-    node.begin(pod)
-    node.restart_agent()
-    node.call()
-    assert last(node) == ("p/main", ORDER)
-
-
 @pytest.mark.parametrize("what", ["call", "observation"])
 def test_an_observation_of_a_killed_kubelet_is_not_applied_to_the_next_one(
     node: Node, what: str, monkeypatch: pytest.MonkeyPatch

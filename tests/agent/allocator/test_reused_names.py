@@ -1,8 +1,5 @@
 """Two pods with one name, pods that only the kubelet knows, and pods that outlive a kubelet."""
 
-import pytest
-
-from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY
@@ -141,21 +138,3 @@ def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(no
 
 
 # --- pods that outlive a kubelet ----------------------------------------------------------
-
-
-def test_a_pod_that_ran_before_does_not_start_on_a_card_chosen_for_another_pod() -> None:
-    """It ended unreported, so a restarted kubelet admits it again; the API shows it as running."""
-    node = Node()
-    pod = node.admit(make_pod("a", gpu(10, 2), use_gpu_uuid="GPU-1", at=2))
-    node.start(pod)
-    node.publish_statuses()
-    node.ends(pod)
-    node.admit(make_pod("between", gpu(10, 4)))
-    node.bind(make_pod("another", gpu(10, 2), at=1))
-    node.restart_kubelet()
-    node.list_error = "rate limited"
-    node.admit(pod)
-    assert node.cards(pod) == ["GPU-0"]
-    node.list_error = ""
-    with pytest.raises(GrantError, match="use-gpu-uuid"):
-        node.start(pod)

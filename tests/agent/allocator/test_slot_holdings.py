@@ -106,11 +106,6 @@ def test_slots_of_a_missing_card_are_held_of_no_other() -> None:
     assert "GPU-9" not in found.totals
 
 
-def test_a_slot_beyond_the_end_of_a_present_card_is_no_missing_card() -> None:
-    pod = view("a", container("c0", 30, 4))
-    assert _shares(_holdings((pod, {"c0": {MEMORY: ids("GPU-0", (99,))}}))) == {"a/c0": {}}
-
-
 def test_the_key_depends_on_the_slots_in_any_order() -> None:
     assert key_of(["GPU-0::1", "GPU-0::0"]) == key_of(("GPU-0::0", "GPU-0::1"))
     assert key_of(["GPU-0::0", "GPU-0::1"]) == "6cf2ebeac19f8c7108fe"

@@ -243,15 +243,6 @@ def test_slots_of_an_ended_pod_are_withheld_as_a_whole_or_not_at_all(
     assert snapshot.withheld(CORE, offered, MEMORY) == withheld
 
 
-def test_a_container_that_the_kubelet_refused_proves_nothing_about_earlier_ones() -> None:
-    """K21: its slots are never counted; those of earlier containers are, for a while."""
-    cores = [ids("GPU-0", range(at, at + 10)) for at in (0, 10)]
-    blocks = [ids("GPU-0", [at]) for at in (0, 1)]
-    held = {f"c{at}": {CORE: cores[at], MEMORY: blocks[at]} for at in (0, 1)}
-    snapshot = _build_from([], checkpoint_of(p=held), listed={"u-p"})
-    assert snapshot.withheld(MEMORY, EVERY - blocks[0], CORE) == cores[0]
-
-
 def test_slots_of_a_pod_rejected_in_mid_admission_are_withheld() -> None:
     """K21: the checkpoint never has it; another pod has been served since."""
     snapshot = _build_from(

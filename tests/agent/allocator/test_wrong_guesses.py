@@ -145,18 +145,3 @@ def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earli
     node.list_error = ""
     node.serve(current, "main", MEMORY)
     assert node.decision_log.last.target == "a/main"
-
-
-def test_a_pod_that_was_guessed_before_it_was_listed_has_not_ended(node: Node) -> None:
-    guessed = make_pod("guessed", gpu(20, 2), at=1)
-    current = make_pod("current", gpu(20, 2), at=2)
-    node.bind(guessed, current)
-    node.list_error = "rate limited"
-    node.begin(current, MEMORY_FIRST)
-    node.serve(current, "main", MEMORY)
-    assert node.decision_log.last.target == "guessed/main"
-    node.list_error = ""
-    node.serve(current, "main", CORE)
-    node.list_error = "rate limited"
-    node.admit(guessed)
-    assert node.decision_log.refusals == []

@@ -39,13 +39,9 @@ def v2(path: str, init: str = "/init.scope") -> ContainerCgroup | None:
 
 ROOTED = "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet"
 FOUND: dict[str, tuple[str | None, str, str]] = {  # the pod, its container's directory, more inside
-    "cgroupfs": (UID, f"{FS}/{ID}", ""),
     "cgroupfs, guaranteed": (UID, f"/kubepods/pod{UID}/{ID}", ""),
     "cgroupfs, static pod": (STATIC, f"/kubepods/pod{STATIC}/{ID}", ""),
-    "cgroupfs, crio": (UID, f"{FS}/crio-{ID}", ""),
     "cgroupfs below a cgroup root": (UID, f"/a/prefix{FS}/{ID}", ""),
-    "systemd, containerd": (UID, f"{SLICE}/cri-containerd-{ID}.scope", ""),
-    "systemd, crio": (UID, f"{SLICE}/crio-{ID}.scope", ""),
     "systemd, crio with its own cgroup inside": (UID, f"{SLICE}/crio-{ID}.scope", "/container"),
     "systemd, static pod": (
         STATIC,
@@ -57,13 +53,11 @@ FOUND: dict[str, tuple[str | None, str, str]] = {  # the pod, its container's di
         f"{ROOTED}-kubepods-besteffort-pod{SLICE_UID}.slice/cri-containerd-{ID}.scope",
         "",
     ),
-    "kubelet systemd, containerd cgroupfs": (UID, f"{MIXED}:cri-containerd:{ID}", ""),
-    "the same at the top": (
+    "kubelet systemd, containerd cgroupfs, at the top": (
         UID,
         f"/kubepods-burstable-pod{SLICE_UID}.slice:cri-containerd:{ID}",
         "/inner",
     ),
-    "another namespace, cgroupfs": (UID, f"/../../pod{UID}/{ID}", ""),
     "another namespace, systemd": (
         UID,
         f"/../../kubepods-burstable-pod{SLICE_UID}.slice/crio-{ID}.scope",

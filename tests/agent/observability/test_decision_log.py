@@ -1,13 +1,16 @@
-"""Decisions are one log line each, and counted."""
+"""Decisions are one log line each, and counted; repeated ones are counted together."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.allocator.interfaces import Correction
 from agent.holdings.holding import ContainerRef
-from agent.observability.decision_log import LoggedDecisions
+from agent.observability.decision_log import LoggedDecisions, RepeatFilter
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence
 from placement.pods import PodId
@@ -109,3 +112,57 @@ def test_equal_refusals_are_logged_together_with_their_number(
         "gpu_turnstile_agent_refusals_total", {"call": "prefer", "resource": "core"}
     )
     assert counted == 1755
+
+
+# --- repeated reports ---------------------------------------------------------------
+
+
+def test_the_first_reports_pass_and_then_a_count() -> None:
+    clock = FakeClock()
+    repeats: RepeatFilter[int] = RepeatFilter(clock)
+    assert [repeats.add("full", number) for number in range(8)] == [*[1] * 5, 0, 0, 0]
+    clock.now += 9
+    assert repeats.due() == []
+    clock.now += 1
+    assert repeats.add("full", 8) == 4
+    assert repeats.add("full", 9) == 0
+    clock.now += 10
+    assert repeats.due() == [(1, 9)]
+    assert repeats.due() == []
+    clock.now += 49
+    assert repeats.due() == []
+    assert repeats.add("full", 10) == 1
+    clock.now += 60
+    assert repeats.due() == []  # counting starts again
+    assert [repeats.add("full", number) for number in range(6)] == [*[1] * 5, 0]
+
+
+def test_a_flood_of_kinds_is_bounded_too() -> None:
+    """A reason may name another pod each time."""
+    clock = FakeClock()
+    repeats: RepeatFilter[int] = RepeatFilter(clock)
+    assert sum(repeats.add(f"held by pod {number}", number) for number in range(1000)) == 64 + 5
+    clock.now += 10
+    assert repeats.due() == [(1000 - 64 - 5, 999)]
+
+
+_kinds = st.sampled_from(["a", "a", "a", "b"])
+_steps = st.lists(st.tuples(_kinds, st.integers(0, 30)) | st.tuples(st.none(), st.integers(0, 70)))
+
+
+@given(steps=_steps)
+def test_every_report_is_counted_in_the_end(steps: list[tuple[str | None, int]]) -> None:
+    clock, came, reported = FakeClock(), Counter[str](), Counter[str]()
+    repeats: RepeatFilter[str] = RepeatFilter(clock)
+    for kind, seconds in steps:
+        clock.now += seconds
+        if kind is not None:
+            came[kind] += 1
+            reported[kind] += repeats.add(kind, kind)
+        else:
+            for count, kept_kind in repeats.due():
+                reported[kept_kind] += count
+    clock.now += 10
+    for count, kept_kind in repeats.due():
+        reported[kept_kind] += count
+    assert reported == came

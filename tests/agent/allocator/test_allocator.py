@@ -10,11 +10,12 @@ from agent.errors import Unavailable
 from contract.allocation import Allocation, Evidence
 from contract.inventory import Amounts
 from contract.resource import Resource
-from tests.agent.builders import CORE, MEMORY
+from tests.agent.builders import CORE, MEMORY, cases
 from tests.agent.fakes import FakeClock
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
 from tests.in_memory.pods import NAMES, Pod, gpu, init, make_pod, sidecar, static_pod
 
+ORDER, WITNESS = Evidence.ORDER, Evidence.WITNESS
 ORDERS = pytest.mark.parametrize("order", [CORE_FIRST, MEMORY_FIRST], ids=["cores", "memory"])
 
 
@@ -109,26 +110,20 @@ def test_slots_of_an_ended_pod_are_free_without_a_call_though_an_old_list_shows_
     assert not node.allocator.refresh()
 
 
-@pytest.mark.parametrize(
-    ("uids", "paused", "evidence"),
-    [
-        (["uid-a"], 3, Evidence.WITNESS),
-        (["", "uid-a"], 3, Evidence.ORDER),
-        (["uid-before", "uid-a"], 3, Evidence.ORDER),
-        (["", "uid-listed", "uid-a"], 3, Evidence.WITNESS),
-        (["uid-listed", "uid-between", "uid-a"], 3, Evidence.ORDER),
-        (["uid-listed", "uid-a", ""], 3, Evidence.ORDER),
-        (["uid-listed"], 50, Evidence.ORDER),
-    ],
-    ids=[
-        "its event, alone",
-        "other pods may have been there before the watch",
-        "its name had another pod, which may be admitted now",
-        "its name had another pod, which was admitted",
-        "and one more, which was not admitted",
-        "there may be other pods",
-        "no event",
-    ],
+BETWEEN = ["uid-listed", "uid-between", "uid-a"]
+
+
+@cases(
+    "uids, paused, evidence",
+    {
+        "its event, alone": (["uid-a"], 3, WITNESS),
+        "other pods may have been there before the watch": (["", "uid-a"], 3, ORDER),
+        "its name had another pod, which may be admitted now": (["uid-before", "uid-a"], 3, ORDER),
+        "its name had another pod, which was admitted": (["", "uid-listed", "uid-a"], 3, WITNESS),
+        "and one more, which was not admitted": (BETWEEN, 3, ORDER),
+        "there may be other pods": (["uid-listed", "uid-a", ""], 3, ORDER),
+        "no event": (["uid-listed"], 50, ORDER),
+    },
 )
 def test_a_call_that_comes_before_the_watch_event_waits_for_it(
     node: Node, monkeypatch: pytest.MonkeyPatch, uids: list[str], paused: int, evidence: Evidence
@@ -193,16 +188,15 @@ class SlowPods:
         return PodReader(cast(PodSource, self), self.clock, self.pause)
 
 
-@pytest.mark.parametrize(
-    ("pods", "within", "in_time"),
-    [
-        (SlowPods(0, hangs=False), [0.5, 0.5], True),
-        (SlowPods(2, hangs=False), [0.5, 0.475, 0.75, 0.375], True),
-        (SlowPods(9, hangs=False), [0.5, 0.475, 0.75], False),
-        (SlowPods(1, hangs=True), [0.5, 0.225, 0.225], True),
-        (SlowPods(9, hangs=True), [0.5, 0.225, 0.025], False),
-    ],
-    ids=["at once", "after two errors", "never", "after one hung request", "all requests hang"],
+@cases(
+    "pods, within, in_time",
+    {
+        "at once": (SlowPods(0, hangs=False), [0.5, 0.5], True),
+        "after two errors": (SlowPods(2, hangs=False), [0.5, 0.475, 0.75, 0.375], True),
+        "never": (SlowPods(9, hangs=False), [0.5, 0.475, 0.75], False),
+        "after one hung request": (SlowPods(1, hangs=True), [0.5, 0.225, 0.225], True),
+        "all requests hang": (SlowPods(9, hangs=True), [0.5, 0.225, 0.025], False),
+    },
 )
 def test_every_request_leaves_time_for_another_before_the_deadline(
     pods: SlowPods, within: list[float], *, in_time: bool

@@ -207,30 +207,6 @@ def test_reusable_slots_on_several_cards_prevent_no_pod_that_the_rules_permit(
         node.start(pod, container.name)
 
 
-def test_a_plan_with_withheld_slots_gives_way_to_a_card_that_is_healthy_again() -> None:
-    """A restarted kubelet counts an ended pod's devices until its first batch is admitted (K31)."""
-    node = Node(3)
-    ended = node.admit(make_pod("ended", gpu(50, 28)))
-    node.admit(make_pod("cores", gpu(100, 0), use_gpu_uuid="GPU-1"))
-    pod = make_pod("a", gpu(10, 2, "first"), gpu(20, 4, "second"))
-    node.bind(pod)
-    node.delete(ended)
-    set_health(node, "GPU-2", healthy=False)
-    node.restart_kubelet()
-    node.serve(node.begin(pod), "first", CORE)
-    set_health(node, "GPU-2", healthy=True)
-    node.admit(pod)
-    assert node.cards(pod, "first") == ["GPU-0"]
-    assert node.cards(pod, "second") == ["GPU-2"]
-
-
-def set_health(node: Node, card: str, *, healthy: bool) -> None:
-    node.unhealthy = {} if healthy else {card: "xid"}
-    ids = {each for one in Resource for each in node.table.by_card(one)[card]}
-    node.kubelet.unhealthy = set() if healthy else ids
-    node.kubelet.advertise()
-
-
 def parts(node: Node, pod: Pod, container: str = "main") -> dict[Resource, dict[str, int]]:
     held = node.held(pod, container)
     return {each: dict(sorted(Counter(map(card_of, ids)).items())) for each, ids in held.items()}

@@ -17,7 +17,6 @@ from agent.allocator.grants import (
     translate,
 )
 from agent.allocator.slots import DeviceTable, Slot
-from agent.cards.inventory import without_memory
 from agent.errors import GrantError, SettingsError
 from contract.demand import Demand
 from contract.errors import quote
@@ -83,15 +82,6 @@ def test_a_block_larger_than_a_card_is_refused() -> None:
         "memory-block: Invalid value: 805306368: larger than card GPU-1, which offers "
         "536870912 bytes"
     )
-
-
-def test_blocks_that_are_reserved_are_not_offered_and_still_read() -> None:
-    """A running container may hold them: the driver now reserves more than before."""
-    node = DeviceTable(Inventory((without_memory(card(0, blocks=4), BLOCK),)), BLOCK)
-    assert list(node.slots(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2"]
-    assert node.read(MEMORY, ["GPU-0::3"]) == [Slot("GPU-0", 3)]
-    with pytest.raises(GrantError, match="is beyond the 3 memory blocks of its card"):
-        node.read(MEMORY, ["GPU-0::4"])
 
 
 def test_device_ids_are_looked_up_by_card_index_and_slot() -> None:

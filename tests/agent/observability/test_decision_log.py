@@ -147,7 +147,8 @@ def test_a_flood_of_kinds_is_bounded_too() -> None:
 
 
 _kinds = st.sampled_from(["a", "a", "a", "b"])
-_steps = st.lists(st.tuples(_kinds, st.integers(0, 30)) | st.tuples(st.none(), st.integers(0, 70)))
+_times = st.tuples(st.none(), st.integers(0, 70))
+_steps = st.lists(st.tuples(_kinds, st.integers(0, 30)) | _times, min_size=9)
 
 
 @given(steps=_steps)

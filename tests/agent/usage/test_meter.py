@@ -17,7 +17,7 @@ from agent.runtime.cri import ContainerInfo, Cri
 from agent.usage.join import MeasuredUse, NodeMeasurement, Overuse, OveruseWatch, ProcessOwner, join
 from agent.usage.meter import Meter, Owners
 from contract.inventory import Amounts
-from tests.agent.builders import BLOCK, device_table, pod_id
+from tests.agent.builders import BLOCK, cases, device_table, pod_id
 
 REF = ContainerRef(pod_id("a", "uid-a"), "main")
 CARDS = device_table(1, blocks=16).inventory.cards
@@ -190,42 +190,35 @@ def holding_all(*holders: Holding) -> NodeHoldings:
     return NodeHoldings.of(holders, TABLE.inventory.cards, BLOCK)
 
 
-def owner(name: str) -> ProcessOwner:
-    return ProcessOwner(name, "main")
-
-
 A, B = holder("a", {"GPU-0": HALF}), holder("b", {"GPU-1": Amounts(100, 8)})
-OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: ProcessOwner("a", "plain")}
+IN_A, IN_B = ProcessOwner("a", "main"), ProcessOwner("b", "main")
+OWNERS = {1: IN_A, 2: IN_A, 3: IN_B, 4: ProcessOwner("a", "plain")}
 
 
-@pytest.mark.parametrize(
-    ("cards", "of_a", "of_b"),
-    [
-        pytest.param(
+@cases(
+    "cards, of_a, of_b",
+    {
+        "all processes of the container, and no others": (
             {"GPU-0": CardUse(9, 9, {1: 20, 2: 30, 4: 5, 9: 5}, {1: 1, 2: 2, 4: 4, 9: 8})},
             {"GPU-0": MeasuredUse(50, 3)},
             {},
-            id="all processes of the container, and no others",
         ),
-        pytest.param(
+        "no more than the card": (
             {"GPU-0": CardUse(9, 9, {1: 80, 2: 80}, {1: 1})},
             {"GPU-0": MeasuredUse(100, 1)},
             {},
-            id="no more than the card",
         ),
-        pytest.param(
+        "values that the driver lacks": (
             {"GPU-0": CardUse(9, 9, None, {1: 1}), "GPU-1": CardUse(9, 9, {3: 7}, None)},
             {"GPU-0": MeasuredUse(None, 1)},
             {"GPU-1": MeasuredUse(7, None)},
-            id="values that the driver lacks",
         ),
-        pytest.param(
+        "on a card that it does not hold": (
             {"GPU-0": CardUse(9, 9, {}, {}), "GPU-1": CardUse(9, 9, {1: 40}, {1: 4})},
             {"GPU-0": MeasuredUse(0, 0), "GPU-1": MeasuredUse(40, 4)},
             {"GPU-1": MeasuredUse(0, 0)},
-            id="on a card that it does not hold",
         ),
-    ],
+    },
 )
 def test_use_is_that_of_the_holders(
     cards: dict[str, CardUse], of_a: dict[str, MeasuredUse], of_b: dict[str, MeasuredUse]

@@ -113,6 +113,7 @@ def test_reused_slots_are_distinguished_from_a_repeated_call(
     restart(node)
     node.admit(pod)
     node.start(pod)
+    assert not node.decision_log.of("corrected")
     assert not node.decision_log.of("unproven")
     assert_snapshot_is_true(node)
 

@@ -2,7 +2,11 @@
 
 import pytest
 
-from tests.agent.builders import CORE, MEMORY
+from agent.allocator.corrections import correct_by_checkpoint
+from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.interfaces import Checkpoint
+from contract.allocation import Evidence
+from tests.agent.builders import CORE, INIT, MEMORY, checkpoint_of, container, ids, pods_of, view
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import (
     OTHER_PLUGIN,
@@ -145,3 +149,18 @@ def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earli
     node.list_error = ""
     node.serve(current, "main", MEMORY)
     assert node.decision_log.last.target == "a/main"
+
+
+def test_a_guess_whose_slots_are_reused_from_an_init_container_is_not_corrected() -> None:
+    """K7: the checkpoint, which was late (K33), has them at the container before."""
+    pod, slots = view("p", container("i", kind=INIT), container("c0")), ids("GPU-0", range(50))
+    guess = Assignment("c0", CORE, slots, Evidence.ORDER, allocated=True)
+    current = CurrentPod(pod.id, pod.id.uid, assignments=(guess,))
+    found = correct_by_checkpoint(
+        current,
+        Checkpoint(),
+        checkpoint_of(p={"i": {CORE: slots}}),
+        may_be_new=lambda *_entry: True,
+        pods=pods_of(pod),
+    )
+    assert found == (current, [])

@@ -200,18 +200,12 @@ def test_a_dump_that_has_no_card_or_no_file_is_refused(node: NvmlScript, tmp_pat
     ]
 
 
-def test_cards_of_the_driver_are_shown_with_their_links(node: NvmlScript) -> None:
-    result = CliRunner().invoke(main, ["cards", "show"])
-    assert result.exit_code == 0
-    assert "# driver 550.54.15\n" in result.stdout
-    assert "- {cards: [0, 1], kind: PHB}\n" in result.stdout
-
-
 def test_cards_that_are_left_out_are_shown_even_if_none_is_served(node: NvmlScript) -> None:
     for index in range(2):
         node.card(index, mig=1)
     result = CliRunner().invoke(main, ["cards", "show"])
     assert (result.exit_code, result.stderr) == (0, "")
+    assert "# driver 550.54.15\n" in result.stdout
     assert f"# left out: card 1 ({uuid(1)}): in MIG mode, which is not served\n" in result.stdout
 
 

@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 
 from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
-from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
-from agent.holdings.edits import ContainerEdits, Mount
+from agent.holdings.edits import Mount
 from agent.holdings.holding import ContainerRef
 from agent.holdings.interfaces import Enforcer
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
 from contract.inventory import Inventory
 from placement.pods import PodId
-from tests.agent.builders import BLOCK, holding
-from tests.agent.fakes import make_settings, make_table, short_dir
+from tests.agent.builders import holding
+from tests.agent.fakes import make_settings, make_table
 
 TABLE = make_table(2)
 CARDS = Inventory(
@@ -116,14 +115,6 @@ def set_up(chosen: Settings) -> tuple[Enforcer, EnforcerRunner]:
     )
 
 
-def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, runner = set_up(settings(tmp_path))
-    runner.tick()
-    assert runner.alive
-    assert enforcer.prepare_allocation(SHARE) == ContainerEdits()
-    runner.close()
-
-
 def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     enforcer, runner = set_up(replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE))
     library = tmp_path / "vgpu" / "libvgpu.so"
@@ -131,24 +122,6 @@ def test_hami_core_uses_the_library_of_the_settings(tmp_path: Path) -> None:
     library.touch()
     runner.tick()
     assert str(library) in {each.host for each in enforcer.prepare_allocation(SHARE).mounts}
-
-
-def test_a_share_finds_its_limits_and_they_stay_when_the_agent_ends() -> None:
-    with short_dir() as root:
-        driver = DriverFiles(str(root / "driver"))
-        enforcer, runner = set_up(
-            replace(settings(root), enforcement=EnforcementMode.VCUDA, driver_dir=driver)
-        )
-        assert runner.problem
-        runner.tick()
-        assert (runner.problem, runner.alive) == ("", True)
-        (mount,) = enforcer.prepare_allocation(SHARE).mounts
-        enforcer.prepare_start(ABOUT)
-        runner.close()
-        limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
-    assert mount.container == "/etc/vcuda"
-    assert (limits.pod_uid, limits.utilization, limits.memory) == (CLAIM.pod.uid, 30, 4 * BLOCK)
-    assert limits.driver == (535, 104)
 
 
 def test_an_enforcer_that_cannot_be_started_is_tried_until_it_can(

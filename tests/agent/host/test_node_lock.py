@@ -1,15 +1,21 @@
-"""One agent at a time works on a node, and the next one as soon as it has ended."""
+"""One agent at a time works on a node, within the limits of its process."""
 
+import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from agent.host import process
 from agent.host.node_lock import LOCK, NodeLock
+from agent.host.process import raise_limit
+from tests.agent.builders import raising
 from tests.agent.threads import CountedStop
 
 HOLD = """
@@ -71,3 +77,31 @@ def test_a_lock_whose_file_was_removed_excludes_no_process(tmp_path: Path) -> No
     first.take(threading.Event())
     (tmp_path / LOCK).unlink()
     assert second.take(threading.Event())
+
+
+# --- memory settings, and the limit of open files -------------------------------------
+
+
+def test_all_threads_share_two_arenas_where_the_library_knows_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options: list[tuple[int, int]] = []
+    library = SimpleNamespace(mallopt=lambda *option: options.append(option))
+    for each in (library, SimpleNamespace()):
+        monkeypatch.setattr(ctypes, "CDLL", lambda _name, each=each: each)
+        process.limit_arenas()
+    assert options == [(-8, 2)]
+
+
+def test_the_soft_limit_becomes_the_hard_one_unless_it_cannot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = {resource.RLIMIT_NOFILE: (64, 512)}
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
+    assert raise_limit() == 512
+    assert limits == {resource.RLIMIT_NOFILE: (512, 512)}
+
+    limits[resource.RLIMIT_NOFILE] = 64, -1
+    monkeypatch.setattr(resource, "setrlimit", raising(ValueError("not allowed")))
+    assert raise_limit() == 64

@@ -51,9 +51,6 @@ def unproven(node: Node) -> list[tuple[str, str]]:
     return [(str(each.ref), each.reason) for each in node.decision_log.of("unproven")]
 
 
-# --- the proof is the checkpoint -----------------------------------------------------------
-
-
 def test_containers_of_every_kind_are_proven_by_the_checkpoint_without_list(node: Node) -> None:
     pod = node.admit(make_pod("a", init(40, 10), sidecar(10, 2), gpu(30, 8)))
     node.restart_agent()

@@ -88,9 +88,6 @@ def _resolve(
     return resolve(request, snapshot, last_call)
 
 
-# --- the pod ------------------------------------------------------------------------------
-
-
 @cases(
     "pods, last_call, found",
     {
@@ -129,9 +126,6 @@ def test_the_likeliest_lacking_pod_is_the_target_and_a_witness_if_it_is_the_only
     assert {each.evidence for each in target.rivals} <= {ORDER}
 
 
-# --- the last call ------------------------------------------------------------------------
-
-
 def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_then() -> None:
     """K1: an admission that began later proves that all earlier ones have ended."""
     back = AFTER_FULL_A.after(snapshot_of(A_FULL, B), VIEW_B.id, guessed=True).before_wrong_guess()
@@ -141,8 +135,6 @@ def test_a_pod_that_is_new_since_a_wrong_guess_comes_before_one_that_was_listed_
     at_refusal = back.refused(snapshot_of(A_FULL, again)).at_wrong_guess
     assert at_refusal is None, "a refusal ends all admissions before it"
 
-
-# --- the container ------------------------------------------------------------------------
 
 THREE = view("p", container("i", 20, 2, kind=INIT), container("c0"), container("c1", 30, 4))
 NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))

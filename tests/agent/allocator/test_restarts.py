@@ -173,9 +173,6 @@ def test_the_entry_of_an_ended_pod_is_not_that_of_a_pod_that_only_the_kubelet_kn
     assert_snapshot_is_true(node)
 
 
-# --- static pods ------------------------------------------------------------------------------
-
-
 @ANY
 @pytest.mark.parametrize("mirror", ["before", "between", "never"])
 def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(

@@ -1,4 +1,4 @@
-"""After a wrong guess the next call is not guessed wrongly for its sake."""
+"""Wrong guesses, two pods with one name, and pods that only the kubelet knows."""
 
 import pytest
 
@@ -6,6 +6,7 @@ from agent.allocator.corrections import correct_by_checkpoint
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint
 from contract.allocation import Evidence
+from contract.demand import ContainerKind
 from tests.agent.builders import CORE, INIT, MEMORY, checkpoint_of, container, ids, pods_of, view
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import (
@@ -21,7 +22,7 @@ from tests.in_memory.pods import (
 
 
 @pytest.fixture
-def node() -> Node:
+def old_node() -> Node:
     """A node whose ``List`` keeps rejected pods, which look like pods being admitted (K8)."""
     made = Node(active_only=False)
     made.admit(make_pod("before", gpu(10, 2)))
@@ -37,49 +38,51 @@ def begin_beside_a_newer_one(node: Node, *containers: Container) -> Pod:
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_the_previous_last_call_is_restored_and_the_guessed_pod_is_tried_last(
-    node: Node, *, checkpointed: bool
+    old_node: Node, *, checkpointed: bool
 ) -> None:
     """Also if the checkpoint shows the true target first, in mid-admission (K30)."""
-    current = begin_beside_a_newer_one(node, gpu(30, 8))
-    node.serve(current, "main", CORE)
-    assert node.decision_log.last.target == "newer/main"
+    current = begin_beside_a_newer_one(old_node, gpu(30, 8))
+    old_node.serve(current, "main", CORE)
+    assert old_node.decision_log.last.target == "newer/main"
     if checkpointed:
-        node.kubelet.state.write()
-    node.serve(current, "main", MEMORY)
-    assert node.decision_log.last.target == "current/main"
+        old_node.kubelet.state.write()
+    old_node.serve(current, "main", MEMORY)
+    assert old_node.decision_log.last.target == "current/main"
 
 
 def test_after_a_wrong_guess_of_an_init_container_the_next_call_is_for_the_true_pod(
-    node: Node,
+    old_node: Node,
 ) -> None:
     """``List`` shows no ordinary init container (K4): only the checkpoint disproves the guess."""
-    current = begin_beside_a_newer_one(node, init(30, 8), gpu(30, 8))
-    node.serve(current, "init")
-    assert node.decision_log.last.target == "newer/init"
+    current = begin_beside_a_newer_one(old_node, init(30, 8), gpu(30, 8))
+    old_node.serve(current, "init")
+    assert old_node.decision_log.last.target == "newer/init"
     for resource in MEMORY_FIRST:
-        node.serve(current, "main", resource)
-        assert node.decision_log.last.target == "current/main"
+        old_node.serve(current, "main", resource)
+        assert old_node.decision_log.last.target == "current/main"
 
 
-def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(node: Node) -> None:
+def test_a_pod_with_unknown_request_stays_current_if_list_shows_nothing(old_node: Node) -> None:
     """Its ordinary init container may have got the slots, and is not listed (K4)."""
-    node.rejected(static_pod("another", gpu(30, 8)))
-    current = node.begin(static_pod("current", init(30, 8), gpu(10, 2)))
+    old_node.rejected(static_pod("another", gpu(30, 8)))
+    current = old_node.begin(static_pod("current", init(30, 8), gpu(10, 2)))
     for resource in MEMORY_FIRST:
-        node.serve(current, "init", resource)
-        assert node.decision_log.last.target == "current/main"
+        old_node.serve(current, "init", resource)
+        assert old_node.decision_log.last.target == "current/main"
 
 
-def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(node: Node) -> None:
+def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(
+    old_node: Node,
+) -> None:
     """One of them got the slots and was rejected since; no call was for the others."""
-    node.rejected(make_pod("first", gpu(30, 8), at=2))
-    node.begin(failing(make_pod("second", gpu(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))
-    while node.kubelet.admitting is not None:
-        node.call()
-    assert node.decision_log.last.target == "second/main"
-    node.begin(make_pod("current", gpu(30, 8), at=1))
-    node.call()
-    assert node.decision_log.last.target == "current/main"
+    old_node.rejected(make_pod("first", gpu(30, 8), at=2))
+    old_node.begin(failing(make_pod("second", gpu(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))
+    while old_node.kubelet.admitting is not None:
+        old_node.call()
+    assert old_node.decision_log.last.target == "second/main"
+    old_node.begin(make_pod("current", gpu(30, 8), at=1))
+    old_node.call()
+    assert old_node.decision_log.last.target == "current/main"
 
 
 def test_a_plan_made_with_a_wrong_guess_is_made_again() -> None:
@@ -97,20 +100,20 @@ def test_a_plan_made_with_a_wrong_guess_is_made_again() -> None:
 
 
 def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force(
-    node: Node,
+    old_node: Node,
 ) -> None:
     """K20: its name is still listed, with nothing; another pod of that name is not admitted yet."""
     deleted, current = make_pod("a", gpu(30, 8)), make_pod("current", gpu(10, 4))
-    node.bind(deleted, seen=False)  # the watch is behind, then and later
-    node.admit(deleted)
-    node.start(deleted)
-    node.api.remove(deleted)
-    node.kubelet.deleted_by_force(deleted, keeps=False)
-    node.api.add(make_pod("a", gpu(10, 4)))
-    node.bind(current, seen=False)
-    node.begin(current)
-    node.call()
-    assert node.decision_log.last.target == "current/main"
+    old_node.bind(deleted, seen=False)  # the watch is behind, then and later
+    old_node.admit(deleted)
+    old_node.start(deleted)
+    old_node.api.remove(deleted)
+    old_node.kubelet.deleted_by_force(deleted, keeps=False)
+    old_node.api.add(make_pod("a", gpu(10, 4)))
+    old_node.bind(current, seen=False)
+    old_node.begin(current)
+    old_node.call()
+    assert old_node.decision_log.last.target == "current/main"
 
 
 @pytest.mark.parametrize("list_error", ["", "rate limited"])
@@ -133,22 +136,22 @@ def test_slots_reserved_by_an_agent_are_free_for_the_next_one_whatever_the_check
 
 
 def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earlier(
-    node: Node,
+    old_node: Node,
 ) -> None:
     """A namesake is listed as well, until it has ended (K20)."""
-    deleted = node.admit(make_pod("a", gpu(10, 2)))
-    node.start(deleted)
-    node.delete(deleted, ends=False)
+    deleted = old_node.admit(make_pod("a", gpu(10, 2)))
+    old_node.start(deleted)
+    old_node.delete(deleted, ends=False)
     current, rejected = make_pod("a", gpu(30, 8), at=1), make_pod("rejected", gpu(30, 8), at=2)
-    node.bind(current, rejected)
-    node.admit(make_pod("between", gpu(10, 4)))
-    node.list_error = "rate limited"
-    node.rejected(rejected)
-    node.begin(current)
-    node.serve(current, "main", CORE)
-    node.list_error = ""
-    node.serve(current, "main", MEMORY)
-    assert node.decision_log.last.target == "a/main"
+    old_node.bind(current, rejected)
+    old_node.admit(make_pod("between", gpu(10, 4)))
+    old_node.list_error = "rate limited"
+    old_node.rejected(rejected)
+    old_node.begin(current)
+    old_node.serve(current, "main", CORE)
+    old_node.list_error = ""
+    old_node.serve(current, "main", MEMORY)
+    assert old_node.decision_log.last.target == "a/main"
 
 
 def test_a_guess_whose_slots_are_reused_from_an_init_container_is_not_corrected() -> None:
@@ -164,3 +167,134 @@ def test_a_guess_whose_slots_are_reused_from_an_init_container_is_not_corrected(
         pods=pods_of(pod),
     )
     assert found == (current, [])
+
+
+PLAIN = Container("plain", ContainerKind.MAIN)
+
+
+def last(node: Node) -> str:
+    """Return the target that the agent found for the last call, with its pod's UID."""
+    ref = node.decision_log.last.ref
+    assert ref is not None
+    return f"{ref.pod.uid}/{ref.container}"
+
+
+def delete_by_force(node: Node, pod: Pod) -> None:
+    """Delete a running pod: its devices are free, but ``List`` still shows it (K20)."""
+    node.start(pod)
+    node.api.remove(pod)
+    node.kubelet.deleted_by_force(pod, keeps=False)
+
+
+# --- two pods with one name ---------------------------------------------------------------
+
+
+def test_a_pod_that_the_api_has_not_shown_is_no_listed_one_of_its_name(node: Node) -> None:
+    """Otherwise the next call has evidence ``witness`` for the listed pod."""
+    node.admit(make_pod("before", gpu(10, 4)))
+    first = node.admit(make_pod("a", init(50, 8), gpu(10, 4)))
+    node.start(first, "init")
+    delete_by_force(node, first)
+    second = make_pod("a", gpu(50, 8))
+    node.bind(second, seen=False)
+    node.api.away = True
+    node.begin(second)
+    node.call()
+    node.kubelet.advertise()  # a write without either pod (K28)
+    node.call()
+    node.decision_log.take()
+    node.serve(second, "main", MEMORY)
+    assert Evidence.WITNESS not in {each.evidence for each in node.decision_log.everything}
+
+
+def test_a_start_is_proven_though_its_calls_were_resolved_to_the_predecessor(node: Node) -> None:
+    """``List`` showed the name with some of the devices, and the guess is corrected by now."""
+    before = node.admit(make_pod("before", gpu(10, 4)))
+    first, second = make_pod("a", gpu(20, 2)), make_pod("a", gpu(20, 2))
+    node.bind(first)
+    node.api.remove(first)
+    node.kubelet.deleted_by_force(first)
+    node.bind(second, seen=False)
+    node.api.away = True
+    node.admit(second)
+    node.start(before)
+    node.start(second)
+    assert node.decision_log.counts["corrected"] == 2
+    assert node.decision_log.counts["unproven"] == 0
+
+
+def test_a_pod_is_served_though_its_predecessor_was_deleted_in_its_admission(node: Node) -> None:
+    """``List`` shows an entry of this name, as in the last call, but of the other pod."""
+    failed = gpu(10, 2, "second", ContainerKind.INIT, other=True)
+    first = failing(make_pod("a", init(50, 8), failed, gpu(10, 4)))
+    node.serve(node.begin(first), "init")
+    node.serve(first, "second", MEMORY)
+    second = make_pod("a", init(50, 8), gpu(10, 4))
+    node.delete(first)
+    node.bind(second, seen=False)
+    while node.kubelet.admitting is first:  # the other plugin fails
+        node.call()
+    node.admit(second)
+    assert node.decision_log.refusals == []
+    assert last(node) == f"{second.uid}/main"
+
+
+def test_a_deleted_pod_keeps_its_later_calls_when_the_checkpoint_names_it(node: Node) -> None:
+    """Its successor was guessed, and requests the same."""
+    containers = init(10, 2), init(10, 4, "second"), gpu(10, 4)
+    unknown = make_pod("unknown", PLAIN)
+    node.kubelet.bind(unknown)
+    node.admit(unknown)
+    node.admit(make_pod("before", gpu(10, 2)))
+    first, second = make_pod("a", *containers), make_pod("a", *containers)
+    node.bind(first)
+    node.api.remove(first)
+    node.api.add(second)
+    node.serve(node.begin(first), "init")
+    assert last(node) == f"{second.uid}/init"
+    node.serve(first, "second", MEMORY)
+    assert last(node) == f"{first.uid}/second"
+
+
+# --- pods that only the kubelet knows -----------------------------------------------------
+
+
+def test_the_container_of_an_unknown_pod_is_corrected_by_its_own_entry() -> None:
+    """An ended pod had the same devices in a container of the same name (K29)."""
+    node = Node(1)
+    node.ends(node.admit(static_pod("ended", gpu(10, 2))))
+    current = static_pod("current", PLAIN, gpu(10, 2))
+    node.begin(current)
+    node.serve(current, "main", CORE)
+    assert last(node).endswith("/plain")
+    node.serve(current, "main", MEMORY)
+    node.start(current)
+    assert node.decision_log.counts["unproven"] == 0
+
+
+def test_a_new_checkpoint_entry_proves_a_start_though_its_pod_seems_to_have_ended(
+    node: Node,
+) -> None:
+    """The API has not shown the pod, and ``List`` does not show its init container (K4)."""
+    for name in ("x", "y", "z"):
+        node.admit(static_pod(name, PLAIN))
+    current = node.admit(static_pod("current", init(20, 2), gpu(10, 4)))
+    for name in ("init", "main"):
+        node.start(current, name)
+    assert node.decision_log.counts["unproven"] == 0
+
+
+def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(node: Node) -> None:
+    """K33: its entry in ``List`` has the devices that it was given, and the next pod is served."""
+    first, second = make_pod("a", gpu(10, 4)), make_pod("b", gpu(10, 2))
+    node.bind(first, second, seen=False)
+    node.api.away = True
+    node.begin(first)
+    node.kubelet.overtake()
+    node.admit(first)
+    node.begin(second)
+    node.serve(second, "main", CORE)
+    node.api.away = False
+    node.watch.deliver()
+    node.allocator.refresh()
+    assert node.allocator.entitled(first.uid, "main") is not None

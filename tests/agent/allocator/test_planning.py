@@ -207,27 +207,15 @@ def test_reusable_slots_on_several_cards_prevent_no_pod_that_the_rules_permit(
         node.start(pod, container.name)
 
 
-def parts(node: Node, pod: Pod, container: str = "main") -> dict[Resource, dict[str, int]]:
-    held = node.held(pod, container)
-    return {each: dict(sorted(Counter(map(card_of, ids)).items())) for each, ids in held.items()}
-
-
-def halves(name: str, memory: int = 8, *, at: int = 0) -> Pod:
+def halves(name: str, at: int = 0) -> Pod:
     """A pod with 50 cores of each of two cards: as many as one with a whole card."""
-    return make_pod(name, gpu(100, memory, split=2), at=at)
-
-
-def whole(name: str, memory: int = 8, *, at: int = 0) -> Pod:
-    return make_pod(name, gpu(100, memory), at=at)
-
-
-# --- the target -------------------------------------------------------------------------------
+    return make_pod(name, gpu(100, 8, split=2), at=at)
 
 
 def test_a_whole_card_guessed_for_halves_is_refused_when_its_memory_is_requested() -> None:
     """Without ``List`` the older pod is guessed; the refused pod's successor gets its halves."""
     node = Node(3)
-    older, pod = whole("older", at=1), halves("p", at=2)
+    older, pod = make_pod("older", gpu(100, 8), at=1), halves("p", 2)
     node.list_error = "hanging"
     node.bind(older)
     node.begin(pod)
@@ -238,16 +226,16 @@ def test_a_whole_card_guessed_for_halves_is_refused_when_its_memory_is_requested
         node.call()
     node.delete(pod)
     again = node.admit(halves("p"))
-    assert parts(node, again)[CORE] == {"GPU-0": 50, "GPU-1": 50}
+    assert Counter(map(card_of, node.held(again)[CORE])) == {"GPU-0": 50, "GPU-1": 50}
 
 
 def test_halves_guessed_for_a_whole_card_without_memory_do_not_start() -> None:
     node = Node(3)
-    older, pod = halves("older", at=1), whole("p", 0, at=2)
+    older, pod = halves("older", 1), make_pod("p", gpu(100, 0), at=2)
     node.list_error = "hanging"
     node.bind(older)
     node.admit(pod)
-    assert parts(node, pod)[CORE] == {"GPU-0": 50, "GPU-1": 50}
+    assert Counter(map(card_of, node.held(pod)[CORE])) == {"GPU-0": 50, "GPU-1": 50}
     node.list_error = ""
     with pytest.raises(Exception, match="100 cores must be whole cards, but they are not: 50 on "):
         node.start(pod)

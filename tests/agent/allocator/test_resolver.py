@@ -203,6 +203,16 @@ def _ids(*cards: int) -> frozenset[str]:
     )
 
 
+def test_cores_of_several_cards_without_memory_lack_it_unless_they_are_whole_cards() -> None:
+    divided = _nameless("static", c0={CORE: _ids(50, 50)}, c1={CORE: _ids(10)})
+    whole = _nameless("static", c0={CORE: _ids(100)}, c1={CORE: _ids(10)})
+    targets = [
+        _resolve(snapshot_of(each), request=TargetRequest(MEMORY, 4)).container.name
+        for each in (divided, whole)
+    ]
+    assert targets == ["c0", "c1"]
+
+
 def test_a_refusal_names_waiting_containers_and_their_requests() -> None:
     pods = [view(f"p{index}", container("c0", 10 + index, 1)) for index in range(7)]
     snapshot = snapshot_of(*map(snapshot_pod, pods), C_FULL)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.node_state import NodeState
 from agent.allocator.slot_holdings import allocations_of, key_of, read_holdings, starting
 from agent.holdings.annotation import needs_annotation
 from agent.holdings.holding import CardTotals, HeldShare, NodeHoldings
@@ -19,36 +18,22 @@ from tests.agent.builders import (
     INIT,
     MEMORY,
     cases,
-    checkpoint_of,
     container,
     device_table,
     ids,
-    listed,
+    snapshot_of,
+    snapshot_pod,
     view,
 )
-from tests.in_memory.node import Store
 
 SHARE = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(4))}
 WHOLE = {CORE: ids("GPU-1", range(100))}
 
 
 def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> NodeHoldings:
-    """Count what these pods hold on two cards of ten blocks, by checkpoint and ``List``."""
-    state, table = NodeState(Store()), device_table()
-    state.set_pods([pod for pod, _ in pods], synced=True)
-    entries = [
-        listed(
-            pod.id.name,
-            **{
-                name: ids
-                for name, ids in held.items()
-                if (requested := pod.demand.of(name)) is not None and requested.kind is not INIT
-            },
-        )
-        for pod, held in pods
-    ]
-    state.apply_observation(checkpoint_of(**{pod.id.name: held for pod, held in pods}), entries)
-    return read_holdings(state.snapshot, table)
+    """Count what these pods hold on two cards of ten blocks."""
+    snapshot = snapshot_of(*(snapshot_pod(pod, **held) for pod, held in pods))
+    return read_holdings(snapshot, device_table())
 
 
 def _shares(found: NodeHoldings) -> dict[str, dict[str, HeldShare]]:

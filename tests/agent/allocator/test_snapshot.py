@@ -72,20 +72,10 @@ def _build_from(
     )
 
 
-def _context(
-    *,
-    listed: Any = (),
-    identified: Any = (),
-    freed: Any = (),
-    ended: Any = (),
-    last_pod: Any = None,
-    passed: Any = (),
-    **rest: Any,
-) -> SnapshotContext:
-    history = KubeletHistory(
-        frozenset(listed), frozenset(identified), frozenset(freed), frozenset(ended)
-    )
-    return SnapshotContext(history, last_pod=last_pod, finished=frozenset(passed), **rest)
+def _context(*, passed: Any = (), **seen: Any) -> SnapshotContext:
+    sets = ("listed", "identified", "freed", "ended")
+    history = KubeletHistory(*(frozenset(seen.pop(each, ())) for each in sets))
+    return SnapshotContext(history, finished=frozenset(passed), **seen)
 
 
 def _held(snapshot: AllocationSnapshot) -> dict[str, frozenset[str]]:

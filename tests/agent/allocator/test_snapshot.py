@@ -198,13 +198,6 @@ def test_slots_of_other_pods_are_taken_and_reusable_slots_of_the_pod_are_not() -
     assert snapshot.taken(ContainerRef(pod_id("new"), "c0"), CORE, A | B | C) == A | B
 
 
-def test_slots_that_a_later_container_has_reused_are_no_longer_reusable() -> None:
-    some = frozenset(sorted(A)[:4])
-    snapshot = snapshot_of(snapshot_pod(POD, i={CORE: A}, c0={CORE: some | B}))
-    assert snapshot.reusable(POD.id, CORE) == A - some
-    assert snapshot.taken(ContainerRef(POD.id, "another"), CORE, A | B) == some | B
-
-
 def test_slots_of_unlisted_pods_are_uncertain() -> None:
     """They may have ended; without ``List`` all would be uncertain."""
     entry = listed("q", c0={CORE: C})
@@ -231,19 +224,6 @@ def test_slots_of_an_ended_pod_are_withheld_as_a_whole_or_not_at_all(
     checkpoint = checkpoint_of(p={"c0": {CORE: A, MEMORY: B}, "c1": {MEMORY: C}})
     snapshot = _build_from(others, checkpoint, views=[POD, GUEST], listed={"u-p"})
     assert snapshot.withheld(CORE, offered, MEMORY) == withheld
-
-
-def test_slots_of_a_pod_rejected_in_mid_admission_are_withheld() -> None:
-    """K21: the checkpoint never has it; another pod has been served since."""
-    snapshot = _build_from(
-        [listed("q", c0=None)],
-        None,
-        _assigned("c0", B, pod="q"),
-        _assigned("c0", A),
-        views=[POD, GUEST],
-    )
-    assert snapshot.held[CORE] == B
-    assert snapshot.withheld(MEMORY, EVERY, CORE) == A
 
 
 # --- stable pods ------------------------------------------------------------------------

@@ -106,9 +106,7 @@ def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force
     deleted, current = make_pod("a", gpu(30, 8)), make_pod("current", gpu(10, 4))
     old_node.bind(deleted, seen=False)  # the watch is behind, then and later
     old_node.admit(deleted)
-    old_node.start(deleted)
-    old_node.api.remove(deleted)
-    old_node.kubelet.deleted_by_force(deleted, keeps=False)
+    delete_by_force(old_node, deleted)
     old_node.api.add(make_pod("a", gpu(10, 4)))
     old_node.bind(current, seen=False)
     old_node.begin(current)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from contract.resource import Resource
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
 from tests.agent.a_kubelet import TurnsAway, client_of, registered, responds
-from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import DEADLINE_S, NAMES, FakeCalls, eventually, make_table
 from tests.agent.threads import running
 
@@ -45,10 +45,7 @@ class Site:
         self.registrar = Registrar(
             plugin_dir=kubelet.settings.plugin_dir,
             kubelet_dir=kubelet.settings.plugin_dir,
-            services={
-                NAMES.core: lambda: self._service(CORE),
-                NAMES.memory: lambda: self._service(MEMORY),
-            },
+            services={name: partial(self._service, each) for name, each in NAMES.resources.items()},
             on_gap=self.gaps.append,
             seconds=seconds,
         )
@@ -56,7 +53,10 @@ class Site:
         """Whether streams send new lists."""
         self.compares = threading.Event()
         """Set when the registrar compares the lists that were sent with the cards' health."""
-        self._feeds: list[HealthFeed] = []
+        self.feed = HealthFeed(self._unhealthy)
+        self.folder = kubelet.settings.plugin_dir
+        self.at = kubelet.settings.misbehavior.at
+        """The kubelet's faults, by moment."""
         self._log = log
         self._stack = stack
 
@@ -66,10 +66,8 @@ class Site:
     def _service(self, resource: Resource) -> DevicePluginService:
         happens, self.when_served = self.when_served, lambda: None
         happens()
-        feed = HealthFeed(self._unhealthy)
-        self._feeds.append(feed)
         return DevicePluginService(
-            resource=resource, table=make_table(1), calls=FakeCalls(), health_feed=feed
+            resource=resource, table=make_table(1), calls=FakeCalls(), health_feed=self.feed
         )
 
     def _unhealthy(self) -> frozenset[str]:
@@ -78,26 +76,12 @@ class Site:
         self.compares.set()
         return frozenset()
 
-    def let_lists_follow(self) -> None:
-        self.lists_follow = True
-        for each in self._feeds:
-            each.wake()
-
     def wait(self, times: int = 1) -> None:
         """Wait until it has registered so often, and both sockets respond."""
         eventually(
             lambda: self.registrar.registered and len(self.gaps) >= times, f"{times} registrations"
         )
         eventually(lambda: all(responds(self.kubelet, each) for each in BOTH), "both respond")
-
-    @property
-    def folder(self) -> Path:
-        return self.kubelet.settings.plugin_dir
-
-    @property
-    def at(self) -> dict[str, Callable[[str], object]]:
-        """The kubelet's faults, by moment."""
-        return self.kubelet.settings.misbehavior.at
 
     @property
     def resources(self) -> list[str]:
@@ -293,7 +277,8 @@ def test_nothing_is_registered_before_the_kubelet_has_the_lists_of_healthy_devic
     assert site.compares.wait(DEADLINE_S)
     assert len(site.kubelet.capacity()[0]) == 2
     assert not site.registrar.registered
-    site.let_lists_follow()
+    site.lists_follow = True
+    site.feed.wake()
     site.wait(1)
     eventually(lambda: _healthy(site) == {NAMES.core: 100, NAMES.memory: 32}, "both are healthy")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.agent.a_kubelet import make_kubelet
-from tests.agent.fakes import eventually, short_dir, write_cards
+from simulator.kubelet.node import Kubelet
+from tests.agent.fakes import eventually, write_cards
 
 pytestmark = pytest.mark.slow
 
@@ -39,41 +39,6 @@ program.main(sys.argv[2:])
 """
 
 
-@pytest.fixture(scope="module")
-def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
-    """Return the modules that have run in a real agent that serves."""
-    made = tmp_path_factory.mktemp("pod")
-    (made / "token").write_text("token")
-    trustme.CA().cert_pem.write_to_path(made / "ca.crt")
-    cards = write_cards(made / "cards.yaml")
-    with short_dir() as folder:
-        kubelet = make_kubelet(folder)
-        kubelet.start()
-        command = [
-            *(sys.executable, "-c", _PROGRAM, str(made)),
-            *("--node-name", "n1", "--cards", str(cards)),
-            *("--kubelet-dir", str(folder / "plugins"), "--plugin-dir", str(folder / "plugins")),
-            *("--pod-resources-socket", str(folder / "pr.sock")),
-            *("--http-host", "127.0.0.1", "--http-port", "0"),
-        ]
-        api = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
-        with (
-            (made / "out").open("wb") as out,
-            subprocess.Popen(
-                command, cwd=Path(__file__).parents[2], env=os.environ | api, stdout=out
-            ) as process,
-        ):
-            try:
-                eventually(
-                    lambda: (made / "out").read_bytes().endswith(b"\n") or process.poll(),
-                    "the agent serves",
-                )
-            finally:
-                process.kill()
-        kubelet.stop()
-    return frozenset(json.loads((made / "out").read_text()))
-
-
 ABSENT = {
     # All of the Kubernetes API's types, and what builds them.
     "kubernetes.client": ("models", "api_client", "api.core_v1_api"),
@@ -87,8 +52,33 @@ ABSENT = {
 
 
 def test_only_the_request_modules_of_the_kubernetes_client_are_imported(
-    imported: frozenset[str],
+    tmp_path: Path, folder: Path, kubelet: Kubelet
 ) -> None:
+    (tmp_path / "token").write_text("token")
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.crt")
+    kubelet.start()
+    command = [
+        *(sys.executable, "-c", _PROGRAM, str(tmp_path), "--node-name", "n1"),
+        *("--cards", str(write_cards(tmp_path / "cards.yaml"))),
+        *("--kubelet-dir", str(folder / "plugins"), "--plugin-dir", str(folder / "plugins")),
+        *("--pod-resources-socket", str(folder / "pr.sock")),
+        *("--http-host", "127.0.0.1", "--http-port", "0"),
+    ]
+    api = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
+    printed = tmp_path / "out"
+    with (
+        printed.open("wb") as out,
+        subprocess.Popen(
+            command, cwd=Path(__file__).parents[2], env=os.environ | api, stdout=out
+        ) as process,
+    ):
+        try:
+            eventually(
+                lambda: printed.read_bytes().endswith(b"\n") or process.poll(), "the agent serves"
+            )
+        finally:
+            process.kill()
+    imported = {*json.loads(printed.read_text())}
     absent = {f"{package}.{name}".strip(".") for package in ABSENT for name in ABSENT[package]}
     assert len(absent) == 15
     assert not imported & absent

@@ -239,15 +239,3 @@ def test_a_mig_instance_that_a_whole_card_got_otherwise_is_vetoed_unless_it_is_n
     start_by_checkpoint(nodes[1], pods[1])
     with pytest.raises(GrantError, match="MIG-0, a MIG instance that they do not name"):
         start_by_checkpoint(nodes[2], pods[2])
-
-
-def test_a_guess_that_a_start_proves_is_written_as_proven(node: Node) -> None:
-    """Although the watch shows the allocation already: it says that it is a guess."""
-    pod = make_pod("a", gpu(30, 8))
-    node.bind(pod)
-    node.list_error = "rate limited"
-    node.admit(pod)
-    assert node.written(pod)["main"].evidence is Evidence.ORDER
-    node.watch.deliver()
-    node.start(pod)
-    assert node.written(pod)["main"].evidence is Evidence.RECORD

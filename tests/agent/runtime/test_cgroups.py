@@ -20,7 +20,7 @@ from agent.runtime.cgroups import (
     find_container,
     parse_memberships,
 )
-from tests.agent.builders import patient
+from tests.agent.builders import cases, patient
 
 UID = "27882189-b4d9-11e9-b287-ec0d9ae89a20"
 OTHER_UID = "019c1fe8-0d92-4aa0-b61c-4df58bdde71c"
@@ -263,28 +263,18 @@ def test_a_hierarchy_is_found_however_it_is_mounted(tree: Tree, directory: str, 
     assert tree.cgroups.pids_of(tree.found(7)) == (5, 7)
 
 
-@pytest.mark.parametrize(
-    ("where", "code", "most", "pids"),
-    [
-        pytest.param(
-            "/a", errno.EOPNOTSUPP, 9, (7, 8), id="threaded: its parent lists the processes"
-        ),
-        pytest.param(
-            "", errno.EOPNOTSUPP, 9, (7, 8, 9), id="itself threaded: all processes are read"
-        ),
-        pytest.param("/a", errno.ENOENT, 9, (7, 8), id="removed meanwhile"),
-        pytest.param("/none", 0, 1, (7, 8, 9), id="too many cgroups: all processes are read"),
-        pytest.param("/none", 0, 9, (1001, 7, 8), id="no error"),
-    ],
+@cases(
+    "where, code, most, pids",
+    {
+        "threaded: its parent lists the processes": ("/a", errno.EOPNOTSUPP, 9, (7, 8)),
+        "itself threaded: all processes are read": ("", errno.EOPNOTSUPP, 9, (7, 8, 9)),
+        "removed meanwhile": ("/a", errno.ENOENT, 9, (7, 8)),
+        "too many cgroups: all processes are read": ("/none", 0, 1, (7, 8, 9)),
+        "no error": ("/none", 0, 9, (7, 8, 1001)),
+    },
 )
 def test_processes_are_counted_despite_cgroup_errors(
-    *,
-    tree: Tree,
-    monkeypatch: pytest.MonkeyPatch,
-    where: str,
-    code: int,
-    most: int,
-    pids: tuple[int, ...],
+    *, tree: Tree, monkeypatch: pytest.MonkeyPatch, where: str, code: int, most: int, pids: Any
 ) -> None:
     own = f"memory{FS}/{ID}"
     tree.directory(own, 7, 8)
@@ -293,7 +283,7 @@ def test_processes_are_counted_despite_cgroup_errors(
         tree.process(pid, f"4:memory:{FS}/{ID}\n")
     monkeypatch.setattr(cgroups, "_MOST_DIRECTORIES", most)
     failing(monkeypatch, tree.mount / f"{own}{where}", code)
-    assert tree.cgroups.pids_of(tree.found(7)) == tuple(sorted(pids))
+    assert tree.cgroups.pids_of(tree.found(7)) == pids
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, where: Path, code: int) -> None:

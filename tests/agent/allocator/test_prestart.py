@@ -102,6 +102,27 @@ def test_a_checkpoint_that_stays_one_container_old_vetoes_nothing(node: Node) ->
     assert not node.decision_log.refusals
 
 
+def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target(
+    node: Node,
+) -> None:
+    """Another plugin failed when it had its cores; the kubelet gave them to the next pod."""
+    rejected = failing(make_pod("rejected", gpu(30, 8, other=True)))
+    node.begin(rejected, (CORE, OTHER_PLUGIN, MEMORY))
+    node.call()
+    node.call()
+    cores = node.held(rejected)[CORE]
+    node.kubelet.overtake()  # what is written in mid-admission (K30) comes last
+    node.call()
+    node.begin(failing(make_pod("also", gpu(30, 8, other=True))), (MEMORY, OTHER_PLUGIN))
+    for _ in range(3):
+        node.call()
+    pod = node.admit(make_pod("a", gpu(30, 16)))
+    assert node.held(pod)[CORE] == cores
+    node.start(pod)
+    assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
+    assert not node.decision_log.of("corrected")
+
+
 @pytest.mark.parametrize("first", [CORE, MEMORY])
 def test_a_container_with_more_slots_than_the_checkpoint_shows_is_not_proven(
     node: Node, first: Resource

@@ -5,6 +5,7 @@ import pytest
 from agent.allocator.corrections import correct_by_checkpoint
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint
+from agent.errors import GrantError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, INIT, MEMORY, checkpoint_of, container, ids, pods_of, view
@@ -117,6 +118,21 @@ def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earli
     old_node.list_error = ""
     old_node.serve(current, "main", MEMORY)
     assert old_node.decision_log.last.target == "a/main"
+
+
+def test_a_pod_that_was_guessed_before_it_was_listed_has_not_ended(old_node: Node) -> None:
+    guessed = make_pod("guessed", gpu(20, 2), at=1)
+    current = make_pod("current", gpu(20, 2), at=2)
+    old_node.bind(guessed, current)
+    old_node.list_error = "rate limited"
+    old_node.begin(current, MEMORY_FIRST)
+    old_node.serve(current, "main", MEMORY)
+    assert old_node.decision_log.last.target == "guessed/main"
+    old_node.list_error = ""
+    old_node.serve(current, "main", CORE)
+    old_node.list_error = "rate limited"
+    old_node.admit(guessed)
+    assert old_node.decision_log.refusals == []
 
 
 def test_a_guess_whose_slots_are_reused_from_an_init_container_is_not_corrected() -> None:
@@ -263,3 +279,21 @@ def test_a_pod_that_the_checkpoint_lacks_is_known_as_soon_as_the_api_shows_it(no
     node.watch.deliver()
     node.allocator.refresh()
     assert node.allocator.entitled(first.uid, "main") is not None
+
+
+def test_a_pod_that_ran_before_does_not_start_on_a_card_chosen_for_another_pod() -> None:
+    """It ended unreported, so a restarted kubelet admits it again; the API shows it as running."""
+    node = Node()
+    pod = node.admit(make_pod("a", gpu(10, 2), use_gpu_uuid="GPU-1", at=2))
+    node.start(pod)
+    node.publish_statuses()
+    node.ends(pod)
+    node.admit(make_pod("between", gpu(10, 4)))
+    node.bind(make_pod("another", gpu(10, 2), at=1))
+    node.restart_kubelet()
+    node.list_error = "rate limited"
+    node.admit(pod)
+    assert node.cards(pod) == ["GPU-0"]
+    node.list_error = ""
+    with pytest.raises(GrantError, match="use-gpu-uuid"):
+        node.start(pod)

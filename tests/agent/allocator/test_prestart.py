@@ -12,7 +12,7 @@ from contract.inventory import Inventory
 from contract.resource import Resource
 from tests.agent.builders import BLOCK, CORE, MEMORY, card
 from tests.in_memory.node import Node
-from tests.in_memory.pods import Pod, gpu, init, make_pod, sidecar
+from tests.in_memory.pods import OTHER_PLUGIN, Pod, failing, gpu, init, make_pod, sidecar
 
 
 def ids(card: int, numbers: range) -> list[str]:

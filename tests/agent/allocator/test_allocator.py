@@ -39,16 +39,6 @@ def test_a_share_is_resolved_placed_translated_and_proven(
     assert not node.decision_log.of("corrected")
 
 
-def test_pods_are_listed_before_a_call_for_an_unwatched_pod_is_refused(node: Node) -> None:
-    """Without ``List`` no other source has it."""
-    pod = make_pod("a", gpu(30, 8))
-    node.bind(pod, seen=False)
-    node.list_error = "hanging"
-    node.begin(pod)
-    node.call()
-    assert node.decision_log.refs("prefer") == ["a/main"]
-
-
 # --- without a call -------------------------------------------------------------------
 
 

@@ -207,15 +207,11 @@ def test_reusable_slots_on_several_cards_prevent_no_pod_that_the_rules_permit(
         node.start(pod, container.name)
 
 
-def halves(name: str, at: int = 0) -> Pod:
-    """A pod with 50 cores of each of two cards: as many as one with a whole card."""
-    return make_pod(name, gpu(100, 8, split=2), at=at)
-
-
 def test_a_whole_card_guessed_for_halves_is_refused_when_its_memory_is_requested() -> None:
     """Without ``List`` the older pod is guessed; the refused pod's successor gets its halves."""
     node = Node(3)
-    older, pod = make_pod("older", gpu(100, 8), at=1), halves("p", 2)
+    halves = gpu(100, 8, split=2)  # 50 cores of each of two cards
+    older, pod = make_pod("older", gpu(100, 8), at=1), make_pod("p", halves, at=2)
     node.list_error = "hanging"
     node.bind(older)
     node.begin(pod)
@@ -225,19 +221,5 @@ def test_a_whole_card_guessed_for_halves_is_refused_when_its_memory_is_requested
     with pytest.raises(Refusal, match="is divided over 2 cards, but it holds devices of only 1"):
         node.call()
     node.delete(pod)
-    again = node.admit(halves("p"))
+    again = node.admit(make_pod("p", halves))
     assert Counter(map(card_of, node.held(again)[CORE])) == {"GPU-0": 50, "GPU-1": 50}
-
-
-def test_halves_guessed_for_a_whole_card_without_memory_do_not_start() -> None:
-    node = Node(3)
-    older, pod = halves("older", 1), make_pod("p", gpu(100, 0), at=2)
-    node.list_error = "hanging"
-    node.bind(older)
-    node.admit(pod)
-    assert Counter(map(card_of, node.held(pod)[CORE])) == {"GPU-0": 50, "GPU-1": 50}
-    node.list_error = ""
-    with pytest.raises(Exception, match="100 cores must be whole cards, but they are not: 50 on "):
-        node.start(pod)
-    (corrected,) = node.decision_log.of("corrected")
-    assert corrected.resource is CORE

@@ -160,18 +160,6 @@ def test_a_container_for_which_the_kubelet_skipped_a_resource_does_not_start(
     )
 
 
-def test_a_checkpoint_that_lacks_assigned_slots_vetoes_nothing(node: Node) -> None:
-    """It is older than the second resource (K33), and ``List`` cannot show that."""
-    pod = node.admit(make_pod("a", gpu(30, 8)))
-    held = node.kubelet.state.devices.pods[pod.uid]["main"]
-    cores = held[CORE].ids
-    del held[MEMORY]
-    node.kubelet.state.write()
-    node.list_error = "rate limited"
-    node.allocator.prestart(CORE, cores)
-    assert not unproven(node)
-
-
 @pytest.mark.parametrize("by", ["the start", "the next List"])
 def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> None:
     """Without ``List``, ``b`` is guessed by its admission rank, and it was ``a``."""

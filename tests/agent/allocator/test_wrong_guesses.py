@@ -86,21 +86,6 @@ def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(
     assert old_node.decision_log.last.target == "current/main"
 
 
-def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force(
-    old_node: Node,
-) -> None:
-    """K20: its name is still listed, with nothing; another pod of that name is not admitted yet."""
-    deleted, current = make_pod("a", gpu(30, 8)), make_pod("current", gpu(10, 4))
-    old_node.bind(deleted, seen=False)  # the watch is behind, then and later
-    old_node.admit(deleted)
-    delete_by_force(old_node, deleted)
-    old_node.api.add(make_pod("a", gpu(10, 4)))
-    old_node.bind(current, seen=False)
-    old_node.begin(current)
-    old_node.call()
-    assert old_node.decision_log.last.target == "current/main"
-
-
 def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earlier(
     old_node: Node,
 ) -> None:

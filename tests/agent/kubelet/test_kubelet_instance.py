@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from inotify_simple import INotify
 
-from agent.kubelet import kubelet_instance
 from agent.kubelet.kubelet_instance import DirectoryWatch, KubeletInstance
+from tests.agent.builders import raising
 
 LONG = 100.0
 """Longer than any test: a wait that ends without a change would exceed it."""
@@ -112,14 +112,9 @@ def test_without_inotify_it_logs_that_and_polls(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """All inotify instances or watches of the host are taken."""
-
-    class NoWatches(INotify):  # type: ignore[misc]  # it has no types
-        def add_watch(self, *_: object) -> int:
-            raise OSError(28, "No space left on device")
-
     (tmp_path / "d").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(kubelet_instance, "INotify", NoWatches)
+        patch.setattr(INotify, "add_watch", raising(OSError(28, "No space left on device")))
         assert measure(watch) < LONG
     (record, *_) = caplog.records
     assert record.getMessage() == "cannot watch the plugin directory"

@@ -131,19 +131,6 @@ def test_a_container_gets_slots(
     assert placement.cards == (device_ids[:5],)
 
 
-def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
-    """One block lies on one card; the plan made with it knows the other card."""
-    pod = view("p", container("c0", 200, 1))
-    placement = _placement(pod, MEMORY)
-    assert (placement.cards, placement.slots) == (("GPU-0", "GPU-1"), _slots(0, [0]))
-    snapshot = snapshot_of(snapshot_pod(pod, c0={MEMORY: frozenset({"GPU-0::0"})}))
-    for cards in ((0, 1), (0, 2)):
-        found = _placement(pod, CORE, snapshot=snapshot, plan=_planned(*cards)).cards
-        assert found == tuple(f"GPU-{at}" for at in cards)
-    snapshot = snapshot_of(snapshot_pod(pod, c0={MEMORY: frozenset({"GPU-2::0"})}))
-    assert _placement(pod, CORE, snapshot=snapshot).cards == ("GPU-0", "GPU-2"), "without a plan"
-
-
 FULL = _others(c0={CORE: ids("GPU-0", range(60))}, c1={MEMORY: ids("GPU-1", range(7))})
 NOWHERE = {"snapshot": HAS_CORES, "available": list(ids("GPU-1", range(10)))}
 

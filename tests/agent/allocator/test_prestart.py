@@ -91,17 +91,6 @@ def test_a_checkpoint_that_is_one_container_old_is_read_again(
     assert not unproven(node)
 
 
-def test_a_checkpoint_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
-    """Although it has the same slots for a pod that has ended (K29)."""
-    node.delete(node.admit(make_pod("ended", init(30, 8))))
-    node.kubelet.overtake()
-    pod = node.admit(make_pod("a", init(30, 8)))
-    node.start(pod, "init")
-    assert unproven(node) == [("default/a container init", NOT_SHOWN)] * 2
-    assert not node.decision_log.of("corrected")
-    assert not node.decision_log.refusals
-
-
 def test_a_late_checkpoint_with_the_slots_at_a_rejected_pod_identifies_no_target(
     node: Node,
 ) -> None:

@@ -167,15 +167,6 @@ def test_the_target_is_the_pods_first_container_that_lacks_something_if_it_reque
 # --- pods that only the kubelet knows -----------------------------------------------------
 
 
-def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_this() -> None:
-    snapshot = snapshot_of(_nameless("static", c0={CORE: CORES}, c1=None))
-    first = _resolve(snapshot, request=TargetRequest(MEMORY, 4))
-    second = _resolve(snapshot)
-    assert (first.container.name, first.evidence, first.info) == ("c0", ORDER, None)
-    assert first.container.demand == Demand(50, 4)
-    assert (second.container.name, second.evidence) == ("c1", ORDER)
-
-
 @pytest.mark.parametrize(
     ("cores", "memory", "demand"),
     [

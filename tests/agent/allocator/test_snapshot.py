@@ -14,7 +14,6 @@ from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, Listed
 from agent.allocator.snapshot import AllocationSnapshot, KubeletHistory
 from agent.allocator.snapshot_builder import SnapshotContext, build_snapshot
 from agent.allocator.snapshot_pod import StablePods, find_stable
-from agent.holdings.holding import ContainerRef
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.pods import PodInfo
@@ -30,8 +29,6 @@ from tests.agent.builders import (
     patient,
     pod_id,
     pods_of,
-    snapshot_of,
-    snapshot_pod,
     view,
 )
 
@@ -186,16 +183,6 @@ def test_a_pod_that_only_the_kubelet_knows_lacks_the_other_resource_of_its_share
 
 
 # --- slots of other pods ----------------------------------------------------------------
-
-
-def test_slots_of_other_pods_are_taken_and_reusable_slots_of_the_pod_are_not() -> None:
-    """K7, K15."""
-    snapshot = snapshot_of(snapshot_pod(POD, i={CORE: A}), snapshot_pod(GUEST, c0={CORE: B}))
-    mine, other = ContainerRef(POD.id, "c0"), ContainerRef(GUEST.id, "c0")
-    assert snapshot.taken(mine, CORE, A | B) == B
-    assert snapshot.taken(other, CORE, A | B) == A
-    assert snapshot.taken(mine, MEMORY, A | B) == frozenset()
-    assert snapshot.taken(ContainerRef(pod_id("new"), "c0"), CORE, A | B | C) == A | B
 
 
 def test_slots_of_unlisted_pods_are_uncertain() -> None:

@@ -86,6 +86,25 @@ def test_pods_listed_beside_a_guess_whose_slots_are_offered_again_have_ended(
     assert old_node.decision_log.last.target == "current/main"
 
 
+@pytest.mark.parametrize("list_error", ["", "rate limited"])
+def test_slots_reserved_by_an_agent_are_free_for_the_next_one_whatever_the_checkpoint_shows(
+    list_error: str,
+) -> None:
+    """The kubelet had offered them: their holder has ended (R2), though the API shows that pod."""
+    node = Node(1)
+    ended = node.admit(make_pod("ended", gpu(60, 4)))
+    node.restart_agent()
+    node.ends(ended)
+    node.kubelet.first = (CORE, MEMORY)
+    node.begin(make_pod("a", gpu(60, 4)))
+    node.call()
+    node.list_error = list_error
+    node.restart_agent()
+    node.allocator.refresh()
+    node.call()
+    assert node.decision_log.last.target == "a/main"
+
+
 def test_the_pod_of_a_call_without_list_comes_before_one_that_was_rejected_earlier(
     old_node: Node,
 ) -> None:

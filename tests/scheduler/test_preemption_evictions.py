@@ -167,20 +167,6 @@ def test_a_deleted_victim_does_not_delay_the_others() -> None:
     assert world.evicted == ["batch-0b"]
 
 
-@pytest.mark.parametrize("verb", ["evict", "patch"])
-def test_a_write_whose_response_is_lost_counts_as_done(verb: str) -> None:
-    world = full_node()
-    world.after = on(verb, raising(LOST), 0)
-    replica = preempting(world)
-    for _ in range(10):
-        replica.filter("prod")
-        replica.wait()
-    assert world.calls == [("patch", "prod"), ("evict", "batch-0a")]
-    replica.finish("prod")
-    assert replica.results[-1] == "bound"
-    assert world.evicted == ["batch-0a"]
-
-
 def test_a_write_that_conflicts_is_tried_again() -> None:
     """kube-scheduler writes into the pod's status at the same time."""
     world = full_node()

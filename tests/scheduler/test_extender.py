@@ -1,6 +1,8 @@
 """One replica assembled in this process: threads, readiness, and its process."""
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +14,23 @@ from common.serving.app import VERIFIED
 from common.serving.tls import Files, ServedCertificate
 from placement.scoring import Policy
 from scheduler.app import create_app
+from scheduler.cluster import LONGEST_BINDING
+from scheduler.election import LAST_REQUESTS
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 from scheduler.server import ExtenderServer, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
 from tests.agent.fakes import FakeClock, eventually
 from tests.common.serving.through import client_of
-from tests.placement.cluster.builders import NAMES, make_node
+from tests.placement.cluster.builders import NAMES, hint, make_node, make_pod
+from tests.scheduler.leases import take_turn
 from tests.scheduler.test_server import certificates
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
+LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture
@@ -136,6 +146,51 @@ def test_beside_a_kube_scheduler_only_local_requests_are_handled_and_nothing_is_
     assert client.post("/filter", json={}, environ_overrides=local).status_code == 200
     server.end()
     assert {each.verb for each in api.requests} <= {"get", "list", "watch"}
+
+
+def test_a_binding_waits_until_those_of_the_kube_scheduler_before_have_ended(
+    settings: Settings, api: ApiServer
+) -> None:
+    """The next one requests Bindings at once; what was bound last counts in the choice of cards."""
+    beside = replace(settings, files=None, kube_scheduler_lease="own", identity="pod-1")
+    clock = FakeClock()
+    extender = Extender(beside, Metrics(), clock=clock)
+    client = client_of(create_app(extender.handler, is_ready=extender.not_ready))
+    api.apply(*(make_pod(name, (100, 4), uid="") for name in ("last", "next")))
+    with ApiClient(api.url) as admin, ThreadPoolExecutor(1) as pool:
+        admin.create(LEASES, {**LEASE, "metadata": {"name": "own"}})
+
+        def pass_time(seconds: float, holder: str) -> None:
+            for at in range(round(seconds)):
+                spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": str(at)}
+                admin.patch(f"{LEASES}/own", {"spec": spec})
+                clock.now += 1.0
+                take_turn(extender.leadership)
+
+        def binds() -> bool:
+            take_turn(extender.leadership)
+            return not extender.leadership.not_binding()
+
+        extender.watches.start()
+        eventually(lambda: not extender.not_ready(), "nodes and pods are listed")
+        pass_time(LAST_REQUESTS + LONGEST_BINDING, "pod-0_a")
+        pass_time(1, "pod-1_b")
+        uid = admin.get(f"{PODS}/next")["metadata"]["uid"]
+        binding = {"PodName": "next", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
+        last = {"metadata": {"name": "last", "annotations": hint("0")}, "target": {"name": "n1"}}
+        admin.create(f"{PODS}/last/binding", last)
+        bound = pool.submit(client.post, "/bind", json=binding)
+        waits = extender.leadership.not_binding()
+        pass_time(LAST_REQUESTS + LONGEST_BINDING, "pod-1_b")
+        try:
+            eventually(binds, "pods are listed again")
+        finally:
+            clock.now += 0.0 if binds() else 60.0  # the request waits no longer
+        assert waits == "not the leader: pod-1_b holds the lease"
+        assert json.loads(bound.result().text) == {"Error": ""}
+        found = admin.get(f"{PODS}/next")["metadata"]["annotations"]
+        assert found[NAMES.predicate_gpu_idx(0)] == "1"
+    extender.stop()
 
 
 def test_unusable_settings_are_found_before_the_port_is_opened(

@@ -136,14 +136,6 @@ def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader(
     assert stage.post("filter", args)["Error"] == ""
 
 
-def test_a_replica_that_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
-    stage.not_binding = "not the leader: other holds the lease"
-    assert stage.post("filter", ARGS)["NodeNames"] == ["n1", "n2"]
-    refused = {"Error": "gpu-turnstile: not the leader: other holds the lease"}
-    assert stage.post("bind", BINDING) == refused
-    assert stage.count('bindings_total{result="not-leader"}') == 1
-
-
 def test_requests_that_are_not_handled_are_reported(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,11 +202,14 @@ def test_a_binding_of_an_earlier_term_is_not_made(terms: list[str]) -> None:
     assert stage.api.pods == {}
 
 
-def test_a_binding_waits_no_longer_than_kube_scheduler_does() -> None:
-    stage = Stage(patience=9.0)
+@pytest.mark.parametrize("patience", [0.0, 9.0])
+def test_a_replica_that_does_not_lead_filters_and_binds_nothing(patience: float) -> None:
+    """It waits no longer than kube-scheduler does."""
+    stage = Stage(patience=patience)
     begun, stage.not_binding = stage.clock.now, "not the leader: pod-1 holds the lease"
+    assert stage.post("filter", ARGS)["NodeNames"] == ["n1", "n2"]
     assert stage.post("bind", BINDING) == {"Error": f"gpu-turnstile: {stage.not_binding}"}
-    assert stage.clock.now - begun == pytest.approx(9.0, abs=0.2)
+    assert stage.clock.now - begun == pytest.approx(patience, abs=0.2)
     assert stage.count('bindings_total{result="not-leader"}') == 1
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -34,17 +33,8 @@ SLICE = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices/slice
 class Replica(Running):
     """One of the extender's processes."""
 
-    tls_served = True
-
-    def http(self, context: ssl.SSLContext | None = None) -> http.client.HTTPConnection:
-        if self.tls_served:
-            return super().http(context)
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
-
-    def request(
-        self, path: str, document: object = None, context: ssl.SSLContext | None = None
-    ) -> tuple[int, str]:
-        with contextlib.closing(self.http(context)) as connection:
+    def request(self, path: str, document: object = None) -> tuple[int, str]:
+        with contextlib.closing(self.http()) as connection:
             if document is None:
                 connection.request("GET", path)
             else:
@@ -94,19 +84,17 @@ def admin(server: ApiServer) -> Iterator[ApiClient]:
 
 
 @contextlib.contextmanager
-def running(
-    server: ApiServer, folder: Path, name: str, *options: str, tls_served: bool = True
-) -> Iterator[Replica]:
+def running(server: ApiServer, folder: Path, name: str, *options: str) -> Iterator[Replica]:
     port = free_port()
     kubeconfig, log = folder / f"{name}.kubeconfig", folder / f"{name}.log"
     kubeconfig.write_text(kubeconfig_for(server.url))
     tls = folder / "tls"
     if not tls.exists():
         certificates(tls)
-    files = ("--cert", str(tls / "tls.crt"), "--key", str(tls / "tls.key")) if tls_served else ()
     arguments = [
         *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
-        *(*files, "--kubeconfig", str(kubeconfig), "--identity", name, *options),
+        *("--cert", str(tls / "tls.crt"), "--key", str(tls / "tls.key")),
+        *("--kubeconfig", str(kubeconfig), "--identity", name, *options),
     ]
     environment = {**os.environ, "PYTHONWARNINGS": "error", "HOME": "/proc/none"}
     environment.pop("XDG_RUNTIME_DIR", None)
@@ -117,7 +105,6 @@ def running(
         ) as process,
     ):
         replica = Replica(process, port, tls, log)
-        replica.tls_served = tls_served
         try:
             replica.wait(lambda: replica.responds_with("/readyz", "ok"))
             yield replica
@@ -166,12 +153,8 @@ def test_a_pod_is_bound_with_cards_that_the_agent_reads(
             silent.enter_context(socket.create_connection(("127.0.0.1", replica.port)))
         pod = create(server, admin, "one-a", (30, 4), (200, 8))
         replica.wait(lambda: not schedule(replica, pod, ["one-1", "one-2"]))  # once it leads
-        replica.wait(
-            lambda: (
-                admin.get(SLICE)["endpoints"]
-                == [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}]
-            )
-        )
+        endpoints = [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}]
+        replica.wait(lambda: admin.get(SLICE)["endpoints"] == endpoints)
         bound = admin.get(f"{PODS}/one-a")
         assert bound["spec"]["nodeName"] == "one-1"
         assert {**bound["metadata"]["annotations"]} == hint("0", "1,2")
@@ -231,14 +214,6 @@ def test_a_killed_leader_fails_no_pod_and_books_no_card_twice(
             assert len(list(done)) == 24
         assert _bound(admin, "two-p") == 24
         assert _overfull(admin, "two-p", 40) == {}
-
-
-def test_beside_a_kube_scheduler_it_serves_local_http(server: ApiServer, tmp_path: Path) -> None:
-    options = ("--kube-scheduler-lease", "none")
-    with running(server, tmp_path, "pod-0", *options, tls_served=False) as replica:
-        error = schedule(replica, make_pod("http", (40, 4)), ["http-1"])
-        assert error == "no node"  # it knows none of this name
-        assert not replica.binds()
 
 
 def _stays_open(replica: Replica) -> bool:

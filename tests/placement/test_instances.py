@@ -1,8 +1,6 @@
 """MIG instances: a share may get one, any other container only if its author names it."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -151,18 +149,6 @@ def test_an_init_container_does_not_bind_whole_cards_to_an_instance() -> None:
     plan = plan_pod(pod, node, node.sizes, Policy.BINPACK)
     assert plan is not None
     assert {name: part.cards for name, part in plan.items()} == {"i0": (0,), "c0": (0,)}
-
-
-def test_readers_before_mig_instances_read_the_inventory() -> None:
-    """They take exactly these fields of a card, and refuse the inventory with any other."""
-    found = replace(inventory(SMALL).cards[0], capabilities=("/dev/nvidia-caps/nvidia-cap66",))
-    (card,) = json.loads(
-        encode_inventory(PublishedInventory(BLOCK, (found,), (), (found.size(BLOCK),)))
-    )["cards"]
-    assert list(card) == [
-        *("uuid", "index", "model", "memory", "numa", "health", "reason"),
-        *("freeCores", "freeBlocks"),
-    ]
 
 
 def test_the_refusal_names_the_rule() -> None:

@@ -300,33 +300,6 @@ def test_an_impossible_plan_is_reported(stage: Stage, monkeypatch: pytest.Monkey
     assert stage.refused().startswith("node n1: no card fits 300 cores and 4 memory blocks")
 
 
-def test_a_wait_for_room_ends_with_a_binding() -> None:
-    stage = Stage()
-    stage.binder.most = 2
-    steps: list[str] = []
-
-    async def burst() -> None:
-        held = {name: Held() for name in ("a", "b")}
-        stage.api.before = [*held.values()]
-        for name in held:
-            stage.create(name, (30, 4))
-        await stage.binder.wait_for_room()  # there is room
-        binds = [asyncio.create_task(stage.send(name)) for name in held]
-        await held["b"].begun.wait()
-        waits = [asyncio.create_task(stage.binder.wait_for_room()) for _ in range(2)]
-        for each in waits:
-            each.add_done_callback(lambda _: steps.append(f"{len(stage.results)} bound"))
-        await asyncio.sleep(0)
-        held["b"].freed.set()
-        await asyncio.gather(*waits)
-        held["a"].freed.set()
-        await asyncio.gather(*binds)
-
-    asyncio.run(burst())
-    assert steps == ["1 bound", "1 bound"]
-    assert stage.results == ["bound", "bound"]
-
-
 def test_no_request_waits_for_room_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that waits for long is given up by kube-scheduler."""
     monkeypatch.setattr("scheduler.binding._LONGEST_WAIT_SECONDS", 0.01)

@@ -42,17 +42,6 @@ VALUES = {
 }
 
 
-def test_defaults_match_the_help(served: list[Settings]) -> None:
-    assert command.main(["--cert", "c", "--key", "k"]) == 0
-    (settings,) = served
-    assert (settings.host, settings.port) == ("::", 8443)
-    assert settings.files == Files(Path("c"), Path("k"), None)
-    assert settings.names.domain == "tencent.com"
-    assert settings.connections == 1000
-    assert settings.drain_delay == 2.0
-    assert settings.options == AdmissionOptions(0, DefaultMemory.REFUSE, "", "")
-
-
 def test_every_flag_is_an_environment_variable(
     served: list[Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

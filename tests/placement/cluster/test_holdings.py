@@ -1,6 +1,7 @@
 """The cards that a pod holds: by record, by choice, simulated."""
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,12 @@ from placement.cluster.holdings import (
 )
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from tests.placement.cluster.builders import a_node, a_pod, hint, record
+from scheduler.state import State
+from tests.agent.builders import cases
+from tests.placement.cluster.builders import NAMES, a_node, a_pod, hint, make_node, make_pod, record
+from tests.scheduler.states import free_amounts
 
-ONE, TWO = "GPU-n1-0", "GPU-n1-1"
+ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
 
 
 def on(*cards: int) -> ContainerCards:
@@ -143,3 +147,66 @@ def test_a_pod_that_requests_millions_of_cards_costs_no_more_than_another() -> N
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+# --- a recorded card that is not on the node any more --------------------------------------
+
+ALL, HALF = (100, 32), (50, 24)
+
+
+def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """What the extender counts as free on a node of two cards, of 100 cores and 32 blocks."""
+    state = State(NAMES)
+    state.put_node(make_node("n1", 2))
+    for pod in pods:
+        state.put_pod(pod)
+    return tuple(free_amounts(state) or ())
+
+
+WITH_INIT = {"inits": [(60, 9)]}
+CASES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[tuple[int, int], ...]]] = {
+    "its only card": ({}, record(c0=([GONE], 50, 8)), (ALL, ALL)),
+    "swapped: its index is another card's now": (
+        {},
+        record(c0=([GONE], 50, 8)) | hint("0"),
+        (ALL, ALL),
+    ),
+    "with an init container": (
+        WITH_INIT,
+        record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)),
+        (ALL, ALL),
+    ),
+    "with an init container whose cards are unknown (K4)": (
+        WITH_INIT,
+        record(c0=([GONE], 50, 8)),
+        (ALL, ALL),
+    ),
+    "an init container's alone": (
+        WITH_INIT,
+        record(c0=([TWO], 50, 8), i0=([GONE], 60, 9)),
+        (ALL, HALF),
+    ),
+    "chosen, and never there": ({}, hint("7"), (HALF, ALL)),
+}
+
+
+@cases("more, annotations, free", CASES)
+def test_a_pod_on_a_card_that_is_not_there_counts_on_no_other(
+    more: dict[str, Any], annotations: dict[str, str], free: tuple[tuple[int, int], ...]
+) -> None:
+    pod = make_pod("a", (50, 8), node="n1", annotations=annotations, **more)
+    assert free_beside(pod) == free
+
+
+def test_the_other_cards_and_containers_of_a_pod_count() -> None:
+    two = make_pod("a", (200, 8), node="n1", annotations=record(c0=([GONE, TWO], 200, 8)))
+    assert free_beside(two) == (ALL, (0, 28))
+    recorded = record(c0=([GONE], 50, 8), c1=([TWO], 50, 8))
+    both = make_pod("a", (50, 8), (50, 8), node="n1", annotations=recorded)
+    assert free_beside(both) == (ALL, HALF)
+
+
+def test_unreported_containers_of_such_a_pod_are_expected_on_the_remaining_cards() -> None:
+    """The agent writes all containers at once; a manifest may bring a part of a record."""
+    pod = make_pod("a", (50, 8), (50, 8), node="n1", annotations=record(c0=([GONE], 50, 8)))
+    assert free_beside(pod) == (HALF, ALL)

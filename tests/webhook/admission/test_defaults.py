@@ -135,28 +135,6 @@ def test_whole_cards_are_given_no_more_memory_than_they_have(
     assert decide(pod, AdmissionOptions(0, DefaultMemory.REFUSE)).warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("resources", "rules"),
-    [
-        ({"limits": {CORE: "101"}}, ("split-uneven",)),
-        ({"limits": {CORE: "150"}}, ("not-whole-cards",)),
-        ({"limits": {CORE: "50", MEMORY: "x"}}, ("not-a-number",)),
-        ({"limits": {CORE: "50"}, "requests": {MEMORY: "8"}}, ("requests-without-limits",)),
-        ({"requests": {CORE: "50"}}, ("requests-without-limits",)),
-    ],
-)
-def test_a_pod_with_another_error_is_denied_with_the_same_message(
-    pod: Json, resources: Json, rules: tuple[str, ...]
-) -> None:
-    if rules == ("split-uneven",):
-        pod["metadata"]["annotations"] = {NAMES.gpu_cards_of("main"): "2"}
-    pod["spec"]["containers"] = [{"name": "main", "resources": resources}]
-    verdict = decide(pod, PROPORTIONAL)
-    assert verdict.rules == rules
-    pod["spec"]["containers"].append(_container("left out", limits={CORE: "50"}))
-    assert decide(pod, PROPORTIONAL).errors == verdict.errors
-
-
 @settings(max_examples=share(100))
 @given(
     st.builds(lambda spec: {"spec": spec}, ANY | SPEC), st.integers(1, 8) | st.integers(1, 2**31)

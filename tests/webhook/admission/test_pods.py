@@ -184,23 +184,6 @@ def test_a_request_that_can_never_be_served_is_denied(pod: Json) -> None:
     assert (verdict.patch, verdict.warnings) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("largest", "more"),
-    [(0, ()), (3, ("container main: 7 memory blocks, but the largest known card has 3",))],
-)
-def test_a_doubtful_request_is_allowed_with_a_warning(
-    pod: Json, largest: int, more: tuple[str, ...]
-) -> None:
-    _with_resources(pod, {"limits": {CORE: "20", MEMORY: "7"}})
-    pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    verdict = decide(pod, AdmissionOptions(largest))
-    assert verdict.label == "patched"
-    assert verdict.warnings == (
-        *more,
-        "container main: env NVIDIA_VISIBLE_DEVICES overrides the node's value",
-    )
-
-
 def test_annotations_of_others_are_dropped_and_ours_are_overwritten(pod: Json) -> None:
     kept = {
         "tencent.com/gpu-cards-main": "1",

@@ -126,7 +126,10 @@ def test_the_worker_requires_a_certificate_of_the_client_ca(
     demanding = replace(settings, files=replace(files, client_ca=files.cert))
     server = ExtenderServer(demanding, ServedCertificate(files))
     client = client_of(server.load())
-    assert client.post("/filter", json={}).status_code == 403
+    refused = client.post("/filter", json={})
+    text = "a client certificate issued by --client-ca is needed\n"
+    assert (refused.status_code, refused.text) == (403, text)
+    assert client.get("/healthz").text == "ok\n"
     server.end()
 
 

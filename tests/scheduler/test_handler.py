@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.serving.app import VERIFIED
 from contract.claims import CLAIM
 from scheduler import app as module
-from scheduler.app import ONLY_CERTIFIED, create_app
+from scheduler.app import create_app
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.handler import ExtenderHandler
@@ -27,7 +26,7 @@ from tests.scheduler.test_binding import FakeApi, Held
 
 
 class Stage:
-    def __init__(self, *, needed: str = "", patience: float = 0.0) -> None:
+    def __init__(self, *, patience: float = 0.0) -> None:
         self.state = State(NAMES)
         for name in ("n1", "n2"):
             self.state.put_node(make_node(name, 1))
@@ -36,9 +35,8 @@ class Stage:
         self.not_binding = ""
         self.clock = FakeClock()
         self.metrics = Metrics()
-        self.decisions = Decisions(self.state)
         self.handler = ExtenderHandler(
-            decisions=self.decisions,
+            decisions=Decisions(self.state),
             binder=Binder(self.state, self.api, on_result=self.metrics.bound),
             names=NAMES,
             metrics=self.metrics,
@@ -48,7 +46,7 @@ class Stage:
             clock=self.clock,
             wait=self.wait,
         )
-        self.app = create_app(self.handler, is_ready=lambda: "", needed=needed)
+        self.app = create_app(self.handler, is_ready=lambda: "")
         self.client = client_of(self.app)
 
     async def wait(self, seconds: float) -> None:
@@ -242,19 +240,6 @@ def test_filter_waits_while_as_many_bindings_as_possible_are_in_progress(size: i
         return await filtered
 
     assert asyncio.run(burst())["NodeNames"] == ["n1"]
-
-
-def test_without_a_client_certificate_only_probes_are_served() -> None:
-    stage = Stage(needed=ONLY_CERTIFIED)
-    response = stage.client.post("/bind", json=BINDING)
-    assert (response.status_code, response.text) == (
-        403,
-        "a client certificate issued by --client-ca is needed\n",
-    )
-    assert stage.client.get("/healthz").text == "ok\n"
-    assert stage.client.get("/readyz").status_code == 200
-    response = stage.client.post("/filter", json=ARGS, environ_overrides={VERIFIED: True})
-    assert response.status_code == 200
 
 
 _scalars = st.none() | st.booleans() | st.integers(-1, 200) | st.sampled_from(["", "a", "30"])

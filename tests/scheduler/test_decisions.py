@@ -100,36 +100,27 @@ def test_without_a_gpu_every_node_fits(decisions: Decisions) -> None:
 
 
 def test_whole_nodes_are_decided_by_their_own_content(state: State, decisions: Decisions) -> None:
-    """A template of an autoscaler has the cards of a node that exists, and no pods."""
+    """Of an autoscaler: copies of a node have its annotations, and no pods.
+
+    Nodes from a group's settings have only resources. New nodes have healthy cards.
+    """
     fill(state, "n1")
-    template = make_node("n1", 1)
-    template["metadata"]["name"] = "template-1"
-    nodes = [make_node("n1", 1), template, make_node("n2", 2), bare_node("n4")]
+    template, copied, made = make_node("n1", 1), make_node("n1", 1, unhealthy=[0]), bare_node("x")
+    made["status"] = {"allocatable": {NAMES.core: "800", NAMES.memory: "2548"}}
+    for name, node in (("template", template), ("copied", copied), ("made", made)):
+        node["metadata"]["name"] = name
+    for node in (copied, made):
+        node["metadata"]["labels"] = {TEMPLATE: "true"}
+    nodes = [make_node("n1", 1), template, make_node("n2", 2), bare_node("n4"), copied, made]
     names = [node["metadata"]["name"] for node in nodes]
     found = decisions.filter(POD, names, nodes)
-    assert found.fitting == ("template-1", "n2")
+    assert found.fitting == ("template", "n2", "copied", "made")
     assert found.failed == {"n1": FULL}
     assert list(found.unresolvable) == ["n4"]
-    assert decisions.scores(POD, names, nodes) == [0, 3, 2, 0]
-
-
-def test_a_node_that_an_autoscaler_would_add_is_decided_card_by_card(
-    state: State, decisions: Decisions
-) -> None:
-    """Copies of a node have its annotations, nodes from a group's settings have only resources."""
-    fill(state, "n1")
-    copied = make_node("n1", 1, unhealthy=[0])
-    made = bare_node("group")
-    made["status"] = {"allocatable": {NAMES.core: "800", NAMES.memory: "2548"}}
-    for name, node in (("copied", copied), ("made", made)):
-        node["metadata"] |= {"name": name, "labels": {TEMPLATE: "true"}}
-    nodes = [make_node("n1", 1), copied, made]
-    names = ["n1", "copied", "made"]
-    assert decisions.filter(POD, names, nodes).fitting == ("copied", "made")
+    assert decisions.scores(POD, names, nodes)[:4] == [0, 3, 2, 0]
     large = decisions.filter(a_pod("new", (60, 319)), names, nodes)
-    assert (large.fitting, len(large.unresolvable)) == ((), 3)
-    pair = decisions.filter(a_pod("new", (200, 0)), names, nodes)
-    assert pair.fitting == ("made",)
+    assert (large.fitting, len(large.unresolvable)) == ((), 6)
+    assert decisions.filter(a_pod("new", (300, 0)), names, nodes).fitting == ("made",)
     assert state.counts == (3, 1)
 
 

@@ -20,6 +20,7 @@ from scheduler.state import State
 from tests.agent.builders import patient
 from tests.agent.fakes import FakeClock
 from tests.common.serving.through import call, client_of, scope_of
+from tests.examples import any_json
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.scheduler.eviction_world import Replica, full_node
 from tests.scheduler.test_binding import FakeApi, Held
@@ -242,16 +243,6 @@ def test_filter_waits_while_as_many_bindings_as_possible_are_in_progress(size: i
     assert asyncio.run(burst())["NodeNames"] == ["n1"]
 
 
-_scalars = st.none() | st.booleans() | st.integers(-1, 200) | st.sampled_from(["", "a", "30"])
-_values: st.SearchStrategy[Any] = st.recursive(
-    _scalars,
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
-    ),
-    max_leaves=4,
-)
-
-
 _annotations = NAMES.gpu_allocation, NAMES.use_gpu_type, NAMES.gpu_node_policy, NAMES.bind_order
 _paths = st.sampled_from(
     [
@@ -266,7 +257,7 @@ STAGE = functools.cache(Stage)
 
 
 @patient
-@given(st.lists(st.tuples(_paths, _values), max_size=3))
+@given(st.lists(st.tuples(_paths, any_json() | st.sampled_from(["a", "30"])), max_size=3))
 def test_every_pod_gets_a_response(changes: list[tuple[tuple[str, ...], Any]]) -> None:
     stage = STAGE()
     document = json.loads(json.dumps(ARGS))

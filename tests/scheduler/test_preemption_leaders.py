@@ -40,21 +40,18 @@ def test_a_replica_that_begins_to_lead_forgets_earlier_requests() -> None:
     assert world.evicted == ["batch-0a"]
 
 
-@pytest.mark.parametrize("verb", ["list", "get"])
-def test_a_replica_that_stops_to_lead_before_it_writes_writes_nothing(verb: str) -> None:
-    world = full_node()
+@pytest.mark.parametrize(
+    ("verb", "calls"),
+    [("list", []), ("get", []), ("evict", [("patch", "prod"), ("evict", "batch-0a")])],
+)
+def test_a_replica_that_stops_to_lead_writes_nothing_further(
+    verb: str, calls: list[tuple[str, str]]
+) -> None:
+    world = full_node(prod=(100, 0))
     replica = Replica(world)
     world.before = on(verb, lambda: setattr(replica, "leads", False))
     replica.try_pods("prod")
-    assert world.calls == []
-
-
-def test_a_replica_that_stops_to_lead_evicts_no_further_pod() -> None:
-    world = full_node(prod=(100, 0))
-    replica = Replica(world)
-    world.after = on("evict", lambda: setattr(replica, "leads", False))
-    replica.try_pods("prod")
-    assert world.evicted == ["batch-0a"]
+    assert world.calls == calls
 
 
 def test_a_nomination_that_a_replica_withdrew_is_left_to_the_next_leader() -> None:
@@ -132,23 +129,15 @@ def test_of_many_pods_kube_scheduler_is_made_to_ask_about_the_highest_again(
     assert {name for _, name in world.calls} == {"prod-1", "prod-2"}
 
 
-def test_a_nomination_is_not_removed_with_what_made_kube_scheduler_ask_again() -> None:
+@pytest.mark.parametrize(("when", "lost"), [("before", [1]), ("after", [1, 2])])
+def test_a_nomination_is_not_removed_with_what_made_kube_scheduler_ask_again(
+    when: str, lost: list[int]
+) -> None:
+    """Whether the removal of that fails, or it and the nomination are done without a response."""
     world = full_node()
-    world.before = on("patch", raising(LOST), 1)
+    setattr(world, when, on("patch", raising(LOST), *lost))
     successor = Replica(world, new=True)
     successor.try_pods("prod")
-    assert world.evicted == ["batch-0a"]
-    successor.wait()
-    assert world.is_nominated("prod")
-
-
-def test_a_nomination_whose_write_had_no_response_is_not_removed_either() -> None:
-    world = full_node()
-    # The removal of what made kube-scheduler ask, and the nomination.
-    world.after = on("patch", raising(LOST), 1, 2)
-    successor = Replica(world, new=True)
-    successor.try_pods("prod")
-    assert successor.results == ["unavailable"]
     successor.wait()
     assert world.evicted == ["batch-0a"]
     assert world.is_nominated("prod")

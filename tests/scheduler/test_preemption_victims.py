@@ -1,6 +1,8 @@
 """Preemption by card: the victims, by pod and node."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
 
 import pytest
 
@@ -98,19 +100,15 @@ def test_a_node_with_a_pod_that_ends_in_time_may_get_more_to_end() -> None:
     assert world.evicted == ["batch-0a", "batch-0b"]
 
 
-def test_no_pod_without_known_cards_is_a_victim() -> None:
-    world = one_card()
-    world.add("unknown", (50, 4), node="n1", phase="Running")
-    assert preempting(world).results == ["none"]
-
-
-def test_no_pod_that_is_being_bound_is_a_victim() -> None:
-    world = one_card()
-    world.add("binding", (60, 4), priority=0)
-    replica = Replica(world)
-    replica.assume("binding", "n1")
-    replica.try_pods("prod")
-    assert replica.results == ["none"]
+def test_no_pod_without_known_cards_or_that_is_being_bound_is_a_victim() -> None:
+    for name, more in (("unknown", {"node": "n1", "phase": "Running"}), ("binding", {})):
+        world = one_card()
+        world.add(name, (60, 4), **more)
+        replica = Replica(world)
+        if name == "binding":
+            replica.assume(name, "n1")
+        replica.try_pods("prod")
+        assert replica.results == ["none"]
 
 
 def test_no_static_pod_is_a_victim() -> None:
@@ -180,29 +178,23 @@ def test_the_highest_priority_comes_first() -> None:
     assert world.condition("prod") is None
 
 
-def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The pods for which victims are searched from now on."""
-    found: list[str] = []
-    choose: Callable[..., object] = VictimSearch.choose
-
-    def counted(search: VictimSearch, pod: object, *args: object, **more: object) -> object:
-        found.append(str(pod))
-        return choose(search, pod, *args, **more)
-
-    monkeypatch.setattr(VictimSearch, "choose", counted)
-    return found
-
-
 def test_one_search_is_enough_for_equal_pods_without_victims(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    searches, choose = count(), VictimSearch.choose
+
+    def counted(*args: Any, **more: Any) -> object:
+        next(searches)
+        return choose(*args, **more)
+
+    monkeypatch.setattr(VictimSearch, "choose", counted)
     world, names = full_node(), [f"equal-{number}" for number in range(3)]
     for name in names:
         world.add(name, (100, 0), priority=1)
-    replica, searches = Replica(world), searched(monkeypatch)
+    replica = Replica(world)
     replica.try_pods(*names)
     assert replica.results == ["none"] * 3
-    assert len(searches) == 1
+    assert next(searches) == 1
 
 
 def test_equal_pods_with_other_nodes_have_a_search_each() -> None:

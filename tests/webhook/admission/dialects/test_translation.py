@@ -50,24 +50,6 @@ def test_without_accept_no_pod_is_changed() -> None:
     assert translate(pod, names=NAMES, options=DEFAULTS).pod is pod
 
 
-def test_a_translated_pod_keeps_its_original_and_is_stamped() -> None:
-    pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100", "example.com/a": "b"})
-    created = translated(pod)["metadata"]["annotations"]
-    assert json.loads(created.pop(FROM)) == {
-        "dialect": "hami",
-        "resources": {"c0": SHARES},
-        "annotations": {"nvidia.com/use-gputype": "a100"},
-    }
-    assert created == {
-        "example.com/a": "b",
-        "tencent.com/gpu-cards-c0": "2",
-        "tencent.com/use-gpu-type": "a100",
-        "tencent.com/predicate-time": created[NAMES.predicate_time],
-        "tencent.com/admission-order": created[NAMES.admission_order],
-        "tencent.com/gpu-assigned": "false",
-    }
-
-
 def test_all_containers_are_translated_where_they_are() -> None:
     pod = pod_of(SHARES, {GPU: "0", MEM: "0"}, {"cpu": "1"})
     pod["spec"]["initContainers"] = [

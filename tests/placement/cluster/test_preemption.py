@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain, combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,17 +29,10 @@ from tests.placement.cluster.builders import a_node, a_pod
 BLOCKS = 8
 
 
-def pod(
-    uid: str,
-    priority: int,
-    *held: tuple[int, int, int],
-    group: str = "",
-    budget: str = "",
-) -> EvictablePod:
-    """A pod with so many cores and blocks of each of these cards."""
-    return EvictablePod(
-        uid, priority, {card: Amounts(*amounts) for card, *amounts in held}, group, budget
-    )
+def pod(uid: str, priority: int, held: tuple[int, int, int], *, group: str = "") -> EvictablePod:
+    """A pod with so many cores and blocks of a card."""
+    card, *amounts = held
+    return EvictablePod(uid, priority, {card: Amounts(*amounts)}, group, "")
 
 
 def held_by(node: Node, pods: Sequence[EvictablePod]) -> HeldAmounts:
@@ -52,54 +46,37 @@ SHARE, WHOLE = a_pod("a", (60, 2)), a_pod("a", (100, 0))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "candidates", "victims"),
+    ("wanted", "rows", "victims"),
     [
         # Two would have to leave the one card, one the other.
-        (SHARE, [pod("a", 0, (0, 50, 2)), pod("b", 0, (0, 50, 2)), pod("c", 0, (1, 90, 2))], ["c"]),
+        (SHARE, [(0, 0, 50, 2), (0, 0, 50, 2), (0, 1, 90, 2)], "c"),
         # Totals would suffice: 30 are free on each card.
-        (SHARE, [pod("a", 5, (0, 70, 2)), pod("b", 4, (1, 70, 2))], ["b"]),
+        (SHARE, [(5, 0, 70, 2), (4, 1, 70, 2)], "b"),
         # A low priority twice is better than a high one once.
-        (
-            WHOLE,
-            [pod("a", 9, (0, 100, 8)), pod("b", 1, (1, 50, 4)), pod("c", 2, (1, 50, 4))],
-            ["b", "c"],
-        ),
-        # Few of one priority are better than many.
-        (
-            WHOLE,
-            [pod("a", 1, (0, 50, 4)), pod("b", 1, (0, 50, 4)), pod("c", 1, (1, 90, 4))],
-            ["c"],
-        ),
-        # With negative priorities too.
-        (
-            WHOLE,
-            [pod("a", -9, (0, 50, 4)), pod("b", -9, (0, 50, 4)), pod("c", -9, (1, 90, 4))],
-            ["c"],
-        ),
+        (WHOLE, [(9, 0, 100, 8), (1, 1, 50, 4), (2, 1, 50, 4)], "bc"),
+        # Few of one priority are better than many, with negative priorities too.
+        (WHOLE, [(1, 0, 50, 4), (1, 0, 50, 4), (1, 1, 90, 4)], "c"),
+        (WHOLE, [(-9, 0, 50, 4), (-9, 0, 50, 4), (-9, 1, 90, 4)], "c"),
         # Two of one owner are better than one each of two.
-        (
-            WHOLE,
-            [
-                pod("a", 1, (0, 50, 4), group="x"),
-                pod("b", 1, (0, 50, 4), group="y"),
-                pod("c", 1, (1, 50, 4), group="z"),
-                pod("d", 1, (1, 50, 4), group="z"),
-            ],
-            ["c", "d"],
-        ),
+        (WHOLE, [(1, 0, 50, 4, "x"), (1, 0, 50, 4, "y"), *[(1, 1, 50, 4, "z")] * 2], "cd"),
         # Then fewer cores.
-        (SHARE, [pod("a", 1, (0, 90, 2)), pod("b", 1, (1, 50, 2))], ["b"]),
+        (SHARE, [(1, 0, 90, 2), (1, 1, 50, 2)], "b"),
         # Memory is short.
-        (a_pod("a", (10, 6)), [pod("a", 1, (0, 10, 6)), pod("b", 1, (1, 90, 3))], ["a"]),
+        (a_pod("a", (10, 6)), [(1, 0, 10, 6), (1, 1, 90, 3)], "a"),
     ],
 )
 def test_the_cheapest_set_is_taken(
-    wanted: PodInfo, candidates: list[EvictablePod], victims: list[str]
+    wanted: PodInfo, rows: list[tuple[Any, ...]], victims: str
 ) -> None:
+    """Of pods ``a`` to ``d`` by priority, card, cores and blocks there, and owner."""
+    candidates = [
+        pod(uid, priority, (card, cores, blocks), group="".join(group))
+        for uid, (priority, card, cores, blocks, *group) in zip("abcd", rows, strict=False)
+    ]
     node = a_node("n1", 2, blocks=BLOCKS)
     found = find_victims(wanted.pod_class, node, held_by(node, candidates), candidates, allowed={})
     assert found is not None
-    assert [each.uid for each in found.victims] == victims
+    assert [each.uid for each in found.victims] == [*victims]
 
 
 def test_many_pods_of_one_core_are_decided_in_few_checks() -> None:

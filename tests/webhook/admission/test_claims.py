@@ -70,17 +70,24 @@ def errors_of(given: Json) -> list[str]:
 # --- added claims ---------------------------------------------------------------------
 
 
-def test_a_gpu_pod_gets_a_claim_with_a_request_a_container_and_keeps_its_limits() -> None:
-    given = pod(container("a"), container("b", {}), container("c", {NAMES.core: "200"}))
+def test_a_gpu_pod_gets_a_claim_with_a_request_a_container_and_keeps_what_it_has() -> None:
+    """Its limits, and claims of its author."""
+    net = {"name": "net", "resourceClaimName": "nic"}
+    given = pod(
+        container("a", SHARE, {"name": "net"}),
+        container("b", {}, {"name": "net"}),
+        container("c", {NAMES.core: "200"}),
+        claims=[net],
+    )
     given["spec"]["initContainers"] = [container("i")]
     found = created(given)
     template = {"name": CLAIM, "resourceClaimTemplateName": template_name(given, NAMES)}
     assert claims_of(found) == (
-        [template],
+        [net, template],
         [
             [{"name": CLAIM, "request": "a"}],
-            [{"name": CLAIM, "request": "a"}],
-            None,
+            [{"name": "net"}, {"name": CLAIM, "request": "a"}],
+            [{"name": "net"}],
             [{"name": CLAIM, "request": "c"}],
         ],
     )
@@ -106,21 +113,6 @@ def test_a_pod_with_a_claim_stays_with_the_clusters_scheduler(
     """Of two schedulers neither would know which devices the other one is about to allocate."""
     options = AdmissionOptions(claims=claims, scheduler_name="theirs")
     assert created(pod(container("a")), options)["spec"].get("schedulerName") == expected
-
-
-def test_claims_of_the_author_stay() -> None:
-    net = {"name": "net", "resourceClaimName": "nic"}
-    given = pod(container("a", SHARE, {"name": "net"}), container("b", {}, {"name": "net"}))
-    given["spec"]["resourceClaims"] = [net]
-    listed, of_containers = claims_of(created(given))
-    assert listed == [
-        net,
-        {"name": CLAIM, "resourceClaimTemplateName": template_name(given, NAMES)},
-    ]
-    assert of_containers == [
-        [{"name": "net"}, {"name": CLAIM, "request": "a"}],
-        [{"name": "net"}],
-    ]
 
 
 def test_a_copy_with_other_limits_gets_its_own_template() -> None:

@@ -134,14 +134,6 @@ def test_a_share_leaves_whole_cards_whole() -> None:
     assert check(pod_of((10, 1)).pod_class, NodeSnapshot(node, full)) == Fit(1)
 
 
-@pytest.mark.parametrize("policy", Policy)
-def test_an_instance_and_a_card_of_one_size_are_not_interchangeable(policy: Policy) -> None:
-    node = node_of(inventory(LITTLE, SMALL))
-    plan = plan_pod(pod_of((10, 1), (100, 0)), node, node.sizes, policy)
-    assert plan is not None
-    assert {name: part.cards for name, part in plan.items()} == {"c0": (1,), "c1": (0,)}
-
-
 def test_an_init_container_does_not_bind_whole_cards_to_an_instance() -> None:
     """K7: the kubelet hands its devices to the container after it."""
     node = node_of(inventory(A100, SMALL))

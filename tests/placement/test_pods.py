@@ -65,7 +65,7 @@ def test_a_stamped_pod_is_read() -> None:
     assert view.demand.containers == (container("c0", 50, 4),)
     assert view.rank == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
     assert (view.annotated, view.faults) == ({}, ())
-    phases = ({"phase": "Pending"}, {"phase": "Running"}, {"phase": "Failed"}, {})
+    phases: tuple[Json, ...] = ({"phase": "Pending"}, {"phase": "Running"}, {"phase": "Failed"}, {})
     views = [read_pod(POD | {"status": each}, NAMES) for each in phases]
     assert [each.running for each in views] == [False, True, False, False]
     assert [each.terminal for each in views] == [False, False, True, False]

@@ -64,17 +64,6 @@ def test_victims_that_are_not_needed_any_more_stay() -> None:
 # --- budgets ----------------------------------------------------------------------------
 
 
-def test_a_budget_protects_pods_and_the_next_set_is_taken() -> None:
-    world = full_node(prod=(100, 0))
-    for name in ("batch-0a", "batch-0b"):
-        world.pods[name]["metadata"]["labels"] = {"app": "x"}
-    for name in ("batch-1a", "batch-1b"):
-        world.pods[name]["spec"]["priority"] = 5
-    world.add_budget("x", 1, app="x")
-    preempting(world)
-    assert world.evicted == ["batch-1a", "batch-1b"]
-
-
 def test_a_pod_with_two_budgets_is_no_victim() -> None:
     """The Eviction API evicts none."""
     world = full_node()

@@ -54,32 +54,6 @@ def test_a_replica_that_stops_to_lead_writes_nothing_further(
     assert world.calls == calls
 
 
-def test_a_nomination_that_a_replica_withdrew_is_left_to_the_next_leader() -> None:
-    world = full_node()
-    world.add("higher", (60, 4), priority=2000)
-    first, second = preempting(world), Replica(world)
-    second.leads = False
-    first.end_pods()
-    first.bind("higher", "n1")
-    world.before = on("patch", raising(LOST))
-    first.wait()
-    assert first.results == ["nominated", "lost"]
-    world.restore()
-    first.leads, second.leads = False, True
-    first.wait()
-    second.watch()
-    second.wait()
-    second.try_pods("prod")
-    nominated = world.condition("prod")
-    assert second.results == ["lost", "nominated"]
-    first.watch()
-    first.leads, second.leads = True, False
-    first.wait()
-    assert world.condition("prod") == nominated
-    assert first.state.nominated == 1
-    assert world.evicted == ["batch-0a", "batch-1a"]
-
-
 def test_a_nomination_that_another_program_wrote_evicts_no_pod_of_the_same_priority() -> None:
     world = full_node(prod=None)
     world.add("evil", (100, 0), priority=1)

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,16 +18,14 @@ import pytest
 
 from certs.issue import issue
 from certs.names import parse_subject
-from placement.pods import read_pod as read_for_the_agent
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.webhook.serving import DEADLINE, JSON, Running, free_port
 
 ROOT = Path(__file__).parents[2]
 PODS = "/api/v1/namespaces/default/pods"
-SLICE = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices/slice"
 
 
 class Replica(Running):
@@ -67,13 +64,6 @@ def server() -> Iterator[ApiServer]:
     with ApiServer(Settings(bookmark_s=0.2)) as running:
         running.apply(
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu-turnstile"}},
-            {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": "slice", "namespace": "gpu-turnstile"},
-                "addressType": "IPv4",
-                "endpoints": [],
-            },
         )
         yield running
 
@@ -138,35 +128,6 @@ def schedule(replica: Replica, pod: Json, nodes: list[str]) -> str:
         "Node": best,
     }
     return str(json.loads(replica.request("/bind", binding)[1])["Error"])
-
-
-def test_a_pod_is_bound_with_cards_that_the_agent_reads(
-    server: ApiServer, admin: ApiClient, tmp_path: Path
-) -> None:
-    """Clients that connect and send nothing delay no other."""
-    server.apply(make_node("one-1", 3), make_node("one-2", 1))
-    options = ("--lease", "one", "--endpoint-slice", "slice", "--address", "10.0.0.7")
-    with (
-        running(server, tmp_path, "one", *options, "--threads", "4") as replica,
-        contextlib.ExitStack() as silent,
-    ):
-        for _ in range(8):
-            silent.enter_context(socket.create_connection(("127.0.0.1", replica.port)))
-        pod = create(server, admin, "one-a", (30, 4), (200, 8))
-        replica.wait(lambda: not schedule(replica, pod, ["one-1", "one-2"]))  # once it leads
-        endpoints = [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}]
-        replica.wait(lambda: admin.get(SLICE)["endpoints"] == endpoints)
-        bound = admin.get(f"{PODS}/one-a")
-        assert bound["spec"]["nodeName"] == "one-1"
-        assert {**bound["metadata"]["annotations"]} == hint("0", "1,2")
-        assert read_for_the_agent(bound, NAMES).chosen == {"c0": (0,), "c1": (1, 2)}
-        assert replica.request("/readyz")[0] == 200
-        assert replica.request("/healthz") == (200, "ok\n")
-    lines = [json.loads(each) for each in replica.log.read_text().splitlines()]
-    assert [each["cards"] for each in lines if each["message"] == "bound"] == ["c0: 0, c1: 1,2"]
-    assert replica.process.returncode == 0
-    lease = admin.get("/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/one")
-    assert lease["spec"]["holderIdentity"] == ""
 
 
 # Python's ssl leaves a socket open whose peer disconnects between TCP's handshake and TLS's.

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import Client, TestResponse
 
-from common.serving.app import JSON, VERIFIED
+from common.serving.app import JSON
 from contract.names import Names
 from tests.common.serving.through import client_of
 from tests.examples import any_json, share
@@ -191,18 +191,6 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(review: Json) 
         "warnings": 0,
         "duration_ms": 2.5,
     }
-
-
-@pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
-def test_reviews_are_served_only_to_verified_clients_if_configured(review: Json, path: str) -> None:
-    client = client_of(create_app(ReviewHandler(ROUTES, only_verified=True)))
-    response = client.post(path, json=review)
-    assert response.status_code == 403
-    assert _line(response) == "client certificate: Required value: issued by --client-ca"
-    verified = client.post(path, json=review, environ_overrides={VERIFIED: True})
-    assert verified.status_code == 200
-    for probe in ("/healthz", "/readyz", "/metrics"):
-        assert client.get(probe).status_code == 200
 
 
 ANY = any_json("containers", "resources", "limits", "tencent.com/vcuda-core")

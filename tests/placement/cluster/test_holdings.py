@@ -3,12 +3,9 @@
 import tracemalloc
 from typing import Any
 
-import pytest
-
 from contract.inventory import Amounts
 from placement.cluster.holdings import (
     ContainerCards,
-    NodeSnapshot,
     Provenance,
     held_by_container,
     held_by_pod,
@@ -39,11 +36,6 @@ def test_the_allocation_annotation_overrides_the_choice() -> None:
         "c0": ContainerCards((1,), Provenance.RECORDED),
         "c1": ContainerCards((0,), Provenance.CHOSEN),
     }
-
-
-def test_free_amounts_are_needed_for_each_card() -> None:
-    with pytest.raises(ValueError, match="of 1"):
-        NodeSnapshot(a_node("n1"), FREE[:1])
 
 
 def test_a_recorded_card_that_the_node_lacks_is_lost_and_a_chosen_one_is_ignored() -> None:

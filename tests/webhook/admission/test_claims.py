@@ -335,24 +335,16 @@ def test_away_keeps_gpu_pods_off_nodes_that_serve_claims(
     assert claims_of(found) == (None, [None])
 
 
-def test_away_keeps_the_rest_of_an_affinity_and_leaves_pods_without_gpus_alone() -> None:
-    others: Json = {
-        "podAffinity": {"a": 1},
-        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]},
-    }
-    found = created(pod(container("a"), affinity=others), AWAY)["spec"]["affinity"]
-    assert found["podAffinity"] == others["podAffinity"]
-    assert found["nodeAffinity"] == {
-        **others["nodeAffinity"],
-        **_required({"matchExpressions": [_NOT_IN]}),
-    }
-    assert "affinity" not in created(pod(container("a", {})), AWAY)["spec"]
-
-
-def test_away_drops_the_copied_claim_of_a_gpu_pod() -> None:
+def test_away_drops_a_copied_claim_and_keeps_the_rest_of_an_affinity() -> None:
     copied = {"name": CLAIM, "resourceClaimTemplateName": OURS}
     given = pod(container("a", None, {"name": CLAIM, "request": "a"}), claims=[copied])
-    assert claims_of(created(given, AWAY)) == (None, [None])
+    others = {"preferredDuringSchedulingIgnoredDuringExecution": [1]}
+    given["spec"]["affinity"] = {"podAffinity": {"a": 1}, "nodeAffinity": others}
+    found = created(given, AWAY)
+    assert claims_of(found) == (None, [None])
+    required = _required({"matchExpressions": [_NOT_IN]})
+    assert found["spec"]["affinity"] == {"podAffinity": {"a": 1}, "nodeAffinity": others | required}
+    assert "affinity" not in created(pod(container("a", {})), AWAY)["spec"]
 
 
 @settings(max_examples=share(40), deadline=None)

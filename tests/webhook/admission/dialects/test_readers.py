@@ -12,8 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.requests import walk_containers
-from tests.examples import any_json
 from tests.webhook.admission.dialects.translating import pod_of
 from webhook.admission.dialects.elastic_gpu import read_elastic_gpu
 from webhook.admission.dialects.gpushare import read_gpushare
@@ -242,29 +240,14 @@ OF_KAI_0_18 = "kai.scheduler/container.c0.gpu-memory.portion.limit"
             CardRequest(1, percent=50),
             f"{OF_KAI_0_18} is not kept",
         ),
-        (
-            read_vgpu_manager,
-            pod_of({NUMBER: 1}, **{TOPOLOGY: "link-strict"}),
-            CardRequest(1),
-            f"{TOPOLOGY}: link-strict is not kept for a single card",
-        ),
-        (
-            read_vgpu_manager,
-            pod_of({NUMBER: 1}, **{COMPUTE: "none"}),
-            CardRequest(1),
-            f"{COMPUTE}: none is not kept while others compute",
-        ),
-        (
-            read_vgpu_manager,
-            pod_of({NUMBER: 1}, **{VIRTUAL: "virtual"}),
-            CardRequest(1),
-            f"{VIRTUAL} is not kept: memory is not oversubscribed",
-        ),
-        (
-            read_vgpu_manager,
-            pod_of({NUMBER: 1}, **{"nvidia.com/cross-pod-topology": "true"}),
-            CardRequest(1),
-            "nvidia.com/cross-pod-topology is not kept",
+        *(
+            (read_vgpu_manager, pod_of({NUMBER: 1}, **{key: value}), CardRequest(1), f"{key}{text}")
+            for key, value, text in (
+                (TOPOLOGY, "link-strict", ": link-strict is not kept for a single card"),
+                (COMPUTE, "none", ": none is not kept while others compute"),
+                (VIRTUAL, "virtual", " is not kept: memory is not oversubscribed"),
+                ("nvidia.com/cross-pod-topology", "true", " is not kept"),
+            )
         ),
     ],
 )
@@ -458,48 +441,3 @@ def test_never_more_cards_or_less_memory_than_elastic_gpu_gave(cores: int, memor
         assert request.cards == max(cores // 100, 1)
         assert request.memory in (None, memory)  # None: all of whole cards, or a percentage
         assert (request.cores or 0) == (cores if cores < 100 else 0)
-
-
-NAMES = {
-    read_elastic_gpu: (ELASTIC_CORE, ELASTIC_MEMORY, COM_CORE, "egpuc.elasticgpu.io/a"),
-    read_gpushare: (ALI_MEMORY, ALI_COUNT, ALI_CORES),
-    read_kai: (FRACTION, KAI_MEMORY, KAI_CARDS, KAI_CONTAINER, "mps"),
-    read_vgpu_manager: (NUMBER, CORES, MEMORY, COMPUTE, TOPOLOGY, "nvidia.com/include-gpu-uuid"),
-}
-"""Resources and annotations of each system."""
-
-FIELDS = ("metadata", "annotations", "labels", "spec", "containers", "resources", "limits", "env")
-CONTENT = any_json(*FIELDS, *(name for names in NAMES.values() for name in names))
-
-
-@pytest.mark.parametrize("reader", NAMES, ids=lambda each: each.__name__)
-@given(content=CONTENT, data=st.data())
-def test_no_pod_raises(reader: Reader, content: Any, data: st.DataObject) -> None:
-    names = st.sampled_from(NAMES[reader])
-    check_any_reading(reader, {"metadata": content, "spec": content})
-    limits = st.dictionaries(names | st.just("cpu"), any_json(), max_size=4)
-    pod = pod_of(*data.draw(st.lists(limits, max_size=3)))
-    pod["metadata"] |= {"annotations": data.draw(st.dictionaries(names, any_json() | st.text()))}
-    check_any_reading(reader, pod)
-    pod["spec"] |= {"schedulerName": content, "containers": [content, *pod["spec"]["containers"]]}
-    check_any_reading(reader, pod)
-
-
-def check_any_reading(reader: Reader, pod: Mapping[str, Any]) -> None:
-    """Check what holds for any reading of any pod."""
-    reading = reader(pod, path="spec.template.")
-    if reading is None:
-        return
-    there = {(field, index) for field, index, _ in walk_containers(pod.get("spec"))}
-    found = [(each.field, each.index) for each in reading.containers]
-    assert len(found) == len(set(found))
-    assert set(found) <= there
-    for error in reading.errors:
-        assert error.path.startswith(("spec.template.spec.", "spec.template.metadata."))
-        assert error.value
-    for request in filter(None, requests_of(reading)):
-        assert request.cards >= 1
-        assert request.cores is None or 1 <= request.cores <= 100
-        assert request.memory is None or request.memory >= 1
-        assert request.percent is None or 0 < request.percent <= 100
-        assert request.memory is None or request.percent is None

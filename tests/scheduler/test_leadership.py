@@ -101,11 +101,15 @@ def test_a_term_that_ends_and_another_one_list_again(stage: Stage) -> None:
     assert stage.leadership.not_binding() == ("the leader is not ready yet: pods are being listed")
 
 
-def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage) -> None:
+@pytest.mark.parametrize(("address", "name"), [("10.0.0.7", "slice"), ("fd00::7", "slice-ipv6")])
+def test_the_leader_writes_itself_into_the_slice_of_its_address_type_and_does_so_again(
+    address: str, name: str
+) -> None:
+    stage = Stage(address=address)
     stage.watches.listed = 1
     stage.turn()
     wanted = {
-        "endpoints": [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
         "ports": [{"name": "https", "port": 8444, "protocol": "TCP"}],
     }
     assert stage.slices.patches == [wanted]
@@ -114,15 +118,7 @@ def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage)
     stage.slices.slice = {"endpoints": [{"addresses": ["10.0.0.9"]}, 7]}
     stage.turn(11)
     assert stage.slices.patches == [wanted, wanted]
-    assert stage.slices.names == {"slice"}
-
-
-def test_a_leader_with_an_ipv6_address_uses_the_slice_of_that_address_type() -> None:
-    stage = Stage(address="fd00::7")
-    stage.watches.listed = 1
-    stage.turn()
-    assert stage.slices.patches[0]["endpoints"][0]["addresses"] == ["fd00::7"]
-    assert stage.slices.names == {"slice-ipv6"}
+    assert stage.slices.names == {name}
 
 
 @pytest.mark.parametrize("error", [Unavailable("no response"), Rejected(404, "no such slice")])

@@ -22,8 +22,6 @@ LINKS = Links(Inventory(tuple(map(card, range(16)))))
 
 
 class Room(NamedTuple):
-    """One card as a pod finds it."""
-
     number: int
     free: Amounts
     left: Amounts

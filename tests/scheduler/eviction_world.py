@@ -127,7 +127,6 @@ class World(SchedulerApi):
 
     @property
     def evicted(self) -> list[str]:
-        """The names of pods that were evicted, in order."""
         return [name for verb, name in self.calls if verb == "evict"]
 
     # --- the API ----------------------------------------------------------------------------
@@ -210,7 +209,6 @@ class Replica:
         self.state.forget_missing(known, uids)
 
     def filter(self, name: str, nodes: Sequence[str] = ()) -> FilterResult:
-        """Handle a filter request of kube-scheduler."""
         obj, pod = self._read(name)
         names = nodes or [each["metadata"]["name"] for each in self.world.nodes]
         found = self.decisions.filter(pod, names)
@@ -248,12 +246,10 @@ class Replica:
         return ended
 
     def delete(self, name: str) -> None:
-        """Delete a pod at once, and let the watch show it."""
         del self.world.pods[name]
         self.watch()
 
     def assume(self, name: str, node: str) -> None:
-        """Start to bind a pod to a card of a node."""
         pod = self.state.find(f"u-{name}")
         assert pod is not None
         self.state.assume(replace(pod, node=node, chosen={"c0": (0,)}))
@@ -279,7 +275,6 @@ class Replica:
                 self.bind(name, fitting[0])
 
     def finish(self, *names: str) -> None:
-        """Let victims end, and pods be bound, until all are."""
         for _ in range(12):
             self.wait(5)
             self.end_pods()

@@ -16,14 +16,11 @@ from tests.scheduler.leases import FakeLeases, replica
 
 
 class Two:
-    """Two replicas that want one lease."""
-
     def __init__(self) -> None:
         self.clock, self.leases = FakeClock(), FakeLeases()
         self.one, self.other = (replica(each, self.leases, self.clock) for each in ("one", "other"))
 
     def hold(self, spec: object) -> None:
-        """Give the lease to another holder."""
         self.leases.lease = {"metadata": {"name": "lease", "resourceVersion": "7"}, "spec": spec}
 
 

@@ -31,8 +31,6 @@ class FakeWatches(Watches):
 
 
 class FakeSlices(SchedulerApi):
-    """An API server with an EndpointSlice."""
-
     def __init__(self) -> None:
         self.slice: Json = {"endpoints": None}
         self.patches: list[Json] = []

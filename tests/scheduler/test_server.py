@@ -29,8 +29,6 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 class Replica(Running):
-    """One of the extender's processes."""
-
     def request(self, path: str, document: object = None) -> tuple[int, str]:
         with contextlib.closing(self.http()) as connection:
             if document is None:

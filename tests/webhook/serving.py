@@ -59,7 +59,6 @@ class Running(HttpsClient):
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def worker(self) -> int:
-        """Return the process that serves."""
         booted = (each for each in self.messages() if "Booting worker" in each["message"])
         return int([each["pid"] for each in booted][-1])
 

@@ -14,7 +14,6 @@ from webhook.settings import Files, Settings
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """Settings that would have been served."""
     served: list[Settings] = []
     monkeypatch.setattr(command, "serve", served.append)
     monkeypatch.setattr("webhook.__main__.configure", lambda: None)

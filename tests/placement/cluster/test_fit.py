@@ -108,26 +108,15 @@ def test_an_impossible_wish_is_distinguished_from_full_cards(
 
 
 def test_cards_that_must_be_connected_are_needed_as_a_set() -> None:
-    node = a_node("n1", 4, links={(0, 1): "NV4", (2, 3): "NV4"})
-    pair = a_pod("a", (200, 4), annotations=wish(gpu_link="nvlink"))
-    plain = a_pod("b", (200, 4))
-    split = NodeSnapshot(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
-    assert check(plain.pod_class, split) == Fit()
-    assert check(pair.pod_class, split) == Unschedulable(
-        "no 2 cards connected by NVLink are free", unresolvable=False
-    )
-    assert (
-        check(pair.pod_class, NodeSnapshot(node, [(50, 32), (50, 32), (100, 32), (100, 32)]))
-        == Fit()
-    )
-    halves = a_pod("c", (120, 4), split={"c0": 2}, annotations=wish(gpu_link="nvlink"))
-    assert check(halves.pod_class, split) == Unschedulable(
-        "no 2 cards connected by NVLink have 60 cores and 2 blocks free", unresolvable=False
-    )
-    smaller = a_pod("c", (100, 4), split={"c0": 2}, annotations=wish(gpu_link="nvlink"))
-    assert isinstance(check(smaller.pod_class, split), Fit)
-    one = a_pod("c", (100, 4), annotations=wish(gpu_link="nvlink"))
-    assert check(one.pod_class, split) == Fit()
+    node, nvlink = a_node("n1", 4, links={(0, 1): "NV4", (2, 3): "NV4"}), wish(gpu_link="nvlink")
+    view = NodeSnapshot(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
+    pair = a_pod("a", (200, 4), annotations=nvlink)
+    halves = a_pod("b", (120, 4), split={"c0": 2}, annotations=nvlink)
+    for pod, needed in ((pair, "are free"), (halves, "have 60 cores and 2 blocks free")):
+        reason = f"no 2 cards connected by NVLink {needed}"
+        assert check(pod.pod_class, view) == Unschedulable(reason, unresolvable=False)
+    for pod in (a_pod("c", (200, 4)), a_pod("d", (100, 4), annotations=nvlink)):
+        assert check(pod.pod_class, view) == Fit()
 
 
 @patient

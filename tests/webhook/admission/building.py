@@ -35,7 +35,6 @@ def no_stamp() -> OrderStamp:
 def decide(
     pod: Json, options: AdmissionOptions = DEFAULTS, *, stamp: Callable[[], OrderStamp] = stamp
 ) -> Decision:
-    """Decide about a new pod, by the usual names."""
     return decide_pod(pod, names=Names(), stamp=stamp, options=options)
 
 

@@ -57,7 +57,6 @@ def created(given: Json, options: AdmissionOptions = ON) -> Json:
 
 
 def claims_of(found: Json) -> tuple[Any, list[Any]]:
-    """Return the claims of a pod, and those of its containers."""
     spec = found["spec"]
     listed = [*spec.get("initContainers", []), *spec["containers"]]
     return spec.get("resourceClaims"), [each["resources"].get("claims") for each in listed]

@@ -67,18 +67,15 @@ def test_shares_without_memory_get_their_part_of_the_largest_card(
         "container main: no memory: gets 96 blocks, 99% of the largest card (97)",
         "container zero: no memory: gets 9 blocks, 10% of the largest card (97)",
     )
-    expected = copy.deepcopy(pod["spec"])
-    expected["initContainers"][0]["resources"]["limits"][MEMORY] = "1"
-    expected["initContainers"][0]["resources"]["requests"][MEMORY] = "1"
-    expected["initContainers"][1]["resources"]["limits"][MEMORY] = "48"
-    expected["containers"][0]["resources"] = {
-        "limits": {CORE: "99", MEMORY: "96"},
-        "requests": {MEMORY: "96"},
-    }
-    for listing in expected["containers"][1]["resources"].values():
-        listing[MEMORY] = "9"
     after = applied(pod, verdict)
-    assert after["spec"] == expected
+    changed = [*after["spec"]["initContainers"], *after["spec"]["containers"][:2]]
+    assert [each["resources"] for each in changed] == [
+        {"limits": {CORE: "1", MEMORY: "1"}, "requests": {CORE: "1", "cpu": "1", MEMORY: "1"}},
+        {"limits": {CORE: 50, MEMORY: "48"}},
+        {"limits": {CORE: "99", MEMORY: "96"}, "requests": {MEMORY: "96"}},
+        {"limits": {CORE: "10", MEMORY: "9"}, "requests": {CORE: "10", MEMORY: "9"}},
+    ]
+    assert after["spec"]["containers"][2:] == pod["spec"]["containers"][2:]
     assert decide(after, PROPORTIONAL).warnings == ()  # a reinvocation has nothing more to fill in
 
 

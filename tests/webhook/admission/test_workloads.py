@@ -81,12 +81,9 @@ def test_a_wish_outside_of_the_template_has_a_warning_with_where_to_write_it(
     group, plural, kind, path = workload
     target = ReviewedResource(group, "v1", plural, kind, "")
     new = _workload(path, _template(core="100"))
+    names = ("use-gpu-type", "gpu-assigned", "gpu-cards-main")
     new["metadata"] |= {
-        "annotations": {
-            "tencent.com/use-gpu-type": "h100",
-            "tencent.com/gpu-assigned": "false",
-            "tencent.com/gpu-cards-main": "2",
-        },
+        "annotations": {f"tencent.com/{each}": "2" for each in names},
         "labels": {"hami.io/gpu-scheduler-policy": "spread", "app": "x"},
     }
     where = f"in {path}.metadata.annotations, not in metadata"

@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from contract.demand import (
-    ContainerDemand,
-    Demand,
-)
+from contract.demand import ContainerDemand, Demand
 from contract.inventory import Amounts, Inventory
 from placement.capacity import CardSet, need_of
 from placement.errors import NoPlacement

@@ -291,9 +291,7 @@ def test_the_extender_beside_the_leading_kube_scheduler_leads_and_writes_nothing
     assert pods.leases.lease is before
 
 
-def test_a_killed_kube_scheduler_and_its_extender_are_replaced_after_the_lease(
-    pods: Pods,
-) -> None:
+def test_a_killed_kube_scheduler_and_its_extender_are_replaced_after_the_lease(pods: Pods) -> None:
     pods.go_on(20, 0)
     pods.go_on(KUBE_SCHEDULER_SECONDS, 1)
     assert pods.extenders[1].holder == "pod-0_0"

@@ -15,14 +15,7 @@ from placement.cluster.nodes import Node
 from placement.pods import PodInfo
 from scheduler.state import State
 from tests.agent.builders import patient
-from tests.placement.cluster.builders import (
-    NAMES,
-    a_pod,
-    hint,
-    make_node,
-    make_pod,
-    record,
-)
+from tests.placement.cluster.builders import NAMES, a_pod, hint, make_node, make_pod, record
 from tests.scheduler.states import free_amounts
 
 

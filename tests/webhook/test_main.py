@@ -116,9 +116,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     assert (captured.err.count("\n"), captured.out, served) == (1, "", [])
 
 
-def test_a_separate_gunicorn_verifies_clients_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_separate_gunicorn_verifies_clients_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPU_TURNSTILE_WEBHOOK_CLIENT_CA", "/ca.crt")
     with pytest.raises(SettingsError, match=r"^--client-ca: not supported here: use gunicorn's "):
         application()

@@ -14,12 +14,7 @@ from contract.resource import Resource
 from placement.cluster.fit import Fit, check, fits_surely
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import Node
-from placement.cluster.preemption import (
-    EvictablePod,
-    PreemptionCost,
-    cost_of,
-    find_victims,
-)
+from placement.cluster.preemption import EvictablePod, PreemptionCost, cost_of, find_victims
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
 from tests.agent.brute_force import can_be_placed

@@ -45,9 +45,7 @@ def _container(name: str, **resources: Json) -> Json:
     return {"name": name, "resources": resources}
 
 
-def test_shares_without_memory_get_their_part_of_the_largest_card(
-    pod: Json,
-) -> None:
+def test_shares_without_memory_get_their_part_of_the_largest_card(pod: Json) -> None:
     """Requests are written too where the API server has made them from the limits."""
     pod["spec"]["initContainers"] = [
         _container("load", limits={CORE: "1"}, requests={CORE: "1", "cpu": "1"}),

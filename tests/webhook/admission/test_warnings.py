@@ -12,12 +12,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from tests.examples import any_json
 from webhook.admission.decision import Decision, bounded
-from webhook.admission.warnings import (
-    about_environment,
-    about_memory,
-    about_runtime_class,
-    advise,
-)
+from webhook.admission.warnings import about_environment, about_memory, about_runtime_class, advise
 
 NAMES = Names()
 LIMITS = {NAMES.core: "30", NAMES.memory: "4"}

@@ -1,6 +1,7 @@
 """One replica assembled in this process: threads, readiness, and its process."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,7 +27,6 @@ from tests.agent.fakes import FakeClock, eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, hint, make_node, make_pod
 from tests.scheduler.leases import take_turn
-from tests.scheduler.test_server import certificates
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
 LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
@@ -44,8 +44,9 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    certificates(tmp_path)
+def files(tmp_path: Path, certificates: Path) -> Files:
+    for name in ("tls.crt", "tls.key"):
+        shutil.copy(certificates / name, tmp_path)
     return Files(tmp_path / "tls.crt", tmp_path / "tls.key")
 
 
@@ -207,10 +208,11 @@ def test_unusable_settings_are_found_before_the_port_is_opened(
     monkeypatch.setattr(ExtenderServer, "run", run)
     serve(settings)
     assert len(ran) == 1
+    key = files.key.read_bytes()
     files.key.write_bytes(b"junk")
     with pytest.raises(SettingsError, match=r"is not a PEM private key$"):
         serve(settings)
-    certificates(tmp_path)
+    files.key.write_bytes(key)
     (tmp_path / "kubeconfig").write_text("[]")
     with pytest.raises(SettingsError, match=r"^--kubeconfig: cannot use "):
         serve(settings)

@@ -24,7 +24,7 @@ from placement.errors import NoPlacement
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.topology import Links
-from tests.agent.builders import cases, snapshot_of
+from tests.agent.builders import snapshot_of
 from tests.examples import share
 from tests.placement.cluster.builders import BLOCK, NAMES, a_pod, bare_node
 
@@ -61,51 +61,32 @@ def pod_of(*limits: tuple[int, ...], **wishes: str) -> PodInfo:
     return a_pod("p", *[(cores, memory) for cores, memory, *_ in limits], annotations=annotations)
 
 
-def reason(pod: PodInfo, *models: str) -> str:
-    """Why the pod does not fit on a node with these cards, all free; empty if it does."""
-    node = node_of(inventory(*models))
-    found = check(pod.pod_class, NodeSnapshot(node, node.sizes))
-    return "" if isinstance(found, Fit) else found.reason
-
-
 ONLY = "only MIG instances, which use-gpu-type or use-gpu-uuid must name for such a request"
+FEWER = "fewer than 2 cards that are no MIG instances"
 
 
-@cases(
-    "pod,models,expected",
-    {
-        "a share larger than its memory": (pod_of((50, 20)), [SMALL], "no card has 20 blocks"),
-        "a whole card": (pod_of((100, 0)), [SMALL, HALF], ONLY),
-        "two whole cards, one is there": (
-            pod_of((200, 0)),
-            [A100, SMALL, SMALL],
-            "fewer than 2 cards that are no MIG instances",
-        ),
-        "MIG in any case": (pod_of((100, 0), use_gpu_type="mig"), [HALF], ""),
-        "the label's form": (pod_of((100, 0), use_gpu_type="40GB-MIG-3g"), [HALF], ""),
-        "another profile": (
-            pod_of((100, 0), use_gpu_type="2g.10gb"),
-            [SMALL],
-            "no card of type 2g.10gb",
-        ),
-        "the card's model": (pod_of((100, 0), use_gpu_type="a100"), [SMALL], ONLY),
-        "another UUID": (
-            pod_of((100, 0), use_gpu_uuid="MIG-1"),
-            [SMALL],
-            "no card that use-gpu-uuid names",
-        ),
-        "a share of two cards": (pod_of((100, 4, 2)), [SMALL, SMALL], ONLY),
-        "a share of two cards beside instances": (
-            pod_of((100, 4, 2)),
-            [A100, SMALL],
-            "fewer than 2 cards that are no MIG instances",
-        ),
-    },
+@pytest.mark.parametrize(
+    ("pod", "models", "expected"),
+    [
+        (pod_of((50, 20)), [SMALL], "no card has 20 blocks"),
+        (pod_of((100, 0)), [SMALL, HALF], ONLY),
+        (pod_of((200, 0)), [A100, SMALL, SMALL], FEWER),
+        (pod_of((100, 0), use_gpu_type="mig"), [HALF], ""),  # in any case
+        (pod_of((100, 0), use_gpu_type="40GB-MIG-3g"), [HALF], ""),  # as in a node's label
+        (pod_of((100, 0), use_gpu_type="2g.10gb"), [SMALL], "no card of type 2g.10gb"),
+        (pod_of((100, 0), use_gpu_type="a100"), [SMALL], ONLY),
+        (pod_of((100, 0), use_gpu_uuid="MIG-1"), [SMALL], "no card that use-gpu-uuid names"),
+        (pod_of((100, 4, 2)), [SMALL, SMALL], ONLY),
+        (pod_of((100, 4, 2)), [A100, SMALL], FEWER),
+    ],
 )
 def test_a_pod_that_gets_no_instance_is_given_the_reason(
     pod: PodInfo, models: Sequence[str], expected: str
 ) -> None:
-    assert reason(pod, *models) == expected
+    """All cards are free; the reason is empty if it fits."""
+    node = node_of(inventory(*models))
+    found = check(pod.pod_class, NodeSnapshot(node, node.sizes))
+    assert ("" if isinstance(found, Fit) else found.reason) == expected
 
 
 def test_a_reason_does_not_deny_what_is_free_on_instances() -> None:

@@ -17,8 +17,9 @@ import pytest
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
+from tests.common.serving.in_process import DEADLINE, JSON
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
-from tests.webhook.serving import DEADLINE, JSON, Running, running
+from tests.webhook.serving import Running, running
 
 PODS = "/api/v1/namespaces/default/pods"
 

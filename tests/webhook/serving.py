@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.common.serving.in_process import DEADLINE, JSON, HttpsClient
+from tests.common.serving.in_process import DEADLINE, HttpsClient
 
 Json = dict[str, Any]
-__all__ = ["DEADLINE", "JSON", "Json", "Running", "free_port", "running"]
 
 
 @dataclass

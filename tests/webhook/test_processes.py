@@ -18,7 +18,8 @@ import pytest
 from certs.issue import issue
 from certs.names import parse_subject
 from contract.stamps import OrderStamp
-from tests.webhook.serving import DEADLINE, JSON, Json, Running, free_port, running
+from tests.common.serving.in_process import DEADLINE, JSON
+from tests.webhook.serving import Json, Running, free_port, running
 from webhook.admission.reviews import LARGEST_BODY
 
 pytestmark = pytest.mark.slow

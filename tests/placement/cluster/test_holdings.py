@@ -3,6 +3,8 @@
 import tracemalloc
 from typing import Any
 
+import pytest
+
 from contract.inventory import Amounts
 from placement.cluster.holdings import (
     ContainerCards,
@@ -15,7 +17,6 @@ from placement.cluster.holdings import (
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from scheduler.state import State
-from tests.agent.builders import cases
 from tests.placement.cluster.builders import NAMES, a_node, a_pod, hint, make_node, make_pod, record
 from tests.scheduler.states import free_amounts
 
@@ -156,33 +157,19 @@ def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
 
 
 WITH_INIT = {"inits": [(60, 9)]}
-CASES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[tuple[int, int], ...]]] = {
-    "its only card": ({}, record(c0=([GONE], 50, 8)), (ALL, ALL)),
-    "swapped: its index is another card's now": (
-        {},
-        record(c0=([GONE], 50, 8)) | hint("0"),
-        (ALL, ALL),
-    ),
-    "with an init container": (
-        WITH_INIT,
-        record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)),
-        (ALL, ALL),
-    ),
-    "with an init container whose cards are unknown (K4)": (
-        WITH_INIT,
-        record(c0=([GONE], 50, 8)),
-        (ALL, ALL),
-    ),
-    "an init container's alone": (
-        WITH_INIT,
-        record(c0=([TWO], 50, 8), i0=([GONE], 60, 9)),
-        (ALL, HALF),
-    ),
-    "chosen, and never there": ({}, hint("7"), (HALF, ALL)),
-}
 
 
-@cases("more, annotations, free", CASES)
+@pytest.mark.parametrize(
+    ("more", "annotations", "free"),
+    [
+        ({}, record(c0=([GONE], 50, 8)), (ALL, ALL)),
+        ({}, record(c0=([GONE], 50, 8)) | hint("0"), (ALL, ALL)),  # that is another card's now
+        (WITH_INIT, record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)), (ALL, ALL)),
+        (WITH_INIT, record(c0=([GONE], 50, 8)), (ALL, ALL)),  # cards of the other: unknown (K4)
+        (WITH_INIT, record(c0=([TWO], 50, 8), i0=([GONE], 60, 9)), (ALL, HALF)),
+        ({}, hint("7"), (HALF, ALL)),  # chosen, and never there
+    ],
+)
 def test_a_pod_on_a_card_that_is_not_there_counts_on_no_other(
     more: dict[str, Any], annotations: dict[str, str], free: tuple[tuple[int, int], ...]
 ) -> None:

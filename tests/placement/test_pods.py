@@ -106,22 +106,6 @@ def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
 # --- the queue ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("missing", "time_ns"),
-    [
-        ((), TIME + 5),
-        (("bind_order",), TIME + 3),
-        (("bind_order", "predicate_time"), TIME + 1),
-        (("bind_order", "predicate_time", "admission_order"), CREATED),
-    ],
-)
-def test_a_missing_stamp_is_stood_in_for_by_the_best_time_known(
-    missing: tuple[str, ...], time_ns: int
-) -> None:
-    view = read_pod(_pod(**dict.fromkeys(missing)), NAMES)
-    assert (view.rank.time_ns, view.faults) == (time_ns, ())
-
-
 def test_a_pod_without_a_creation_time_is_read_all_the_same() -> None:
     view = read_pod({"metadata": {"name": "p", "namespace": "default"}}, NAMES)
     assert (view.id, view.rank) == (PodId("default", "p", ""), (0, "", "", 0, ""))
@@ -158,6 +142,11 @@ _STAMP_FAULT = f'order stamp: Invalid value: "x": {_STAMP_RULE}'
 @pytest.mark.parametrize(
     ("changed", "faults", "time_ns"),
     [
+        # A missing stamp is stood in for by the best time known.
+        ({}, [], TIME + 5),
+        ({"bind_order": None}, [], TIME + 3),
+        ({"bind_order": None, "predicate_time": None}, [], TIME + 1),
+        (dict.fromkeys(["bind_order", "predicate_time", "admission_order"]), [], CREATED),
         ({"bind_order": None, "predicate_time": "0"}, [_TIME_FAULT], TIME + 1),
         ({"predicate_time": "x"}, [], TIME + 5),  # beside a bind order it is not looked at
         ({"gpu_allocation": "[]"}, ["gpu-allocation: must be a JSON object"], TIME + 5),

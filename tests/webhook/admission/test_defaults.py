@@ -89,15 +89,10 @@ def test_a_share_of_several_cards_gets_its_part_of_each(pod: Json) -> None:
         _container("knows", limits={CORE: "198", MEMORY: "2"}),
     ]
     verdict = decide(pod, PROPORTIONAL)
+    of_largest = "of the largest card (97)"
     assert verdict.warnings == (
-        (
-            "container halves: no memory: gets 48 blocks of each of 2 cards, 50% of the largest "
-            "card (97)"
-        ),
-        (
-            "container slivers: no memory: gets 1 block of each of 3 cards, 1% of the largest card "
-            "(97)"
-        ),
+        f"container halves: no memory: gets 48 blocks of each of 2 cards, 50% {of_largest}",
+        f"container slivers: no memory: gets 1 block of each of 3 cards, 1% {of_largest}",
     )
     after = applied(pod, verdict)
     blocks = [each["resources"]["limits"][MEMORY] for each in after["spec"]["containers"]]

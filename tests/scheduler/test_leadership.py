@@ -132,27 +132,25 @@ def test_a_slice_that_cannot_be_written_is_tried_again(stage: Stage, error: Exce
 
 def test_an_unrequested_write_waits_for_the_next_read_of_the_lease(stage: Stage) -> None:
     assert stage.election is not None
-    waited = 0
+    left, waited = [EVICT_SECONDS], list[float]()
 
     def wait(seconds: float) -> None:
-        nonlocal waited
-        waited += 1
+        waited.append(seconds)
         stage.clock.now += seconds
-        if waited == 3:
+        if len(waited) == 3:
             left.append(EVICT_SECONDS + 0.1)
 
-    left = [EVICT_SECONDS]
     stage.election.acts_for = lambda: left[-1]  # type: ignore[method-assign]
     leadership = stage.leadership = Leadership(
         stage.election, stage.watches, stage.endpoint, clock=stage.clock, wait=wait
     )
     stage.turn()
     assert leadership.not_acting() == "the leader is not ready yet: pods are being listed"
-    assert waited == 0
+    assert waited == []
     stage.watches.listed = 1
     stage.turn()
     assert leadership.not_acting() == ""
-    assert waited == 3
+    assert len(waited) == 3
 
     left[:] = [EVICT_SECONDS]
     assert leadership.not_acting() == "the lease was not read for 4 s"

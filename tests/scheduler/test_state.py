@@ -248,3 +248,12 @@ class Events(RuleBasedStateMachine):
 
 Events.TestCase.settings = patient
 TestEvents = Events.TestCase
+
+
+def test_pods_of_a_deleted_node_count_when_it_is_back(state: State) -> None:
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    for name in ("n1", "unknown"):
+        state.drop_node(name)
+    assert free_amounts(state) is None
+    state.put_node(make_node("n1", 2))
+    assert free_amounts(state) == [(100, 32), (70, 28)]

@@ -23,6 +23,7 @@ from scheduler.server import ExtenderServer, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
+from tests.agent.builders import raising
 from tests.agent.fakes import FakeClock, eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, hint, make_node, make_pod
@@ -76,15 +77,12 @@ def settings(api: ApiServer, files: Files, tmp_path: Path) -> Settings:
 def test_a_replica_whose_thread_has_ended_must_be_restarted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, where: str, thread: str
 ) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("an internal error")
-
     extender = Extender(settings, Metrics())
     app = create_app(extender.handler, is_ready=lambda: "", is_broken=extender.broken)
     health = partial(client_of(app).get, "/healthz")
     assert (health().status_code, health().text) == (200, "ok\n")
 
-    monkeypatch.setattr(where, fail)
+    monkeypatch.setattr(where, raising(RuntimeError("an internal error")))
     extender.start()
     extender.leadership.first_step.set()
     eventually(lambda: health().status_code == 503, "its liveness probe fails")

@@ -17,7 +17,7 @@ from scheduler.decisions import Decisions
 from scheduler.handler import ExtenderHandler
 from scheduler.metrics import Metrics
 from scheduler.state import State
-from tests.agent.builders import patient
+from tests.agent.builders import patient, raising
 from tests.agent.fakes import FakeClock
 from tests.common.serving.through import call, client_of, scope_of
 from tests.examples import any_json
@@ -159,12 +159,9 @@ def test_requests_that_are_not_handled_are_reported(
 def test_an_internal_error_is_logged_and_not_shown(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def boom(*_: object) -> None:
-        raise ZeroDivisionError("secret")
-
-    monkeypatch.setattr(Decisions, "filter", boom)
-    monkeypatch.setattr(Decisions, "scores", boom)
-    monkeypatch.setattr(Binder, "bind", boom)
+    boom = raising(ZeroDivisionError("secret"))
+    for kind, name in ((Decisions, "filter"), (Decisions, "scores"), (Binder, "bind")):
+        monkeypatch.setattr(kind, name, boom)
     text = "gpu-turnstile: internal error, see the log of the scheduler extender"
     assert stage.post("filter", ARGS)["Error"] == text
     assert stage.post("bind", BINDING) == {"Error": text}

@@ -11,6 +11,7 @@ from werkzeug.test import Client, TestResponse
 
 from common.serving.app import JSON
 from contract.names import Names
+from tests.agent.builders import raising
 from tests.common.serving.through import client_of
 from tests.examples import any_json, share
 from tests.webhook.admission.building import stamp
@@ -130,9 +131,7 @@ def test_a_bad_request_gets_a_status_and_one_line(
 
 
 def test_a_bug_of_ours_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> str:
-        raise RuntimeError("inner secret")
-
+    broken = raising(RuntimeError("inner secret"))
     response = client_of(create_app(ReviewHandler(ROUTES), is_ready=broken)).get("/readyz")
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"

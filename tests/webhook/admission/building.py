@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from contract.names import Names
 from contract.stamps import OrderStamp
+from tests.agent.builders import raising
 from webhook.admission.decision import Decision
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.pods import decide_pod
@@ -28,8 +29,7 @@ def stamp() -> OrderStamp:
     return OrderStamp(TIME, "w1", 0)
 
 
-def no_stamp() -> OrderStamp:
-    raise AssertionError("no stamp is due")
+no_stamp = raising(AssertionError("no stamp is due"))
 
 
 def decide(

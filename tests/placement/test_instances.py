@@ -1,7 +1,6 @@
 """MIG instances: a share may get one, any other container only if its author names it."""
 
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from agent.allocator.search_input import PlacementConstraints, PlacementRequest
 from agent.allocator.slots import DeviceTable
 from agent.errors import PlacementError
 from agent.holdings.holding import ContainerRef
+from contract.demand import ContainerDemand, Demand
 from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes
@@ -24,6 +24,7 @@ from placement.errors import NoPlacement
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.topology import Links
+from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import snapshot_of
 from tests.examples import share
 from tests.placement.cluster.builders import BLOCK, NAMES, a_pod, bare_node
@@ -159,30 +160,13 @@ def _named(card: Card, wishes: Wishes) -> bool:
     return by_type or card.uuid in wishes.use_uuids
 
 
-def _may(card: Card, wishes: Wishes, *, shares: bool) -> bool:
+def _may(card: Card, demand: Demand, wishes: Wishes) -> bool:
     if wishes.use_types and not any(each in card.model.lower() for each in wishes.use_types):
         return False
     if wishes.use_uuids and card.uuid not in wishes.use_uuids:
         return False
+    shares = demand.cores < 100 and demand.cards == 1
     return shares or not card.uuid.startswith("MIG") or _named(card, wishes)
-
-
-def _can_be_placed(
-    limits: Sequence[tuple[int, ...]], cards: Sequence[Card], free: list[Amounts], wishes: Wishes
-) -> bool:
-    """Try every card for every container."""
-    if not limits:
-        return True
-    (cores, memory, *split), *rest = limits
-    count = split[0] if split else max(cores // 100, 1)
-    each = Amounts(min(cores // count, 100), -(-memory // count))
-    shares = cores < 100 and not split
-    for chosen in combinations(range(len(cards)), count):
-        if all(_may(cards[at], wishes, shares=shares) and free[at].covers(each) for at in chosen):
-            after = [row.minus(each) if at in chosen else row for at, row in enumerate(free)]
-            if _can_be_placed(rest, cards, after, wishes):
-                return True
-    return False
 
 
 @settings(max_examples=share(200), deadline=None)
@@ -198,20 +182,26 @@ def test_a_pod_fits_if_and_only_if_there_is_an_allowed_card_for_every_container(
     node = node_of(found)
     wishes: dict[str, str] = {"use_gpu_type": ",".join(types)} if types else {}
     pod = pod_of(*limits, **wishes, **({"use_gpu_uuid": ",".join(uuids)} if uuids else {}))
-    cards, free = found.cards, [card.size(BLOCK) for card in found.cards]
-    expected = _can_be_placed(limits, cards, free, pod.wishes)
-    assert isinstance(check(pod.pod_class, NodeSnapshot(node, free)), Fit) == expected
+    cards = {card.uuid: card for card in found.cards}
+    free = {
+        uuid: dict(zip(Resource, card.size(BLOCK), strict=True)) for uuid, card in cards.items()
+    }
+
+    def may_have(container: ContainerDemand, chosen: Iterable[str]) -> bool:
+        return all(_may(cards[each], container.demand, pod.wishes) for each in chosen)
+
+    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in free}
+    expected = can_be_placed(pod.demand.containers, free, nothing, may_have=may_have)
+    assert isinstance(check(pod.pod_class, NodeSnapshot(node, node.sizes)), Fit) == expected
     try:
-        plan = plan_pod(pod, node, free, policy)
+        plan = plan_pod(pod, node, node.sizes, policy)
     except NoPlacement:
         assert not expected
         return
     assert plan is not None
     assert expected
-    for container, (cores, _, *split) in zip(pod.demand.containers, limits, strict=True):
-        chosen = [cards[at] for at in plan[container.name].cards]
-        shares = cores < 100 and not split
-        assert all(_may(each, pod.wishes, shares=shares) for each in chosen)
+    for container in pod.demand.containers:
+        assert may_have(container, (found.cards[at].uuid for at in plan[container.name].cards))
 
 
 # --- the agent ------------------------------------------------------------------------

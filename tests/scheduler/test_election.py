@@ -278,19 +278,6 @@ def pods() -> Pods:
     return Pods()
 
 
-def test_the_extender_beside_the_leading_kube_scheduler_leads_and_writes_nothing(
-    pods: Pods,
-) -> None:
-    pods.go_on(20, 1)
-    assert pods.leading() == [False, True]
-    assert [each.holder for each in pods.extenders] == ["pod-1_0"] * 2
-    before = pods.leases.lease
-    for each in pods.extenders:
-        each.step()
-        each.release()
-    assert pods.leases.lease is before
-
-
 def test_a_killed_kube_scheduler_and_its_extender_are_replaced_after_the_lease(pods: Pods) -> None:
     pods.go_on(20, 0)
     pods.go_on(KUBE_SCHEDULER_SECONDS, 1)

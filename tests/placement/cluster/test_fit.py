@@ -242,13 +242,13 @@ def test_a_pod_that_fits_has_a_placement_and_another_has_none(
         planned = None
     assert fits == (planned is not None)
     if not inits:
-        assert fits == _by_trying(pod, node, free)
+        assert fits == fits_by_trying(pod, node, free)
 
 
-def _by_trying(pod: PodInfo, node: Node, free: Sequence[tuple[int, int]]) -> bool:
-    free_slots = {
-        card.uuid: {Resource.CORE: cores, Resource.MEMORY: blocks}
-        for card, (cores, blocks) in zip(node.cards, free, strict=True)
+def fits_by_trying(pod: PodInfo, node: Node, free: Sequence[tuple[int, int]]) -> bool:
+    slots = {
+        card.uuid: dict(zip(Resource, amounts, strict=True))
+        for card, amounts in zip(node.cards, free, strict=True)
     }
-    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in free_slots}
-    return can_be_placed(pod.demand.containers, free_slots, nothing)
+    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in slots}
+    return can_be_placed(pod.demand.containers, slots, nothing)

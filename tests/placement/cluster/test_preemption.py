@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.inventory import Amounts
-from contract.resource import Resource
 from placement.cluster.fit import Fit, check, fits_surely
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import Node
 from placement.cluster.preemption import EvictablePod, PreemptionCost, cost_of, find_victims
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
-from tests.agent.brute_force import can_be_placed
 from tests.examples import share
 from tests.placement.cluster.builders import a_node, a_pod
+from tests.placement.cluster.test_fit import fits_by_trying
 
 BLOCKS = 8
 
@@ -148,14 +147,6 @@ def crowds(draw: st.DrawFn) -> tuple[int, list[EvictablePod], dict[str, int]]:
         for number in range(draw(st.integers(0, 8)))
     ]
     return cards, pods, {"x": draw(st.integers(0, 3)), "y": draw(st.integers(0, 1))}
-
-
-def fits_by_trying(wanted: PodInfo, node: Node, free: Sequence[Amounts]) -> bool:
-    slots = {
-        str(card): dict(zip(Resource, amounts, strict=True)) for card, amounts in enumerate(free)
-    }
-    none = {card: dict.fromkeys(Resource, 0) for card in slots}
-    return can_be_placed(wanted.demand.containers, slots, none)
 
 
 @pytest.mark.parametrize("kind", WANTED)

@@ -257,3 +257,9 @@ def test_pods_of_a_deleted_node_count_when_it_is_back(state: State) -> None:
     assert free_amounts(state) is None
     state.put_node(make_node("n1", 2))
     assert free_amounts(state) == [(100, 32), (70, 28)]
+
+
+def test_a_pod_bound_by_another_scheduler_counts_on_its_node(state: State) -> None:
+    state.assume(planned("a", "n1", 1))
+    state.put_pod(make_pod("a", (30, 4), node="n2", annotations=hint("0")))
+    assert (free_amounts(state, "n1"), free_amounts(state, "n2")) == (FULL, [(70, 28), (100, 32)])

@@ -19,7 +19,6 @@ Allocated = dict[str, tuple[str, ...]]
 
 
 def published(inventory: Inventory) -> list[Json]:
-    """Return the devices of the slices that the agent publishes."""
     return devices_of(
         DeviceTable(inventory, BLOCK),
         domain="tencent.com",
@@ -86,7 +85,6 @@ def allocate(
 
 
 def admits(match_attribute: str, devices: Sequence[Json]) -> bool:
-    """Return whether a constraint admits these devices together."""
     _, _, name = match_attribute.partition("/")
     values = [each["attributes"].get(name) for each in devices]
     return None not in values and all(each == values[0] for each in values)

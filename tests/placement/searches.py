@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from contract.demand import (
-    ContainerDemand,
-    Demand,
-)
+from contract.demand import ContainerDemand, Demand
 from contract.inventory import Amounts, Inventory
 from placement.capacity import CardSet, need_of
 from placement.errors import NoPlacement
@@ -22,8 +19,6 @@ LINKS = Links(Inventory(tuple(map(card, range(16)))))
 
 
 class Room(NamedTuple):
-    """One card as a pod finds it."""
-
     number: int
     free: Amounts
     left: Amounts

@@ -1,9 +1,6 @@
 """MIG instances: a share may get one, any other container only if its author names it."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import replace
-from itertools import combinations
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +12,7 @@ from agent.allocator.search_input import PlacementConstraints, PlacementRequest
 from agent.allocator.slots import DeviceTable
 from agent.errors import PlacementError
 from agent.holdings.holding import ContainerRef
+from contract.demand import ContainerDemand, Demand
 from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes
@@ -26,7 +24,8 @@ from placement.errors import NoPlacement
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.topology import Links
-from tests.agent.builders import cases, snapshot_of
+from tests.agent.brute_force import can_be_placed
+from tests.agent.builders import snapshot_of
 from tests.examples import share
 from tests.placement.cluster.builders import BLOCK, NAMES, a_pod, bare_node
 
@@ -63,51 +62,32 @@ def pod_of(*limits: tuple[int, ...], **wishes: str) -> PodInfo:
     return a_pod("p", *[(cores, memory) for cores, memory, *_ in limits], annotations=annotations)
 
 
-def reason(pod: PodInfo, *models: str) -> str:
-    """Why the pod does not fit on a node with these cards, all free; empty if it does."""
-    node = node_of(inventory(*models))
-    found = check(pod.pod_class, NodeSnapshot(node, node.sizes))
-    return "" if isinstance(found, Fit) else found.reason
-
-
 ONLY = "only MIG instances, which use-gpu-type or use-gpu-uuid must name for such a request"
+FEWER = "fewer than 2 cards that are no MIG instances"
 
 
-@cases(
-    "pod,models,expected",
-    {
-        "a share larger than its memory": (pod_of((50, 20)), [SMALL], "no card has 20 blocks"),
-        "a whole card": (pod_of((100, 0)), [SMALL, HALF], ONLY),
-        "two whole cards, one is there": (
-            pod_of((200, 0)),
-            [A100, SMALL, SMALL],
-            "fewer than 2 cards that are no MIG instances",
-        ),
-        "MIG in any case": (pod_of((100, 0), use_gpu_type="mig"), [HALF], ""),
-        "the label's form": (pod_of((100, 0), use_gpu_type="40GB-MIG-3g"), [HALF], ""),
-        "another profile": (
-            pod_of((100, 0), use_gpu_type="2g.10gb"),
-            [SMALL],
-            "no card of type 2g.10gb",
-        ),
-        "the card's model": (pod_of((100, 0), use_gpu_type="a100"), [SMALL], ONLY),
-        "another UUID": (
-            pod_of((100, 0), use_gpu_uuid="MIG-1"),
-            [SMALL],
-            "no card that use-gpu-uuid names",
-        ),
-        "a share of two cards": (pod_of((100, 4, 2)), [SMALL, SMALL], ONLY),
-        "a share of two cards beside instances": (
-            pod_of((100, 4, 2)),
-            [A100, SMALL],
-            "fewer than 2 cards that are no MIG instances",
-        ),
-    },
+@pytest.mark.parametrize(
+    ("pod", "models", "expected"),
+    [
+        (pod_of((50, 20)), [SMALL], "no card has 20 blocks"),
+        (pod_of((100, 0)), [SMALL, HALF], ONLY),
+        (pod_of((200, 0)), [A100, SMALL, SMALL], FEWER),
+        (pod_of((100, 0), use_gpu_type="mig"), [HALF], ""),  # in any case
+        (pod_of((100, 0), use_gpu_type="40GB-MIG-3g"), [HALF], ""),  # as in a node's label
+        (pod_of((100, 0), use_gpu_type="2g.10gb"), [SMALL], "no card of type 2g.10gb"),
+        (pod_of((100, 0), use_gpu_type="a100"), [SMALL], ONLY),
+        (pod_of((100, 0), use_gpu_uuid="MIG-1"), [SMALL], "no card that use-gpu-uuid names"),
+        (pod_of((100, 4, 2)), [SMALL, SMALL], ONLY),
+        (pod_of((100, 4, 2)), [A100, SMALL], FEWER),
+    ],
 )
 def test_a_pod_that_gets_no_instance_is_given_the_reason(
     pod: PodInfo, models: Sequence[str], expected: str
 ) -> None:
-    assert reason(pod, *models) == expected
+    """All cards are free; the reason is empty if it fits."""
+    node = node_of(inventory(*models))
+    found = check(pod.pod_class, NodeSnapshot(node, node.sizes))
+    assert ("" if isinstance(found, Fit) else found.reason) == expected
 
 
 def test_a_reason_does_not_deny_what_is_free_on_instances() -> None:
@@ -136,14 +116,6 @@ def test_a_share_leaves_whole_cards_whole() -> None:
     assert check(pod_of((10, 1)).pod_class, NodeSnapshot(node, full)) == Fit(1)
 
 
-@pytest.mark.parametrize("policy", Policy)
-def test_an_instance_and_a_card_of_one_size_are_not_interchangeable(policy: Policy) -> None:
-    node = node_of(inventory(LITTLE, SMALL))
-    plan = plan_pod(pod_of((10, 1), (100, 0)), node, node.sizes, policy)
-    assert plan is not None
-    assert {name: part.cards for name, part in plan.items()} == {"c0": (1,), "c1": (0,)}
-
-
 def test_an_init_container_does_not_bind_whole_cards_to_an_instance() -> None:
     """K7: the kubelet hands its devices to the container after it."""
     node = node_of(inventory(A100, SMALL))
@@ -151,18 +123,6 @@ def test_an_init_container_does_not_bind_whole_cards_to_an_instance() -> None:
     plan = plan_pod(pod, node, node.sizes, Policy.BINPACK)
     assert plan is not None
     assert {name: part.cards for name, part in plan.items()} == {"i0": (0,), "c0": (0,)}
-
-
-def test_readers_before_mig_instances_read_the_inventory() -> None:
-    """They take exactly these fields of a card, and refuse the inventory with any other."""
-    found = replace(inventory(SMALL).cards[0], capabilities=("/dev/nvidia-caps/nvidia-cap66",))
-    (card,) = json.loads(
-        encode_inventory(PublishedInventory(BLOCK, (found,), (), (found.size(BLOCK),)))
-    )["cards"]
-    assert list(card) == [
-        *("uuid", "index", "model", "memory", "numa", "health", "reason"),
-        *("freeCores", "freeBlocks"),
-    ]
 
 
 def test_the_refusal_names_the_rule() -> None:
@@ -200,30 +160,13 @@ def _named(card: Card, wishes: Wishes) -> bool:
     return by_type or card.uuid in wishes.use_uuids
 
 
-def _may(card: Card, wishes: Wishes, *, shares: bool) -> bool:
+def _may(card: Card, demand: Demand, wishes: Wishes) -> bool:
     if wishes.use_types and not any(each in card.model.lower() for each in wishes.use_types):
         return False
     if wishes.use_uuids and card.uuid not in wishes.use_uuids:
         return False
+    shares = demand.cores < 100 and demand.cards == 1
     return shares or not card.uuid.startswith("MIG") or _named(card, wishes)
-
-
-def _can_be_placed(
-    limits: Sequence[tuple[int, ...]], cards: Sequence[Card], free: list[Amounts], wishes: Wishes
-) -> bool:
-    """Try every card for every container."""
-    if not limits:
-        return True
-    (cores, memory, *split), *rest = limits
-    count = split[0] if split else max(cores // 100, 1)
-    each = Amounts(min(cores // count, 100), -(-memory // count))
-    shares = cores < 100 and not split
-    for chosen in combinations(range(len(cards)), count):
-        if all(_may(cards[at], wishes, shares=shares) and free[at].covers(each) for at in chosen):
-            after = [row.minus(each) if at in chosen else row for at, row in enumerate(free)]
-            if _can_be_placed(rest, cards, after, wishes):
-                return True
-    return False
 
 
 @settings(max_examples=share(200), deadline=None)
@@ -239,20 +182,26 @@ def test_a_pod_fits_if_and_only_if_there_is_an_allowed_card_for_every_container(
     node = node_of(found)
     wishes: dict[str, str] = {"use_gpu_type": ",".join(types)} if types else {}
     pod = pod_of(*limits, **wishes, **({"use_gpu_uuid": ",".join(uuids)} if uuids else {}))
-    cards, free = found.cards, [card.size(BLOCK) for card in found.cards]
-    expected = _can_be_placed(limits, cards, free, pod.wishes)
-    assert isinstance(check(pod.pod_class, NodeSnapshot(node, free)), Fit) == expected
+    cards = {card.uuid: card for card in found.cards}
+    free = {
+        uuid: dict(zip(Resource, card.size(BLOCK), strict=True)) for uuid, card in cards.items()
+    }
+
+    def may_have(container: ContainerDemand, chosen: Iterable[str]) -> bool:
+        return all(_may(cards[each], container.demand, pod.wishes) for each in chosen)
+
+    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in free}
+    expected = can_be_placed(pod.demand.containers, free, nothing, may_have=may_have)
+    assert isinstance(check(pod.pod_class, NodeSnapshot(node, node.sizes)), Fit) == expected
     try:
-        plan = plan_pod(pod, node, free, policy)
+        plan = plan_pod(pod, node, node.sizes, policy)
     except NoPlacement:
         assert not expected
         return
     assert plan is not None
     assert expected
-    for container, (cores, _, *split) in zip(pod.demand.containers, limits, strict=True):
-        chosen = [cards[at] for at in plan[container.name].cards]
-        shares = cores < 100 and not split
-        assert all(_may(each, pod.wishes, shares=shares) for each in chosen)
+    for container in pod.demand.containers:
+        assert may_have(container, (found.cards[at].uuid for at in plan[container.name].cards))
 
 
 # --- the agent ------------------------------------------------------------------------

@@ -64,22 +64,11 @@ def test_a_stamped_pod_is_read() -> None:
     assert view.id == PodId("default", "p", "u-1")
     assert view.demand.containers == (container("c0", 50, 4),)
     assert view.rank == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
-    assert (view.terminal, view.running, view.annotated, view.faults) == (False, False, {}, ())
-
-
-@pytest.mark.parametrize(
-    ("status", "terminal", "running"),
-    [
-        ({"phase": "Running"}, False, True),
-        ({"phase": "Failed"}, True, False),
-        ({}, False, False),
-    ],
-)
-def test_the_phase_is_whether_a_pod_runs_or_has_ended(
-    status: object, terminal: bool, running: bool
-) -> None:
-    view = read_pod(POD | {"status": status}, NAMES)
-    assert (view.terminal, view.running) == (terminal, running)
+    assert (view.annotated, view.faults) == ({}, ())
+    phases: tuple[Json, ...] = ({"phase": "Pending"}, {"phase": "Running"}, {"phase": "Failed"}, {})
+    views = [read_pod(POD | {"status": each}, NAMES) for each in phases]
+    assert [each.running for each in views] == [False, True, False, False]
+    assert [each.terminal for each in views] == [False, False, True, False]
 
 
 # --- allocations ----------------------------------------------------------------------
@@ -117,22 +106,6 @@ def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
 # --- the queue ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("missing", "time_ns"),
-    [
-        ((), TIME + 5),
-        (("bind_order",), TIME + 3),
-        (("bind_order", "predicate_time"), TIME + 1),
-        (("bind_order", "predicate_time", "admission_order"), CREATED),
-    ],
-)
-def test_a_missing_stamp_is_stood_in_for_by_the_best_time_known(
-    missing: tuple[str, ...], time_ns: int
-) -> None:
-    view = read_pod(_pod(**dict.fromkeys(missing)), NAMES)
-    assert (view.rank.time_ns, view.faults) == (time_ns, ())
-
-
 def test_a_pod_without_a_creation_time_is_read_all_the_same() -> None:
     view = read_pod({"metadata": {"name": "p", "namespace": "default"}}, NAMES)
     assert (view.id, view.rank) == (PodId("default", "p", ""), (0, "", "", 0, ""))
@@ -162,34 +135,27 @@ _INDICES = (
 )
 
 
-@cases(
-    "changed, faults, time_ns",
-    {
-        "predicate time": (
-            {"bind_order": None, "predicate_time": "0"},
-            ['predicate time: Invalid value: "0": must be unix time in ns, decimal'],
-            TIME + 1,
-        ),
-        "a predicate time beside a bind order is not looked at": (
-            {"predicate_time": "x"},
-            [],
-            TIME + 5,
-        ),
-        "allocation": (
-            {"gpu_allocation": "[]"},
-            ["gpu-allocation: must be a JSON object"],
-            TIME + 5,
-        ),
-        "several": (
+_TIME_FAULT = 'predicate time: Invalid value: "0": must be unix time in ns, decimal'
+_STAMP_FAULT = f'order stamp: Invalid value: "x": {_STAMP_RULE}'
+
+
+@pytest.mark.parametrize(
+    ("changed", "faults", "time_ns"),
+    [
+        # A missing stamp is stood in for by the best time known.
+        ({}, [], TIME + 5),
+        ({"bind_order": None}, [], TIME + 3),
+        ({"bind_order": None, "predicate_time": None}, [], TIME + 1),
+        (dict.fromkeys(["bind_order", "predicate_time", "admission_order"]), [], CREATED),
+        ({"bind_order": None, "predicate_time": "0"}, [_TIME_FAULT], TIME + 1),
+        ({"predicate_time": "x"}, [], TIME + 5),  # beside a bind order it is not looked at
+        ({"gpu_allocation": "[]"}, ["gpu-allocation: must be a JSON object"], TIME + 5),
+        (
             {"bind_order": "x", "admission_order": "x", "predicate_time": "0"},
-            [
-                f'order stamp: Invalid value: "x": {_STAMP_RULE}',
-                f'order stamp: Invalid value: "x": {_STAMP_RULE}',
-                'predicate time: Invalid value: "0": must be unix time in ns, decimal',
-            ],
+            [_STAMP_FAULT, _STAMP_FAULT, _TIME_FAULT],
             CREATED,
         ),
-    },
+    ],
 )
 def test_unreadable_annotations_are_faults_and_never_zero(
     changed: dict[str, str | None], faults: list[str], time_ns: int

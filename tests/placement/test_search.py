@@ -2,20 +2,14 @@
 
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import pytest
 
-from contract.demand import (
-    Demand,
-)
 from contract.inventory import Amounts, Inventory, Link
-from placement.capacity import need_of
-from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.search import ContainerPlan
 from placement.topology import Links
-from tests.agent.builders import INIT, MAIN, MEMORY, SIDECAR, card
+from tests.agent.builders import INIT, MAIN, MEMORY, card
 from tests.placement.searches import Room, plan, planned, pod, refusal, room
 
 # --- the whole pod -------------------------------------------------------------------
@@ -61,20 +55,6 @@ def test_cards_that_must_be_connected_are_or_there_is_no_plan() -> None:
     assert planned([share], rooms[:1], links=links) == {"c0": [0]}
 
 
-@pytest.mark.parametrize("limits", [(200, 2), (120, 2, MAIN, 2)])
-@pytest.mark.parametrize("policy", [*Policy, None])
-def test_strict_links_of_several_containers_are_tried_in_all_ways(
-    limits: tuple[Any, ...], policy: Policy | None
-) -> None:
-    """The best pair is in the middle of a chain, and would leave two cards without a link."""
-    ways = {(0, 1): "NV1", (1, 2): "NV2", (2, 3): "NV1"}
-    links = Links(Inventory(tuple(map(card, range(4))), tuple(map(Link, ways, ways.values()))))
-    steps = [replace(step, link="nvlink") for step in pod(limits, limits)]
-    rooms = [room(each) for each in range(4)]
-    found = planned(steps, rooms, links=links, policy=policy)
-    assert sorted(found.values()) == [[0, 1], [2, 3]]
-
-
 def test_a_share_of_several_cards_has_equal_parts_of_different_cards() -> None:
     assert plan(pod((60, 6, INIT, 2), (80, 6, MAIN, 2)), [room(0), room(1, 40, 3)]) == (
         ContainerPlan((0, 1), (Amounts(30, 3), Amounts(30, 3))),
@@ -83,13 +63,6 @@ def test_a_share_of_several_cards_has_equal_parts_of_different_cards() -> None:
     assert refusal(pod((80, 4, MAIN, 2)), [room(0), room(1, 39)]) == (
         "no card fits 80 cores and 4 memory blocks over 2 cards: 2 cards needed, 1 found; "
         "GPU-0: fits; GPU-1: 39 of 40 cores free"
-    )
-
-
-def test_a_plan_counts_newly_taken_slots() -> None:
-    assert plan(pod((50, 4, INIT), (60, 3)), [room(0)]) == (
-        ContainerPlan((0,), (Amounts(50, 4),)),
-        ContainerPlan((0,), (Amounts(10, 0),)),
     )
 
 
@@ -120,53 +93,7 @@ def test_whole_cards_are_the_first_free_ones_with_room_for_their_part_of_the_mem
     assert planned(pod((200, 7)), capacities) == {"c0": [1, 3]}
 
 
-@pytest.mark.parametrize(
-    ("cores", "memory", "request_"),
-    [
-        (0, 4, "0 cores and 4 memory blocks"),
-        (150, 1, "150 cores and 1 memory block"),
-        (101, 0, "101 cores"),
-    ],
-)
-def test_requests_that_the_webhook_refuses_are_not_placed_either(
-    cores: int, memory: int, request_: str
-) -> None:
-    with pytest.raises(NoPlacement) as caught:
-        need_of(Demand(cores, memory))
-    assert str(caught.value) == (
-        f"{request_} fit no card: a share of one card is 1 to 99 cores, "
-        "whole cards are a multiple of 100"
-    )
-
-
 # --- K7: init containers -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("containers", "cores", "memory"),
-    [
-        # the first container is an init container; what the card must have free for its pod
-        ([(50, 4, INIT), (30, 2)], 50, 4),
-        ([(10, 1, INIT), (80, 6)], 80, 6),
-        # the second gets what the first leaves over, and the rest must fit too
-        ([(50, 4, INIT), (30, 2), (40, 3)], 70, 5),
-        # an init container gives back what it took
-        ([(10, 1, INIT), (50, 4, INIT), (60, 4)], 60, 4),
-        # a sidecar keeps it
-        ([(10, 1, INIT), (20, 2, SIDECAR)], 20, 2),
-        # whole cards after it: this must be one of them
-        ([(50, 4, INIT), (100, 0)], 100, 4),
-    ],
-)
-def test_an_init_container_goes_where_the_containers_that_reuse_its_slots_fit(
-    containers: list[tuple[Any, ...]], cores: int, memory: int
-) -> None:
-    on_first = {f"c{index}": [0] for index in range(len(containers))}
-    assert planned(pod(*containers), [room(0, cores, memory)]) == on_first
-    for less in (room(0, cores - 1, memory), room(0, cores, memory - 1)):
-        assert "GPU-0" in refusal(pod(*containers), [less])
-        on_other = {f"c{index}": [1] for index in range(len(containers))}
-        assert planned(pod(*containers), [less, room(1)]) == on_other
 
 
 def test_reusable_slots_of_init_containers_bind_the_next_container() -> None:
@@ -205,16 +132,6 @@ def test_the_choice_of_a_scheduler_is_followed_where_it_fits() -> None:
     assert planned(pod((200, 2), chosen=("GPU-2", "GPU-0")), capacities) == {"c0": [1, 2]}
     assert planned(pod((50, 2), chosen=("GPU-2", "GPU-1")), capacities) == {"c0": [0]}
     assert planned(pod((50, 2), chosen=("card 9",)), capacities) == {"c0": [0]}
-
-
-def test_a_choice_gives_way_to_the_pods_other_containers_unless_it_is_strict() -> None:
-    capacities, first = [room(0, 50), room(1, 60)], {"chosen": ("GPU-0",)}
-    assert planned(pod((20, 2), (50, 2), **first), capacities) == {"c0": [0], "c1": [1]}
-    assert planned(pod((20, 2), (60, 2), (45, 2), **first), [capacities[0], room(1, 90)]) == {
-        "c0": [1],
-        "c1": [1],
-        "c2": [0],
-    }
 
 
 def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() -> None:

@@ -8,10 +8,7 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from contract.demand import (
-    ContainerDemand,
-    ContainerKind,
-)
+from contract.demand import ContainerDemand, ContainerKind
 from contract.inventory import Amounts, Inventory, Link
 from contract.resource import Resource
 from contract.reusable import NO_ROOM, SPLIT, find_leftover_conflict

@@ -113,9 +113,7 @@ def test_cards_are_connected_by_nvlinks_or_by_their_numa_node(
 
 
 @given(st.data())
-def test_a_connected_set_is_found_if_and_only_if_there_is_one(
-    data: st.DataObject,
-) -> None:
+def test_a_connected_set_is_found_if_and_only_if_there_is_one(data: st.DataObject) -> None:
     ways = st.sampled_from(["SYS", "NODE", "PHB NV1", "PIX NV2"])
     numa = data.draw(st.lists(st.sampled_from([0, 1, None]), min_size=6, max_size=6))
     inventory = node(6, {pair: data.draw(ways) for pair in combinations(range(6), 2)}, numa=numa)

@@ -43,7 +43,6 @@ class World(SchedulerApi):
 
     Attributes:
         calls: every write, as its verb and the pod's name.
-        evicted: names of pods that were evicted, in order.
         before: called before each request.
         after: called after each write has been done.
     """
@@ -54,13 +53,11 @@ class World(SchedulerApi):
         self.budgets: list[Json] = []
         self.events: list[Json] = []
         self.calls: list[tuple[str, str]] = []
-        self.evicted: list[str] = []
         self.now = START
         self.before: Hook = lambda _verb: None
         self.after: Hook = lambda _verb: None
 
     def restore(self) -> None:
-        """Let requests succeed again."""
         self.before = self.after = lambda _verb: None
 
     # --- what others do -------------------------------------------------------------------
@@ -68,7 +65,6 @@ class World(SchedulerApi):
     def run_pod(
         self, name: str, node: str, card: str, limits: tuple[int, int], **more: Any
     ) -> None:
-        """A pod that runs on a card of a node."""
         self.add(name, limits, node=node, annotations=hint(card), phase="Running", **more)
 
     def add(
@@ -84,7 +80,6 @@ class World(SchedulerApi):
         cpu: str = "100m",
         **more: Any,
     ) -> None:
-        """A pod of one container."""
         pod = make_pod(name, limits, **more)
         pod["metadata"] |= {"labels": dict(labels or {}), "resourceVersion": "1"}
         pod["spec"] |= {
@@ -105,7 +100,6 @@ class World(SchedulerApi):
         self.run_pod("n2-batch", "n2", "0", (cores, 8), priority=priority, cpu=cpu)
 
     def add_budget(self, name: str, allowed: int, **labels: str) -> None:
-        """A budget of the namespace of all pods here."""
         self.budgets.append(
             {
                 "metadata": {"name": name, "namespace": "default", "generation": 1},
@@ -124,14 +118,16 @@ class World(SchedulerApi):
         return ended
 
     def condition(self, name: str) -> Json | None:
-        """Return the condition by which a pod is nominated."""
         conditions = self.pods[name]["status"]["conditions"]
         return next((each for each in conditions if "/" in each["type"]), None)
 
     def is_nominated(self, name: str) -> bool:
-        """Return whether a pod has a nomination that counts."""
         condition = self.condition(name)
         return condition is not None and condition["status"] == "True"
+
+    @property
+    def evicted(self) -> list[str]:
+        return [name for verb, name in self.calls if verb == "evict"]
 
     # --- the API ----------------------------------------------------------------------------
 
@@ -143,7 +139,7 @@ class World(SchedulerApi):
         self.before("patch")
         pod = self._get(name, patch["metadata"]["uid"])
         if patch["metadata"]["resourceVersion"] != pod["metadata"]["resourceVersion"]:
-            raise Rejected(409, "the object has been modified")
+            raise CONFLICT
         pod["metadata"]["resourceVersion"] += "1"
         pod["status"] |= patch["status"]
         self.calls.append(("patch", name))
@@ -163,7 +159,6 @@ class World(SchedulerApi):
         ).isoformat()
         pod["metadata"].setdefault("deletionTimestamp", at)
         self.calls.append(("evict", name))
-        self.evicted.append(name)
         self.after("evict")
 
     def list_budgets(self) -> list[Json]:
@@ -207,7 +202,6 @@ class Replica:
         self.watch()
 
     def watch(self) -> None:
-        """See all objects as they are now."""
         known = self.state.known_pods()
         for each in self.world.pods.values():
             self.state.put_pod(each)
@@ -215,7 +209,6 @@ class Replica:
         self.state.forget_missing(known, uids)
 
     def filter(self, name: str, nodes: Sequence[str] = ()) -> FilterResult:
-        """Handle a filter request of kube-scheduler."""
         obj, pod = self._read(name)
         names = nodes or [each["metadata"]["name"] for each in self.world.nodes]
         found = self.decisions.filter(pod, names)
@@ -223,7 +216,6 @@ class Replica:
         return found
 
     def nodes_for(self, name: str, nodes: Sequence[str] = ()) -> Sequence[str]:
-        """Return the nodes in the response to a filter request."""
         return self.filter(name, nodes).fitting
 
     def try_pods(self, *names: str, nodes: Sequence[str] = ()) -> None:
@@ -254,12 +246,10 @@ class Replica:
         return ended
 
     def delete(self, name: str) -> None:
-        """Delete a pod at once, if it exists, and let the watch show it."""
-        self.world.pods.pop(name, None)
+        del self.world.pods[name]
         self.watch()
 
     def assume(self, name: str, node: str) -> None:
-        """Start to bind a pod to a card of a node."""
         pod = self.state.find(f"u-{name}")
         assert pod is not None
         self.state.assume(replace(pod, node=node, chosen={"c0": (0,)}))
@@ -285,7 +275,6 @@ class Replica:
                 self.bind(name, fitting[0])
 
     def finish(self, *names: str) -> None:
-        """Let victims end, and pods be bound, until all are."""
         for _ in range(12):
             self.wait(5)
             self.end_pods()

@@ -55,7 +55,6 @@ class FakeLeases(SchedulerApi):
 
 
 def replica(name: str, leases: FakeLeases, clock: FakeClock) -> Election:
-    """One replica's part in the election."""
     return Election(
         leases,
         namespace="gpu-turnstile",
@@ -75,5 +74,4 @@ class _OneTurn(threading.Event):
 
 
 def take_turn(leadership: Leadership) -> None:
-    """Let the loop of the leadership run once."""
     leadership.run(_OneTurn())

@@ -13,6 +13,7 @@ from scheduler.cluster import SchedulerApi
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
+from tests.agent.builders import raising
 from tests.placement.cluster.builders import Json, hint, make_node, make_pod
 from tests.scheduler.states import Amounts, free_amounts
 
@@ -51,13 +52,6 @@ class FakeApi(SchedulerApi):
             raise self.after.pop(0)
 
 
-def fail(error: Exception) -> Callable[[], None]:
-    def step() -> None:
-        raise error
-
-    return step
-
-
 class Held:
     """A step before a Binding: it waits until the test frees it."""
 
@@ -90,23 +84,19 @@ class Stage:
         if seen:
             self.state.put_pod(self.api.pods[name])
 
-    def bind(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
-        return asyncio.run(self.send(name, node, uid))
+    def bind(self, name: str = "a", node: str = "n1") -> str:
+        return asyncio.run(self.send(name, node))
 
-    async def send(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
-        return await self.binder.bind(BindingArgs(name, "default", uid or f"u-{name}", node))
+    async def send(self, name: str = "a", node: str = "n1") -> str:
+        return await self.binder.bind(BindingArgs(name, "default", f"u-{name}", node))
 
-    def refused(self, name: str = "a", node: str = "n1", uid: str | None = None) -> str:
+    def refused(self, node: str = "n1") -> str:
         with pytest.raises(BindError) as error:
-            self.bind(name, node, uid)
+            self.bind(node=node)
         return str(error.value)
 
     def free(self, node: str = "n1") -> Amounts | None:
         return free_amounts(self.state, node)
-
-    def show(self, name: str = "a") -> None:
-        """Let the watch show a pod."""
-        self.state.put_pod(self.api.pods[name])
 
 
 @pytest.fixture
@@ -133,7 +123,7 @@ def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Sta
     ]
     assert stage.results == ["bound"]
     assert stage.free() == [(0, 30), (20, 23)]
-    stage.show()
+    stage.state.put_pod(stage.api.pods["a"])
     assert (stage.state.assumed, stage.free()) == (0, [(0, 30), (20, 23)])
 
 
@@ -193,8 +183,7 @@ def test_a_pod_that_cannot_be_bound_is_not_tried(
 
 def test_a_pod_already_bound_to_this_node_counts_as_bound(stage: Stage) -> None:
     """kube-scheduler's own request ran out of time, and it sends it again."""
-    stage.create("a", (30, 4), seen=False)
-    stage.api.pods["a"]["spec"]["nodeName"] = "n1"
+    stage.create("a", (30, 4), seen=False, node="n1")
     assert stage.bind() == "already bound to this node"
     assert (stage.api.bindings, stage.results) == ([], ["found"])
 
@@ -202,7 +191,7 @@ def test_a_pod_already_bound_to_this_node_counts_as_bound(stage: Stage) -> None:
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_binding_that_is_refused_frees_its_cards(stage: Stage, status: int) -> None:
     stage.create("a", (30, 4))
-    stage.api.before = [fail(Rejected(status, "policy says no"))]
+    stage.api.before = [raising(Rejected(status, "policy says no"))]
     assert stage.refused() == "the API server rejects it: policy says no"
     assert (stage.free(), stage.results, stage.state.assumed) == (FULL, ["rejected"], 0)
     assert stage.bind() == "c0: 0"
@@ -221,12 +210,12 @@ def test_a_binding_that_succeeded_although_its_response_was_lost_is_found(
 
 def test_a_binding_with_unknown_result_keeps_its_cards(stage: Stage) -> None:
     stage.create("a", (30, 4))
-    stage.api.before = [fail(Unavailable("read timed out"))]
+    stage.api.before = [raising(Unavailable("read timed out"))]
     text = "it is unknown whether the pod was bound: read timed out"
     assert stage.refused() == text
     assert (stage.api.gets, stage.results) == (3, ["doubtful"])
     assert stage.free() == [(70, 28), (100, 32)]
-    stage.api.before, stage.api.failing_gets = [fail(Unavailable("read timed out"))], 9
+    stage.api.before, stage.api.failing_gets = [raising(Unavailable("read timed out"))], 9
     assert stage.refused() == text
     assert stage.free() == [(70, 28), (100, 32)]
     assert len(stage.api.bindings) == 2  # once for each request
@@ -235,10 +224,10 @@ def test_a_binding_with_unknown_result_keeps_its_cards(stage: Stage) -> None:
 def test_an_assumed_pod_that_was_bound_stays_on_its_node(stage: Stage) -> None:
     """The first Binding took effect late; the second one meets a conflict."""
     stage.create("a", (30, 4))
-    stage.api.before = [fail(Unavailable("read timed out"))]
+    stage.api.before = [raising(Unavailable("read timed out"))]
     stage.refused()
     stage.api.pods["a"]["spec"]["nodeName"] = "n1"
-    stage.api.before = [fail(Rejected(409, "already assigned to n1"))]
+    stage.api.before = [raising(Rejected(409, "already assigned to n1"))]
     assert stage.refused(node="n2") == "the pod is bound to n1: already assigned to n1"
     assert (stage.free("n1"), stage.free("n2")) == ([(70, 28), (100, 32)], FULL)
 
@@ -287,44 +276,20 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
     assert stage.results == ["busy", "bound"]
 
 
-def test_a_search_that_gives_up_is_reported(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.binding.plan_pod", lambda *_args, **_given: None)
-    stage.create("a", (30, 4))
-    assert stage.refused() == "node n1: the search for cards was given up"
-
-
-def test_an_impossible_plan_is_reported(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("function", "cores", "text"),
+    [
+        ("plan_pod", 30, "the search for cards was given up"),
+        ("check", 300, "no card fits 300 cores and 4 memory blocks"),
+    ],
+)
+def test_a_pod_without_a_plan_is_refused(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, function: str, cores: int, text: str
+) -> None:
     """The quick search and the plan agree; should they not, the pod is not bound."""
-    monkeypatch.setattr("scheduler.binding.check", lambda *_: None)
-    stage.create("a", (300, 4))
-    assert stage.refused().startswith("node n1: no card fits 300 cores and 4 memory blocks")
-
-
-def test_a_wait_for_room_ends_with_a_binding() -> None:
-    stage = Stage()
-    stage.binder.most = 2
-    steps: list[str] = []
-
-    async def burst() -> None:
-        held = {name: Held() for name in ("a", "b")}
-        stage.api.before = [*held.values()]
-        for name in held:
-            stage.create(name, (30, 4))
-        await stage.binder.wait_for_room()  # there is room
-        binds = [asyncio.create_task(stage.send(name)) for name in held]
-        await held["b"].begun.wait()
-        waits = [asyncio.create_task(stage.binder.wait_for_room()) for _ in range(2)]
-        for each in waits:
-            each.add_done_callback(lambda _: steps.append(f"{len(stage.results)} bound"))
-        await asyncio.sleep(0)
-        held["b"].freed.set()
-        await asyncio.gather(*waits)
-        held["a"].freed.set()
-        await asyncio.gather(*binds)
-
-    asyncio.run(burst())
-    assert steps == ["1 bound", "1 bound"]
-    assert stage.results == ["bound", "bound"]
+    monkeypatch.setattr(f"scheduler.binding.{function}", lambda *_args, **_given: None)
+    stage.create("a", (cores, 4))
+    assert stage.refused().startswith(f"node n1: {text}")
 
 
 def test_no_request_waits_for_room_longer_than_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

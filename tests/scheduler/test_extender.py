@@ -1,6 +1,9 @@
 """One replica assembled in this process: threads, readiness, and its process."""
 
+import json
+import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,15 +15,23 @@ from common.serving.app import VERIFIED
 from common.serving.tls import Files, ServedCertificate
 from placement.scoring import Policy
 from scheduler.app import create_app
+from scheduler.cluster import LONGEST_BINDING
+from scheduler.election import LAST_REQUESTS
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 from scheduler.server import ExtenderServer, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
+from tests.agent.builders import raising
 from tests.agent.fakes import FakeClock, eventually
 from tests.common.serving.through import client_of
-from tests.placement.cluster.builders import NAMES, make_node
-from tests.scheduler.test_server import certificates
+from tests.placement.cluster.builders import NAMES, hint, make_node, make_pod
+from tests.scheduler.leases import take_turn
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
+LEASE = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture
@@ -34,8 +45,9 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
-    certificates(tmp_path)
+def files(tmp_path: Path, certificates: Path) -> Files:
+    for name in ("tls.crt", "tls.key"):
+        shutil.copy(certificates / name, tmp_path)
     return Files(tmp_path / "tls.crt", tmp_path / "tls.key")
 
 
@@ -65,15 +77,12 @@ def settings(api: ApiServer, files: Files, tmp_path: Path) -> Settings:
 def test_a_replica_whose_thread_has_ended_must_be_restarted(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, where: str, thread: str
 ) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("an internal error")
-
     extender = Extender(settings, Metrics())
     app = create_app(extender.handler, is_ready=lambda: "", is_broken=extender.broken)
     health = partial(client_of(app).get, "/healthz")
     assert (health().status_code, health().text) == (200, "ok\n")
 
-    monkeypatch.setattr(where, fail)
+    monkeypatch.setattr(where, raising(RuntimeError("an internal error")))
     extender.start()
     extender.leadership.first_step.set()
     eventually(lambda: health().status_code == 503, "its liveness probe fails")
@@ -116,7 +125,10 @@ def test_the_worker_requires_a_certificate_of_the_client_ca(
     demanding = replace(settings, files=replace(files, client_ca=files.cert))
     server = ExtenderServer(demanding, ServedCertificate(files))
     client = client_of(server.load())
-    assert client.post("/filter", json={}).status_code == 403
+    refused = client.post("/filter", json={})
+    text = "a client certificate issued by --client-ca is needed\n"
+    assert (refused.status_code, refused.text) == (403, text)
+    assert client.get("/healthz").text == "ok\n"
     server.end()
 
 
@@ -138,6 +150,51 @@ def test_beside_a_kube_scheduler_only_local_requests_are_handled_and_nothing_is_
     assert {each.verb for each in api.requests} <= {"get", "list", "watch"}
 
 
+def test_a_binding_waits_until_those_of_the_kube_scheduler_before_have_ended(
+    settings: Settings, api: ApiServer
+) -> None:
+    """The next one requests Bindings at once; what was bound last counts in the choice of cards."""
+    beside = replace(settings, files=None, kube_scheduler_lease="own", identity="pod-1")
+    clock = FakeClock()
+    extender = Extender(beside, Metrics(), clock=clock)
+    client = client_of(create_app(extender.handler, is_ready=extender.not_ready))
+    api.apply(*(make_pod(name, (100, 4), uid="") for name in ("last", "next")))
+    with ApiClient(api.url) as admin, ThreadPoolExecutor(1) as pool:
+        admin.create(LEASES, {**LEASE, "metadata": {"name": "own"}})
+
+        def pass_time(seconds: float, holder: str) -> None:
+            for at in range(round(seconds)):
+                spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": str(at)}
+                admin.patch(f"{LEASES}/own", {"spec": spec})
+                clock.now += 1.0
+                take_turn(extender.leadership)
+
+        def binds() -> bool:
+            take_turn(extender.leadership)
+            return not extender.leadership.not_binding()
+
+        extender.watches.start()
+        eventually(lambda: not extender.not_ready(), "nodes and pods are listed")
+        pass_time(LAST_REQUESTS + LONGEST_BINDING, "pod-0_a")
+        pass_time(1, "pod-1_b")
+        uid = admin.get(f"{PODS}/next")["metadata"]["uid"]
+        binding = {"PodName": "next", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
+        last = {"metadata": {"name": "last", "annotations": hint("0")}, "target": {"name": "n1"}}
+        admin.create(f"{PODS}/last/binding", last)
+        bound = pool.submit(client.post, "/bind", json=binding)
+        waits = extender.leadership.not_binding()
+        pass_time(LAST_REQUESTS + LONGEST_BINDING, "pod-1_b")
+        try:
+            eventually(binds, "pods are listed again")
+        finally:
+            clock.now += 0.0 if binds() else 60.0  # the request waits no longer
+        assert waits == "not the leader: pod-1_b holds the lease"
+        assert json.loads(bound.result().text) == {"Error": ""}
+        found = admin.get(f"{PODS}/next")["metadata"]["annotations"]
+        assert found[NAMES.predicate_gpu_idx(0)] == "1"
+    extender.stop()
+
+
 def test_unusable_settings_are_found_before_the_port_is_opened(
     settings: Settings, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,10 +206,11 @@ def test_unusable_settings_are_found_before_the_port_is_opened(
     monkeypatch.setattr(ExtenderServer, "run", run)
     serve(settings)
     assert len(ran) == 1
+    key = files.key.read_bytes()
     files.key.write_bytes(b"junk")
     with pytest.raises(SettingsError, match=r"is not a PEM private key$"):
         serve(settings)
-    certificates(tmp_path)
+    files.key.write_bytes(key)
     (tmp_path / "kubeconfig").write_text("[]")
     with pytest.raises(SettingsError, match=r"^--kubeconfig: cannot use "):
         serve(settings)

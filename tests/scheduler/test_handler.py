@@ -9,25 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.serving.app import VERIFIED
 from contract.claims import CLAIM
 from scheduler import app as module
-from scheduler.app import ONLY_CERTIFIED, create_app
+from scheduler.app import create_app
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.handler import ExtenderHandler
 from scheduler.metrics import Metrics
 from scheduler.state import State
-from tests.agent.builders import patient
+from tests.agent.builders import patient, raising
 from tests.agent.fakes import FakeClock
 from tests.common.serving.through import call, client_of, scope_of
+from tests.examples import any_json
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
 from tests.scheduler.eviction_world import Replica, full_node
 from tests.scheduler.test_binding import FakeApi, Held
 
 
 class Stage:
-    def __init__(self, *, needed: str = "", patience: float = 0.0) -> None:
+    def __init__(self, *, patience: float = 0.0) -> None:
         self.state = State(NAMES)
         for name in ("n1", "n2"):
             self.state.put_node(make_node(name, 1))
@@ -36,9 +36,8 @@ class Stage:
         self.not_binding = ""
         self.clock = FakeClock()
         self.metrics = Metrics()
-        self.decisions = Decisions(self.state)
         self.handler = ExtenderHandler(
-            decisions=self.decisions,
+            decisions=Decisions(self.state),
             binder=Binder(self.state, self.api, on_result=self.metrics.bound),
             names=NAMES,
             metrics=self.metrics,
@@ -48,7 +47,7 @@ class Stage:
             clock=self.clock,
             wait=self.wait,
         )
-        self.app = create_app(self.handler, is_ready=lambda: "", needed=needed)
+        self.app = create_app(self.handler, is_ready=lambda: "")
         self.client = client_of(self.app)
 
     async def wait(self, seconds: float) -> None:
@@ -136,14 +135,6 @@ def test_a_replica_that_does_not_lead_sends_pods_that_may_preempt_to_the_leader(
     assert stage.post("filter", args)["Error"] == ""
 
 
-def test_a_replica_that_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
-    stage.not_binding = "not the leader: other holds the lease"
-    assert stage.post("filter", ARGS)["NodeNames"] == ["n1", "n2"]
-    refused = {"Error": "gpu-turnstile: not the leader: other holds the lease"}
-    assert stage.post("bind", BINDING) == refused
-    assert stage.count('bindings_total{result="not-leader"}') == 1
-
-
 def test_requests_that_are_not_handled_are_reported(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,12 +159,9 @@ def test_requests_that_are_not_handled_are_reported(
 def test_an_internal_error_is_logged_and_not_shown(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def boom(*_: object) -> None:
-        raise ZeroDivisionError("secret")
-
-    monkeypatch.setattr(Decisions, "filter", boom)
-    monkeypatch.setattr(Decisions, "scores", boom)
-    monkeypatch.setattr(Binder, "bind", boom)
+    boom = raising(ZeroDivisionError("secret"))
+    for kind, name in ((Decisions, "filter"), (Decisions, "scores"), (Binder, "bind")):
+        monkeypatch.setattr(kind, name, boom)
     text = "gpu-turnstile: internal error, see the log of the scheduler extender"
     assert stage.post("filter", ARGS)["Error"] == text
     assert stage.post("bind", BINDING) == {"Error": text}
@@ -210,11 +198,14 @@ def test_a_binding_of_an_earlier_term_is_not_made(terms: list[str]) -> None:
     assert stage.api.pods == {}
 
 
-def test_a_binding_waits_no_longer_than_kube_scheduler_does() -> None:
-    stage = Stage(patience=9.0)
+@pytest.mark.parametrize("patience", [0.0, 9.0])
+def test_a_replica_that_does_not_lead_filters_and_binds_nothing(patience: float) -> None:
+    """It waits no longer than kube-scheduler does."""
+    stage = Stage(patience=patience)
     begun, stage.not_binding = stage.clock.now, "not the leader: pod-1 holds the lease"
+    assert stage.post("filter", ARGS)["NodeNames"] == ["n1", "n2"]
     assert stage.post("bind", BINDING) == {"Error": f"gpu-turnstile: {stage.not_binding}"}
-    assert stage.clock.now - begun == pytest.approx(9.0, abs=0.2)
+    assert stage.clock.now - begun == pytest.approx(patience, abs=0.2)
     assert stage.count('bindings_total{result="not-leader"}') == 1
 
 
@@ -249,29 +240,6 @@ def test_filter_waits_while_as_many_bindings_as_possible_are_in_progress(size: i
     assert asyncio.run(burst())["NodeNames"] == ["n1"]
 
 
-def test_without_a_client_certificate_only_probes_are_served() -> None:
-    stage = Stage(needed=ONLY_CERTIFIED)
-    response = stage.client.post("/bind", json=BINDING)
-    assert (response.status_code, response.text) == (
-        403,
-        "a client certificate issued by --client-ca is needed\n",
-    )
-    assert stage.client.get("/healthz").text == "ok\n"
-    assert stage.client.get("/readyz").status_code == 200
-    response = stage.client.post("/filter", json=ARGS, environ_overrides={VERIFIED: True})
-    assert response.status_code == 200
-
-
-_scalars = st.none() | st.booleans() | st.integers(-1, 200) | st.sampled_from(["", "a", "30"])
-_values: st.SearchStrategy[Any] = st.recursive(
-    _scalars,
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
-    ),
-    max_leaves=4,
-)
-
-
 _annotations = NAMES.gpu_allocation, NAMES.use_gpu_type, NAMES.gpu_node_policy, NAMES.bind_order
 _paths = st.sampled_from(
     [
@@ -286,7 +254,7 @@ STAGE = functools.cache(Stage)
 
 
 @patient
-@given(st.lists(st.tuples(_paths, _values), max_size=3))
+@given(st.lists(st.tuples(_paths, any_json() | st.sampled_from(["a", "30"])), max_size=3))
 def test_every_pod_gets_a_response(changes: list[tuple[tuple[str, ...], Any]]) -> None:
     stage = STAGE()
     document = json.loads(json.dumps(ARGS))

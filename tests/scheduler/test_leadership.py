@@ -31,8 +31,6 @@ class FakeWatches(Watches):
 
 
 class FakeSlices(SchedulerApi):
-    """An API server with an EndpointSlice."""
-
     def __init__(self) -> None:
         self.slice: Json = {"endpoints": None}
         self.patches: list[Json] = []
@@ -101,11 +99,15 @@ def test_a_term_that_ends_and_another_one_list_again(stage: Stage) -> None:
     assert stage.leadership.not_binding() == ("the leader is not ready yet: pods are being listed")
 
 
-def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage) -> None:
+@pytest.mark.parametrize(("address", "name"), [("10.0.0.7", "slice"), ("fd00::7", "slice-ipv6")])
+def test_the_leader_writes_itself_into_the_slice_of_its_address_type_and_does_so_again(
+    address: str, name: str
+) -> None:
+    stage = Stage(address=address)
     stage.watches.listed = 1
     stage.turn()
     wanted = {
-        "endpoints": [{"addresses": ["10.0.0.7"], "conditions": {"ready": True}}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
         "ports": [{"name": "https", "port": 8444, "protocol": "TCP"}],
     }
     assert stage.slices.patches == [wanted]
@@ -114,15 +116,7 @@ def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage)
     stage.slices.slice = {"endpoints": [{"addresses": ["10.0.0.9"]}, 7]}
     stage.turn(11)
     assert stage.slices.patches == [wanted, wanted]
-    assert stage.slices.names == {"slice"}
-
-
-def test_a_leader_with_an_ipv6_address_uses_the_slice_of_that_address_type() -> None:
-    stage = Stage(address="fd00::7")
-    stage.watches.listed = 1
-    stage.turn()
-    assert stage.slices.patches[0]["endpoints"][0]["addresses"] == ["fd00::7"]
-    assert stage.slices.names == {"slice-ipv6"}
+    assert stage.slices.names == {name}
 
 
 @pytest.mark.parametrize("error", [Unavailable("no response"), Rejected(404, "no such slice")])
@@ -138,27 +132,25 @@ def test_a_slice_that_cannot_be_written_is_tried_again(stage: Stage, error: Exce
 
 def test_an_unrequested_write_waits_for_the_next_read_of_the_lease(stage: Stage) -> None:
     assert stage.election is not None
-    waited = 0
+    left, waited = [EVICT_SECONDS], list[float]()
 
     def wait(seconds: float) -> None:
-        nonlocal waited
-        waited += 1
+        waited.append(seconds)
         stage.clock.now += seconds
-        if waited == 3:
+        if len(waited) == 3:
             left.append(EVICT_SECONDS + 0.1)
 
-    left = [EVICT_SECONDS]
     stage.election.acts_for = lambda: left[-1]  # type: ignore[method-assign]
     leadership = stage.leadership = Leadership(
         stage.election, stage.watches, stage.endpoint, clock=stage.clock, wait=wait
     )
     stage.turn()
     assert leadership.not_acting() == "the leader is not ready yet: pods are being listed"
-    assert waited == 0
+    assert waited == []
     stage.watches.listed = 1
     stage.turn()
     assert leadership.not_acting() == ""
-    assert waited == 3
+    assert len(waited) == 3
 
     left[:] = [EVICT_SECONDS]
     assert leadership.not_acting() == "the lease was not read for 4 s"

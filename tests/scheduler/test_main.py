@@ -48,7 +48,6 @@ def test_every_flag_reaches_the_server(served: list[Settings]) -> None:
         address="10.0.0.7",
         threads=4,
     )
-    assert (settings.host, settings.port) == ("::1", 9000)
 
 
 def test_settings_come_from_the_environment_too(

@@ -9,7 +9,6 @@ from tests.scheduler.eviction_world import (
     LOST,
     REFUSED,
     Replica,
-    World,
     full_node,
     on,
     one_card,
@@ -17,20 +16,6 @@ from tests.scheduler.eviction_world import (
 )
 
 NOMINATION = '{"node":"n1","cards":{"c0":"0"},"victims":[],"until":"2027-01-15T08:01:31Z"}'
-
-
-def test_no_second_set_is_taken_while_a_slow_victim_ends() -> None:
-    world = World(make_node("n1", 2))
-    for card in range(2):
-        world.run_pod(f"slow-{card}", "n1", str(card), (100, 32), priority=1, grace=600)
-    world.add("prod", (60, 4), priority=1000)
-    replica = preempting(world)
-    for _ in range(60):
-        assert replica.nodes_for("prod") == ()
-        replica.wait(10)
-    assert world.evicted == ["slow-0"]
-    replica.end_pods()
-    assert replica.nodes_for("prod") == ("n1",)
 
 
 def test_cards_are_kept_until_the_victims_of_others_have_ended_too() -> None:

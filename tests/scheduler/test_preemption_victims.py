@@ -1,13 +1,17 @@
-"""Preemption by card: the victims, by pod and node."""
+"""Preemption by card: the victims, by pod and node, and those of kube-scheduler."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import count, product
+from typing import Any
 
 import pytest
 
+from placement.cluster.fit import fits_surely
 from scheduler import preemptors
+from scheduler import victims as module
 from scheduler.victims import VictimSearch
 from tests.placement.cluster.builders import make_node
-from tests.scheduler.eviction_world import Replica, full_node, on, one_card, preempting
+from tests.scheduler.eviction_world import Replica, World, full_node, on, one_card, preempting
 
 
 def test_the_cheapest_pods_are_evicted_and_the_pod_is_bound_in_their_place() -> None:
@@ -98,19 +102,15 @@ def test_a_node_with_a_pod_that_ends_in_time_may_get_more_to_end() -> None:
     assert world.evicted == ["batch-0a", "batch-0b"]
 
 
-def test_no_pod_without_known_cards_is_a_victim() -> None:
-    world = one_card()
-    world.add("unknown", (50, 4), node="n1", phase="Running")
-    assert preempting(world).results == ["none"]
-
-
-def test_no_pod_that_is_being_bound_is_a_victim() -> None:
-    world = one_card()
-    world.add("binding", (60, 4), priority=0)
-    replica = Replica(world)
-    replica.assume("binding", "n1")
-    replica.try_pods("prod")
-    assert replica.results == ["none"]
+def test_no_pod_without_known_cards_or_that_is_being_bound_is_a_victim() -> None:
+    for node in ("n1", ""):
+        world = one_card()
+        world.add("other", (60, 4), node=node)
+        replica = Replica(world)
+        if not node:
+            replica.assume("other", "n1")
+        replica.try_pods("prod")
+        assert replica.results == ["none"]
 
 
 def test_no_static_pod_is_a_victim() -> None:
@@ -129,26 +129,21 @@ def test_no_static_pod_is_a_victim() -> None:
         ("metadata", {"deletionTimestamp": "2027-01-15T08:00:30Z"}),
         ("metadata", {"uid": "u-another"}),
         ("spec", {"nodeName": "n9"}),
+        ("", {}),
     ],
 )
-def test_no_pod_is_evicted_for_a_pod_that_changes_before_the_watch_shows_it(
+def test_no_pod_is_evicted_for_a_pod_that_changes_before_the_watch_shows_it_or_is_being_bound(
     part: str, change: dict[str, str]
 ) -> None:
     world = full_node()
     replica = Replica(world)
     replica.filter("prod")
-    world.pods["prod"][part] |= change
+    if part:
+        world.pods["prod"][part] |= change
+    else:
+        replica.assume("prod", "n1")
     replica.wait()
     assert (world.calls, replica.results) == ([], [])
-
-
-def test_no_pod_is_evicted_for_a_pod_that_is_being_bound() -> None:
-    world = full_node()
-    replica = Replica(world)
-    replica.filter("prod")
-    replica.assume("prod", "n1")
-    replica.wait()
-    assert world.calls == []
 
 
 def test_no_pod_is_evicted_for_a_pod_that_is_deleted_while_its_nomination_is_written() -> None:
@@ -180,29 +175,23 @@ def test_the_highest_priority_comes_first() -> None:
     assert world.condition("prod") is None
 
 
-def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The pods for which victims are searched from now on."""
-    found: list[str] = []
-    choose: Callable[..., object] = VictimSearch.choose
-
-    def counted(search: VictimSearch, pod: object, *args: object, **more: object) -> object:
-        found.append(str(pod))
-        return choose(search, pod, *args, **more)
-
-    monkeypatch.setattr(VictimSearch, "choose", counted)
-    return found
-
-
 def test_one_search_is_enough_for_equal_pods_without_victims(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    searches, choose = count(), VictimSearch.choose
+
+    def counted(*args: Any, **more: Any) -> object:
+        next(searches)
+        return choose(*args, **more)
+
+    monkeypatch.setattr(VictimSearch, "choose", counted)
     world, names = full_node(), [f"equal-{number}" for number in range(3)]
     for name in names:
         world.add(name, (100, 0), priority=1)
-    replica, searches = Replica(world), searched(monkeypatch)
+    replica = Replica(world)
     replica.try_pods(*names)
     assert replica.results == ["none"] * 3
-    assert len(searches) == 1
+    assert next(searches) == 1
 
 
 def test_equal_pods_with_other_nodes_have_a_search_each() -> None:
@@ -260,3 +249,142 @@ def test_pods_that_are_evicted_for_one_pod_are_evicted_for_no_other() -> None:
         replica.try_pods("prod", "second")
         assert world.evicted == ["slow"]
         assert replica.results == ["nominated", result]
+
+
+# --- kube-scheduler's victims, and many nodes ---------------------------------------------
+
+
+def request_processors(world: World, *names: str) -> None:
+    """Let pods on the node request 8 processors each."""
+    for name in names:
+        world.pods[name]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+
+
+def test_victims_by_totals_are_replaced_by_those_of_one_card() -> None:
+    """The node is full: kube-scheduler takes any two pods, and no card would have room."""
+    world = full_node(prod=(100, 0))
+    replica = Replica(world)
+    for victims in (["batch-0a", "batch-1a"], ["batch-1a", "batch-1b"]):
+        assert replica.preempt("prod", n1=victims)
+        assert world.evicted == ["batch-0a", "batch-0b"]
+    replica.finish("prod")
+    assert replica.results == ["nominated", "bound"]
+
+
+def test_victims_that_free_processors_too_are_kept() -> None:
+    world = full_node(prod=(100, 0))
+    request_processors(world, "batch-1a")
+    assert Replica(world).preempt("prod", n1=["batch-0a", "batch-1a"])
+    assert world.evicted == ["batch-0a", "batch-0b", "batch-1a"]
+    # Also by the next leader, though the cards suffice without the last one.
+    condition = world.condition("prod")
+    assert condition is not None
+    assert '"all":true' in condition["message"]
+
+
+@pytest.mark.parametrize("budgets", [{"app": 0}, {"app": 1, "tier": 1}])
+def test_no_pod_is_evicted_if_a_pod_that_frees_processors_cannot_be(
+    budgets: dict[str, int],
+) -> None:
+    world = full_node(prod=(100, 0))
+    request_processors(world, "batch-1a")
+    world.pods["batch-1a"]["metadata"]["labels"] = dict.fromkeys(budgets, "x")
+    for label, allowed in budgets.items():
+        world.add_budget(label, allowed, **{label: "x"})
+    replica = Replica(world)
+    assert replica.preempt("prod", n1=["batch-0a", "batch-1a"])
+    assert world.calls == []
+    assert replica.results == ["budgets"]
+
+
+def test_processors_of_pods_that_end_anyway_count() -> None:
+    world = full_node(prod=(100, 0))
+    request_processors(world, "batch-0b", "batch-1a")
+    world.evict("default", "batch-1a", "u-batch-1a")
+    assert Replica(world).preempt("prod", n1=["batch-0a", "batch-0b"])
+    assert world.evicted == ["batch-1a", "batch-1b"]
+
+
+def test_victims_that_free_processors_are_evicted_although_a_card_has_room() -> None:
+    world = one_card(("batch", 10, {"priority": 1, "cpu": "8"}))
+    assert Replica(world).preempt("prod", n1=["batch"])
+    assert world.evicted == ["batch"]
+
+
+@pytest.mark.parametrize(
+    "victims", [{"n1": ["web"]}, {"n1": ["batch-0a", "web"]}, {"other": ["batch-0a"]}, {}]
+)
+def test_victims_that_are_no_gpu_pods_are_left_to_kube_scheduler(
+    victims: dict[str, list[str]],
+) -> None:
+    world = full_node(prod=(100, 0))
+    assert not Replica(world).preempt("prod", **victims)
+    assert preempting(world).preempt("prod", **victims)  # not once others leave for it
+
+
+@pytest.mark.parametrize(
+    ("priority", "more", "victim"),
+    [
+        (0, [], "n2-batch"),
+        (2, [], "batch-0a"),
+        (0, [("n2-more", 5)], "batch-0a"),  # all that must leave the node are compared
+    ],
+)
+def test_nodes_by_cards_and_nodes_by_totals_are_compared(
+    priority: int, more: list[tuple[str, int]], victim: str
+) -> None:
+    world = full_node()
+    world.add_second_node(100, priority=priority)
+    world.nodes = (*world.nodes[:1], make_node("n2", 2))
+    for name, other in more:
+        world.run_pod(name, "n2", "1", (100, 8), priority=other, cpu="8")
+    replica = Replica(world)
+    replica.filter("prod", ["n1"])
+    assert replica.preempt("prod", n2=["n2-batch", *(name for name, _ in more)])
+    assert world.evicted == [victim]
+
+
+# --- many nodes --------------------------------------------------------------------------
+
+
+def test_of_many_nodes_those_count_too_that_kube_scheduler_has_not_asked_about_yet() -> None:
+    world = full_node()
+    world.nodes = (*world.nodes, *(make_node(f"n{number}", 1) for number in range(2, 101)))
+    replica = Replica(world)
+
+    def try_five_times() -> None:
+        for _ in range(5):
+            replica.filter("prod", ["n1"])
+            replica.wait(5)
+
+    try_five_times()
+    assert world.calls == []
+    assert set(replica.results) == {"elsewhere"}
+    assert replica.nodes_for("prod", ["n2"]) == ("n2",)
+    try_five_times()
+    assert world.calls == []
+    # Another filter of kube-scheduler keeps the pod from all of them.
+    replica.wait(5)
+    replica.wait(5)
+    assert world.evicted == ["batch-0a"]
+
+
+def test_of_many_nodes_few_sets_are_checked_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search of all sets of all nodes would take half a minute for one pod."""
+    nodes = 20
+    world = World(*(make_node(f"n{number}", 4) for number in range(nodes)))
+    for number in range(nodes):
+        for card, letter in product("0123", "abcd"):
+            size = 20 + (number + ord(letter) + int(card)) % 4
+            world.run_pod(f"batch-{number}{card}{letter}", f"n{number}", card, (size, 4))
+    world.add("prod", (50, 8), priority=1000, inits=[(90, 20)], sidecars=[(30, 4)])
+    checks = count()
+
+    def check(*args: Any) -> bool:
+        next(checks)
+        return fits_surely(*args)
+
+    monkeypatch.setattr(module, "_MOST_CHECKS", 1000)
+    monkeypatch.setattr("placement.cluster.preemption.fits_surely", check)
+    assert preempting(world).results == ["nominated"]
+    assert next(checks) <= 1000 + nodes * (16 + 2)

@@ -30,8 +30,6 @@ CARDS, BLOCKS = 3, 16
 
 
 class Cluster:
-    """One node: the extender before it, the agent on it."""
-
     def __init__(self, policy: Policy) -> None:
         # Strict: a choice that does not fit is refused, not replaced.
         self.node = Node(CARDS, blocks=BLOCKS, policy=policy, strict=True)
@@ -72,7 +70,6 @@ class Cluster:
         assert self.node.written(pod)
 
     def show(self) -> None:
-        """Let the extender's watch show all pods."""
         for obj in self.api.pods.values():
             self.state.put_pod(obj)
 
@@ -89,8 +86,6 @@ class Cluster:
 
 
 class Limits(NamedTuple):
-    """Cores and memory blocks of a pod's containers."""
-
     mains: Sequence[tuple[int, int]]
     inits: Sequence[tuple[int, int]] = ()
     sidecars: Sequence[tuple[int, int]] = ()

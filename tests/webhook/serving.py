@@ -1,9 +1,10 @@
-"""``python -m webhook`` in processes of its own, spoken to over TLS."""
+"""Webhook and extender in processes of their own, spoken to over TLS."""
 
 import atexit
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,12 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tests.common.serving.in_process import DEADLINE, JSON, HttpsClient
+from tests.common.serving.in_process import DEADLINE, HttpsClient
 
 Json = dict[str, Any]
-__all__ = ["DEADLINE", "JSON", "Json", "Running", "free_port", "running"]
 
 
 @dataclass
@@ -59,7 +59,6 @@ class Running(HttpsClient):
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def worker(self) -> int:
-        """Return the process that serves."""
         booted = (each for each in self.messages() if "Booting worker" in each["message"])
         return int([each["pid"] for each in booted][-1])
 
@@ -77,26 +76,32 @@ def free_port() -> int:
     return port
 
 
+Server = TypeVar("Server", bound=Running)
+
+
 @contextlib.contextmanager
-def running(certificates: Path, directory: Path, *options: str) -> Iterator[Running]:
-    """Start a webhook, wait until it is ready, and end it.
+def running(kind: type[Server], certificates: Path, log: Path, *command: str) -> Iterator[Server]:
+    """Start a program of ours, wait until it is ready, and end it.
 
     Args:
+        kind: what speaks to it.
         certificates: its certificate, and the CA that its clients trust.
-        directory: for its log.
-        options: further flags.
+        log: for what it logs.
+        command: its name, and further flags.
     """
-    port, log = free_port(), directory / "log"
-    arguments = [sys.executable, "-m", "webhook", "--port", str(port), "--drain-delay", "0.2"]
+    port = free_port()
+    arguments = [sys.executable, "-m", *command, "--port", str(port)]
     arguments += ["--cert", str(certificates / "tls.crt"), "--key", str(certificates / "tls.key")]
     # A home that cannot be written, as with a read-only root file system.
     environment = {**os.environ, "HOME": "/proc/none", "PYTHONWARNINGS": "error"}
     environment.pop("XDG_RUNTIME_DIR", None)
     with (
         log.open("wb") as stderr,
-        subprocess.Popen([*arguments, *options], stderr=stderr, env=environment) as process,
+        subprocess.Popen(
+            arguments, stderr=stderr, env=environment, start_new_session=True
+        ) as process,
     ):
-        found = Running(process, port, certificates, log)
+        found = kind(process, port, certificates, log)
         try:
             found.wait_until_ready()
             yield found
@@ -105,4 +110,4 @@ def running(certificates: Path, directory: Path, *options: str) -> Iterator[Runn
             try:
                 process.wait(DEADLINE)
             except subprocess.TimeoutExpired:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)

@@ -9,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,15 +18,20 @@ import pytest
 from certs.issue import issue
 from certs.names import parse_subject
 from contract.stamps import OrderStamp
-from tests.webhook.serving import DEADLINE, JSON, Json, Running, free_port, running
+from tests.common.serving.in_process import DEADLINE, JSON
+from tests.webhook.serving import Json, Running, free_port, running
 from webhook.admission.reviews import LARGEST_BODY
 
 pytestmark = pytest.mark.slow
 
 
+def serving(certificates: Path, folder: Path) -> AbstractContextManager[Running]:
+    return running(Running, certificates, folder / "log", "webhook", "--drain-delay", "0.2")
+
+
 def test_it_serves_ipv4_and_ipv6_until_sigterm(certificates: Path, tmp_path: Path) -> None:
     """Nothing is left behind: no port, no error in the log."""
-    with running(certificates, tmp_path) as webhook:
+    with serving(certificates, tmp_path) as webhook:
         for address in ("127.0.0.1", "::1"):
             with (
                 socket.create_connection((address, webhook.port), timeout=DEADLINE) as plain,
@@ -61,7 +67,7 @@ def test_a_killed_worker_is_started_again_and_writes_other_stamps(
         written = {each["path"]: each["value"] for each in patch}
         return OrderStamp.decode(written["/metadata/annotations/tencent.com~1admission-order"])
 
-    with running(certificates, tmp_path) as webhook:
+    with serving(certificates, tmp_path) as webhook:
         before = stamp(webhook)
         kill_worker(webhook)
         after = stamp(webhook)  # the port stays open: clients wait meanwhile
@@ -72,11 +78,11 @@ def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
     certificates: Path, tmp_path: Path, review: Json
 ) -> None:
     body = json.dumps(review)
-    serving = tmp_path / "serving"
-    _write(serving, 1)
-    with running(serving, tmp_path) as webhook, contextlib.closing(webhook.http()) as kept:
+    renewed = tmp_path / "renewed"
+    _write(renewed, 1)
+    with serving(renewed, tmp_path) as webhook, contextlib.closing(webhook.http()) as kept:
         (tmp_path / "broken").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
-        (tmp_path / "broken").replace(serving / "tls.crt")  # no half of it is ever read
+        (tmp_path / "broken").replace(renewed / "tls.crt")  # no half of it is ever read
         webhook.wait(lambda: _reloads(webhook, "refused") == 1)
         # A worker that starts now cannot read a pair, and serves the earlier one.
         kill_worker(webhook)
@@ -84,7 +90,7 @@ def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
         assert kept.getresponse().read()
         sock = kept.sock
         first = webhook.metrics()["certificate_expiry_timestamp_seconds"]
-        _write(serving, 3)
+        _write(renewed, 3)
         webhook.wait(lambda: _reloads(webhook, "loaded") == 1)
         assert webhook.metrics()["certificate_expiry_timestamp_seconds"] > first + 86400
         kept.request("POST", "/mutate/pods", body, JSON)

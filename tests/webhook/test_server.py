@@ -11,6 +11,7 @@ import pytest
 import trustme
 
 from common.serving.tls import ServedCertificate
+from tests.agent.builders import raising
 from tests.agent.fakes import eventually
 from tests.common.serving.in_process import served
 from webhook.metrics import Metrics
@@ -68,8 +69,6 @@ def test_reviews_need_the_certificate_of_the_client_ca_and_probes_do_not(
 def test_a_copy_of_the_source_that_was_never_installed_has_no_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def not_installed(name: str) -> str:
-        raise PackageNotFoundError(name)
-
+    not_installed = raising(PackageNotFoundError("gpu-turnstile"))
     monkeypatch.setattr("common.serving.metrics.version", not_installed)
     assert 'version="unknown"' in Metrics().render().decode()

@@ -134,12 +134,10 @@ def hint(*cards: str, inits: Sequence[str] = ()) -> dict[str, str]:
 
 
 def a_node(*args: Any, **kwargs: Any) -> Node:
-    """A parsed node."""
     return parse_node(make_node(*args, **kwargs), NAMES)
 
 
 def a_pod(*args: Any, **kwargs: Any) -> PodInfo:
-    """A parsed pod."""
     found = read_gpu_pod(make_pod(*args, **kwargs), NAMES)
     assert found is not None
     return found

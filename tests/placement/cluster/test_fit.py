@@ -108,26 +108,15 @@ def test_an_impossible_wish_is_distinguished_from_full_cards(
 
 
 def test_cards_that_must_be_connected_are_needed_as_a_set() -> None:
-    node = a_node("n1", 4, links={(0, 1): "NV4", (2, 3): "NV4"})
-    pair = a_pod("a", (200, 4), annotations=wish(gpu_link="nvlink"))
-    plain = a_pod("b", (200, 4))
-    split = NodeSnapshot(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
-    assert check(plain.pod_class, split) == Fit()
-    assert check(pair.pod_class, split) == Unschedulable(
-        "no 2 cards connected by NVLink are free", unresolvable=False
-    )
-    assert (
-        check(pair.pod_class, NodeSnapshot(node, [(50, 32), (50, 32), (100, 32), (100, 32)]))
-        == Fit()
-    )
-    halves = a_pod("c", (120, 4), split={"c0": 2}, annotations=wish(gpu_link="nvlink"))
-    assert check(halves.pod_class, split) == Unschedulable(
-        "no 2 cards connected by NVLink have 60 cores and 2 blocks free", unresolvable=False
-    )
-    smaller = a_pod("c", (100, 4), split={"c0": 2}, annotations=wish(gpu_link="nvlink"))
-    assert isinstance(check(smaller.pod_class, split), Fit)
-    one = a_pod("c", (100, 4), annotations=wish(gpu_link="nvlink"))
-    assert check(one.pod_class, split) == Fit()
+    node, nvlink = a_node("n1", 4, links={(0, 1): "NV4", (2, 3): "NV4"}), wish(gpu_link="nvlink")
+    view = NodeSnapshot(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
+    pair = a_pod("a", (200, 4), annotations=nvlink)
+    halves = a_pod("b", (120, 4), split={"c0": 2}, annotations=nvlink)
+    for pod, needed in ((pair, "are free"), (halves, "have 60 cores and 2 blocks free")):
+        reason = f"no 2 cards connected by NVLink {needed}"
+        assert check(pod.pod_class, view) == Unschedulable(reason, unresolvable=False)
+    for pod in (a_pod("c", (200, 4)), a_pod("d", (100, 4), annotations=nvlink)):
+        assert check(pod.pod_class, view) == Fit()
 
 
 @patient
@@ -253,13 +242,13 @@ def test_a_pod_that_fits_has_a_placement_and_another_has_none(
         planned = None
     assert fits == (planned is not None)
     if not inits:
-        assert fits == _by_trying(pod, node, free)
+        assert fits == fits_by_trying(pod, node, free)
 
 
-def _by_trying(pod: PodInfo, node: Node, free: Sequence[tuple[int, int]]) -> bool:
-    free_slots = {
-        card.uuid: {Resource.CORE: cores, Resource.MEMORY: blocks}
-        for card, (cores, blocks) in zip(node.cards, free, strict=True)
+def fits_by_trying(pod: PodInfo, node: Node, free: Sequence[tuple[int, int]]) -> bool:
+    slots = {
+        card.uuid: dict(zip(Resource, amounts, strict=True))
+        for card, amounts in zip(node.cards, free, strict=True)
     }
-    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in free_slots}
-    return can_be_placed(pod.demand.containers, free_slots, nothing)
+    nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in slots}
+    return can_be_placed(pod.demand.containers, slots, nothing)

@@ -1,13 +1,13 @@
 """The cards that a pod holds: by record, by choice, simulated."""
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
 from contract.inventory import Amounts
 from placement.cluster.holdings import (
     ContainerCards,
-    NodeSnapshot,
     Provenance,
     held_by_container,
     held_by_pod,
@@ -16,9 +16,11 @@ from placement.cluster.holdings import (
 )
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from tests.placement.cluster.builders import a_node, a_pod, hint, record
+from scheduler.state import State
+from tests.placement.cluster.builders import NAMES, a_node, a_pod, hint, make_node, make_pod, record
+from tests.scheduler.states import free_amounts
 
-ONE, TWO = "GPU-n1-0", "GPU-n1-1"
+ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
 
 
 def on(*cards: int) -> ContainerCards:
@@ -35,11 +37,6 @@ def test_the_allocation_annotation_overrides_the_choice() -> None:
         "c0": ContainerCards((1,), Provenance.RECORDED),
         "c1": ContainerCards((0,), Provenance.CHOSEN),
     }
-
-
-def test_free_amounts_are_needed_for_each_card() -> None:
-    with pytest.raises(ValueError, match="of 1"):
-        NodeSnapshot(a_node("n1"), FREE[:1])
 
 
 def test_a_recorded_card_that_the_node_lacks_is_lost_and_a_chosen_one_is_ignored() -> None:
@@ -143,3 +140,52 @@ def test_a_pod_that_requests_millions_of_cards_costs_no_more_than_another() -> N
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
+
+
+# --- a recorded card that is not on the node any more --------------------------------------
+
+ALL, HALF = (100, 32), (50, 24)
+
+
+def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """What the extender counts as free on a node of two cards, of 100 cores and 32 blocks."""
+    state = State(NAMES)
+    state.put_node(make_node("n1", 2))
+    for pod in pods:
+        state.put_pod(pod)
+    return tuple(free_amounts(state) or ())
+
+
+WITH_INIT = {"inits": [(60, 9)]}
+
+
+@pytest.mark.parametrize(
+    ("more", "annotations", "free"),
+    [
+        ({}, record(c0=([GONE], 50, 8)), (ALL, ALL)),
+        ({}, record(c0=([GONE], 50, 8)) | hint("0"), (ALL, ALL)),  # that is another card's now
+        (WITH_INIT, record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)), (ALL, ALL)),
+        (WITH_INIT, record(c0=([GONE], 50, 8)), (ALL, ALL)),  # cards of the other: unknown (K4)
+        (WITH_INIT, record(c0=([TWO], 50, 8), i0=([GONE], 60, 9)), (ALL, HALF)),
+        ({}, hint("7"), (HALF, ALL)),  # chosen, and never there
+    ],
+)
+def test_a_pod_on_a_card_that_is_not_there_counts_on_no_other(
+    more: dict[str, Any], annotations: dict[str, str], free: tuple[tuple[int, int], ...]
+) -> None:
+    pod = make_pod("a", (50, 8), node="n1", annotations=annotations, **more)
+    assert free_beside(pod) == free
+
+
+def test_the_other_cards_and_containers_of_a_pod_count() -> None:
+    two = make_pod("a", (200, 8), node="n1", annotations=record(c0=([GONE, TWO], 200, 8)))
+    assert free_beside(two) == (ALL, (0, 28))
+    recorded = record(c0=([GONE], 50, 8), c1=([TWO], 50, 8))
+    both = make_pod("a", (50, 8), (50, 8), node="n1", annotations=recorded)
+    assert free_beside(both) == (ALL, HALF)
+
+
+def test_unreported_containers_of_such_a_pod_are_expected_on_the_remaining_cards() -> None:
+    """The agent writes all containers at once; a manifest may bring a part of a record."""
+    pod = make_pod("a", (50, 8), (50, 8), node="n1", annotations=record(c0=([GONE], 50, 8)))
+    assert free_beside(pod) == (HALF, ALL)

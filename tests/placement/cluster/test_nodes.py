@@ -83,18 +83,19 @@ def test_a_node_without_a_usable_inventory_shows_the_reason(
 
 
 @pytest.mark.parametrize(
-    ("allocatable", "problem"),
-    [("0", Problem.AGENT_DISCONNECTED), ("200", Problem.NONE), (None, Problem.NONE)],
+    ("allocatable", "unhealthy", "problem"),
+    [
+        ("0", [], Problem.AGENT_DISCONNECTED),
+        ("0", [0, 1], Problem.NONE),
+        ("200", [], Problem.NONE),
+        (None, [], Problem.NONE),
+    ],
 )
 def test_a_disconnected_agent_is_detected_by_the_nodes_allocatable(
-    allocatable: str | None, problem: Problem
+    allocatable: str | None, unhealthy: list[int], problem: Problem
 ) -> None:
     """Fact K19: the inventory stays behind; allocatable falls to 0."""
-    assert a_node("n1", allocatable=allocatable).problem is problem
-
-
-def test_cards_that_are_all_unhealthy_do_not_mean_that_the_agent_is_disconnected() -> None:
-    assert a_node("n1", unhealthy=[0, 1], allocatable="0").problem is Problem.NONE
+    assert a_node("n1", unhealthy=unhealthy, allocatable=allocatable).problem is problem
 
 
 def _template(node: dict[str, Any], **labels: str) -> dict[str, Any]:

@@ -1,66 +1,32 @@
 """The cheapest victims: tables, and all sets of victims as the oracle."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, combinations
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.inventory import Amounts
-from contract.resource import Resource
 from placement.cluster.fit import Fit, check, fits_surely
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import Node
-from placement.cluster.preemption import (
-    NO_VICTIMS,
-    EvictablePod,
-    PreemptionCost,
-    cost_of,
-    find_victims,
-)
+from placement.cluster.preemption import EvictablePod, PreemptionCost, cost_of, find_victims
 from placement.held import HeldAmounts
 from placement.pods import PodInfo
-from tests.agent.brute_force import can_be_placed
 from tests.examples import share
 from tests.placement.cluster.builders import a_node, a_pod
+from tests.placement.cluster.test_fit import fits_by_trying
 
 BLOCKS = 8
 
 
-def pod(
-    uid: str,
-    priority: int,
-    *held: tuple[int, int, int],
-    group: str = "",
-    budget: str = "",
-) -> EvictablePod:
-    """A pod with so many cores and blocks of each of these cards."""
-    return EvictablePod(
-        uid, priority, {card: Amounts(*amounts) for card, *amounts in held}, group, budget
-    )
-
-
-def victims_of(
-    wanted: PodInfo,
-    candidates: Sequence[EvictablePod],
-    *,
-    cards: int = 2,
-    allowed: Mapping[str, int] | None = None,
-    below: PreemptionCost | None = None,
-    others: Sequence[EvictablePod] = (),
-) -> list[str] | None:
-    node = a_node("n1", cards, blocks=BLOCKS)
-    found = find_victims(
-        wanted.pod_class,
-        node,
-        held_by(node, [*candidates, *others]),
-        candidates,
-        allowed=allowed or {},
-        below=below,
-    )
-    return None if found is None else [each.uid for each in found.victims]
+def pod(uid: str, priority: int, held: tuple[int, int, int], *, group: str = "") -> EvictablePod:
+    """A pod with so many cores and blocks of a card."""
+    card, *amounts = held
+    return EvictablePod(uid, priority, {card: Amounts(*amounts)}, group, "")
 
 
 def held_by(node: Node, pods: Sequence[EvictablePod]) -> HeldAmounts:
@@ -74,89 +40,37 @@ SHARE, WHOLE = a_pod("a", (60, 2)), a_pod("a", (100, 0))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "candidates", "victims"),
+    ("wanted", "rows", "victims"),
     [
         # Two would have to leave the one card, one the other.
-        (SHARE, [pod("a", 0, (0, 50, 2)), pod("b", 0, (0, 50, 2)), pod("c", 0, (1, 90, 2))], ["c"]),
+        (SHARE, [(0, 0, 50, 2), (0, 0, 50, 2), (0, 1, 90, 2)], "c"),
         # Totals would suffice: 30 are free on each card.
-        (SHARE, [pod("a", 5, (0, 70, 2)), pod("b", 4, (1, 70, 2))], ["b"]),
+        (SHARE, [(5, 0, 70, 2), (4, 1, 70, 2)], "b"),
         # A low priority twice is better than a high one once.
-        (
-            WHOLE,
-            [pod("a", 9, (0, 100, 8)), pod("b", 1, (1, 50, 4)), pod("c", 2, (1, 50, 4))],
-            ["b", "c"],
-        ),
-        # Few of one priority are better than many.
-        (
-            WHOLE,
-            [pod("a", 1, (0, 50, 4)), pod("b", 1, (0, 50, 4)), pod("c", 1, (1, 90, 4))],
-            ["c"],
-        ),
-        # With negative priorities too.
-        (
-            WHOLE,
-            [pod("a", -9, (0, 50, 4)), pod("b", -9, (0, 50, 4)), pod("c", -9, (1, 90, 4))],
-            ["c"],
-        ),
+        (WHOLE, [(9, 0, 100, 8), (1, 1, 50, 4), (2, 1, 50, 4)], "bc"),
+        # Few of one priority are better than many, with negative priorities too.
+        (WHOLE, [(1, 0, 50, 4), (1, 0, 50, 4), (1, 1, 90, 4)], "c"),
+        (WHOLE, [(-9, 0, 50, 4), (-9, 0, 50, 4), (-9, 1, 90, 4)], "c"),
         # Two of one owner are better than one each of two.
-        (
-            WHOLE,
-            [
-                pod("a", 1, (0, 50, 4), group="x"),
-                pod("b", 1, (0, 50, 4), group="y"),
-                pod("c", 1, (1, 50, 4), group="z"),
-                pod("d", 1, (1, 50, 4), group="z"),
-            ],
-            ["c", "d"],
-        ),
+        (WHOLE, [(1, 0, 50, 4, "x"), (1, 0, 50, 4, "y"), *[(1, 1, 50, 4, "z")] * 2], "cd"),
         # Then fewer cores.
-        (SHARE, [pod("a", 1, (0, 90, 2)), pod("b", 1, (1, 50, 2))], ["b"]),
+        (SHARE, [(1, 0, 90, 2), (1, 1, 50, 2)], "b"),
         # Memory is short.
-        (a_pod("a", (10, 6)), [pod("a", 1, (0, 10, 6)), pod("b", 1, (1, 90, 3))], ["a"]),
+        (a_pod("a", (10, 6)), [(1, 0, 10, 6), (1, 1, 90, 3)], "a"),
     ],
 )
 def test_the_cheapest_set_is_taken(
-    wanted: PodInfo, candidates: list[EvictablePod], victims: list[str]
+    wanted: PodInfo, rows: list[tuple[Any, ...]], victims: str
 ) -> None:
-    assert victims_of(wanted, candidates) == victims
-
-
-def test_no_pod_is_a_victim_if_the_other_one_fits() -> None:
-    node = a_node("n1", 1, blocks=BLOCKS)
-    held = HeldAmounts.none_held(node.sizes)
-    found = find_victims(SHARE.pod_class, node, held, [pod("a", 0, (0, 1, 1))], allowed={})
+    """Of pods ``a`` to ``d`` by priority, card, cores and blocks there, and owner."""
+    candidates = [
+        pod(uid, priority, (card, cores, blocks), group="".join(group))
+        for uid, (priority, card, cores, blocks, *group) in zip("abcd", rows, strict=False)
+    ]
+    node = a_node("n1", 2, blocks=BLOCKS)
+    found = find_victims(wanted.pod_class, node, held_by(node, candidates), candidates, allowed={})
     assert found is not None
-    assert found == (NO_VICTIMS, ())
-
-
-def test_there_are_no_victims_if_others_keep_the_card_full() -> None:
-    assert (
-        victims_of(
-            SHARE,
-            [pod("a", 0, (0, 30, 2))],
-            cards=1,
-            others=[pod("b", 99, (0, 50, 2))],
-        )
-        is None
-    )
-
-
-def test_a_budget_is_no_cost_but_a_limit() -> None:
-    protected = [pod(each, 0, (0, 50, 4), budget="b") for each in "ab"]
-    expensive = [pod("z", 7, (1, 100, 8))]
-    assert victims_of(WHOLE, [*protected, *expensive], allowed={"b": 2}) == ["a", "b"]
-    assert victims_of(WHOLE, [*protected, *expensive], allowed={"b": 1}) == ["z"]
-    assert victims_of(WHOLE, [*protected, *expensive]) == ["z"]
-    assert victims_of(WHOLE, protected, cards=1, allowed={"b": 1}) is None
-
-
-def test_a_node_with_a_cheaper_set_ends_the_search() -> None:
-    mine = [pod("a", 3, (0, 100, 8))]
-    cost = cost_of(mine)
-    assert victims_of(WHOLE, mine, cards=1, below=cost._replace(cores=101)) == ["a"]
-    assert victims_of(WHOLE, mine, cards=1, below=cost) is None
-    assert victims_of(WHOLE, mine, cards=1, below=cost._replace(highest=2)) is None
-    assert victims_of(WHOLE, mine, cards=1, below=cost._replace(cores=99)) is None
+    assert [each.uid for each in found.victims] == [*victims]
 
 
 def test_many_pods_of_one_core_are_decided_in_few_checks() -> None:
@@ -172,20 +86,6 @@ def test_many_pods_of_one_core_are_decided_in_few_checks() -> None:
     )
     assert found is not None
     assert found.cost == PreemptionCost(0, 30 * 2**31, 30, 30, 30)
-
-
-@pytest.mark.parametrize(
-    ("more", "victims"),
-    [
-        ([{"budget": "x"}, {"budget": "x"}, {}], ["a", "c"]),
-        ([{"group": "x"}, {"group": "y"}, {"group": "y"}], ["b", "c"]),
-    ],
-)
-def test_pods_with_another_budget_or_owner_are_not_exchangeable(
-    more: list[dict[str, str]], victims: list[str]
-) -> None:
-    pods = [pod(uid, 0, (0, 30, 2), **each) for uid, each in zip("abc", more, strict=True)]
-    assert victims_of(a_pod("a", (50, 2)), pods, cards=1, allowed={"x": 1}) == victims
 
 
 def test_the_best_of_thousands_of_sets_is_found_within_the_checks() -> None:
@@ -211,6 +111,8 @@ def test_the_best_of_thousands_of_sets_is_found_within_the_checks() -> None:
 
 # --- the oracle -----------------------------------------------------------------------------
 
+KEPT = 1000
+"""The priority of a pod that may not be evicted."""
 shares = st.tuples(st.integers(1, 99), st.integers(1, BLOCKS))
 WANTED = {
     "a share": st.builds(lambda limit: a_pod("p", limit), shares),
@@ -227,12 +129,12 @@ wanted_pods = st.one_of(*WANTED.values())
 
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[int, list[EvictablePod], dict[str, int]]:
-    """Cards, pods on them (which may hold more than there is), and budgets."""
+    """Cards, pods on them (which may hold more than there is, or stay), and budgets."""
     cards = draw(st.integers(1, 3))
     pods = [
         EvictablePod(
             f"u{number}",
-            draw(st.sampled_from([-5, 0, 0, 3])),
+            draw(st.sampled_from([-5, 0, 0, 3, KEPT])),
             {
                 card: Amounts(
                     draw(st.sampled_from([1, 20, 50, 50, 100])), draw(st.integers(0, BLOCKS))
@@ -247,14 +149,6 @@ def crowds(draw: st.DrawFn) -> tuple[int, list[EvictablePod], dict[str, int]]:
     return cards, pods, {"x": draw(st.integers(0, 3)), "y": draw(st.integers(0, 1))}
 
 
-def fits_by_trying(wanted: PodInfo, node: Node, free: Sequence[Amounts]) -> bool:
-    slots = {
-        str(card): dict(zip(Resource, amounts, strict=True)) for card, amounts in enumerate(free)
-    }
-    none = {card: dict.fromkeys(Resource, 0) for card in slots}
-    return can_be_placed(wanted.demand.containers, slots, none)
-
-
 @pytest.mark.parametrize("kind", WANTED)
 @given(st.data(), crowds())
 @settings(max_examples=share(112), deadline=None)
@@ -266,8 +160,11 @@ def test_no_set_of_victims_is_cheaper(
     cards, pods, allowed = crowd
     node = a_node("n1", cards, blocks=BLOCKS)
     held = held_by(node, pods)
+    candidates = [each for each in pods if each.priority < KEPT]
     best: PreemptionCost | None = None
-    sets = chain.from_iterable(combinations(pods, each) for each in range(len(pods) + 1))
+    sets = chain.from_iterable(
+        combinations(candidates, each) for each in range(len(candidates) + 1)
+    )
     for victims in sorted(sets, key=cost_of):
         taken = Counter(each.budget for each in victims if each.budget)
         if any(count > allowed[budget] for budget, count in taken.items()):
@@ -276,15 +173,15 @@ def test_no_set_of_victims_is_cheaper(
         if fits_by_trying(wanted, node, free):
             best = cost_of(victims)
             break
-    found = find_victims(wanted.pod_class, node, held, pods, allowed=allowed)
+    found = find_victims(wanted.pod_class, node, held, candidates, allowed=allowed)
     assert (found and found.cost) == best
     if found is not None:
         bound = found.cost._replace(cores=found.cost.cores + 1)
-        again = find_victims(wanted.pod_class, node, held, pods, allowed=allowed, below=bound)
+        again = find_victims(wanted.pod_class, node, held, candidates, allowed=allowed, below=bound)
         assert again is not None
         assert again.cost == best
         assert not find_victims(
-            wanted.pod_class, node, held, pods, allowed=allowed, below=found.cost
+            wanted.pod_class, node, held, candidates, allowed=allowed, below=found.cost
         )
         assert cost_of(found.victims) == found.cost
         left = held_by(node, [each for each in pods if each not in found.victims])

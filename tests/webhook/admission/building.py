@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from contract.names import Names
 from contract.stamps import OrderStamp
+from tests.agent.builders import raising
 from webhook.admission.decision import Decision
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.pods import decide_pod
@@ -28,14 +29,12 @@ def stamp() -> OrderStamp:
     return OrderStamp(TIME, "w1", 0)
 
 
-def no_stamp() -> OrderStamp:
-    raise AssertionError("no stamp is due")
+no_stamp = raising(AssertionError("no stamp is due"))
 
 
 def decide(
     pod: Json, options: AdmissionOptions = DEFAULTS, *, stamp: Callable[[], OrderStamp] = stamp
 ) -> Decision:
-    """Decide about a new pod, by the usual names."""
     return decide_pod(pod, names=Names(), stamp=stamp, options=options)
 
 

@@ -28,10 +28,6 @@ STAMPS = {
 }
 
 
-def _stamp(binding: Json) -> Decision:
-    return stamp_binding(binding, names=NAMES, stamp=stamp)
-
-
 @pytest.fixture
 def binding() -> Json:
     return {
@@ -42,16 +38,28 @@ def binding() -> Json:
     }
 
 
-@pytest.mark.parametrize("kind", ["Node", "", None])
-def test_a_binding_gets_order_time_and_node_and_is_not_changed_otherwise(
-    binding: Json, kind: object
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("plural", "kind", "subresource"),
+    [
+        ("pods", "Binding", "binding"),
+        ("pods", "", "binding"),
+        ("bindings", "Binding", ""),
+        ("", "Binding", ""),
+    ],
+)
+def test_a_binding_gets_order_time_and_node_by_both_ways_and_is_not_changed_otherwise(
+    binding: Json, plural: str, kind: str, subresource: str, *, dry_run: bool
 ) -> None:
-    binding["target"]["kind"] = kind
-    verdict = _stamp(binding)
-    assert (verdict.label, verdict.warnings) == ("patched", ())
-    expected = copy.deepcopy(binding)
-    expected["metadata"]["annotations"] = STAMPS
-    assert applied(binding, verdict) == expected
+    target = ReviewedResource("", "v1", plural, kind, subresource)
+    for to in ("Node", "", None):
+        binding["target"]["kind"] = to
+        review = review_of(target, binding, dry_run=dry_run)
+        verdict = mutate_binding(review, names=NAMES, stamp=stamp)
+        assert (verdict.label, verdict.warnings) == ("patched", ())
+        expected = copy.deepcopy(binding)
+        expected["metadata"]["annotations"] = STAMPS
+        assert applied(binding, verdict) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,24 +79,6 @@ def test_a_binding_that_cannot_be_stamped_is_allowed(
     binding[field] = value
     verdict = stamp_binding(binding, names=NAMES, stamp=no_stamp)
     assert verdict == Decision(warnings=(f"{warning}: bound without stamps",))
-
-
-@pytest.mark.parametrize(
-    ("plural", "kind", "subresource", "dry_run"),
-    [
-        ("pods", "Binding", "binding", False),
-        ("pods", "Binding", "binding", True),
-        ("pods", "", "binding", False),
-        ("bindings", "Binding", "", False),
-        ("", "Binding", "", False),
-    ],
-)
-def test_both_ways_to_bind_are_stamped(
-    binding: Json, plural: str, kind: str, subresource: str, dry_run: bool
-) -> None:
-    target = ReviewedResource("", "v1", plural, kind, subresource)
-    review = review_of(target, binding, dry_run=dry_run)
-    assert mutate_binding(review, names=NAMES, stamp=stamp) == _stamp(binding)
 
 
 KEYS = st.sampled_from([*STAMPS, "a/b", "~", "/~1"]) | st.text(max_size=5)
@@ -111,7 +101,7 @@ BINDINGS = st.fixed_dictionaries(
 @given(BINDINGS)
 def test_any_binding_is_allowed_and_only_our_annotations_change(binding: Json) -> None:
     before = copy.deepcopy(binding)
-    verdict = _stamp(binding)
+    verdict = stamp_binding(binding, names=NAMES, stamp=stamp)
     assert binding == before
     assert verdict.allowed
     assert all(len(each) <= 120 and each.isprintable() for each in verdict.warnings)

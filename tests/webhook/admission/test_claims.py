@@ -57,7 +57,6 @@ def created(given: Json, options: AdmissionOptions = ON) -> Json:
 
 
 def claims_of(found: Json) -> tuple[Any, list[Any]]:
-    """Return the claims of a pod, and those of its containers."""
     spec = found["spec"]
     listed = [*spec.get("initContainers", []), *spec["containers"]]
     return spec.get("resourceClaims"), [each["resources"].get("claims") for each in listed]
@@ -70,17 +69,24 @@ def errors_of(given: Json) -> list[str]:
 # --- added claims ---------------------------------------------------------------------
 
 
-def test_a_gpu_pod_gets_a_claim_with_a_request_a_container_and_keeps_its_limits() -> None:
-    given = pod(container("a"), container("b", {}), container("c", {NAMES.core: "200"}))
+def test_a_gpu_pod_gets_a_claim_with_a_request_a_container_and_keeps_what_it_has() -> None:
+    """Its limits, and claims of its author."""
+    net = {"name": "net", "resourceClaimName": "nic"}
+    given = pod(
+        container("a", SHARE, {"name": "net"}),
+        container("b", {}, {"name": "net"}),
+        container("c", {NAMES.core: "200"}),
+        claims=[net],
+    )
     given["spec"]["initContainers"] = [container("i")]
     found = created(given)
     template = {"name": CLAIM, "resourceClaimTemplateName": template_name(given, NAMES)}
     assert claims_of(found) == (
-        [template],
+        [net, template],
         [
             [{"name": CLAIM, "request": "a"}],
-            [{"name": CLAIM, "request": "a"}],
-            None,
+            [{"name": "net"}, {"name": CLAIM, "request": "a"}],
+            [{"name": "net"}],
             [{"name": CLAIM, "request": "c"}],
         ],
     )
@@ -106,21 +112,6 @@ def test_a_pod_with_a_claim_stays_with_the_clusters_scheduler(
     """Of two schedulers neither would know which devices the other one is about to allocate."""
     options = AdmissionOptions(claims=claims, scheduler_name="theirs")
     assert created(pod(container("a")), options)["spec"].get("schedulerName") == expected
-
-
-def test_claims_of_the_author_stay() -> None:
-    net = {"name": "net", "resourceClaimName": "nic"}
-    given = pod(container("a", SHARE, {"name": "net"}), container("b", {}, {"name": "net"}))
-    given["spec"]["resourceClaims"] = [net]
-    listed, of_containers = claims_of(created(given))
-    assert listed == [
-        net,
-        {"name": CLAIM, "resourceClaimTemplateName": template_name(given, NAMES)},
-    ]
-    assert of_containers == [
-        [{"name": "net"}, {"name": CLAIM, "request": "a"}],
-        [{"name": "net"}],
-    ]
 
 
 def test_a_copy_with_other_limits_gets_its_own_template() -> None:
@@ -343,24 +334,16 @@ def test_away_keeps_gpu_pods_off_nodes_that_serve_claims(
     assert claims_of(found) == (None, [None])
 
 
-def test_away_keeps_the_rest_of_an_affinity_and_leaves_pods_without_gpus_alone() -> None:
-    others: Json = {
-        "podAffinity": {"a": 1},
-        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]},
-    }
-    found = created(pod(container("a"), affinity=others), AWAY)["spec"]["affinity"]
-    assert found["podAffinity"] == others["podAffinity"]
-    assert found["nodeAffinity"] == {
-        **others["nodeAffinity"],
-        **_required({"matchExpressions": [_NOT_IN]}),
-    }
-    assert "affinity" not in created(pod(container("a", {})), AWAY)["spec"]
-
-
-def test_away_drops_the_copied_claim_of_a_gpu_pod() -> None:
+def test_away_drops_a_copied_claim_and_keeps_the_rest_of_an_affinity() -> None:
     copied = {"name": CLAIM, "resourceClaimTemplateName": OURS}
     given = pod(container("a", None, {"name": CLAIM, "request": "a"}), claims=[copied])
-    assert claims_of(created(given, AWAY)) == (None, [None])
+    others = {"preferredDuringSchedulingIgnoredDuringExecution": [1]}
+    given["spec"]["affinity"] = {"podAffinity": {"a": 1}, "nodeAffinity": others}
+    found = created(given, AWAY)
+    assert claims_of(found) == (None, [None])
+    required = _required({"matchExpressions": [_NOT_IN]})
+    assert found["spec"]["affinity"] == {"podAffinity": {"a": 1}, "nodeAffinity": others | required}
+    assert "affinity" not in created(pod(container("a", {})), AWAY)["spec"]
 
 
 @settings(max_examples=share(40), deadline=None)

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from common.serving.errors import BadRequest
 from contract.errors import FieldError
 from webhook.admission.decision import Decision
-from webhook.admission.reviews import (
-    Review,
-    ReviewedResource,
-    decode_review,
-    encode_review,
-)
+from webhook.admission.reviews import Review, ReviewedResource, decode_review, encode_review
 
 Json = dict[str, Any]
 MISSING = object()

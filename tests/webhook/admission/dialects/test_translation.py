@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.other_systems import WISHES
-from contract.requests import read_pod_demand
+from contract.requests import read_pod_demand, walk_containers
 from contract.resource import Resource
 from tests.examples import any_json
 from tests.webhook.admission.building import ANY, Json, applied, decide, decide_template
@@ -24,8 +25,13 @@ from tests.webhook.admission.dialects.translating import (
     warnings_of,
 )
 from webhook.admission.decision import Decision
+from webhook.admission.dialects.elastic_gpu import read_elastic_gpu
+from webhook.admission.dialects.gpushare import read_gpushare
+from webhook.admission.dialects.kai import read_kai
+from webhook.admission.dialects.reading import Reading
 from webhook.admission.dialects.registry import Dialect, read_dialects
 from webhook.admission.dialects.translation import translate
+from webhook.admission.dialects.vgpu_manager import read_vgpu_manager
 from webhook.admission.options import DEFAULTS, AdmissionOptions, DefaultMemory
 from webhook.admission.patches import patch_annotations
 from webhook.admission.privileged import Privileged
@@ -48,24 +54,6 @@ def test_without_accept_no_pod_is_changed() -> None:
         f"write {MEMORY} (in blocks): gpu-turnstile does not serve {MEM}",
     )
     assert translate(pod, names=NAMES, options=DEFAULTS).pod is pod
-
-
-def test_a_translated_pod_keeps_its_original_and_is_stamped() -> None:
-    pod = pod_of(SHARES, **{"nvidia.com/use-gputype": "a100", "example.com/a": "b"})
-    created = translated(pod)["metadata"]["annotations"]
-    assert json.loads(created.pop(FROM)) == {
-        "dialect": "hami",
-        "resources": {"c0": SHARES},
-        "annotations": {"nvidia.com/use-gputype": "a100"},
-    }
-    assert created == {
-        "example.com/a": "b",
-        "tencent.com/gpu-cards-c0": "2",
-        "tencent.com/use-gpu-type": "a100",
-        "tencent.com/predicate-time": created[NAMES.predicate_time],
-        "tencent.com/admission-order": created[NAMES.admission_order],
-        "tencent.com/gpu-assigned": "false",
-    }
 
 
 def test_all_containers_are_translated_where_they_are() -> None:
@@ -388,3 +376,61 @@ def test_totals_are_cards_times_parts_of_whole_blocks(
     assert set(container.demand.per_card(Resource.CORE)) == {cores or 1}
     (blocks,) = set(container.demand.per_card(Resource.MEMORY))
     assert (blocks - 1) * block < mib << 20 <= blocks * block
+
+
+# --- the readers, whatever a pod has ------------------------------------------------------
+
+READ = {
+    read_elastic_gpu: (
+        *("elasticgpu.io/gpu-core", "elasticgpu.io/gpu-memory", "elasticgpu.com/gpu-core"),
+        "egpuc.elasticgpu.io/a",
+    ),
+    read_gpushare: ("aliyun.com/gpu-mem", "aliyun.com/gpu-count", "aliyun.com/gpu-core.percentage"),
+    read_kai: (
+        *("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"),
+        *("gpu-fraction-container-name", "mps"),
+    ),
+    read_vgpu_manager: (
+        *(f"{VGPU}{each}" for each in ("number", "cores", "memory", "compute-policy")),
+        *("nvidia.com/include-gpu-uuid", "nvidia.com/device-topology-mode"),
+    ),
+}
+"""Resources and annotations of each system."""
+
+FIELDS = ("metadata", "annotations", "labels", "spec", "containers", "resources", "limits", "env")
+CONTENT = any_json(*FIELDS, *(name for names in READ.values() for name in names))
+
+
+@pytest.mark.parametrize("reader", READ, ids=lambda each: each.__name__)
+@given(content=CONTENT, data=st.data())
+def test_no_pod_raises(
+    reader: Callable[..., Reading | None], content: Any, data: st.DataObject
+) -> None:
+    names = st.sampled_from(READ[reader])
+    check_any_reading(reader, {"metadata": content, "spec": content})
+    limits = st.dictionaries(names | st.just("cpu"), any_json(), max_size=4)
+    pod = pod_of(*data.draw(st.lists(limits, max_size=3)))
+    pod["metadata"] |= {"annotations": data.draw(st.dictionaries(names, any_json() | st.text()))}
+    check_any_reading(reader, pod)
+    pod["spec"] |= {"schedulerName": content, "containers": [content, *pod["spec"]["containers"]]}
+    check_any_reading(reader, pod)
+
+
+def check_any_reading(reader: Callable[..., Reading | None], pod: Json) -> None:
+    """Check what holds for any reading of any pod."""
+    reading = reader(pod, path="spec.template.")
+    if reading is None:
+        return
+    there = {(field, index) for field, index, _ in walk_containers(pod.get("spec"))}
+    found = [(each.field, each.index) for each in reading.containers]
+    assert len(found) == len(set(found))
+    assert set(found) <= there
+    for error in reading.errors:
+        assert error.path.startswith(("spec.template.spec.", "spec.template.metadata."))
+        assert error.value
+    for request in filter(None, (each.request for each in reading.containers)):
+        assert request.cards >= 1
+        assert request.cores is None or 1 <= request.cores <= 100
+        assert request.memory is None or request.memory >= 1
+        assert request.percent is None or 0 < request.percent <= 100
+        assert request.memory is None or request.percent is None

@@ -26,7 +26,6 @@ def pod_of(*limits: Mapping[str, Any], **annotations: str) -> Json:
 
 
 def translated(pod: Json, options: AdmissionOptions = ACCEPT) -> Json:
-    """Return the pod that is created of a pod, which must be allowed."""
     decision = decide(pod, options)
     assert decision.errors == ()
     return applied(pod, decision)
@@ -60,7 +59,6 @@ def errors_of(pod: Json, options: AdmissionOptions = ACCEPT) -> list[str]:
 
 
 def warnings_of(pod: Json, options: AdmissionOptions = ACCEPT) -> tuple[str, ...]:
-    """Return the warnings but for those that say what a container became."""
     lines = decide(pod, options).warnings
     return tuple(each for each in lines if ": translated from " not in each)
 

@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import queue
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ import grpc
 from common.grpc_services import add_service, make_stub
 from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import podresources_pb2 as lister_pb
-from simulator.client import ApiClient, Json
+from simulator.client import Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
-from tests.agent.fakes import DEADLINE_S, eventually
+from tests.agent.fakes import DEADLINE_S, eventually, short_dir
 
 CORE, MEMORY = "example.com/core", "example.com/memory"
 
@@ -26,6 +26,10 @@ CORE, MEMORY = "example.com/core", "example.com/memory"
 def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
     """Wait until *condition* is truthy, and return its result."""
     return eventually(condition, what or str(condition))
+
+
+def channel_to(socket: Path) -> grpc.Channel:
+    return grpc.insecure_channel(f"unix://{socket}", (("grpc.use_local_subchannel_pool", 1),))
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Call:
     size: int = 0
 
 
+# ruff: noqa: N802 - the protocol's names
 class FakePlugin:
     """Prefers the first IDs in order, records calls, and runs a test's functions."""
 
@@ -61,8 +66,8 @@ class FakePlugin:
         self.endpoint = resource.replace("/", "_") + ".sock"
         self.calls: list[Call] = []
         self.on_prefer: Callable[[Call], list[str]] = self._first
-        self.on_allocate: Callable[[Call], None] = lambda call: None
-        self.on_pre_start: Callable[[Call], None] = lambda call: None
+        self.on_allocate: Callable[[Call], object] = lambda call: None
+        self.on_pre_start: Callable[[Call], object] = lambda call: None
         self._push: queue.Queue[bool] = queue.Queue()
         self._server: grpc.Server | None = None
 
@@ -78,10 +83,7 @@ class FakePlugin:
         request = pb.RegisterRequest(
             version="v1beta1", endpoint=self.endpoint, resource_name=self.resource
         )
-        with grpc.insecure_channel(
-            f"unix://{self.directory}/kubelet.sock",
-            options=(("grpc.use_local_subchannel_pool", 1),),
-        ) as channel:
+        with channel_to(self.directory / "kubelet.sock") as channel:
             stub = make_stub(channel, pb.DESCRIPTOR, "Registration")
             stub.Register(request, timeout=DEADLINE_S)
 
@@ -92,7 +94,6 @@ class FakePlugin:
             self._server = None
 
     def send_list_again(self) -> None:
-        """Send the list of devices once more."""
         self._push.put(True)
 
     def of(self, rpc: str) -> list[Call]:
@@ -102,27 +103,21 @@ class FakePlugin:
         rest = sorted(set(call.available) - set(call.must_include))
         return [*call.must_include, *rest][: call.size]
 
-    def GetDevicePluginOptions(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.DevicePluginOptions:
+    def _list(self) -> pb.ListAndWatchResponse:
+        nodes = [[pb.NUMANode(ID=each) for each in self.numa(at)] for at in range(len(self.ids))]
+        return pb.ListAndWatchResponse(
+            devices=[
+                pb.Device(ID=id_, health="Healthy", topology=pb.TopologyInfo(nodes=near))
+                for id_, near in zip(self.ids, nodes, strict=True)
+            ]
+        )
+
+    def GetDevicePluginOptions(self, request: Any, context: Any) -> pb.DevicePluginOptions:
         return self.options
 
-    def ListAndWatch(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> Iterator[pb.ListAndWatchResponse]:
+    def ListAndWatch(self, request: Any, context: Any) -> Iterator[pb.ListAndWatchResponse]:
         while True:
-            yield pb.ListAndWatchResponse(
-                devices=[
-                    pb.Device(
-                        ID=id_,
-                        health="Healthy",
-                        topology=pb.TopologyInfo(
-                            nodes=[pb.NUMANode(ID=node) for node in self.numa(index)]
-                        ),
-                    )
-                    for index, id_ in enumerate(self.ids)
-                ]
-            )
+            yield self._list()
             while True:
                 with contextlib.suppress(queue.Empty):
                     if not self._push.get(timeout=0.2):
@@ -131,9 +126,7 @@ class FakePlugin:
                 if not context.is_active():
                     return
 
-    def GetPreferredAllocation(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.PreferredAllocationResponse:
+    def GetPreferredAllocation(self, request: Any, context: Any) -> pb.PreferredAllocationResponse:
         [requested] = request.container_requests
         call = Call(
             "GetPreferredAllocation",
@@ -147,9 +140,7 @@ class FakePlugin:
             response = pb.ContainerPreferredAllocationResponse(deviceIDs=self.on_prefer(call))
         return pb.PreferredAllocationResponse(container_responses=[response])
 
-    def Allocate(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.AllocateResponse:
+    def Allocate(self, request: Any, context: Any) -> pb.AllocateResponse:
         [requested] = request.container_requests
         call = Call("Allocate", tuple(requested.devices_ids), size=len(requested.devices_ids))
         self.calls.append(call)
@@ -167,9 +158,7 @@ class FakePlugin:
         )
         return pb.AllocateResponse(container_responses=[response])
 
-    def PreStartContainer(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.PreStartContainerResponse:
+    def PreStartContainer(self, request: Any, context: Any) -> pb.PreStartContainerResponse:
         call = Call("PreStartContainer", tuple(request.devices_ids))
         self.calls.append(call)
         with refusing(context):
@@ -179,6 +168,10 @@ class FakePlugin:
 
 class Refuse(Exception):
     """A plugin's refusal."""
+
+
+def refuse(text: str) -> None:
+    raise Refuse(text)
 
 
 @contextlib.contextmanager
@@ -227,8 +220,7 @@ def pod(
 class Node:
     """A kubelet on a temporary directory, with plugins."""
 
-    def __init__(self, directory: Path, api: ApiClient | None = None, **knobs: Any) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, **knobs: Any) -> None:
         options: dict[str, Any] = {
             "pod_resources_socket": directory / "pr.sock",
             "start_retry_s": 0.05,
@@ -239,7 +231,7 @@ class Node:
         self.settings = Settings(
             node_name="n1", root_dir=directory / "root", plugin_dir=directory / "dp", **options
         )
-        self.kubelet = Kubelet(self.settings, api)
+        self.kubelet = Kubelet(self.settings)
         self.plugins: dict[str, FakePlugin] = {}
 
     def plug(self, resource: str = CORE, count: int = 20, **options: Any) -> FakePlugin:
@@ -286,26 +278,18 @@ class Node:
             (),
         )
 
-    def list(self) -> dict[str, dict[str, dict[str, int]]]:
+    def list(self) -> dict[str, dict[str, Counter[str]]]:
         """Call ``List``: pod -> container -> resource -> number of device IDs."""
         return {
             each.name: {
-                one.name: {
-                    resource: sum(
-                        len(d.device_ids) for d in one.devices if d.resource_name == resource
-                    )
-                    for resource in {d.resource_name for d in one.devices}
-                }
+                one.name: Counter(d.resource_name for d in one.devices for _ in d.device_ids)
                 for one in each.containers
             }
             for each in self.list_raw().pod_resources
         }
 
     def list_raw(self) -> lister_pb.ListPodResourcesResponse:
-        with grpc.insecure_channel(
-            f"unix://{self.settings.pod_resources_socket}",
-            options=(("grpc.use_local_subchannel_pool", 1),),
-        ) as channel:
+        with channel_to(self.settings.pod_resources_socket) as channel:
             stub = make_stub(channel, lister_pb.DESCRIPTOR, "PodResourcesLister")
             response: lister_pb.ListPodResourcesResponse = stub.List(
                 lister_pb.ListPodResourcesRequest(), timeout=DEADLINE_S
@@ -319,10 +303,9 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(api: ApiClient | None = None, **knobs: Any) -> Iterator[Node]:
-    """A running node; its directory is short, socket paths have 107 bytes at most."""
-    with tempfile.TemporaryDirectory(prefix="kl") as name:
-        built = Node(Path(name), api, **knobs)
+def node(**knobs: Any) -> Iterator[Node]:
+    with short_dir() as folder:
+        built = Node(folder, **knobs)
         try:
             built.kubelet.start()
             yield built

@@ -2,7 +2,6 @@
 
 import pytest
 
-from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError
 from tests.simulator.api_helpers import CORE, PODS, pod
 
@@ -72,52 +71,3 @@ def test_a_budget_refuses_an_eviction_once_it_is_spent(client: ApiClient) -> Non
     other = {"deleteOptions": {"preconditions": {"uid": "other"}}}
     with pytest.raises(ApiError, match="UID in precondition: other"):
         client.create(f"{PODS}/q/eviction", {"metadata": {"name": "q"}, **other})
-
-
-def test_a_bound_pod_waits_for_its_kubelet(client: ApiClient) -> None:
-    client.create(PODS, pod())
-    bind(client)
-    going = client.delete(f"{PODS}/p")["metadata"]
-    assert going["deletionGracePeriodSeconds"] == 30
-    again = client.delete(f"{PODS}/p", grace_period_seconds=60)["metadata"]
-    assert again == going, "a later end is no end"
-    sooner = client.delete(f"{PODS}/p", grace_period_seconds=5)["metadata"]
-    assert sooner["deletionGracePeriodSeconds"] == 5
-    with pytest.raises(ApiError) as raised:
-        client.delete(f"{PODS}/p", grace_period_seconds=0, uid="other")
-    assert raised.value.status == 409
-    client.delete(f"{PODS}/p", grace_period_seconds=0, uid=going["uid"])
-    assert client.list(PODS)["items"] == []
-
-
-def test_a_dry_run_returns_the_new_object_and_stores_nothing(client: ApiClient) -> None:
-    obj = pod()
-    obj["metadata"] = {"generateName": "train-"}
-    made = client.create(PODS, obj, dry_run=True)["metadata"]
-    assert made["name"].startswith("train-")
-    assert made["uid"]
-    assert client.list(PODS)["items"] == []
-    client.create(PODS, pod())
-    with pytest.raises(ApiError, match='pods "p" already exists'):
-        client.create(PODS, pod(), dry_run=True)
-
-
-def test_requests_are_recorded_in_the_terms_of_rbac(server: ApiServer, client: ApiClient) -> None:
-    client.create(PODS, pod())
-    bind(client)
-    client.get(f"{PODS}/p")
-    client.list("/api/v1/pods")
-    client.watch("/api/v1/pods", resource_version="1").__exit__(None, None, None)
-    client.patch(f"{PODS}/p/status", {"status": {"phase": "Running"}})
-    client.delete(f"{PODS}/p")
-    assert [(each.verb, each.resource, each.name) for each in server.requests] == [
-        ("create", "pods", ""),
-        ("create", "pods/binding", "p"),
-        ("get", "pods", "p"),
-        ("list", "pods", ""),
-        ("watch", "pods", ""),
-        ("patch", "pods/status", "p"),
-        ("delete", "pods", "p"),
-    ]
-    assert server.requests[0].user_agent == "gpu-turnstile-simulator"
-    assert server.requests[0].namespace == "default"

@@ -146,10 +146,3 @@ def _child(parent: int, argument: str) -> int:
         if argument.encode() in Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0")
     )
     return found
-
-
-def test_a_folder_without_examples_is_one_clear_line(tmp_path: Path) -> None:
-    with _simulator("demo", "--examples", str(tmp_path), folder=tmp_path) as demo:
-        shown, _ = demo.communicate(timeout=DEADLINE_S)
-    assert demo.returncode == 1
-    assert shown == f"error: {tmp_path}: no *.yaml files there\n"

@@ -19,10 +19,10 @@ from tests.simulator.kubelet_helpers import (
     Call,
     FakePlugin,
     Node,
-    Refuse,
     container,
     node,
     pod,
+    refuse,
     wait_for,
 )
 
@@ -81,19 +81,15 @@ def test_a_malformed_checkpoint_is_refused(text: str) -> None:
 # --- when it is written ---------------------------------------------------------------
 
 
-def read(n: Node) -> KubeletCheckpoint | None:
-    """The file, as it is now."""
-    path = n.settings.plugin_dir / CHECKPOINT_FILE
-    return decode(path.read_text(encoding="utf-8")) if path.exists() else None
+def read(n: Node) -> KubeletCheckpoint:
+    return decode((n.settings.plugin_dir / CHECKPOINT_FILE).read_text(encoding="utf-8"))
 
 
 def written(n: Node) -> dict[str, dict[str, set[str]]]:
     """Pod UID -> container -> the resources that the file has for it."""
-    found = read(n)
-    assert found is not None
     return {
         uid: {name: set(resources) for name, resources in containers.items()}
-        for uid, containers in found.pods.items()
+        for uid, containers in read(n).pods.items()
     }
 
 
@@ -107,21 +103,11 @@ def identity(n: Node) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
 
-def during(plugin: FakePlugin, do: Callable[[], None]) -> None:
-    """Do something in the middle of the plugin's next ``Allocate``."""
-
-    def once(call: Call) -> None:
-        plugin.on_allocate = lambda call: None
-        do()
-
-    plugin.on_allocate = once
-
-
 def test_k27_the_file_comes_with_the_first_list_of_devices_and_is_empty_as_null() -> None:
     with node() as n:
-        assert read(n) is None
-        n.plug()
         path = n.settings.plugin_dir / CHECKPOINT_FILE
+        assert not path.exists()
+        n.plug()
         wait_for(path.exists)
         assert path.stat().st_mode & 0o777 == 0o600
         assert json.loads(path.read_text())["Data"]["PodDeviceEntries"] is None
@@ -158,7 +144,7 @@ def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod() -> None
     with node() as n:
         plugin = n.plug()
         p = pod("p", container("c", 1))
-        wait_for(lambda: read(n) is not None)
+        wait_for((n.settings.plugin_dir / CHECKPOINT_FILE).exists)
         before = identity(n)
         writes = {before}
         plugin.on_pre_start = lambda call: writes.add(identity(n))
@@ -166,11 +152,7 @@ def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod() -> None
         n.wait_running(p)
         assert len(writes) == 2  # once, before the start
         after = identity(n)
-
-        def refuse(call: Call) -> None:
-            raise Refuse
-
-        plugin.on_allocate = refuse
+        plugin.on_allocate = lambda call: refuse("no")
         n.admit(pod("refused", container("c", 1)))
         p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         n.kubelet.add_pods(p)
@@ -182,9 +164,7 @@ def test_k28_a_plugin_disconnected_for_long_is_removed_from_the_file() -> None:
     with node(endpoint_grace_s=0.2) as n:
         n.plug().stop()
         wait_for(lambda: n.kubelet.capacity() == ({}, {}))
-        found = read(n)
-        assert found is not None
-        assert found.registered == {}
+        assert read(n).registered == {}
 
 
 def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets() -> None:
@@ -197,7 +177,7 @@ def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets() ->
         n.kubelet.add_pods(p)
         wait_for(lambda: not n.list())
         seen: list[set[str]] = []
-        during(plugin, lambda: seen.append(set(written(n))))
+        plugin.on_allocate = lambda call: seen.append(set(written(n)))
         n.admit(q)
         assert seen == [{uid_of(p)}]
         assert plugin.of("Allocate")[0].ids == plugin.of("Allocate")[1].ids

@@ -1,13 +1,13 @@
 """The facts of docs/kubelet-facts.md, held by the simulated kubelet over real sockets."""
 
 import threading
+from collections import Counter
 from typing import Any, cast
 
 import grpc
 import pytest
 
 from simulator.kubelet.settings import HookPoint
-from simulator.kubelet.trace import TraceEvent
 from tests.agent.fakes import DEADLINE_S
 from tests.simulator.kubelet_helpers import (
     CORE,
@@ -15,10 +15,10 @@ from tests.simulator.kubelet_helpers import (
     Call,
     FakePlugin,
     Node,
-    Refuse,
     container,
     node,
     pod,
+    refuse,
     wait_for,
 )
 
@@ -33,20 +33,6 @@ def end(n: Node, obj: dict[str, Any]) -> None:
     """Let the containers of a pod that is being deleted end now."""
     for each in obj["spec"]["containers"]:
         n.kubelet.instance.workers.restart(obj["metadata"]["uid"], each["name"])
-
-
-def _call(error: grpc.RpcError) -> grpc.Call:
-    """An error of a stub is its call, too."""
-    return cast(grpc.Call, error)
-
-
-def lacking(listed: dict[str, dict[str, dict[str, int]]], resource: str) -> set[str]:
-    """Return the pods with a container without *resource*; every container here requests it."""
-    return {
-        name
-        for name, containers in listed.items()
-        if any(resource not in held for held in containers.values())
-    }
 
 
 def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first() -> None:
@@ -126,27 +112,22 @@ def test_k2_a_plugin_that_wants_neither_preference_nor_prestart_gets_neither() -
 
 def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
     with node(**FAST) as n:
-        seen: list[tuple[set[str], str]] = []
-        plugins = {CORE: n.plug(count=100), MEMORY: n.plug(MEMORY, count=100)}
+        seen: list[set[str]] = []  # the pods with a container that lacks the call's resource
 
-        def observe(resource: str) -> None:
-            seen.append((lacking(n.list(), resource), resource))
+        for resource in (CORE, MEMORY):
 
-        for resource, plugin in plugins.items():
-
-            def prefer(call: Call, resource: str = resource) -> list[str]:
-                observe(resource)
+            def observe(call: Call, resource: str = resource) -> list[str]:
+                held = {name: list(found.values()) for name, found in n.list().items()}
+                seen.append({name for name in held if not all(resource in h for h in held[name])})
                 return []
 
-            def allocate(call: Call, resource: str = resource) -> None:
-                observe(resource)
-
-            plugin.on_prefer, plugin.on_allocate = prefer, allocate
+            plugin = n.plug(resource, count=100)
+            plugin.on_prefer = plugin.on_allocate = observe
         pods = [pod(f"p{i}", container("c", 1, 2), container("d", 2, 1)) for i in range(10)]
         n.admit(*pods)
         assert len(seen) == 80
         rpcs = [each for each in n.kubelet.trace.rpcs() if each.rpc != "PreStartContainer"]
-        assert [found for found, _ in seen] == [{each.pod} for each in rpcs]
+        assert seen == [{each.pod} for each in rpcs]
 
 
 def test_k3_earlier_allocations_are_shown() -> None:
@@ -177,8 +158,9 @@ def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
             n.list()
         with pytest.raises(grpc.RpcError) as caught:
             n.list()
-        assert _call(caught.value).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert _call(caught.value).details() == "rejected by rate limit"
+        error = cast(grpc.Call, caught.value)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details() == "rejected by rate limit"
 
 
 def test_k7_freed_init_devices_come_back_silently_then_as_must_include() -> None:
@@ -202,7 +184,7 @@ def test_k7_freed_init_devices_come_back_silently_then_as_must_include() -> None
 def test_k8_a_rejected_pod_leaves_the_list_at_once() -> None:
     with node(**FAST) as n:
         plugin = n.plug()
-        plugin.on_allocate = lambda call: _refuse("no")
+        plugin.on_allocate = lambda call: refuse("no")
         n.admit(pod("bad", container("c", 1)))
         plugin.on_allocate = lambda call: None
         n.admit(
@@ -224,13 +206,9 @@ def test_k8_before_1_34_rejected_pods_stay_listed_and_lack_for_ever() -> None:
         assert set(n.list()) == {"good"}
 
 
-def _refuse(text: str) -> None:
-    raise Refuse(text)
-
-
 def test_k9_the_text_of_a_refused_allocate_is_what_the_user_reads() -> None:
     with node() as n:
-        n.plug().on_allocate = lambda call: _refuse("OUR TEXT")
+        n.plug().on_allocate = lambda call: refuse("OUR TEXT")
         p = pod("p", container("c", 1))
         n.admit(p)
         assert n.phase(p) == "Failed"
@@ -263,7 +241,7 @@ def test_k10_prestart_comes_once_per_resource_before_every_start_init_included()
 def test_k10_a_vetoed_start_waits_with_the_reason_and_is_tried_again() -> None:
     with node() as n:
         plugin = n.plug()
-        plugin.on_pre_start = lambda call: _refuse("VETO")
+        plugin.on_pre_start = lambda call: refuse("VETO")
         p = pod("p", container("c", 1))
         n.admit(p)
         wait_for(lambda: len(plugin.of("PreStartContainer")) >= 2)
@@ -322,10 +300,6 @@ def test_k11_until_the_plugin_is_back_new_pods_are_refused_or_wait_for_it() -> N
         n.wait_running(p)
 
 
-def _starts(n: Node) -> list[TraceEvent]:
-    return [each for each in n.kubelet.trace.events if each.event == "start"]
-
-
 def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the_kubelet() -> None:
     with node() as n:
         plugin = n.plug()
@@ -337,8 +311,11 @@ def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the
         n.admit(p)
         n.replug()
         n.kubelet.restart_container("default", "p", "c")
-        again = wait_for(lambda: _starts(n)[1:])
-        assert [each.detail["starts"] for each in again] == [2]
+
+        def starts() -> list[int]:
+            return [e.detail["starts"] for e in n.kubelet.trace.events if e.event == "start"]
+
+        wait_for(lambda: starts() == [1, 2])
         after = n.kubelet.received(p["metadata"]["uid"], "c")
         assert after["envs"] == before["envs"]
         assert len(plugin.of("Allocate")) == 1
@@ -465,7 +442,7 @@ def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list
     active_pods_only: bool,
 ) -> None:
     """In the first batch after a start: until it is admitted nothing is freed."""
-    seen: list[dict[str, dict[str, dict[str, int]]]] = []
+    seen: list[dict[str, dict[str, Counter[str]]]] = []
 
     def observe(moment: HookPoint) -> None:
         if moment.pod.name == "good" and moment.when == "before" and moment.what == "Allocate":
@@ -478,7 +455,7 @@ def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list
         def once(call: Call) -> None:
             calls.append(call)
             if len(calls) == 2:
-                _refuse("no")
+                refuse("no")
 
         core.on_allocate = memory.on_allocate = once
         bad = pod("bad", container("c", 1, 1), created="2026-01-01T00:00:00Z")

@@ -15,8 +15,6 @@ START = "PreStartContainer"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Step:
-    """One step of a pod."""
-
     container: str
     what: str
     resource: str
@@ -28,7 +26,6 @@ class Step:
 
 
 def step_of(moment: HookPoint) -> Step:
-    """The step that a moment is."""
     return Step(moment.container, moment.what, moment.resource, moment.when)
 
 
@@ -74,15 +71,12 @@ class Trap:
         self._action: Callable[[], None] = lambda: None
 
     def watch(self, uid: str) -> None:
-        """Record the steps of this pod."""
         self._uid = uid
 
     def set(self, at: Step, action: Callable[[], None]) -> None:
-        """Do *action* when the watched pod first comes to *at*."""
         self._at, self._action = at, action
 
     def __call__(self, moment: HookPoint) -> None:
-        """Be the kubelet's hook."""
         if moment.pod.uid != self._uid:
             return
         step = step_of(moment)

@@ -22,9 +22,8 @@ from contract.resource import Resource
 from simulator.kubelet.errors import CrashHere
 from simulator.node.judge import Attribution
 from simulator.node.killable import AgentKilled, CallStage
-from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S, eventually
-from tests.situations.build import NAMES, a_node, a_pod, gpu, refusal_message, sidecar, uid_of
+from tests.situations.build import NAMES, Node, a_node, a_pod, gpu, sidecar, uid_of
 from tests.situations.steps import START, Step, Trap, steps_of
 
 pytestmark = pytest.mark.usefixtures("quick_restarts")
@@ -63,11 +62,8 @@ must not change between its two resources.
 class Course:
     """One admission of a pod without a fault.
 
-    Attributes:
-        seed: of the kubelet, with which *first* comes first for every container of the pod.
-        first: the resource.
-        unwritten: whether the agent loses all annotations that it has to write; otherwise they
-            are written at once.
+    With *seed*, *first* comes first for every container of the pod. Either the agent loses all
+    annotations that it has to write (*unwritten*), or they are written at once.
     """
 
     seed: int
@@ -97,12 +93,10 @@ class Fault(StrEnum):
 
     @property
     def agent(self) -> bool:
-        """Whether the agent is killed."""
         return self is not Fault.KUBELET
 
     @property
     def kubelet(self) -> bool:
-        """Whether the kubelet is killed."""
         return self in (Fault.KUBELET, Fault.BOTH, Fault.BOTH_AGENT_FIRST)
 
 
@@ -121,8 +115,6 @@ DISCONNECTED_TEXT = re.compile(
 
 
 class Case:
-    """One fault at one step, from the first pod to the last."""
-
     def __init__(
         self, fault: Fault, step: Step, course: Course, log: pytest.LogCaptureFixture
     ) -> None:
@@ -141,7 +133,6 @@ class Case:
         self.ids: frozenset[str] = frozenset()
 
     def run(self) -> None:
-        """Run the case."""
         node = self.node
         node.admit([deepcopy(BEFORE)])
         node.write_patches()
@@ -173,7 +164,6 @@ class Case:
             self.node.wait_until_offered()
 
     def in_agent(self, moment: CallStage) -> None:
-        """Kill the agent in the call that the trapped step begins."""
         mine = self.fault is Fault.LOST and self.trap.sprung.is_set() and not self.killed.is_set()
         mine = mine and moment.call == self.step.what
         mine = mine and self.step.resource.endswith(moment.resource.value)
@@ -182,7 +172,6 @@ class Case:
             raise AgentKilled
 
     def recover(self) -> None:
-        """Start again what was killed."""
         node = self.node
         if self.fault.kubelet:
             eventually(lambda: node.kubelet.crashed, "the kubelet crashes")
@@ -209,7 +198,6 @@ class Case:
 
     @property
     def until_then(self) -> set[Step]:
-        """The steps up to and including the one of the fault."""
         return set(self.trap.passed[: self.trap.passed.index(self.step) + 1])
 
     @property
@@ -225,8 +213,7 @@ HeldIds = dict[tuple[str, str], frozenset[str]]
 """Container and resource -> device IDs."""
 
 
-def held(node: SimulatedNode, uid: str) -> HeldIds:
-    """Return what a pod holds by the kubelet's state."""
+def held(node: Node, uid: str) -> HeldIds:
     return {
         (each.container, each.resource): frozenset(each.ids)
         for each in node.kubelet.held_devices()
@@ -234,8 +221,7 @@ def held(node: SimulatedNode, uid: str) -> HeldIds:
     }
 
 
-def agents_snapshot(node: SimulatedNode) -> dict[str, HeldIds]:
-    """Return the agent's snapshot, by pod UID."""
+def agents_snapshot(node: Node) -> dict[str, HeldIds]:
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, HeldIds] = {}
@@ -257,14 +243,13 @@ def check(case: Case) -> None:
         assert each.evidence in (Evidence.TICKET, Evidence.WITNESS), each
     assert node.decision_log.refusals == []
     assert node.decision_log.counts["corrected"] == 0
-    assert node.double_grants() == 0
-    assert node.differences() == []
+    node.assert_recorded()
     running = {uid_of(each) for each in (BEFORE, POD, BEHIND, AFTER)}
     for uid in (uid_of(POD), uid_of(BEHIND)):
-        if text := refusal_message(node, uid):
+        if text := node.refusal_message(uid):
             running.discard(uid)
             assert DISCONNECTED_TEXT.fullmatch(text), text
-    assert (uid_of(POD) not in running) == case.is_rejected, refusal_message(node, uid_of(POD))
+    assert (uid_of(POD) not in running) == case.is_rejected, node.refusal_message(uid_of(POD))
     if case.fault.kubelet or case.fault is Fault.REPLACED or case.step.what == START:
         assert uid_of(BEHIND) in running
     kept = {uid: held(node, uid) for uid in running}
@@ -277,7 +262,7 @@ def check(case: Case) -> None:
     check_received(node)
 
 
-def check_received(node: SimulatedNode) -> None:
+def check_received(node: Node) -> None:
     """Check that every container sees the one card of its cores and memory."""
     cards: dict[tuple[str, str], set[str]] = {}
     for each in node.kubelet.held_devices():

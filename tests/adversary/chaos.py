@@ -17,11 +17,7 @@ _LOST = 0.01
 
 
 class Chaos:
-    """Causes random faults at every point where faults may happen.
-
-    Attributes:
-        paused: whether no faults happen.
-    """
+    """Causes random faults at every point where faults may happen, unless it is paused."""
 
     def __init__(self, faults: Faults, random: Random) -> None:
         self._faults = faults
@@ -57,13 +53,8 @@ class Chaos:
     def strike(self, where: str, call: Call | None) -> None:
         """Cause some faults, or none.
 
-        Args:
-            where: ``between`` pods, before a ``call``, in ``flight`` (the kubelet has chosen
-                device IDs and calls the agent), or while the agent calls ``List`` (``list``).
-            call: the current call.
-
-        Raises:
-            KubeletKilled: the fault is a crash of the kubelet.
+        *where*: ``between`` pods, before a ``call``, in ``flight`` (the kubelet has chosen device
+        IDs and calls the agent), or while the agent calls ``List`` (``list``).
         """
         if self._striking or self.paused:
             return

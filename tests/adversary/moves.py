@@ -52,7 +52,6 @@ class Faults:
         self._before: Pod | None = None
 
     def note(self, fault: str) -> None:
-        """Count a fault."""
         self.world.faults[fault] += 1
         self.world.trace(f"* {fault}")
 
@@ -111,7 +110,6 @@ class Faults:
             self.note("name reused with other sizes while the watch is behind")
 
     def delete_by_force(self) -> None:
-        """Delete a pod with a grace period of 0 (K20)."""
         pod = self._a_pod()
         if pod is not None:
             self._force(pod)
@@ -123,7 +121,6 @@ class Faults:
         self.world.kubelet.deleted_by_force(pod, keeps=self._random.random() < 0.5)
 
     def delete(self) -> None:
-        """Delete a pod as usual; it ends later."""
         pod = self._a_pod()
         if pod is None:
             return
@@ -133,7 +130,6 @@ class Faults:
             self.world.api.changed(pod)
 
     def clean_up(self) -> None:
-        """Delete all ended pods from the API server."""
         world = self.world
         for pod in world.api.pods():
             if pod.phase in TERMINAL_PHASES and not world.api.away and not pod.static:
@@ -158,7 +154,6 @@ class Faults:
         world.judge.add_pod(pod)
 
     def end_one(self) -> None:
-        """End a random pod."""
         kubelet = self.world.kubelet
         zombie = self._one(kubelet.zombies()) if self._random.random() < 0.3 else None
         pod = zombie or self._one(kubelet.running())
@@ -177,13 +172,11 @@ class Faults:
         world.kubelet.end(pod)
 
     def start_one(self) -> None:
-        """Start the next container of a pod."""
         pod = self._one(self.world.kubelet.starting())
         if pod is not None and not self.world.proving:
             self.world.try_to_start(pod, self.world.kubelet.to_start(pod)[0])
 
     def restart_container(self) -> None:
-        """Start a container of a running pod again."""
         pod = self._one(self.world.kubelet.running())
         if pod is not None and not self.world.proving:
             main = [each for each in pod.containers if not each.hands_on]
@@ -192,44 +185,35 @@ class Faults:
     # --- API server, List and device lists ------------------------------------------------
 
     def deliver(self) -> None:
-        """Deliver some or all events of the agent's watch."""
         self.world.watch.deliver(self._random.choice((1, 1, 2, 4, 100)))
 
     def write_statuses(self) -> None:
-        """Write some or all of the kubelet's pod statuses to the API server."""
         self.world.kubelet.write_statuses(self._random.choice((1, 2, 100)))
 
     def write_patches(self) -> None:
-        """Carry out the agent's writes to the API server."""
         self.world.api.write()
 
     def look(self) -> None:
-        """Call ``List`` as another client."""
         self.world.look()
 
     def refresh(self) -> None:
-        """Run the agent's periodic refresh."""
         if not self.world.proving:
             self.world.refresh()
 
     def break_watch(self) -> None:
-        """End the watch; the cache lists again."""
         self.note("watch broken")
         self.world.watch.end()
 
     def fail_a_get(self) -> None:
-        """Fail the next GET."""
         self.world.api.failing = 1
 
     def api(self) -> None:
-        """Make the API server unavailable, or available again."""
         api = self.world.api
         api.away = not api.away
         if self._random.random() < 0.5:
             self.deliver()  # the watch gets this now; otherwise later
 
     def list(self) -> None:
-        """Make ``List`` unavailable."""
         self.world.list_error = "unavailable"
         self.note("List unavailable")
 
@@ -251,7 +235,6 @@ class Faults:
                 self.note("checkpoint overtaken (K33)")
 
     def may_see_again(self) -> None:
-        """Make ``List`` available again, with some probability."""
         if self._random.random() < 0.2:
             self.world.list_error = ""
 
@@ -271,7 +254,6 @@ class Faults:
             self.note("devices of an init container forgotten (K15)" if init else FORGOTTEN)
 
     def health(self) -> None:
-        """Make a card unhealthy, or the unhealthy one healthy."""
         world = self.world
         if world.unhealthy:
             world.unhealthy.clear()
@@ -291,7 +273,6 @@ class Faults:
     # --- agents and kubelets --------------------------------------------------------------
 
     def kill_agent(self) -> None:
-        """Kill the agent and start another."""
         if self.world.call_now is None:
             self.note("agent killed")
             self._next_agent()

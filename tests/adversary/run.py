@@ -17,15 +17,7 @@ FORMS = {"new List": True, "old List": False}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of one node or of several.
-
-    Attributes:
-        verdicts: number of decisions, by verdict.
-        faults: number of faults, by name.
-        evidence: number of decisions, by evidence.
-        excused: number of wrong decisions that the agent could not avoid, by excuse.
-        findings: the agent's errors.
-    """
+    """The numbers of decisions, faults and excuses of one node or of several, and the findings."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -51,15 +43,7 @@ def run(
     rounds: int = 40,
     trace: Callable[[str], None] = lambda _line: None,
 ) -> Outcome:
-    """Run one node through several bursts.
-
-    Args:
-        seed: seed of every random choice.
-        active_only: whether ``List`` is in its new form (K8).
-        divided: whether shares may be divided over several cards.
-        rounds: the number of bursts.
-        trace: called with a line for each event.
-    """
+    """Run one node through several bursts; *divided*: shares may be over several cards."""
     random = Random(seed)
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace

@@ -55,6 +55,24 @@ class Hook:
     status: int = 200
     raw: bytes | None = None
 
+    def configuration(self, **webhook: Any) -> Json:
+        """Return a configuration with one webhook that is called for new pods."""
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
+        entry: Json = {
+            "name": "hook.example.com",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "timeoutSeconds": 10,
+            "failurePolicy": "Fail",
+            "rules": [{**rule, "resources": ["pods"]}],
+        }
+        return {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "hook"},
+            "webhooks": [entry | webhook],
+        }
+
 
 def patch_with(*operations: Json) -> Respond:
     """Allow every request, with a JSON patch."""

@@ -1,4 +1,4 @@
-"""A running API server, and a client of it."""
+"""A running API server, a client of it, and a running kubelet."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import pytest
 
 from simulator.api.server import ApiServer, Settings
 from simulator.client import ApiClient
+from tests.simulator.kubelet_helpers import Node, node
 
 
 @pytest.fixture
@@ -18,3 +19,9 @@ def server() -> Iterator[ApiServer]:
 def client(server: ApiServer) -> Iterator[ApiClient]:
     with ApiClient(server.url) as connected:
         yield connected
+
+
+@pytest.fixture
+def n() -> Iterator[Node]:
+    with node() as running:
+        yield running

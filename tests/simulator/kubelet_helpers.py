@@ -221,8 +221,9 @@ class Node:
     """A kubelet on a temporary directory, with plugins."""
 
     def __init__(self, directory: Path, **knobs: Any) -> None:
+        self.lister_socket = directory / "pr.sock"
         options: dict[str, Any] = {
-            "pod_resources_socket": directory / "pr.sock",
+            "pod_resources_socket": self.lister_socket,
             "start_retry_s": 0.05,
             "grace_s": (0.0, 0.01),
             "init_run_s": (0.0, 0.01),
@@ -289,7 +290,7 @@ class Node:
         }
 
     def list_raw(self) -> lister_pb.ListPodResourcesResponse:
-        with channel_to(self.settings.pod_resources_socket) as channel:
+        with channel_to(self.lister_socket) as channel:
             stub = make_stub(channel, lister_pb.DESCRIPTOR, "PodResourcesLister")
             response: lister_pb.ListPodResourcesResponse = stub.List(
                 lister_pb.ListPodResourcesRequest(), timeout=DEADLINE_S

@@ -103,61 +103,57 @@ def identity(n: Node) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
 
-def test_k27_the_file_comes_with_the_first_list_of_devices_and_is_empty_as_null() -> None:
-    with node() as n:
-        path = n.settings.plugin_dir / CHECKPOINT_FILE
-        assert not path.exists()
-        n.plug()
-        wait_for(path.exists)
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert json.loads(path.read_text())["Data"]["PodDeviceEntries"] is None
+def test_k27_the_file_comes_with_the_first_list_of_devices_and_is_empty_as_null(n: Node) -> None:
+    path = n.settings.plugin_dir / CHECKPOINT_FILE
+    assert not path.exists()
+    n.plug()
+    wait_for(path.exists)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(path.read_text())["Data"]["PodDeviceEntries"] is None
 
 
-def test_k27_each_write_is_a_new_file_and_leaves_nothing_beside_it() -> None:
-    with node() as n:
-        n.plug()
-        n.admit(pod("p", container("c", 1)))
-        before = identity(n)
-        with (n.settings.plugin_dir / CHECKPOINT_FILE).open(encoding="utf-8") as old:
-            n.admit(pod("q", container("c", 1)))
-            assert identity(n) != before
-            assert len(decode(old.read()).pods) == 1
-        assert {each.name for each in n.settings.plugin_dir.iterdir() if each.is_file()} == {
-            CHECKPOINT_FILE
-        }
+def test_k27_each_write_is_a_new_file_and_leaves_nothing_beside_it(n: Node) -> None:
+    n.plug()
+    n.admit(pod("p", container("c", 1)))
+    before = identity(n)
+    with (n.settings.plugin_dir / CHECKPOINT_FILE).open(encoding="utf-8") as old:
+        n.admit(pod("q", container("c", 1)))
+        assert identity(n) != before
+        assert len(decode(old.read()).pods) == 1
+    assert {each.name for each in n.settings.plugin_dir.iterdir() if each.is_file()} == {
+        CHECKPOINT_FILE
+    }
 
 
-def test_k28_it_is_written_once_after_each_container_init_containers_too() -> None:
-    with node() as n:
-        core, memory = n.plug(), n.plug(MEMORY)
-        seen: list[dict[str, dict[str, set[str]]]] = []
-        for plugin in (core, memory):
-            plugin.on_allocate = lambda call: seen.append(written(n))
-        p = pod("p", container("c", 1, 1), init=(container("i", 1, 1),))
-        n.admit(p)
-        both = {CORE, MEMORY}
-        assert seen == [{}, {}] + [{uid_of(p): {"i": both}}] * len(seen[2:])
-        assert written(n) == {uid_of(p): {"i": both, "c": both}}
+def test_k28_it_is_written_once_after_each_container_init_containers_too(n: Node) -> None:
+    core, memory = n.plug(), n.plug(MEMORY)
+    seen: list[dict[str, dict[str, set[str]]]] = []
+    for plugin in (core, memory):
+        plugin.on_allocate = lambda call: seen.append(written(n))
+    p = pod("p", container("c", 1, 1), init=(container("i", 1, 1),))
+    n.admit(p)
+    both = {CORE, MEMORY}
+    assert seen == [{}, {}] + [{uid_of(p): {"i": both}}] * len(seen[2:])
+    assert written(n) == {uid_of(p): {"i": both, "c": both}}
 
 
-def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod() -> None:
-    with node() as n:
-        plugin = n.plug()
-        p = pod("p", container("c", 1))
-        wait_for((n.settings.plugin_dir / CHECKPOINT_FILE).exists)
-        before = identity(n)
-        writes = {before}
-        plugin.on_pre_start = lambda call: writes.add(identity(n))
-        n.admit(p)
-        n.wait_running(p)
-        assert len(writes) == 2  # once, before the start
-        after = identity(n)
-        plugin.on_allocate = lambda call: refuse("no")
-        n.admit(pod("refused", container("c", 1)))
-        p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.add_pods(p)
-        wait_for(lambda: not n.list())
-        assert identity(n) == after
+def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod(n: Node) -> None:
+    plugin = n.plug()
+    p = pod("p", container("c", 1))
+    wait_for((n.settings.plugin_dir / CHECKPOINT_FILE).exists)
+    before = identity(n)
+    writes = {before}
+    plugin.on_pre_start = lambda call: writes.add(identity(n))
+    n.admit(p)
+    n.wait_running(p)
+    assert len(writes) == 2  # once, before the start
+    after = identity(n)
+    plugin.on_allocate = lambda call: refuse("no")
+    n.admit(pod("refused", container("c", 1)))
+    p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    n.kubelet.add_pods(p)
+    wait_for(lambda: not n.list())
+    assert identity(n) == after
 
 
 def test_k28_a_plugin_disconnected_for_long_is_removed_from_the_file() -> None:
@@ -167,75 +163,75 @@ def test_k28_a_plugin_disconnected_for_long_is_removed_from_the_file() -> None:
         assert read(n).registered == {}
 
 
-def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets() -> None:
-    with node() as n:
-        plugin = n.plug(count=1)
-        p, q = pod("p", container("c", 1)), pod("q", container("c", 1))
-        n.admit(p)
-        n.wait_running(p)
-        p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.add_pods(p)
-        wait_for(lambda: not n.list())
-        seen: list[set[str]] = []
-        plugin.on_allocate = lambda call: seen.append(set(written(n)))
-        n.admit(q)
-        assert seen == [{uid_of(p)}]
-        assert plugin.of("Allocate")[0].ids == plugin.of("Allocate")[1].ids
-        assert set(written(n)) == {uid_of(q)}
+def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets(n: Node) -> None:
+    plugin = n.plug(count=1)
+    p, q = pod("p", container("c", 1)), pod("q", container("c", 1))
+    n.admit(p)
+    n.wait_running(p)
+    p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    n.kubelet.add_pods(p)
+    wait_for(lambda: not n.list())
+    seen: list[set[str]] = []
+    plugin.on_allocate = lambda call: seen.append(set(written(n)))
+    n.admit(q)
+    assert seen == [{uid_of(p)}]
+    assert plugin.of("Allocate")[0].ids == plugin.of("Allocate")[1].ids
+    assert set(written(n)) == {uid_of(q)}
 
 
-def test_k30_a_list_of_devices_in_mid_admission_writes_what_the_container_has_so_far() -> None:
-    with node() as n:
-        plugins = {CORE: n.plug(), MEMORY: n.plug(MEMORY)}
-        p = pod("p", container("c", 1, 1))
-        seen: list[set[str]] = []
+def test_k30_a_list_of_devices_in_mid_admission_writes_what_the_container_has_so_far(
+    n: Node,
+) -> None:
+    plugins = {CORE: n.plug(), MEMORY: n.plug(MEMORY)}
+    p = pod("p", container("c", 1, 1))
+    seen: list[set[str]] = []
 
-        def resend_list(plugin: FakePlugin) -> Callable[[Call], None]:
-            def call_of(call: Call) -> None:
-                before = identity(n)
-                plugin.send_list_again()
-                wait_for(lambda: identity(n) != before)
-                seen.append(written(n).get(uid_of(p), {}).get("c", set()))
+    def resend_list(plugin: FakePlugin) -> Callable[[Call], None]:
+        def call_of(call: Call) -> None:
+            before = identity(n)
+            plugin.send_list_again()
+            wait_for(lambda: identity(n) != before)
+            seen.append(written(n).get(uid_of(p), {}).get("c", set()))
 
-            return call_of
+        return call_of
 
-        for plugin in plugins.values():
-            plugin.on_allocate = resend_list(plugin)
-        n.admit(p)
-        assert [len(each) for each in seen] == [0, 1]
-        assert written(n) == {uid_of(p): {"c": {CORE, MEMORY}}}
-
-
-def test_k31_a_restarted_kubelet_counts_all_entries_as_used_until_its_sources_are_ready() -> None:
-    with node() as n:
-        plugin = n.plug(count=2)
-        ended, p = pod("ended", container("c", 1)), pod("p", container("c", 1))
-        n.admit(ended)
-        n.wait_running(ended)
-        ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.add_pods(ended)
-        wait_for(lambda: not n.list())
-        n.kubelet.restart()
-        n.replug()
-        assert set(written(n)) == {uid_of(ended)}
-        n.admit(p)  # the first batch
-        assert set(written(n)) == {uid_of(ended), uid_of(p)}
-        assert set(n.held(p, "c")).isdisjoint(plugin.of("Allocate")[0].ids)
-        n.admit(pod("q", container("c", 1)))
-        assert uid_of(ended) not in written(n)
+    for plugin in plugins.values():
+        plugin.on_allocate = resend_list(plugin)
+    n.admit(p)
+    assert [len(each) for each in seen] == [0, 1]
+    assert written(n) == {uid_of(p): {"c": {CORE, MEMORY}}}
 
 
-def test_k32_device_ids_stand_by_numa_node() -> None:
-    with node() as n:
-        n.plug(count=2, numa=lambda index: (index,))
-        n.plug(MEMORY, count=1)
-        p = pod("p", container("c", 2, 1))
-        n.admit(p)
-        data = json.loads((n.settings.plugin_dir / CHECKPOINT_FILE).read_text())["Data"]
-        assert {each["ResourceName"]: each["DeviceIDs"] for each in data["PodDeviceEntries"]} == {
-            CORE: {"0": ["core-00000"], "1": ["core-00001"]},
-            MEMORY: {"-1": ["memory-00000"]},
-        }
+def test_k31_a_restarted_kubelet_counts_all_entries_as_used_until_its_sources_are_ready(
+    n: Node,
+) -> None:
+    plugin = n.plug(count=2)
+    ended, p = pod("ended", container("c", 1)), pod("p", container("c", 1))
+    n.admit(ended)
+    n.wait_running(ended)
+    ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    n.kubelet.add_pods(ended)
+    wait_for(lambda: not n.list())
+    n.kubelet.restart()
+    n.replug()
+    assert set(written(n)) == {uid_of(ended)}
+    n.admit(p)  # the first batch
+    assert set(written(n)) == {uid_of(ended), uid_of(p)}
+    assert set(n.held(p, "c")).isdisjoint(plugin.of("Allocate")[0].ids)
+    n.admit(pod("q", container("c", 1)))
+    assert uid_of(ended) not in written(n)
+
+
+def test_k32_device_ids_stand_by_numa_node(n: Node) -> None:
+    n.plug(count=2, numa=lambda index: (index,))
+    n.plug(MEMORY, count=1)
+    p = pod("p", container("c", 2, 1))
+    n.admit(p)
+    data = json.loads((n.settings.plugin_dir / CHECKPOINT_FILE).read_text())["Data"]
+    assert {each["ResourceName"]: each["DeviceIDs"] for each in data["PodDeviceEntries"]} == {
+        CORE: {"0": ["core-00000"], "1": ["core-00001"]},
+        MEMORY: {"-1": ["memory-00000"]},
+    }
 
 
 def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next() -> None:
@@ -254,16 +250,15 @@ def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next
         assert uid_of(q) in written(n)
 
 
-def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror() -> None:
-    with node() as n:
-        n.plug()
-        manifest = pod("static", container("c", 1))
-        del manifest["metadata"]["uid"]
-        uid = n.kubelet.add_static_pod(manifest)
-        n.wait_idle()
-        assert len(uid) == 32  # a hash of its configuration, no UUID
-        assert set(written(n)) == {uid}
-        [static] = n.kubelet.instance.pods()
-        shown = mirror_of(static)["metadata"]
-        assert "uid" not in shown  # the API server gives it one
-        assert shown["annotations"]["kubernetes.io/config.hash"] == uid
+def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror(n: Node) -> None:
+    n.plug()
+    manifest = pod("static", container("c", 1))
+    del manifest["metadata"]["uid"]
+    uid = n.kubelet.add_static_pod(manifest)
+    n.wait_idle()
+    assert len(uid) == 32  # a hash of its configuration, no UUID
+    assert set(written(n)) == {uid}
+    [static] = n.kubelet.instance.pods()
+    shown = mirror_of(static)["metadata"]
+    assert "uid" not in shown  # the API server gives it one
+    assert shown["annotations"]["kubernetes.io/config.hash"] == uid

@@ -35,26 +35,25 @@ def end(n: Node, obj: dict[str, Any]) -> None:
         n.kubelet.instance.workers.restart(obj["metadata"]["uid"], each["name"])
 
 
-def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first() -> None:
-    with node() as n:
-        n.plug(count=100)
-        n.plug(MEMORY, count=100)
-        pods = [
-            pod(
-                f"p{index}",
-                container("c", 1, 1),
-                container("d", 1, 1),
-                init=(container("i", 1, 1), container("s", 1, 1, restart="Always")),
-            )
-            for index in range(8)
-        ]
-        n.admit(*pods)
-        calls = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
-        in_order = list(dict.fromkeys(calls))
-        assert len(in_order) == 32
-        assert [name for _, name in in_order] == ["i", "s", "c", "d"] * 8
-        assert calls == [each for each in in_order for _ in range(2)]
-        assert len({each for each, _ in in_order}) == 8
+def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first(n: Node) -> None:
+    n.plug(count=100)
+    n.plug(MEMORY, count=100)
+    pods = [
+        pod(
+            f"p{index}",
+            container("c", 1, 1),
+            container("d", 1, 1),
+            init=(container("i", 1, 1), container("s", 1, 1, restart="Always")),
+        )
+        for index in range(8)
+    ]
+    n.admit(*pods)
+    calls = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
+    in_order = list(dict.fromkeys(calls))
+    assert len(in_order) == 32
+    assert [name for _, name in in_order] == ["i", "s", "c", "d"] * 8
+    assert calls == [each for each in in_order for _ in range(2)]
+    assert len({each for each, _ in in_order}) == 8
 
 
 def test_k1_within_a_container_resources_come_in_random_order() -> None:
@@ -81,14 +80,13 @@ def test_k1_a_batch_of_one_second_comes_in_any_order_but_older_ones_first() -> N
         assert names[3:] != [f"y{index}" for index in range(10)]
 
 
-def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred() -> None:
-    with node() as n:
-        plugin = n.plug(count=10)
-        plugin.on_prefer = lambda call: ["core-00007", "core-00003"]
-        n.admit(pod("p", container("c", 2)))
-        prefer, allocate = plugin.calls[:2]
-        assert (prefer.rpc, len(prefer.available), prefer.size) == ("GetPreferredAllocation", 10, 2)
-        assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
+def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred(n: Node) -> None:
+    plugin = n.plug(count=10)
+    plugin.on_prefer = lambda call: ["core-00007", "core-00003"]
+    n.admit(pod("p", container("c", 2)))
+    prefer, allocate = plugin.calls[:2]
+    assert (prefer.rpc, len(prefer.available), prefer.size) == ("GetPreferredAllocation", 10, 2)
+    assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
 
 
 def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_needs_no_call() -> None:
@@ -101,13 +99,12 @@ def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_need
         assert len(plugin.of("Allocate")) == 2
 
 
-def test_k2_a_plugin_that_wants_neither_preference_nor_prestart_gets_neither() -> None:
-    with node() as n:
-        plugin = n.plug(preferred=False, pre_start=False)
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        assert [call.rpc for call in plugin.calls] == ["Allocate"]
+def test_k2_a_plugin_that_wants_neither_preference_nor_prestart_gets_neither(n: Node) -> None:
+    plugin = n.plug(preferred=False, pre_start=False)
+    p = pod("p", container("c", 2))
+    n.admit(p)
+    n.wait_running(p)
+    assert [call.rpc for call in plugin.calls] == ["Allocate"]
 
 
 def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
@@ -141,15 +138,12 @@ def test_k3_earlier_allocations_are_shown() -> None:
         assert listed[1] in ({CORE: 2}, {MEMORY: 3})
 
 
-def test_k4_ordinary_init_containers_are_not_listed_and_sidecars_are() -> None:
-    with node() as n:
-        n.plug()
-        p = pod(
-            "p", container("c", 1), init=(container("i", 2), container("s", 1, restart="Always"))
-        )
-        n.admit(p)
-        assert n.list() == {"p": {"s": {CORE: 1}, "c": {CORE: 1}}}
-        assert len(n.held(p, "i")) == 2
+def test_k4_ordinary_init_containers_are_not_listed_and_sidecars_are(n: Node) -> None:
+    n.plug()
+    p = pod("p", container("c", 1), init=(container("i", 2), container("s", 1, restart="Always")))
+    n.admit(p)
+    assert n.list() == {"p": {"s": {CORE: 1}, "c": {CORE: 1}}}
+    assert len(n.held(p, "i")) == 2
 
 
 def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
@@ -163,22 +157,21 @@ def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
         assert error.details() == "rejected by rate limit"
 
 
-def test_k7_freed_init_devices_come_back_silently_then_as_must_include() -> None:
-    with node() as n:
-        plugin = n.plug()
-        p = pod("p", container("c", 2), container("d", 3), init=(container("i", 3),))
-        n.admit(p)
-        rpcs = [(each.rpc, each.container) for each in n.kubelet.trace.rpcs()][:5]
-        assert rpcs == [
-            ("GetPreferredAllocation", "i"),
-            ("Allocate", "i"),
-            ("Allocate", "c"),
-            ("GetPreferredAllocation", "d"),
-            ("Allocate", "d"),
-        ]
-        left = set(n.held(p, "i")) - set(n.held(p, "c"))
-        assert set(plugin.of("GetPreferredAllocation")[1].must_include) == left
-        assert left < set(n.held(p, "d"))
+def test_k7_freed_init_devices_come_back_silently_then_as_must_include(n: Node) -> None:
+    plugin = n.plug()
+    p = pod("p", container("c", 2), container("d", 3), init=(container("i", 3),))
+    n.admit(p)
+    rpcs = [(each.rpc, each.container) for each in n.kubelet.trace.rpcs()][:5]
+    assert rpcs == [
+        ("GetPreferredAllocation", "i"),
+        ("Allocate", "i"),
+        ("Allocate", "c"),
+        ("GetPreferredAllocation", "d"),
+        ("Allocate", "d"),
+    ]
+    left = set(n.held(p, "i")) - set(n.held(p, "c"))
+    assert set(plugin.of("GetPreferredAllocation")[1].must_include) == left
+    assert left < set(n.held(p, "d"))
 
 
 def test_k8_a_rejected_pod_leaves_the_list_at_once() -> None:
@@ -206,80 +199,76 @@ def test_k8_before_1_34_rejected_pods_stay_listed_and_lack_for_ever() -> None:
         assert set(n.list()) == {"good"}
 
 
-def test_k9_the_text_of_a_refused_allocate_is_what_the_user_reads() -> None:
-    with node() as n:
-        n.plug().on_allocate = lambda call: refuse("OUR TEXT")
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert n.phase(p) == "Failed"
-        assert n.message(p) == (
-            "UnexpectedAdmissionError",
-            (
-                "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
-                "desc = OUR TEXT, which is unexpected"
-            ),
-        )
+def test_k9_the_text_of_a_refused_allocate_is_what_the_user_reads(n: Node) -> None:
+    n.plug().on_allocate = lambda call: refuse("OUR TEXT")
+    p = pod("p", container("c", 1))
+    n.admit(p)
+    assert n.phase(p) == "Failed"
+    assert n.message(p) == (
+        "UnexpectedAdmissionError",
+        (
+            "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
+            "desc = OUR TEXT, which is unexpected"
+        ),
+    )
 
 
-def test_k10_prestart_comes_once_per_resource_before_every_start_init_included() -> None:
-    with node() as n:
-        n.plug()
-        n.plug(MEMORY)
-        p = pod("p", container("c", 2, 1), init=(container("i", 1, 1),))
-        n.admit(p)
-        n.wait_running(p)
-        n.kubelet.restart_container("default", "p", "c")
-        wait_for(lambda: len(n.kubelet.trace.rpcs("PreStartContainer")) == 6)
-        rpcs = n.kubelet.trace.rpcs("PreStartContainer")
-        assert [each.container for each in rpcs] == ["i", "i", "c", "c", "c", "c"]
-        for pair in (rpcs[0:2], rpcs[2:4], rpcs[4:6]):
-            assert {each.resource for each in pair} == {CORE, MEMORY}
-            for each in pair:
-                assert tuple(sorted(each.ids)) == n.held(p, each.container, each.resource)
+def test_k10_prestart_comes_once_per_resource_before_every_start_init_included(n: Node) -> None:
+    n.plug()
+    n.plug(MEMORY)
+    p = pod("p", container("c", 2, 1), init=(container("i", 1, 1),))
+    n.admit(p)
+    n.wait_running(p)
+    n.kubelet.restart_container("default", "p", "c")
+    wait_for(lambda: len(n.kubelet.trace.rpcs("PreStartContainer")) == 6)
+    rpcs = n.kubelet.trace.rpcs("PreStartContainer")
+    assert [each.container for each in rpcs] == ["i", "i", "c", "c", "c", "c"]
+    for pair in (rpcs[0:2], rpcs[2:4], rpcs[4:6]):
+        assert {each.resource for each in pair} == {CORE, MEMORY}
+        for each in pair:
+            assert tuple(sorted(each.ids)) == n.held(p, each.container, each.resource)
 
 
-def test_k10_a_vetoed_start_waits_with_the_reason_and_is_tried_again() -> None:
-    with node() as n:
-        plugin = n.plug()
-        plugin.on_pre_start = lambda call: refuse("VETO")
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        wait_for(lambda: len(plugin.of("PreStartContainer")) >= 2)
-        status = n.kubelet.status(p["metadata"]["uid"])
-        assert status is not None
-        assert status["phase"] == "Pending"
-        assert status["containerStatuses"][0]["state"]["waiting"] == {
-            "reason": "CreateContainerConfigError",
-            "message": "device plugin PreStartContainer rpc failed with err: "
-            "rpc error: code = FailedPrecondition desc = VETO",
-        }
-        plugin.on_pre_start = lambda call: None
-        n.wait_running(p)
-        assert n.kubelet.received(p["metadata"]["uid"], "c")["envs"]["CORE"] == "core-00000"
+def test_k10_a_vetoed_start_waits_with_the_reason_and_is_tried_again(n: Node) -> None:
+    plugin = n.plug()
+    plugin.on_pre_start = lambda call: refuse("VETO")
+    p = pod("p", container("c", 1))
+    n.admit(p)
+    wait_for(lambda: len(plugin.of("PreStartContainer")) >= 2)
+    status = n.kubelet.status(p["metadata"]["uid"])
+    assert status is not None
+    assert status["phase"] == "Pending"
+    assert status["containerStatuses"][0]["state"]["waiting"] == {
+        "reason": "CreateContainerConfigError",
+        "message": "device plugin PreStartContainer rpc failed with err: "
+        "rpc error: code = FailedPrecondition desc = VETO",
+    }
+    plugin.on_pre_start = lambda call: None
+    n.wait_running(p)
+    assert n.kubelet.received(p["metadata"]["uid"], "c")["envs"]["CORE"] == "core-00000"
 
 
-def test_k11_a_restart_removes_sockets_and_shows_running_containers_with_nothing_allocatable() -> (
-    None
-):
-    with node() as n:
-        plugin = n.plug()
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        held = n.held(p, "c")
-        n.kubelet.restart()
-        assert not (n.settings.plugin_dir / plugin.endpoint).exists()
-        assert (n.settings.plugin_dir / "kubelet.sock").exists()
-        assert n.kubelet.capacity() == ({CORE: 0}, {CORE: 0})
-        n.admit(p)
-        assert n.list() == {"p": {"c": {CORE: 2}}}
-        n.replug()
-        q = pod("q", container("c", 1))
-        n.admit(q)
-        assert not set(n.held(q, "c")) & set(held)
-        assert n.held(p, "c") == held
-        assert len(plugin.of("Allocate")) == 2
-        assert (p["metadata"]["uid"], "c") in n.kubelet.running()
+def test_k11_a_restart_removes_sockets_and_shows_running_containers_with_nothing_allocatable(
+    n: Node,
+) -> None:
+    plugin = n.plug()
+    p = pod("p", container("c", 2))
+    n.admit(p)
+    n.wait_running(p)
+    held = n.held(p, "c")
+    n.kubelet.restart()
+    assert not (n.settings.plugin_dir / plugin.endpoint).exists()
+    assert (n.settings.plugin_dir / "kubelet.sock").exists()
+    assert n.kubelet.capacity() == ({CORE: 0}, {CORE: 0})
+    n.admit(p)
+    assert n.list() == {"p": {"c": {CORE: 2}}}
+    n.replug()
+    q = pod("q", container("c", 1))
+    n.admit(q)
+    assert not set(n.held(q, "c")) & set(held)
+    assert n.held(p, "c") == held
+    assert len(plugin.of("Allocate")) == 2
+    assert (p["metadata"]["uid"], "c") in n.kubelet.running()
 
 
 def test_k11_until_the_plugin_is_back_new_pods_are_refused_or_wait_for_it() -> None:
@@ -300,26 +289,27 @@ def test_k11_until_the_plugin_is_back_new_pods_are_refused_or_wait_for_it() -> N
         n.wait_running(p)
 
 
-def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the_kubelet() -> None:
-    with node() as n:
-        plugin = n.plug()
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        before = n.kubelet.received(p["metadata"]["uid"], "c")
-        n.kubelet.restart()
-        n.admit(p)
-        n.replug()
-        n.kubelet.restart_container("default", "p", "c")
+def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the_kubelet(
+    n: Node,
+) -> None:
+    plugin = n.plug()
+    p = pod("p", container("c", 2))
+    n.admit(p)
+    n.wait_running(p)
+    before = n.kubelet.received(p["metadata"]["uid"], "c")
+    n.kubelet.restart()
+    n.admit(p)
+    n.replug()
+    n.kubelet.restart_container("default", "p", "c")
 
-        def starts() -> list[int]:
-            return [e.detail["starts"] for e in n.kubelet.trace.events if e.event == "start"]
+    def starts() -> list[int]:
+        return [e.detail["starts"] for e in n.kubelet.trace.events if e.event == "start"]
 
-        wait_for(lambda: starts() == [1, 2])
-        after = n.kubelet.received(p["metadata"]["uid"], "c")
-        assert after["envs"] == before["envs"]
-        assert len(plugin.of("Allocate")) == 1
-        assert len(plugin.of("PreStartContainer")) == 2
+    wait_for(lambda: starts() == [1, 2])
+    after = n.kubelet.received(p["metadata"]["uid"], "c")
+    assert after["envs"] == before["envs"]
+    assert len(plugin.of("Allocate")) == 1
+    assert len(plugin.of("PreStartContainer")) == 2
 
 
 def test_k15_a_device_list_during_an_allocate_causes_devices_to_be_allocated_twice() -> None:
@@ -353,13 +343,12 @@ def test_k15_a_device_list_during_an_allocate_causes_devices_to_be_allocated_twi
         assert twice in n.held(q, "c")
 
 
-def test_k16_one_entry_for_each_device() -> None:
-    with node() as n:
-        n.plug()
-        n.admit(pod("p", container("c", 3)))
-        [listed] = n.list_raw().pod_resources
-        [only] = listed.containers
-        assert [len(each.device_ids) for each in only.devices] == [1, 1, 1]
+def test_k16_one_entry_for_each_device(n: Node) -> None:
+    n.plug()
+    n.admit(pod("p", container("c", 3)))
+    [listed] = n.list_raw().pod_resources
+    [only] = listed.containers
+    assert [len(each.device_ids) for each in only.devices] == [1, 1, 1]
 
 
 def beside(n: Node, old: FakePlugin, count: int = 7) -> FakePlugin:
@@ -372,37 +361,37 @@ def beside(n: Node, old: FakePlugin, count: int = 7) -> FakePlugin:
     return new
 
 
-def test_k18_the_end_of_an_old_stream_drops_whoever_is_registered_then() -> None:
-    with node() as n:
-        old = n.plug(count=5)
-        new = beside(n, old)
-        old.stop()
-        wait_for(lambda: n.kubelet.capacity() == ({CORE: 7}, {CORE: 0}))
-        # The stream that was just cut is of the same name: its own end may drop the next one, too.
-        wait_for(lambda: all(each.name != f"watch-{CORE}" for each in threading.enumerate()))
-        new.register()
-        n.wait_healthy(CORE, 7)
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert [call.rpc for call in new.calls[:2]] == ["GetPreferredAllocation", "Allocate"]
+def test_k18_the_end_of_an_old_stream_drops_whoever_is_registered_then(n: Node) -> None:
+    old = n.plug(count=5)
+    new = beside(n, old)
+    old.stop()
+    wait_for(lambda: n.kubelet.capacity() == ({CORE: 7}, {CORE: 0}))
+    # The stream that was just cut is of the same name: its own end may drop the next one, too.
+    wait_for(lambda: all(each.name != f"watch-{CORE}" for each in threading.enumerate()))
+    new.register()
+    n.wait_healthy(CORE, 7)
+    p = pod("p", container("c", 1))
+    n.admit(p)
+    assert [call.rpc for call in new.calls[:2]] == ["GetPreferredAllocation", "Allocate"]
 
 
-def test_k19_while_no_plugin_is_connected_every_pod_that_is_admitted_fails_for_good() -> None:
-    with node() as n:
-        plugin = n.plug(count=5)
-        plugin.stop()
-        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
-        bound = [pod(f"p{each}", container("c", 1)) for each in range(2)]
-        n.admit(*bound)
-        plugin.serve().register()
-        n.wait_healthy(CORE, 5)
-        n.admit(pod("later", container("c", 1)))
-        for each in bound:
-            assert n.phase(each) == "Failed"
-            assert n.message(each)[1] == (
-                "Pod was rejected: Allocate failed due to no healthy devices present; cannot "
-                f"allocate unhealthy devices {CORE}, which is unexpected"
-            )
+def test_k19_while_no_plugin_is_connected_every_pod_that_is_admitted_fails_for_good(
+    n: Node,
+) -> None:
+    plugin = n.plug(count=5)
+    plugin.stop()
+    wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
+    bound = [pod(f"p{each}", container("c", 1)) for each in range(2)]
+    n.admit(*bound)
+    plugin.serve().register()
+    n.wait_healthy(CORE, 5)
+    n.admit(pod("later", container("c", 1)))
+    for each in bound:
+        assert n.phase(each) == "Failed"
+        assert n.message(each)[1] == (
+            "Pod was rejected: Allocate failed due to no healthy devices present; cannot "
+            f"allocate unhealthy devices {CORE}, which is unexpected"
+        )
 
 
 @pytest.mark.parametrize("active_pods_only", [True, False])
@@ -469,30 +458,29 @@ def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list
                 assert sum(each["bad"]["c"].values()) == 1
 
 
-def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap() -> None:
-    with node() as n:
-        old = n.plug(count=5)
-        seen: list[int | None] = []
-        done = threading.Event()
+def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap(n: Node) -> None:
+    old = n.plug(count=5)
+    seen: list[int | None] = []
+    done = threading.Event()
 
-        def watch() -> None:
-            while not done.is_set():
-                seen.append(n.kubelet.capacity()[1].get(CORE))
+    def watch() -> None:
+        while not done.is_set():
+            seen.append(n.kubelet.capacity()[1].get(CORE))
 
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            new = beside(n, old)
-        finally:
-            done.set()
-            thread.join()
-        assert set(seen) <= {5, 7}
-        before = len(old.calls)
-        n.admit(p := pod("p", container("c", 1)))
-        n.wait_running(p)
-        assert [call.rpc for call in new.calls] == [
-            "GetPreferredAllocation",
-            "Allocate",
-            "PreStartContainer",
-        ]
-        assert len(old.calls) == before
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        new = beside(n, old)
+    finally:
+        done.set()
+        thread.join()
+    assert set(seen) <= {5, 7}
+    before = len(old.calls)
+    n.admit(p := pod("p", container("c", 1)))
+    n.wait_running(p)
+    assert [call.rpc for call in new.calls] == [
+        "GetPreferredAllocation",
+        "Allocate",
+        "PreStartContainer",
+    ]
+    assert len(old.calls) == before

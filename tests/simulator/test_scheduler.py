@@ -75,9 +75,6 @@ def condition(client: ApiClient, name: str = "p") -> Json:
     return next((each for each in found if each["type"] == "PodScheduled"), {})
 
 
-# --- with an extender -----------------------------------------------------------------
-
-
 @dataclass
 class FakeExtender:
     """An extender with a response for each verb, and the requests that it got."""

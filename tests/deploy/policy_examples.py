@@ -23,17 +23,9 @@ OURS = {
 
 @dataclass(frozen=True)
 class Example:
-    """One request.
+    """One request: a merge patch by a user, whose token may name a node.
 
-    Attributes:
-        title: a sentence.
-        user: the user.
-        patch: the change, a merge patch.
-        denied: part of the message; empty where it is allowed.
-        node: the node in the user's token.
-        bound: the node the pod is on; empty for none.
-        annotations: those before the request.
-        subresource: such as ``status``.
+    *denied* is a part of the message; *bound* is the pod's node; *annotations* are those before.
     """
 
     title: str
@@ -46,7 +38,6 @@ class Example:
     subresource: str = ""
 
     def update(self, old: Json) -> Update:
-        """Apply it to an object."""
         return Update(self.user, old, merge(old, self.patch), self.subresource, self.node)
 
 
@@ -73,7 +64,6 @@ def _note(key: str, value: str | None) -> Json:
 
 
 def _agent(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
-    """Make a request of the agent on the node of the pod."""
     return Example(title, AGENT, patch, denied, node="n1", **more)
 
 

@@ -35,9 +35,6 @@ def claim_objects() -> list[Json]:
     return build("overlays/dra")
 
 
-# --- the agents -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("before", [(), ("try-out",), ("gpu-manager",)], ids="-".join)
 def test_a_node_has_the_agent_and_the_proxy_of_its_label(before: tuple[str, ...]) -> None:
     specs = pod_specs(build_components(*before, "dra"))
@@ -141,9 +138,6 @@ def test_agents_of_both_kinds_are_found_by_one_name() -> None:
     policy = find(objects, "NetworkPolicy", "gpu-turnstile-agent")["spec"]
     assert all(selects(policy["podSelector"], each) for each in labels)
     assert not selects(sets[1]["spec"]["selector"], labels[0])
-
-
-# --- the claims program, the class, the webhook -----------------------------------------------
 
 
 def test_claims_listens_where_it_is_probed_and_nothing_else_is_open() -> None:

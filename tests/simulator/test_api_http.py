@@ -6,9 +6,9 @@ from simulator.client import ApiClient, ApiError
 from tests.simulator.api_helpers import CORE, PODS, pod
 
 
-def bind(client: ApiClient, name: str = "p", on: str = "n1") -> None:
+def bind(client: ApiClient, on: str = "n1") -> None:
     target = {"apiVersion": "v1", "kind": "Node", "name": on}
-    client.create(f"{PODS}/{name}/binding", {"metadata": {"name": name}, "target": target})
+    client.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": target})
 
 
 def test_a_pod_is_stored_as_the_real_server_would_write_it_back(client: ApiClient) -> None:
@@ -47,27 +47,3 @@ def test_a_pod_is_bound_once(client: ApiClient) -> None:
         'Operation cannot be fulfilled on pods "p": pod p is already assigned to node "n1"',
     )
     assert client.get(f"{PODS}/p")["spec"]["nodeName"] == "n1"
-
-
-def test_a_budget_refuses_an_eviction_once_it_is_spent(client: ApiClient) -> None:
-    budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-    spec = {"selector": {"matchLabels": {"app": "x"}}}
-    client.create(budgets, {"metadata": {"name": "x"}, "spec": spec})
-    client.patch(f"{budgets}/x/status", {"status": {"disruptionsAllowed": 1}})
-    for name in ("p", "q"):
-        made = pod(name=name)
-        made["metadata"]["labels"] = {"app": "x"}
-        client.create(PODS, made)
-        bind(client, name)
-        client.patch(f"{PODS}/{name}/status", {"status": {"phase": "Running"}})
-    client.create(f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
-    assert "deletionTimestamp" in client.get(f"{PODS}/p")["metadata"]
-    with pytest.raises(ApiError) as raised:
-        client.create(f"{PODS}/q/eviction", {"metadata": {"name": "q"}})
-    assert (raised.value.status, raised.value.message) == (
-        429,
-        "Cannot evict pod as it would violate the pod's disruption budget.",
-    )
-    other = {"deleteOptions": {"preconditions": {"uid": "other"}}}
-    with pytest.raises(ApiError, match="UID in precondition: other"):
-        client.create(f"{PODS}/q/eviction", {"metadata": {"name": "q"}, **other})

@@ -1,17 +1,27 @@
-"""The components ``view``, ``host-network`` and ``void``."""
+"""The components ``view``, ``host-network`` and ``void``, and the queues of an example."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from certs.replicas import parse_replicas
+from contract.text import to_label
 from simulator.manifests import read_manifests
 from tests.deploy.kustomize import build, build_components
-from tests.deploy.manifests import DEPLOY, Json, containers, environment, find, pod_specs, selects
+from tests.deploy.manifests import (
+    DEPLOY,
+    Json,
+    containers,
+    environment,
+    find,
+    pod_specs,
+    read_yaml,
+    selects,
+)
 from tests.deploy.policies import Update, denials
 from tests.deploy.policy_examples import NAMES, OTHER_USER
-from tests.deploy.soundness import variables
-from view.__main__ import serve
+from tests.webhook.admission.building import decide
 from view.web.hosts import SERVICE
 
 
@@ -28,7 +38,6 @@ def test_no_pod_can_connect_and_the_service_has_its_port() -> None:
     (port,) = containers(spec)[0]["ports"]
     (served,) = service["ports"]
     assert served["targetPort"] == port["name"]
-    assert port["containerPort"] == variables(serve)["GPU_TURNSTILE_VIEW_PORT"].default
     assert environment(containers(spec)[0])["GPU_TURNSTILE_VIEW_HOST"] == "::"
 
 
@@ -49,8 +58,7 @@ def test_everything_agrees_on_the_port_of_the_node(others: tuple[str, ...]) -> N
         assert replicas.port == port
         headless = find(objects, "Service", "gpu-turnstile-webhook-replicas")["spec"]
         assert [each["port"] for each in headless["ports"]] == [port]
-    policy = find(objects, "NetworkPolicy", "gpu-turnstile-webhook")["spec"]
-    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": port}]}]
+    assert "ingress" in find(objects, "NetworkPolicy", "gpu-turnstile-webhook")["spec"]
 
 
 def test_the_namespace_admits_it_and_an_update_needs_no_second_port() -> None:
@@ -110,3 +118,53 @@ def test_the_policy_applies_only_to_labelled_namespaces() -> None:
         "policyName": POLICY["metadata"]["name"],
         "validationActions": ["Deny", "Audit"],
     }
+
+
+# --- queues: the objects of deploy/examples/kueue ------------------------------------------------
+
+QUEUES = read_yaml(DEPLOY / "examples/kueue" / "queues.yaml")
+WORKLOADS = read_yaml(DEPLOY / "examples/kueue" / "workloads.yaml")
+MODELS = [flavor["spec"]["nodeLabels"] for flavor in QUEUES if flavor["kind"] == "ResourceFlavor"]
+
+
+def _all(kind: str) -> dict[str, Json]:
+    """Give the objects of a kind by namespace and name."""
+    return {
+        "/".join(each["metadata"].get(key, "") for key in ("namespace", "name")): each
+        for each in QUEUES
+        if each["kind"] == kind
+    }
+
+
+def _pods() -> Sequence[tuple[Json, Json]]:
+    """Give each workload with its pod."""
+    return [(each, each["spec"].get("template", each)) for each in WORKLOADS]
+
+
+def test_flavors_are_models_as_the_agent_writes_them() -> None:
+    for labels in MODELS:
+        ((key, model),) = labels.items()
+        assert (key, to_label(model)) == (NAMES.gpu_model, model)
+
+
+def test_quotas_are_whole_cards_of_our_resources() -> None:
+    for queue in _all("ClusterQueue").values():
+        (group,) = queue["spec"]["resourceGroups"]
+        assert group["coveredResources"] == [NAMES.core, NAMES.memory]
+        assert {f"/{flavor['name']}" for flavor in group["flavors"]} == {*_all("ResourceFlavor")}
+        for flavor in group["flavors"]:
+            cores, memory = (each["nominalQuota"] for each in flavor["resources"])
+            assert [each["name"] for each in flavor["resources"]] == group["coveredResources"]
+            assert cores % 100 == memory % (cores // 100) == 0
+
+
+def test_workloads_are_in_a_queue_and_their_pods_pass_the_webhook() -> None:
+    queues = {key: f"/{each['spec']['clusterQueue']}" for key, each in _all("LocalQueue").items()}
+    assert {*queues.values()} == {*_all("ClusterQueue")}
+    for workload, pod in _pods():
+        metadata = workload["metadata"]
+        queue = metadata["labels"]["kueue.x-k8s.io/queue-name"]
+        assert f"{metadata['namespace']}/{queue}" in queues
+        assert pod["spec"].get("nodeSelector", MODELS[0]) in MODELS
+        decision = decide({"metadata": {}, **pod})
+        assert (decision.label, decision.warnings) == ("patched", ())

@@ -9,7 +9,7 @@ import prometheus_client.parser
 import pytest
 
 from tests.deploy.kustomize import build_components
-from tests.deploy.manifests import DEPLOY, find, read_yaml, selects
+from tests.deploy.manifests import DEPLOY, containers, find, read_yaml, selects
 from tests.exported import exported
 
 FOLDER = DEPLOY / "components" / "monitoring"
@@ -116,6 +116,24 @@ def test_monitors_select_existing_services_and_pods() -> None:
         assert labels == (["node"] if kind == "DaemonSet" else [])
         # Gauges of containers have labels that Prometheus sets as well.
         assert scrape.get("honorLabels", False) == (program == "agent")
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "scheme"),
+    [
+        ("scheduler-extender", "gpu-turnstile-scheduler", "https"),
+        ("scheduler-own", "gpu-turnstile-kube-scheduler", "http"),
+    ],
+)
+def test_the_extender_is_scraped_by_its_name(component: str, name: str, scheme: str) -> None:
+    monitor = find(read_yaml(FOLDER / "scrape.yaml"), "PodMonitor", name)["spec"]
+    pod = find(build_components(component), "Deployment", name)["spec"]["template"]
+    assert selects(monitor["selector"], pod["metadata"]["labels"])
+    (scraped,), (extender, *_) = monitor["podMetricsEndpoints"], containers(pod["spec"])
+    assert scraped["port"] in [each["name"] for each in extender["ports"]]
+    assert scraped.get("scheme", "http") == scheme
+    server = scraped.get("tlsConfig", {}).get("serverName")
+    assert server == ("gpu-turnstile-scheduler.gpu-turnstile.svc" if scheme == "https" else None)
 
 
 def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_by() -> None:

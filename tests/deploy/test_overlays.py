@@ -93,7 +93,7 @@ def test_rendered_objects_are_valid_and_use_no_more_of_the_host_than_they_need(
     for each in objects:
         for version in (OLDEST, newest()) if each not in plain else ():
             check(each, version)
-    expected = set[object]().union(*(TAKES.get(each, ()) for each in taken))
+    expected = {one for each in taken for one in TAKES.get(each, ())}
     check_objects(
         [each for each in objects if each["kind"] not in CUSTOM],
         privileged_agent="privileged" in expected,

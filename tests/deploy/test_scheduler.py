@@ -21,7 +21,6 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
     read_yaml,
-    selects,
 )
 from tests.deploy.policies import Update, denials
 from tests.deploy.soundness import variables
@@ -167,21 +166,6 @@ def test_only_the_installed_extender_sets_cards_in_a_binding(
     assert found == ([] if may else [refused])
 
 
-def test_the_extender_is_scraped_by_its_name() -> None:
-    objects = _objects()
-    scrapes = read_yaml(DEPLOY / "components" / "monitoring" / "scrape.yaml")
-    monitor = find(scrapes, "PodMonitor", "gpu-turnstile-scheduler")["spec"]
-    deployment = find(objects, "Deployment", "gpu-turnstile-scheduler")["spec"]
-    assert selects(monitor["selector"], deployment["template"]["metadata"]["labels"])
-    (scraped,) = monitor["podMetricsEndpoints"]
-    assert scraped["tlsConfig"]["serverName"] == SERVER
-    monitor = find(scrapes, "PodMonitor", OWN)["spec"]
-    deployment = find(_own(), "Deployment", OWN)["spec"]
-    assert selects(monitor["selector"], deployment["template"]["metadata"]["labels"])
-    (scraped,), (port,) = monitor["podMetricsEndpoints"], _sidecar()["ports"]
-    assert (scraped["port"], scraped.get("scheme", "http")) == (port["name"], "http")
-
-
 def test_the_leader_is_found_through_an_endpoint_slice_that_it_writes_itself() -> None:
     objects = _objects()
     service = find(objects, "Service", "gpu-turnstile-scheduler")
@@ -211,15 +195,12 @@ def test_the_leader_is_found_through_an_endpoint_slice_that_it_writes_itself() -
     assert endpoints["metadata"]["namespace"] == namespace
 
 
-def test_only_the_port_of_the_extender_is_open() -> None:
-    objects = _objects()
-    (port,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-scheduler"])[0]["ports"]
-    policy = find(objects, "NetworkPolicy", "gpu-turnstile-scheduler")["spec"]
-    opened = [each["port"] for rule in policy["ingress"] for each in rule["ports"]]
-    assert opened == [port["containerPort"]]
-    assert "ingress" not in find(objects, "NetworkPolicy", "gpu-turnstile-scheduler-certs")["spec"]
-    own = find(_own(), "NetworkPolicy", OWN)["spec"]
-    assert own["ingress"] == policy["ingress"]
+def test_only_the_extender_can_be_connected_to() -> None:
+    for objects, opened in ((_objects(), "gpu-turnstile-scheduler"), (_own(), OWN)):
+        assert "ingress" in find(objects, "NetworkPolicy", opened)["spec"]
+    assert (
+        "ingress" not in find(_objects(), "NetworkPolicy", "gpu-turnstile-scheduler-certs")["spec"]
+    )
 
 
 # --- preemption -------------------------------------------------------------------------------

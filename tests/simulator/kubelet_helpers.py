@@ -68,11 +68,10 @@ class FakePlugin:
         self.on_prefer: Callable[[Call], list[str]] = self._first
         self.on_allocate: Callable[[Call], object] = lambda call: None
         self.on_pre_start: Callable[[Call], object] = lambda call: None
-        self._push: queue.Queue[bool] = queue.Queue()
+        self._push: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._server: grpc.Server | None = None
 
     def serve(self) -> "FakePlugin":
-        self._push = queue.Queue()
         self._server = grpc.server(ThreadPoolExecutor(8))
         add_service(self._server, pb.DESCRIPTOR, "DevicePlugin", self)
         self._server.add_insecure_port(f"unix://{self.directory / self.endpoint}")
@@ -89,7 +88,6 @@ class FakePlugin:
 
     def stop(self) -> None:
         if self._server is not None:
-            self._push.put(False)
             self._server.stop(grace=None).wait(DEADLINE_S)
             self._server = None
 
@@ -116,54 +114,40 @@ class FakePlugin:
         return self.options
 
     def ListAndWatch(self, request: Any, context: Any) -> Iterator[pb.ListAndWatchResponse]:
-        while True:
+        self._push = push = queue.SimpleQueue[bool]()
+        context.add_callback(lambda: push.put(False))
+        yield self._list()
+        while push.get():
             yield self._list()
-            while True:
-                with contextlib.suppress(queue.Empty):
-                    if not self._push.get(timeout=0.2):
-                        return
-                    break
-                if not context.is_active():
-                    return
 
     def GetPreferredAllocation(self, request: Any, context: Any) -> pb.PreferredAllocationResponse:
         [requested] = request.container_requests
-        call = Call(
-            "GetPreferredAllocation",
-            (),
-            tuple(requested.available_deviceIDs),
-            tuple(requested.must_include_deviceIDs),
-            requested.allocation_size,
-        )
-        self.calls.append(call)
-        with refusing(context):
-            response = pb.ContainerPreferredAllocationResponse(deviceIDs=self.on_prefer(call))
+        offered, must = requested.available_deviceIDs, requested.must_include_deviceIDs
+        size = requested.allocation_size
+        call = Call("GetPreferredAllocation", (), tuple(offered), tuple(must), size)
+        preferred = self._handle(call, self.on_prefer, context)
+        response = pb.ContainerPreferredAllocationResponse(deviceIDs=preferred)
         return pb.PreferredAllocationResponse(container_responses=[response])
 
     def Allocate(self, request: Any, context: Any) -> pb.AllocateResponse:
         [requested] = request.container_requests
         call = Call("Allocate", tuple(requested.devices_ids), size=len(requested.devices_ids))
-        self.calls.append(call)
-        with refusing(context):
-            self.on_allocate(call)
-        short = self.resource.rpartition("/")[2]
-        response = pb.ContainerAllocateResponse(
-            envs={short.upper(): ",".join(sorted(call.ids)), "SHARED": short},
-            mounts=[pb.Mount(container_path=f"/{short}", host_path=f"/host/{short}")],
-            devices=[
-                pb.DeviceSpec(container_path="/dev/null", host_path="/dev/null", permissions="rw")
-            ],
-            annotations={f"{short}.note": "x"},
-            cdi_devices=[pb.CDIDevice(name=f"example.com/{short}=0")],
-        )
+        self._handle(call, self.on_allocate, context)
+        variable = self.resource.rpartition("/")[2].upper()
+        response = pb.ContainerAllocateResponse(envs={variable: ",".join(sorted(call.ids))})
         return pb.AllocateResponse(container_responses=[response])
 
     def PreStartContainer(self, request: Any, context: Any) -> pb.PreStartContainerResponse:
         call = Call("PreStartContainer", tuple(request.devices_ids))
-        self.calls.append(call)
-        with refusing(context):
-            self.on_pre_start(call)
+        self._handle(call, self.on_pre_start, context)
         return pb.PreStartContainerResponse()
+
+    def _handle(self, call: Call, do: Callable[[Call], Any], context: Any) -> Any:
+        self.calls.append(call)
+        try:
+            return do(call)
+        except Refuse as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
 class Refuse(Exception):
@@ -172,14 +156,6 @@ class Refuse(Exception):
 
 def refuse(text: str) -> None:
     raise Refuse(text)
-
-
-@contextlib.contextmanager
-def refusing(context: grpc.ServicerContext) -> Iterator[None]:
-    try:
-        yield
-    except Refuse as error:
-        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
 _uids = itertools.count(1)

@@ -8,7 +8,6 @@ import grpc
 import pytest
 
 from simulator.kubelet.settings import HookPoint
-from tests.agent.fakes import DEADLINE_S
 from tests.simulator.kubelet_helpers import (
     CORE,
     MEMORY,
@@ -310,37 +309,6 @@ def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the
     assert after["envs"] == before["envs"]
     assert len(plugin.of("Allocate")) == 1
     assert len(plugin.of("PreStartContainer")) == 2
-
-
-def test_k15_a_device_list_during_an_allocate_causes_devices_to_be_allocated_twice() -> None:
-    with node(grace_s=NEVER, **FAST) as n:
-        plugin = n.plug(count=4)
-        ends = pod("ends", container("c", 1))
-        n.admit(ends)
-        n.wait_running(ends)
-        in_flight, go_on = threading.Event(), threading.Event()
-
-        def hold(call: Call) -> None:
-            in_flight.set()
-            assert go_on.wait(DEADLINE_S)
-
-        plugin.on_allocate = hold
-        p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
-        ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.add_pods(ends)
-        n.kubelet.add_pods(p)
-        assert in_flight.wait(DEADLINE_S)
-        assert set(n.list()) == {"ends", "p"}
-        end(n, ends)
-        wait_for(lambda: "ends" not in n.list())  # this is the List that forgets
-        plugin.on_allocate = lambda call: None
-        go_on.set()
-        n.wait_idle()
-        [twice] = n.held(p, "c")
-        plugin.on_prefer = lambda call: [twice]
-        n.admit(q)
-        assert twice in plugin.of("GetPreferredAllocation")[-1].available
-        assert twice in n.held(q, "c")
 
 
 def test_k16_one_entry_for_each_device(n: Node) -> None:

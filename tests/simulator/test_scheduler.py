@@ -194,18 +194,6 @@ def test_k25_an_extender_binds_only_pods_that_request_its_resource(
     assert {each["Pod"]["metadata"]["name"] for each in fake.requests("filter")} == {"p"}
 
 
-def test_an_extender_that_fails_stops_a_pod(
-    client: ApiClient, start: Start, fake: FakeExtender
-) -> None:
-    client.create(NODES, node("n1", core="100"))
-    fake.responses = {"filter": lambda _: {"Error": "not ready"}}
-    start(fake.settings())
-    client.create(PODS, pod(limits=GPU))
-    eventually(lambda: condition(client).get("reason") == "SchedulerError", "reported")
-    assert condition(client)["message"] == "not ready"
-    assert bound(client) == {}
-
-
 def test_a_misspelt_field_of_the_configuration_is_refused() -> None:
     whole = {"urlPrefix": "http://127.0.0.1:1", "nodeCacheCapable": True}
     with pytest.raises(ValueError, match=r'unknown field "extenders\[0\].tlsConfig.ca"'):

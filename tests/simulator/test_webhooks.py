@@ -93,6 +93,18 @@ def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
     }
 
 
+def test_a_pod_is_bound_once(client: ApiClient) -> None:
+    client.create(PODS, plain_pod())
+    client.create(f"{PODS}/p/binding", BINDING)
+    with pytest.raises(ApiError) as raised:
+        client.create(f"{PODS}/p/binding", BINDING | {"target": {"kind": "Node", "name": "n2"}})
+    assert (raised.value.status, raised.value.message) == (
+        409,
+        'Operation cannot be fulfilled on pods "p": pod p is already assigned to node "n1"',
+    )
+    assert client.get(f"{PODS}/p")["spec"]["nodeName"] == "n1"
+
+
 def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_warned(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:

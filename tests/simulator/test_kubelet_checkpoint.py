@@ -1,7 +1,6 @@
 """The checkpoint file: its form, and when the simulated kubelet writes it (K27 to K34)."""
 
 import json
-from collections.abc import Callable
 from functools import reduce
 
 from common.kubelet_api import CHECKPOINT_FILE
@@ -13,8 +12,6 @@ from simulator.kubelet.staticpods import mirror_of
 from tests.simulator.kubelet_helpers import (
     CORE,
     MEMORY,
-    Call,
-    FakePlugin,
     Node,
     container,
     node,
@@ -151,29 +148,6 @@ def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets(n: N
     assert set(written(n)) == {uid_of(q)}
 
 
-def test_k30_a_list_of_devices_in_mid_admission_writes_what_the_container_has_so_far(
-    n: Node,
-) -> None:
-    plugins = {CORE: n.plug(), MEMORY: n.plug(MEMORY)}
-    p = pod("p", container("c", 1, 1))
-    seen: list[set[str]] = []
-
-    def resend_list(plugin: FakePlugin) -> Callable[[Call], None]:
-        def call_of(call: Call) -> None:
-            before = identity(n)
-            plugin.send_list_again()
-            wait_for(lambda: identity(n) != before)
-            seen.append(written(n).get(uid_of(p), {}).get("c", set()))
-
-        return call_of
-
-    for plugin in plugins.values():
-        plugin.on_allocate = resend_list(plugin)
-    n.admit(p)
-    assert [len(each) for each in seen] == [0, 1]
-    assert written(n) == {uid_of(p): {"c": {CORE, MEMORY}}}
-
-
 def test_k31_a_restarted_kubelet_counts_all_entries_as_used_until_its_sources_are_ready(
     n: Node,
 ) -> None:
@@ -204,22 +178,6 @@ def test_k32_device_ids_stand_by_numa_node(n: Node) -> None:
         CORE: {"0": ["core-00000"], "1": ["core-00001"]},
         MEMORY: {"-1": ["memory-00000"]},
     }
-
-
-def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next() -> None:
-    with node(overtaken_writes=1.0) as n:
-        plugin = n.plug()
-        first, p, q = (pod(name, container("c", 1)) for name in ("first", "p", "q"))
-        n.admit(first)  # its write overtakes that of the plugin's list
-        assert written(n) == {}
-        n.admit(p)
-        assert set(written(n)) == {uid_of(first), uid_of(p)}
-        plugin.send_list_again()
-        wait_for(lambda: n.kubelet.instance.state.overtaken)
-        n.admit(q)
-        assert uid_of(q) not in written(n)
-        n.admit(pod("r", container("c", 1)))
-        assert uid_of(q) in written(n)
 
 
 def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror(n: Node) -> None:

@@ -55,19 +55,6 @@ def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first(n: Node) -
     assert len({each for each, _ in in_order}) == 8
 
 
-def test_k1_within_a_container_resources_come_in_random_order() -> None:
-    orders = set()
-    for seed in range(4):
-        with node(seed=seed) as n:
-            n.plug(count=100)
-            n.plug(MEMORY, count=100)
-            n.admit(*(pod(f"p{index}", container("c", 1, 1)) for index in range(6)))
-            calls = n.kubelet.trace.rpcs("Allocate")
-            orders.add(tuple(each.resource for each in calls[::2]))
-    assert {resource for order in orders for resource in order} == {CORE, MEMORY}
-    assert len(orders) > 1
-
-
 def test_k1_a_batch_of_one_second_comes_in_any_order_but_older_ones_first() -> None:
     with node(seed=3) as n:
         n.plug(count=100)
@@ -156,23 +143,6 @@ def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
         assert error.details() == "rejected by rate limit"
 
 
-def test_k7_freed_init_devices_come_back_silently_then_as_must_include(n: Node) -> None:
-    plugin = n.plug()
-    p = pod("p", container("c", 2), container("d", 3), init=(container("i", 3),))
-    n.admit(p)
-    rpcs = [(each.rpc, each.container) for each in n.kubelet.trace.rpcs()][:5]
-    assert rpcs == [
-        ("GetPreferredAllocation", "i"),
-        ("Allocate", "i"),
-        ("Allocate", "c"),
-        ("GetPreferredAllocation", "d"),
-        ("Allocate", "d"),
-    ]
-    left = set(n.held(p, "i")) - set(n.held(p, "c"))
-    assert set(plugin.of("GetPreferredAllocation")[1].must_include) == left
-    assert left < set(n.held(p, "d"))
-
-
 def test_k8_a_rejected_pod_leaves_the_list_at_once() -> None:
     with node(**FAST) as n:
         plugin = n.plug()
@@ -196,20 +166,6 @@ def test_k8_before_1_34_rejected_pods_stay_listed_and_lack_for_ever() -> None:
         n.kubelet.remove_pods(bad)
         n.wait_idle()
         assert set(n.list()) == {"good"}
-
-
-def test_k9_the_text_of_a_refused_allocate_is_what_the_user_reads(n: Node) -> None:
-    n.plug().on_allocate = lambda call: refuse("OUR TEXT")
-    p = pod("p", container("c", 1))
-    n.admit(p)
-    assert n.phase(p) == "Failed"
-    assert n.message(p) == (
-        "UnexpectedAdmissionError",
-        (
-            "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
-            "desc = OUR TEXT, which is unexpected"
-        ),
-    )
 
 
 def test_k10_prestart_comes_once_per_resource_before_every_start_init_included(n: Node) -> None:
@@ -270,24 +226,6 @@ def test_k11_a_restart_removes_sockets_and_shows_running_containers_with_nothing
     assert (p["metadata"]["uid"], "c") in n.kubelet.running()
 
 
-def test_k11_until_the_plugin_is_back_new_pods_are_refused_or_wait_for_it() -> None:
-    with node() as n:
-        n.plug()
-        n.kubelet.restart()
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert "no healthy devices present" in n.message(p)[1]
-    with node(plugin_wait_s=20.0) as n:
-        plugin = n.plug()
-        n.kubelet.kill()
-        plugin.stop()
-        n.kubelet.start()
-        p = pod("p", container("c", 1))
-        n.kubelet.add_pods(p)
-        n.replug()
-        n.wait_running(p)
-
-
 def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the_kubelet(
     n: Node,
 ) -> None:
@@ -341,25 +279,6 @@ def test_k18_the_end_of_an_old_stream_drops_whoever_is_registered_then(n: Node) 
     p = pod("p", container("c", 1))
     n.admit(p)
     assert [call.rpc for call in new.calls[:2]] == ["GetPreferredAllocation", "Allocate"]
-
-
-def test_k19_while_no_plugin_is_connected_every_pod_that_is_admitted_fails_for_good(
-    n: Node,
-) -> None:
-    plugin = n.plug(count=5)
-    plugin.stop()
-    wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
-    bound = [pod(f"p{each}", container("c", 1)) for each in range(2)]
-    n.admit(*bound)
-    plugin.serve().register()
-    n.wait_healthy(CORE, 5)
-    n.admit(pod("later", container("c", 1)))
-    for each in bound:
-        assert n.phase(each) == "Failed"
-        assert n.message(each)[1] == (
-            "Pod was rejected: Allocate failed due to no healthy devices present; cannot "
-            f"allocate unhealthy devices {CORE}, which is unexpected"
-        )
 
 
 @pytest.mark.parametrize("active_pods_only", [True, False])

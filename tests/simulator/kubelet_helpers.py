@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-import queue
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -68,7 +68,6 @@ class FakePlugin:
         self.on_prefer: Callable[[Call], list[str]] = self._first
         self.on_allocate: Callable[[Call], object] = lambda call: None
         self.on_pre_start: Callable[[Call], object] = lambda call: None
-        self._push: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._server: grpc.Server | None = None
 
     def serve(self) -> "FakePlugin":
@@ -91,9 +90,6 @@ class FakePlugin:
             self._server.stop(grace=None).wait(DEADLINE_S)
             self._server = None
 
-    def send_list_again(self) -> None:
-        self._push.put(True)
-
     def of(self, rpc: str) -> list[Call]:
         return [call for call in self.calls if call.rpc == rpc]
 
@@ -114,11 +110,10 @@ class FakePlugin:
         return self.options
 
     def ListAndWatch(self, request: Any, context: Any) -> Iterator[pb.ListAndWatchResponse]:
-        self._push = push = queue.SimpleQueue[bool]()
-        context.add_callback(lambda: push.put(False))
+        ended = threading.Event()
+        context.add_callback(ended.set)
         yield self._list()
-        while push.get():
-            yield self._list()
+        ended.wait()
 
     def GetPreferredAllocation(self, request: Any, context: Any) -> pb.PreferredAllocationResponse:
         [requested] = request.container_requests

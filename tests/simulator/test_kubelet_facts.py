@@ -143,31 +143,6 @@ def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
         assert error.details() == "rejected by rate limit"
 
 
-def test_k8_a_rejected_pod_leaves_the_list_at_once() -> None:
-    with node(**FAST) as n:
-        plugin = n.plug()
-        plugin.on_allocate = lambda call: refuse("no")
-        n.admit(pod("bad", container("c", 1)))
-        plugin.on_allocate = lambda call: None
-        n.admit(
-            pod("worse", container("c", 1), annotations={"simulator/reject": "NodeAffinity"}),
-            pod("good", container("c", 1)),
-        )
-        assert set(n.list()) == {"good"}
-
-
-def test_k8_before_1_34_rejected_pods_stay_listed_and_lack_for_ever() -> None:
-    with node(active_pods_only=False, **FAST) as n:
-        n.plug()
-        bad = pod("bad", container("c", 1), annotations={"simulator/reject-after": "NodeAffinity"})
-        n.admit(bad)
-        n.admit(pod("good", container("c", 1)))
-        assert n.list() == {"bad": {"c": {}}, "good": {"c": {CORE: 1}}}
-        n.kubelet.remove_pods(bad)
-        n.wait_idle()
-        assert set(n.list()) == {"good"}
-
-
 def test_k10_prestart_comes_once_per_resource_before_every_start_init_included(n: Node) -> None:
     n.plug()
     n.plug(MEMORY)
@@ -299,18 +274,6 @@ def test_k20_a_force_deleted_pod_stays_in_the_list_until_its_containers_have_end
         wait_for(lambda: "p" not in n.list())
         n.admit(pod("r", container("c", 2)))
         assert n.list()["r"] == {"c": {CORE: 2}}
-
-
-def test_k20_a_name_can_be_listed_twice_while_the_pod_before_still_ends() -> None:
-    with node(grace_s=NEVER, **FAST) as n:
-        n.plug(count=5)
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        n.wait_running(p)
-        n.kubelet.remove_pods(p)
-        n.admit(pod("p", container("c", 2), uid="another"))
-        names = [each.name for each in n.list_raw().pod_resources]
-        assert names == ["p", "p"]
 
 
 @pytest.mark.parametrize("active_pods_only", [True, False])

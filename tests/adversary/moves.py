@@ -1,13 +1,13 @@
 """The events and faults that can happen to a node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from contract.resource import Resource
 from simulator.kubelet.pods import TERMINAL_PHASES
 from tests.adversary.drawing import draw_pod
 from tests.adversary.judge import Call
-from tests.adversary.world import World
+from tests.adversary.world import KubeletKilled, World
 from tests.in_memory.pods import NAMES, Pod
 
 FORGOTTEN = "devices forgotten (K15)"
@@ -41,8 +41,20 @@ FAULTS = (
 """The faults that must have happened in a long run."""
 
 
+Choices = Sequence[tuple[int, Callable[[], None]]]
+
+_EAGER = 0.25
+"""Probability of a fault at each point where faults may happen."""
+
+_LOST = 0.01
+"""Probability that a response is lost."""
+
+
 class Faults:
-    """Causes events and faults in a world, one for each method call."""
+    """Causes events and faults in a world: one for each method call, or random ones.
+
+    Random ones come at every point where faults may happen, unless it is paused.
+    """
 
     def __init__(self, world: World, random: Random, *, divided: bool = False) -> None:
         self.world = world
@@ -50,6 +62,33 @@ class Faults:
         self._divided = divided
         self._count = 0
         self._before: Pod | None = None
+        self._striking = False
+        self.paused = False
+        # The usual events of a node, then the rare self.
+        self._mild: Choices = (
+            (12, self.deliver),
+            (12, self.start_one),
+            (4, self.end_one),
+            (4, self.write_statuses),
+            (3, self.write_patches),
+            (3, self.look),
+            (2, self.restart_container),
+            (2, self.delete_by_force),
+            (2, self.delete),
+            (2, self.clean_up),
+            (2, self.reuse_name),
+            (2, self.fail_a_get),
+            (1, self.refresh),
+            (3, self.send_devices),
+        )
+        self._rare: Choices = (
+            (6, self.kill_agent),
+            (3, self.api),
+            (4, self.list),
+            (1, self.health),
+            (1, self.static_pod),
+            (1, self.break_watch),
+        )
 
     def note(self, fault: str) -> None:
         self.world.faults[fault] += 1
@@ -300,6 +339,55 @@ class Faults:
             self._next_agent()
         elif self._random.random() < 0.9:
             self.world.register()
+
+    # --- chance ---------------------------------------------------------------------------
+
+    def strike(self, where: str, call: Call | None) -> None:
+        """Cause some faults, or none.
+
+        *where*: ``between`` pods, before a ``call``, in ``flight`` (the kubelet has chosen device
+        IDs and calls the agent), or while the agent calls ``List`` (``list``).
+        """
+        if self._striking or self.paused:
+            return
+        self._striking = True
+        try:
+            self._strike(where, call)
+        finally:
+            self._striking = False
+
+    def _strike(self, where: str, call: Call | None) -> None:
+        random = self._random
+        if where == "flight":
+            init = call is not None and call.container.hands_on
+            if random.random() < (0.4 if init else 0.1):
+                self.forget(call)
+            return
+        while random.random() < _EAGER:
+            self._run_one(self._mild)
+        if where == "list":
+            return
+        self.may_see_again()
+        if random.random() < 0.03:
+            self._run_one(self._rare)
+        if where == "call" and random.random() < 0.006:
+            self.note("kubelet killed in mid-admission")
+            raise KubeletKilled
+        if where == "call" and random.random() < 0.006:
+            self.kill_agent()  # the device plugin proxy calls the next one
+
+    def loses(self) -> bool:
+        """Return whether this response is lost: the agent is killed before the proxy has it."""
+        if self._striking or self.paused or self._random.random() > _LOST:
+            return False
+        self.lose_response()
+        return True
+
+    def _run_one(self, choices: Choices) -> None:
+        [fault] = self._random.choices(
+            [each for _, each in choices], [weight for weight, _ in choices]
+        )
+        fault()
 
 
 def _cores(pod: Pod) -> int:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.adversary import quiet
-from tests.adversary.chaos import Chaos
 from tests.adversary.judge import Finding
 from tests.adversary.moves import Faults
 from tests.adversary.world import KubeletKilled, World
@@ -48,16 +47,15 @@ def run(
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace
     faults = Faults(world, random, divided=divided)
-    chaos = Chaos(faults, random)
-    world.strike, world.loses = chaos.strike, chaos.loses
+    world.strike, world.loses = faults.strike, faults.loses
     for _ in range(rounds):
         faults.bind_a_burst()
-        _drain(world, chaos, faults)
+        _drain(world, faults)
         if random.random() < 0.2:
-            chaos.paused = True
+            faults.paused = True
             quiet.settle(world)
             quiet.check(world)
-            chaos.paused = False
+            faults.paused = False
         elif random.random() < 0.15:
             faults.restart_kubelet()
     judge = world.judge
@@ -66,12 +64,12 @@ def run(
     )
 
 
-def _drain(world: World, chaos: Chaos, faults: Faults) -> None:
+def _drain(world: World, faults: Faults) -> None:
     """Let the kubelet admit all pods in its queue."""
     while world.kubelet.queue:
         world.judge.step += 1
         try:
-            chaos.strike("between", None)
+            faults.strike("between", None)
             if world.kubelet.queue:
                 pod = world.kubelet.queue[0]
                 world.kubelet.admit_next()

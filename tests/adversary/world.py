@@ -33,7 +33,7 @@ class World(Node):
     """A node with its true state, faults and a judge.
 
     Attributes:
-        strike: causes random faults at a point, see :meth:`tests.adversary.chaos.Chaos.strike`.
+        strike: causes random faults at a point, see :meth:`tests.adversary.moves.Faults.strike`.
         loses: returns whether the current response is lost.
         proving: whether no ``PreStartContainer`` call may begin, because one is running, or because
             the agent has not registered yet.

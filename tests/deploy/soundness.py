@@ -112,7 +112,7 @@ def _check_program(container: Json) -> None:
     for port in container.get("ports", ()):
         (name,) = (each for each in known if each.endswith("_PORT"))
         listens = environment(container).get(name, known[name].default)
-        assert port["containerPort"] == int(listens), name
+        assert str(port["containerPort"]) == str(listens), name
     image = "gpu-turnstile-proxy" if container["name"] == "proxy" else "gpu-turnstile"
     assert container["image"] == f"ghcr.io/gpu-turnstile/{image}:{VERSION}"
 

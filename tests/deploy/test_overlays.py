@@ -44,7 +44,7 @@ _AGENT, _PROXY = "DaemonSet/gpu-turnstile-agent", "DaemonSet/gpu-turnstile-proxy
 
 _STATE, _CONTAINERD = "/var/lib/gpu-turnstile", "/run/containerd"
 _TOOLKIT = ("nvidia.com/gpu.deploy.container-toolkit", "true")
-TAKES = {
+TAKES: dict[str, set[object]] = {
     "cdi": {"/var/run/cdi", "/etc/cdi"},
     "driver-auto": {"/", _STATE},
     "gpu-operator": {"/run/nvidia/validations", _TOOLKIT},

@@ -94,18 +94,6 @@ def test_k27_each_write_is_a_new_file_and_leaves_nothing_beside_it(n: Node) -> N
     }
 
 
-def test_k28_it_is_written_once_after_each_container_init_containers_too(n: Node) -> None:
-    core, memory = n.plug(), n.plug(MEMORY)
-    seen: list[dict[str, dict[str, set[str]]]] = []
-    for plugin in (core, memory):
-        plugin.on_allocate = lambda call: seen.append(written(n))
-    p = pod("p", container("c", 1, 1), init=(container("i", 1, 1),))
-    n.admit(p)
-    both = {CORE, MEMORY}
-    assert seen == [{}, {}] + [{uid_of(p): {"i": both}}] * len(seen[2:])
-    assert written(n) == {uid_of(p): {"i": both, "c": both}}
-
-
 def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod(n: Node) -> None:
     plugin = n.plug()
     p = pod("p", container("c", 1))
@@ -146,26 +134,6 @@ def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets(n: N
     assert seen == [{uid_of(p)}]
     assert plugin.of("Allocate")[0].ids == plugin.of("Allocate")[1].ids
     assert set(written(n)) == {uid_of(q)}
-
-
-def test_k31_a_restarted_kubelet_counts_all_entries_as_used_until_its_sources_are_ready(
-    n: Node,
-) -> None:
-    plugin = n.plug(count=2)
-    ended, p = pod("ended", container("c", 1)), pod("p", container("c", 1))
-    n.admit(ended)
-    n.wait_running(ended)
-    ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    n.kubelet.add_pods(ended)
-    wait_for(lambda: not n.list())
-    n.kubelet.restart()
-    n.replug()
-    assert set(written(n)) == {uid_of(ended)}
-    n.admit(p)  # the first batch
-    assert set(written(n)) == {uid_of(ended), uid_of(p)}
-    assert set(n.held(p, "c")).isdisjoint(plugin.of("Allocate")[0].ids)
-    n.admit(pod("q", container("c", 1)))
-    assert uid_of(ended) not in written(n)
 
 
 def test_k32_device_ids_stand_by_numa_node(n: Node) -> None:

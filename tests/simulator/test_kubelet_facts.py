@@ -113,17 +113,6 @@ def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
         assert seen == [{each.pod} for each in rpcs]
 
 
-def test_k3_earlier_allocations_are_shown() -> None:
-    with node(seed=1, **FAST) as n:
-        listed: list[dict[str, int]] = []
-        for resource in (CORE, MEMORY):
-            plugin = n.plug(resource)
-            plugin.on_allocate = lambda call: listed.append(n.list()["p"]["c"])
-        n.admit(pod("p", container("c", 2, 3)))
-        assert listed[0] == {}
-        assert listed[1] in ({CORE: 2}, {MEMORY: 3})
-
-
 def test_k4_ordinary_init_containers_are_not_listed_and_sidecars_are(n: Node) -> None:
     n.plug()
     p = pod("p", container("c", 1), init=(container("i", 2), container("s", 1, restart="Always")))

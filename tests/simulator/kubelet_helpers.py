@@ -168,9 +168,7 @@ def pod(
     name: str,
     *containers: Json,
     init: tuple[Json, ...] = (),
-    uid: str = "",
     created: str = "2026-01-01T00:00:00Z",
-    annotations: dict[str, str] | None = None,
     **spec: Any,
 ) -> Json:
     return {
@@ -179,9 +177,8 @@ def pod(
         "metadata": {
             "name": name,
             "namespace": "default",
-            "uid": uid or f"uid-{name}-{next(_uids)}",
+            "uid": f"uid-{name}-{next(_uids)}",
             "creationTimestamp": created,
-            "annotations": annotations or {},
         },
         "spec": {"initContainers": list(init), "containers": list(containers), **spec},
         "status": {"phase": "Pending"},

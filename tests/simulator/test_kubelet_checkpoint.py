@@ -47,23 +47,8 @@ def fnv1a(text: str) -> int:
     return reduce(lambda found, byte: (found ^ byte) * 16777619 % 2**32, text.encode(), 2166136261)
 
 
-# --- when it is written ---------------------------------------------------------------
-
-
 def read(n: Node) -> KubeletCheckpoint:
     return decode((n.settings.plugin_dir / CHECKPOINT_FILE).read_text(encoding="utf-8"))
-
-
-def written(n: Node) -> dict[str, dict[str, set[str]]]:
-    """Pod UID -> container -> the resources that the file has for it."""
-    return {
-        uid: {name: set(resources) for name, resources in containers.items()}
-        for uid, containers in read(n).pods.items()
-    }
-
-
-def uid_of(obj: dict[str, dict[str, str]]) -> str:
-    return obj["metadata"]["uid"]
 
 
 def identity(n: Node) -> tuple[int, int]:
@@ -129,11 +114,11 @@ def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets(n: N
     n.kubelet.add_pods(p)
     wait_for(lambda: not n.list())
     seen: list[set[str]] = []
-    plugin.on_allocate = lambda call: seen.append(set(written(n)))
+    plugin.on_allocate = lambda call: seen.append(set(read(n).pods))
     n.admit(q)
-    assert seen == [{uid_of(p)}]
+    assert seen == [{p["metadata"]["uid"]}]
     assert plugin.of("Allocate")[0].ids == plugin.of("Allocate")[1].ids
-    assert set(written(n)) == {uid_of(q)}
+    assert set(read(n).pods) == {q["metadata"]["uid"]}
 
 
 def test_k32_device_ids_stand_by_numa_node(n: Node) -> None:
@@ -155,7 +140,7 @@ def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror(n: Node) -> None:
     uid = n.kubelet.add_static_pod(manifest)
     n.wait_idle()
     assert len(uid) == 32  # a hash of its configuration, no UUID
-    assert set(written(n)) == {uid}
+    assert set(read(n).pods) == {uid}
     [static] = n.kubelet.instance.pods()
     shown = mirror_of(static)["metadata"]
     assert "uid" not in shown  # the API server gives it one

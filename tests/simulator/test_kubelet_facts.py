@@ -132,22 +132,6 @@ def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
         assert error.details() == "rejected by rate limit"
 
 
-def test_k10_prestart_comes_once_per_resource_before_every_start_init_included(n: Node) -> None:
-    n.plug()
-    n.plug(MEMORY)
-    p = pod("p", container("c", 2, 1), init=(container("i", 1, 1),))
-    n.admit(p)
-    n.wait_running(p)
-    n.kubelet.restart_container("default", "p", "c")
-    wait_for(lambda: len(n.kubelet.trace.rpcs("PreStartContainer")) == 6)
-    rpcs = n.kubelet.trace.rpcs("PreStartContainer")
-    assert [each.container for each in rpcs] == ["i", "i", "c", "c", "c", "c"]
-    for pair in (rpcs[0:2], rpcs[2:4], rpcs[4:6]):
-        assert {each.resource for each in pair} == {CORE, MEMORY}
-        for each in pair:
-            assert tuple(sorted(each.ids)) == n.held(p, each.container, each.resource)
-
-
 def test_k10_a_vetoed_start_waits_with_the_reason_and_is_tried_again(n: Node) -> None:
     plugin = n.plug()
     plugin.on_pre_start = lambda call: refuse("VETO")
@@ -188,29 +172,6 @@ def test_k11_a_restart_removes_sockets_and_shows_running_containers_with_nothing
     assert n.held(p, "c") == held
     assert len(plugin.of("Allocate")) == 2
     assert (p["metadata"]["uid"], "c") in n.kubelet.running()
-
-
-def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the_kubelet(
-    n: Node,
-) -> None:
-    plugin = n.plug()
-    p = pod("p", container("c", 2))
-    n.admit(p)
-    n.wait_running(p)
-    before = n.kubelet.received(p["metadata"]["uid"], "c")
-    n.kubelet.restart()
-    n.admit(p)
-    n.replug()
-    n.kubelet.restart_container("default", "p", "c")
-
-    def starts() -> list[int]:
-        return [e.detail["starts"] for e in n.kubelet.trace.events if e.event == "start"]
-
-    wait_for(lambda: starts() == [1, 2])
-    after = n.kubelet.received(p["metadata"]["uid"], "c")
-    assert after["envs"] == before["envs"]
-    assert len(plugin.of("Allocate")) == 1
-    assert len(plugin.of("PreStartContainer")) == 2
 
 
 def test_k16_one_entry_for_each_device(n: Node) -> None:

@@ -1,13 +1,11 @@
 """The facts of docs/kubelet-facts.md, held by the simulated kubelet over real sockets."""
 
 import threading
-from collections import Counter
 from typing import Any, cast
 
 import grpc
 import pytest
 
-from simulator.kubelet.settings import HookPoint
 from tests.simulator.kubelet_helpers import (
     CORE,
     MEMORY,
@@ -224,38 +222,6 @@ def test_k20_a_force_deleted_pod_stays_in_the_list_until_its_containers_have_end
         wait_for(lambda: "p" not in n.list())
         n.admit(pod("r", container("c", 2)))
         assert n.list()["r"] == {"c": {CORE: 2}}
-
-
-@pytest.mark.parametrize("active_pods_only", [True, False])
-def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list(
-    active_pods_only: bool,
-) -> None:
-    """In the first batch after a start: until it is admitted nothing is freed."""
-    seen: list[dict[str, dict[str, Counter[str]]]] = []
-
-    def observe(moment: HookPoint) -> None:
-        if moment.pod.name == "good" and moment.when == "before" and moment.what == "Allocate":
-            seen.append(n.list())
-
-    with node(active_pods_only=active_pods_only, hook=observe, **FAST) as n:
-        core, memory = n.plug(CORE), n.plug(MEMORY)
-        calls: list[Call] = []
-
-        def once(call: Call) -> None:
-            calls.append(call)
-            if len(calls) == 2:
-                refuse("no")
-
-        core.on_allocate = memory.on_allocate = once
-        bad = pod("bad", container("c", 1, 1), created="2026-01-01T00:00:00Z")
-        n.admit(bad, pod("good", container("c", 1, 1), created="2026-01-01T00:00:01Z"))
-        assert n.phase(bad) == "Failed"
-        assert len(seen) == 2
-        for each in seen:
-            if active_pods_only:
-                assert set(each) == {"good"}
-            else:
-                assert sum(each["bad"]["c"].values()) == 1
 
 
 def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap(n: Node) -> None:

@@ -9,32 +9,17 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import click
 import pytest
 import yaml
-from prometheus_client import generate_latest
 
-from agent.observability.metrics import Metrics as AgentMetrics
-from claims.metrics import Metrics as ClaimsMetrics
-from claims.program import export_gauges as export_claims
-from claims.state import TemplateState
-from common.apiserver.client import Client
 from common.logs import FIELDS, TRACE
 from contract.names import Names
-from proxy.metrics import ProxyMetrics
-from scheduler.extender import export_gauges
-from scheduler.metrics import Metrics as SchedulerMetrics
-from scheduler.state import State
 from tests.deploy.soundness import PROGRAMS, variables
+from tests.exported import exported
 from tests.runtime.test_libraries import LIBRARIES
 from view.__main__ import serve
-from view.model.state import ClusterState
-from view.web.feed import Feed
-from view.web.live import Live
-from view.web.metrics import Metrics as ViewMetrics
-from webhook.metrics import Metrics as WebhookMetrics
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -74,7 +59,7 @@ _OTHERS_SAY = {
 
 
 def prose(page: Path) -> str:
-    """A page without its blocks of code."""
+    """Return a page without its blocks of code."""
     return re.sub(
         r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
@@ -90,7 +75,6 @@ def commands(page: Path) -> list[str]:
 
 
 def codes(page: Path) -> list[str]:
-    """What stands between backticks."""
     return [" ".join(each.split()) for each in re.findall(r"`([^`]+)`", prose(page))]
 
 
@@ -101,7 +85,6 @@ def anchors(page: Path) -> set[str]:
 
 
 def walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    """Return a command and all below it."""
     yield name, command
     if isinstance(command, click.Group):
         for below, each in command.commands.items():
@@ -109,13 +92,11 @@ def walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Command
 
 
 def flags(command: click.Command) -> set[str]:
-    """Return the flags of one command."""
     return {flag for each in command.params for flag in each.opts} | {"--help"}
 
 
 @functools.cache
 def read_variables() -> set[str]:
-    """Every environment variable that a program reads."""
     commands = (each for name, program in PROGRAMS.items() for _, each in walk(program, name))
     return {variable for each in commands for variable in variables(each)}
 
@@ -160,7 +141,6 @@ def whole(page: Path) -> str:
 
 
 def typed() -> list[tuple[Path, str]]:
-    """Every command and all code in the text, with its page."""
     return [(page, line) for page in PAGES for line in (*commands(page), *codes(page))]
 
 
@@ -297,30 +277,16 @@ def test_every_resource_and_annotation_is_documented() -> None:
 # --- what is seen ---------------------------------------------------------------------------
 
 
-def exported() -> dict[str, set[str]]:
-    """What each program exports, without the prefix of all."""
-    extender, page = SchedulerMetrics(), ViewMetrics()
-    export_gauges(extender, State(Names()), leads=lambda: True, in_step=lambda: True)
-    claims = ClaimsMetrics()
-    export_claims(claims, TemplateState(Names()), in_step=lambda: True)
-    Live(cast("Client", None), ClusterState(Names()), Feed(1), page, namespace="")
-    found = {}
-    for program, text in (
-        ("agent", AgentMetrics().render().decode()),
-        ("claims", claims.render().decode()),
-        ("proxy", generate_latest(ProxyMetrics({}, {}, lambda: 0)).decode()),
-        ("scheduler", extender.render().decode()),
-        ("view", page.render().decode()),
-        ("webhook", WebhookMetrics().render().decode()),
-    ):
-        prefix = f"gpu_turnstile_{program}_"
-        found[program] = set(re.findall(rf"^# TYPE {prefix}(\w+) ", text, flags=re.MULTILINE))
-        assert found[program]
-    return found
+def metrics(program: str) -> set[str]:
+    """Return what a program exports, without the prefix of all."""
+    found = re.findall(
+        rf"^# TYPE gpu_turnstile_{program}_(\w+) ", exported()[program], re.MULTILINE
+    )
+    assert found
+    return set(found)
 
 
 def test_every_metric_is_exported() -> None:
-    ours = exported()
     found = [
         (program, name)
         for page in PAGES
@@ -329,7 +295,7 @@ def test_every_metric_is_exported() -> None:
         )
     ]
     assert {program for program, _ in found} >= {"agent"}
-    assert [each for each in found if each[1] not in ours[each[0]]] == []
+    assert [each for each in found if each[1] not in metrics(each[0])] == []
 
 
 @pytest.mark.parametrize("program", ["agent", "claims", "proxy", "scheduler", "view", "webhook"])
@@ -338,7 +304,7 @@ def test_every_metric_is_documented(program: str) -> None:
     _, _, below = text.partition(f"| metric of the {program} ")
     rows = re.findall(r"^\| (`[^|]*) \|", below.partition("\n\n")[0], flags=re.MULTILINE)
     documented = set(re.findall(r"`([a-z_]+)(?:\{[a-z,]*\})?`", " ".join(rows)))
-    assert documented == {each for each in exported()[program] if not each.endswith("_created")}
+    assert documented == {each for each in metrics(program) if not each.endswith("_created")}
 
 
 def test_every_alert_has_the_address_of_its_section() -> None:

@@ -17,7 +17,6 @@ _UNCHECKED = ((150, 4), (0, 3), (10, 0))
 
 
 def draw_containers(random: Random) -> tuple[Container, ...]:
-    """Return random containers of a pod with at least one that requests GPUs."""
     drawn: list[Container] = []
     if random.random() < 0.25:
         drawn.append(_share("init", INIT, random))
@@ -77,13 +76,7 @@ def draw_pod(
 ) -> Pod:
     """Return a random pod, with stamps, wishes, forged annotations and failing plugins.
 
-    Args:
-        number: its running number.
-        name: its name.
-        cards: UUIDs of the node's cards.
-        random: all that is left to chance.
-        like: the previous pod; the new pod may be another replica of it.
-        divided: whether shares may be divided over several cards.
+    It may be another replica of the pod *like*.
     """
     if like is not None and random.random() < _REPLICAS:
         containers = like.containers

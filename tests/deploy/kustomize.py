@@ -41,12 +41,10 @@ def find_program(name: str, how: str = "python -m tests.deploy.get_kubectl") -> 
 
 
 def kubectl() -> str:
-    """Find kubectl."""
     return find_program("kubectl")
 
 
 def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Return what kustomize makes of a folder."""
     program = kubectl()
 
     def run() -> tuple[int, str, str]:
@@ -94,7 +92,6 @@ def _results() -> Path:
 
 
 def build_folder(folder: Path) -> list[Json]:
-    """Build a folder."""
     done = kustomize(folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "kustomize warns"
@@ -115,7 +112,6 @@ def build_components(*names: str) -> list[Json]:
 
 
 def taken_by(overlay: str) -> list[str]:
-    """Return the components of an overlay."""
     text = (DEPLOY / (overlay or "base") / "kustomization.yaml").read_bytes()
     return [Path(each).name for each in yaml.safe_load(text).get("components", ())]
 

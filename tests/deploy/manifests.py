@@ -28,12 +28,10 @@ NOT_OURS = ("MALLOC_", "NVIDIA_", "PYTHON")
 
 
 def read_yaml(path: Path) -> list[Json]:
-    """Read every document of a file."""
     return [each for each in yaml.load_all(path.read_bytes(), Loader=LOADER) if each]
 
 
 def base() -> list[Json]:
-    """Read every object that is installed, whatever else is."""
     return [
         each
         for path in sorted(BASE.rglob("*.yaml"))
@@ -43,7 +41,6 @@ def base() -> list[Json]:
 
 
 def find(objects: list[Json], kind: str, name: str) -> Json:
-    """Find the one object of this kind and name."""
     (found,) = (
         each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name
     )
@@ -51,7 +48,7 @@ def find(objects: list[Json], kind: str, name: str) -> Json:
 
 
 def pod_specs(objects: list[Json]) -> dict[str, Json]:
-    """Give the pod spec of everything that makes pods, as ``Kind/name``."""
+    """Return the pod spec of everything that makes pods, as ``Kind/name``."""
     found = {}
     for each in objects:
         if each["kind"] in ("DaemonSet", "Deployment"):
@@ -60,7 +57,6 @@ def pod_specs(objects: list[Json]) -> dict[str, Json]:
 
 
 def containers(spec: Json) -> list[Json]:
-    """Give all containers of a pod spec."""
     return [*spec.get("initContainers", ()), *spec["containers"]]
 
 

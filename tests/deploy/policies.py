@@ -11,16 +11,9 @@ from tests.deploy.manifests import Json
 
 @dataclass(frozen=True)
 class Update:
-    """A request about one object.
+    """A request about one object, which *old* does not have if it is new.
 
-    Attributes:
-        user: the name of the user.
-        old: the object before; empty for none.
-        new: the object after; for ``DELETE`` the one that is deleted.
-        subresource: such as ``status``; empty for the object itself.
-        node: the node in the user's token; ``None`` for none.
-        operation: the operation.
-        namespace: the object's namespace; empty for cluster-wide objects.
+    *node* is the one in the user's token. For ``DELETE``, *new* is what is deleted.
     """
 
     user: str
@@ -32,7 +25,6 @@ class Update:
     namespace: str = field(default="default")
 
     def target(self) -> RequestTarget:
-        """Return the target of the request."""
         named = self.new.get("apiVersion", "v1"), self.new.get("kind", "Pod")
         resource = resource_of_kind(*named) or PODS
         return RequestTarget(

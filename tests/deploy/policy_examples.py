@@ -23,17 +23,9 @@ OURS = {
 
 @dataclass(frozen=True)
 class Example:
-    """One request.
+    """One request: a merge patch by a user, whose token may name a node.
 
-    Attributes:
-        title: a sentence.
-        user: the user.
-        patch: the change, a merge patch.
-        denied: part of the message; empty where it is allowed.
-        node: the node in the user's token.
-        bound: the node the pod is on; empty for none.
-        annotations: those before the request.
-        subresource: such as ``status``.
+    *denied* is a part of the message; *bound* is the pod's node; *annotations* are those before.
     """
 
     title: str
@@ -46,7 +38,6 @@ class Example:
     subresource: str = ""
 
     def update(self, old: Json) -> Update:
-        """Apply it to an object."""
         return Update(self.user, old, merge(old, self.patch), self.subresource, self.node)
 
 
@@ -73,33 +64,32 @@ def _note(key: str, value: str | None) -> Json:
 
 
 def _agent(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
-    """Make a request of the agent on the node of the pod."""
     return Example(title, AGENT, patch, denied, node="n1", **more)
+
+
+def _kubelet(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
+    return Example(title, KUBELET, patch, denied, subresource="status", **more)
 
 
 def _other(title: str, patch: Json, denied: str = "", **more: Any) -> Example:
     return Example(title, OTHER_USER, patch, denied, **more)
 
 
-_RECORD = {
-    "metadata": {
-        "annotations": {
-            NAMES.gpu_allocation: "{}",
-            NAMES.gpu_assigned: "true",
-            NAMES.predicate_gpu_idx(0): "1",
-        }
-    }
-}
+_RECORD = _notes(**{"gpu-allocation": "{}", "gpu-assigned": "true", "predicate-gpu-idx-0": "1"})
 _FIRST = {**OURS, NAMES.use_gpu_type: "a100"}
 _ALLOCATION = _note(NAMES.gpu_allocation, "{}")
 _INVENTORY = _note(NAMES.gpu_cards, "{}")
+_CHOICE = _note(NAMES.predicate_gpu_idx(0), "3")
 _WISH = _note(NAMES.use_gpu_type, "h100")
 _HALVES = _note(NAMES.gpu_cards_of("main"), "2")
 _FOREIGN = _note("example.com/owner", "me")
 _LABEL = {"metadata": {"labels": {"a": "b"}}}
+_FINALIZER = {"metadata": {"finalizers": ["example.com/stay"]}}
+_OWNERS = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}]
 
 _OWN_NODE = "only pods of its own node"
 _ONLY = "may change only the annotations gpu-assigned"
+_ANNOTATIONS = "only annotations"
 _NOT_YOURS = "only gpu-turnstile may change"
 _ANEW = "create the pod again"
 _AS_IT_IS = "gpu-cards-* of an existing pod cannot be changed"
@@ -118,60 +108,28 @@ PODS = [
     ),
     _agent("the agent changes a stamp", _note(NAMES.admission_order, "0"), _ONLY),
     _agent("the agent removes a wish", _note(NAMES.use_gpu_type, None), _ONLY, annotations=_FIRST),
-    _agent("the agent labels a pod", _LABEL, "only annotations"),
+    _agent("the agent labels a pod", _LABEL, _ANNOTATIONS),
+    _agent("the agent adds a finalizer", _FINALIZER, _ANNOTATIONS),
     _agent(
-        "the agent adds a finalizer",
-        {"metadata": {"finalizers": ["example.com/stay"]}},
-        "only annotations",
-    ),
-    _agent(
-        "the agent makes itself an owner",
-        {
-            "metadata": {
-                "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u"}
-                ]
-            }
-        },
-        "only annotations",
+        "the agent makes itself an owner", {"metadata": {"ownerReferences": _OWNERS}}, _ANNOTATIONS
     ),
     _agent(
         "the agent gives a pod a deadline", {"spec": {"activeDeadlineSeconds": 60}}, "pod's spec"
     ),
     _agent("the agent writes through the status", _RECORD, "pod's status", subresource="status"),
     _other("another user writes a record", _RECORD, _NOT_YOURS),
-    Example(
-        "the kubelet's account writes a record through the status",
-        KUBELET,
-        _ALLOCATION,
-        _NOT_YOURS,
-        subresource="status",
-    ),
+    _kubelet("the kubelet's account writes a record through the status", _ALLOCATION, _NOT_YOURS),
     _other("another user removes a stamp", _note(NAMES.admission_order, None), _NOT_YOURS),
     _other("another user changes an original", _note(NAMES.translated_from, "{}"), _NOT_YOURS),
     _other("another user removes all annotations", {"metadata": {"annotations": None}}, _NOT_YOURS),
-    _other(
-        "another user gives a pod without any annotation a record",
-        _ALLOCATION,
-        _NOT_YOURS,
-        annotations={},
-    ),
-    _other(
-        "another user chooses a card",
-        _note(NAMES.predicate_gpu_idx(0), "3"),
-        "only a scheduler may",
-    ),
-    Example("the scheduler chooses a card", SCHEDULER, _notes(**{"predicate-gpu-idx-0": "3"})),
+    _other("another user records on a pod without notes", _ALLOCATION, _NOT_YOURS, annotations={}),
+    _other("another user chooses a card", _CHOICE, "only a scheduler may"),
+    Example("the scheduler chooses a card", SCHEDULER, _CHOICE),
     Example("the scheduler stamps anew", SCHEDULER, _note(NAMES.predicate_time, "2")),
     Example("the scheduler writes a record", SCHEDULER, _ALLOCATION, _NOT_YOURS),
     _other("another user labels a GPU pod", _LABEL),
     _other("another user adds a foreign annotation", _FOREIGN),
-    Example(
-        "the kubelet writes a status",
-        KUBELET,
-        {"status": {"message": "running"}},
-        subresource="status",
-    ),
+    _kubelet("the kubelet writes a status", {"status": {"message": "running"}}),
     _other(
         "an author changes a wish before the pod has a node", _WISH, bound="", annotations=_FIRST
     ),
@@ -200,11 +158,7 @@ NODES = [
         {"metadata": {"labels": {NAMES.gpu_model: "NVIDIA-A30"}}},
     ),
     _agent("the agent labels its node otherwise", _LABEL, "only the label gpu-model"),
-    _agent(
-        "the agent adds a finalizer to its node",
-        {"metadata": {"finalizers": ["example.com/stay"]}},
-        "only annotations and a label",
-    ),
+    _agent("the agent adds a finalizer to its node", _FINALIZER, "only annotations and a label"),
     _agent(
         "the agent taints its node",
         {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
@@ -214,32 +168,15 @@ NODES = [
     _agent(
         "the agent writes through the status", _INVENTORY, "node's status", subresource="status"
     ),
-    _other(
-        "another user changes the inventory",
-        _note(NAMES.gpu_cards, "[]"),
-        "inventory",
-        annotations=_CARDS,
+    *(
+        _other(f"another user {what}", _note(NAMES.gpu_cards, to), "inventory", annotations=_CARDS)
+        for what, to in (("changes the inventory", "[]"), ("removes the inventory", None))
     ),
-    _other(
-        "another user removes the inventory",
-        _note(NAMES.gpu_cards, None),
-        "inventory",
-        annotations=_CARDS,
-    ),
-    Example(
-        "the kubelet's account writes an inventory",
-        KUBELET,
-        _INVENTORY,
-        "inventory",
-        annotations={},
-        subresource="status",
-    ),
-    Example(
+    _kubelet("the kubelet's account writes an inventory", _INVENTORY, "inventory", annotations={}),
+    _kubelet(
         "the kubelet writes a status",
-        KUBELET,
         {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}},
         annotations=_CARDS,
-        subresource="status",
     ),
     _other("another user labels a GPU node", _LABEL, annotations=_CARDS),
 ]

@@ -15,16 +15,11 @@ OLDEST = "1.30"
 
 
 def newest() -> str:
-    """Give the newest version whose schemas there are."""
     return str(kubernetes_validate.latest_version())
 
 
 def check(obj: Json, version: str) -> None:
-    """Validate an object; fields that the version does not know are errors.
-
-    Raises:
-        ValueError: it is not what the version expects.
-    """
+    """Raise ValueError about an invalid object, or a field that the version does not know."""
     if obj["kind"] in CUSTOM:
         return
     if obj["apiVersion"] == "resource.k8s.io/v1" and version == OLDEST:

@@ -66,6 +66,7 @@ def check_objects(objects: list[Json], *, privileged_agent: bool = False) -> Non
         account = find(objects, "ServiceAccount", spec["serviceAccountName"])["metadata"]
         assert account["namespace"]
     _check_selectors(objects)
+    _check_opened(objects)
     quotas = {
         each["metadata"]["namespace"]: str(each["spec"]["scopeSelector"])
         for each in objects
@@ -108,6 +109,10 @@ def _check_program(container: Json) -> None:
         assert value != "", f"{name}: kubectl apply would find an empty value changed each time"
         if name in known:
             known[name].type.convert(value, known[name], None)
+    for port in container.get("ports", ()):
+        (name,) = (each for each in known if each.endswith("_PORT"))
+        listens = environment(container).get(name, known[name].default)
+        assert str(port["containerPort"]) == str(listens), name
     image = "gpu-turnstile-proxy" if container["name"] == "proxy" else "gpu-turnstile"
     assert container["image"] == f"ghcr.io/gpu-turnstile/{image}:{VERSION}"
 
@@ -163,3 +168,20 @@ def _check_selectors(objects: list[Json]) -> None:
         if selector and each["kind"] in ("Service", "NetworkPolicy", "PodDisruptionBudget"):
             wanted = {"matchLabels": selector} if each["kind"] == "Service" else selector
             assert any(selects(wanted, labels) for labels in templates), each["metadata"]
+
+
+def _check_opened(objects: list[Json]) -> None:
+    """A NetworkPolicy opens the ports of its pods to all, or none."""
+    workloads = [each["spec"]["template"] for each in objects if "template" in each.get("spec", ())]
+    for each in objects:
+        if each["kind"] == "NetworkPolicy" and (selector := each["spec"]["podSelector"]):
+            pods = [pod for pod in workloads if selects(selector, pod["metadata"]["labels"])]
+            ports = {
+                port["containerPort"]
+                for pod in pods
+                for container in containers(pod["spec"])
+                if container["name"] not in _OTHERS
+                for port in container.get("ports", ())
+            }
+            rules = each["spec"].get("ingress", ())
+            assert rules in ((), [{"ports": [{"protocol": "TCP", "port": p} for p in ports]}])

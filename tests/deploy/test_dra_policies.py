@@ -26,6 +26,11 @@ def _denied(policy: str, update: Update) -> list[str]:
     )
 
 
+def _check(policy: str, update: Update, denied: str = "") -> None:
+    found = _denied(policy, update)
+    assert any(denied in each for each in found) if denied else found == []
+
+
 def _excluding(*modes: list[str], operator: str = "NotIn") -> Json:
     terms = [
         {"matchExpressions": [{"key": MODE, "operator": operator, "values": each}]}
@@ -64,10 +69,9 @@ _CLAIM = "Forbidden: a claim by a template"
 def test_a_gpu_pod_has_its_claim_or_stays_off_nodes_with_claims(
     limits: Json | None, spec: Json, denied: str
 ) -> None:
-    found = _denied(
-        "claimed-pods", Update(OTHER_USER, {}, make_pod(limits, **spec), operation="CREATE")
+    _check(
+        "claimed-pods", Update(OTHER_USER, {}, make_pod(limits, **spec), operation="CREATE"), denied
     )
-    assert any(denied in each for each in found) if denied else found == []
 
 
 @pytest.mark.parametrize("claims", [Claims.ON, Claims.AWAY])
@@ -76,7 +80,7 @@ def test_the_policy_allows_every_gpu_pod_that_the_webhook_has_patched(
     claims: Claims, spec: Json
 ) -> None:
     pod = admitted(make_pod(GPU, **spec), claims)
-    assert _denied("claimed-pods", Update(OTHER_USER, {}, pod, operation="CREATE")) == []
+    _check("claimed-pods", Update(OTHER_USER, {}, pod, operation="CREATE"))
 
 
 # --- templates and claims -------------------------------------------------------------------
@@ -127,9 +131,8 @@ def test_claims_writes_only_templates_of_ours(
 ) -> None:
     template = merge(_template(), patch)
     old = _template() if operation == "UPDATE" else {}
-    found = _denied("claims-templates", Update(CLAIMS, old, template, operation=operation))
-    assert any(denied in each for each in found) if denied else found == []
-    assert _denied("claims-templates", Update(OTHER_USER, old, template, operation=operation)) == []
+    _check("claims-templates", Update(CLAIMS, old, template, operation=operation), denied)
+    _check("claims-templates", Update(OTHER_USER, old, template, operation=operation))
 
 
 @pytest.mark.parametrize(
@@ -202,8 +205,7 @@ def test_a_claim_with_gpus_is_used_by_its_own_pod_alone(old: Json, new: Json, de
     before["spec"]["devices"]["requests"] = before["spec"]["devices"]["requests"] or None
     for subresource in ("", "status"):
         update = Update(OTHER_USER, before, merge(before, new), subresource)
-        found = _denied("claim-users", update)
-        assert any(denied in each for each in found) if denied else found == []
+        _check("claim-users", update, denied)
 
 
 # --- the agent's writes ------------------------------------------------------------------------
@@ -236,9 +238,8 @@ def test_an_agent_writes_only_slices_of_its_own_node_and_driver(
         Update(AGENT, _slice(), new, node=node),
         Update(AGENT, new, _slice(), node=node),
     ):
-        found = _denied("agent-slices", update)
-        assert any(denied in each for each in found) if denied else found == []
-    assert _denied("agent-slices", Update(OTHER_USER, {}, new, operation="CREATE")) == []
+        _check("agent-slices", update, denied)
+    _check("agent-slices", Update(OTHER_USER, {}, new, operation="CREATE"))
 
 
 _COUNTS = {"cpu": "8", NAMES.core: "800"}
@@ -273,6 +274,5 @@ def test_an_agent_changes_only_its_counts_in_the_status_of_its_node(
 ) -> None:
     old: Json = {"kind": "Node", "metadata": {"name": "n1"}, "spec": {}, "status": _STATUS}
     new = merge(old, {"status": patch})
-    found = _denied("agent-node", Update(AGENT, old, new, "status", "n1"))
-    assert any(denied in each for each in found) if denied else found == []
+    _check("agent-node", Update(AGENT, old, new, "status", "n1"), denied)
     assert _denied("agent-node", Update(AGENT, old, new, "status", "n2"))

@@ -7,18 +7,10 @@ from collections.abc import Iterator
 
 import prometheus_client.parser
 import pytest
-from prometheus_client import generate_latest
 
-from agent.observability.metrics import Metrics as AgentMetrics
-from claims.metrics import Metrics as ClaimsMetrics
-from claims.program import export_gauges
-from claims.state import TemplateState
-from contract.names import Names
-from proxy.metrics import ProxyMetrics
-from scheduler.metrics import Metrics as SchedulerMetrics
 from tests.deploy.kustomize import build_components
-from tests.deploy.manifests import DEPLOY, find, read_yaml, selects
-from webhook.metrics import Metrics as WebhookMetrics
+from tests.deploy.manifests import DEPLOY, containers, find, read_yaml, selects
+from tests.exported import exported
 
 FOLDER = DEPLOY / "components" / "monitoring"
 DASHBOARD = json.loads((FOLDER / "gpu-turnstile.json").read_text(encoding="utf-8"))
@@ -40,17 +32,11 @@ def _expressions() -> Iterator[str]:
 
 
 @functools.cache
-def _exported() -> dict[str, str]:
+def _types() -> dict[str, str]:
     """Give every metric's name as queries have it, and its type."""
     found: dict[str, str] = {}
-    scheduler = SchedulerMetrics()
-    scheduler.export("leader", "As server.py has it.", lambda: 1.0)
-    claims = ClaimsMetrics()
-    export_gauges(claims, TemplateState(Names()), in_step=lambda: True)
-    proxy = generate_latest(ProxyMetrics({}, {}, lambda: 0))
-    programs = (AgentMetrics(), WebhookMetrics(), scheduler, claims)
-    for text in (*(each.render() for each in programs), proxy):
-        for family in prometheus_client.parser.text_string_to_metric_families(text.decode()):
+    for text in exported().values():
+        for family in prometheus_client.parser.text_string_to_metric_families(text):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
             for suffix in suffixes.get(family.type, ("",)):
                 found[f"{family.name}{suffix}"] = family.type
@@ -62,28 +48,22 @@ _ONCE = {"gpu_turnstile_agent_unregistered_seconds_sum"}
 
 
 @pytest.mark.parametrize("expression", sorted(set(_expressions())))
-def test_queries_use_exported_metrics_and_rates_of_counters(
-    expression: str,
-) -> None:
-    exported = _exported()
+def test_queries_use_exported_metrics_and_rates_of_counters(expression: str) -> None:
+    types = _types()
     names = _NAME.findall(expression)
     assert names or re.search(r"\b(up|kube_\w+)\b", expression)  # Prometheus' and the cluster's own
     for name in names:
-        assert name in exported
-        if exported[name] != "gauge" and name not in _ONCE:
+        assert name in types
+        if types[name] != "gauge" and name not in _ONCE:
             assert re.search(rf"(rate|increase)\({name}", expression)
 
 
 def test_counters_of_alerts_exist_before_their_first_event() -> None:
     """``increase`` sees nothing of a series that begins after 137 refusals within a scrape."""
-    programs = (AgentMetrics(), WebhookMetrics(), SchedulerMetrics(), ClaimsMetrics())
-    there = {line.split("{")[0].split()[0] for each in programs for line in _samples(each.render())}
+    lines = [line for text in exported().values() for line in text.splitlines()]
+    there = {line.split("{")[0].split()[0] for line in lines if not line.startswith("#")}
     alerts = " ".join(each["expr"] for each in RULES["spec"]["groups"][0]["rules"])
     assert set(re.findall(r"increase\((gpu_turnstile_\w+)", alerts)) <= there
-
-
-def _samples(text: bytes) -> list[str]:
-    return [line for line in text.decode().splitlines() if not line.startswith("#")]
 
 
 def test_tables_show_all_rows_of_one_moment() -> None:
@@ -136,6 +116,24 @@ def test_monitors_select_existing_services_and_pods() -> None:
         assert labels == (["node"] if kind == "DaemonSet" else [])
         # Gauges of containers have labels that Prometheus sets as well.
         assert scrape.get("honorLabels", False) == (program == "agent")
+
+
+@pytest.mark.parametrize(
+    ("component", "name", "scheme"),
+    [
+        ("scheduler-extender", "gpu-turnstile-scheduler", "https"),
+        ("scheduler-own", "gpu-turnstile-kube-scheduler", "http"),
+    ],
+)
+def test_the_extender_is_scraped_by_its_name(component: str, name: str, scheme: str) -> None:
+    monitor = find(read_yaml(FOLDER / "scrape.yaml"), "PodMonitor", name)["spec"]
+    pod = find(build_components(component), "Deployment", name)["spec"]["template"]
+    assert selects(monitor["selector"], pod["metadata"]["labels"])
+    (scraped,), (extender, *_) = monitor["podMetricsEndpoints"], containers(pod["spec"])
+    assert scraped["port"] in [each["name"] for each in extender["ports"]]
+    assert scraped.get("scheme", "http") == scheme
+    server = scraped.get("tlsConfig", {}).get("serverName")
+    assert server == ("gpu-turnstile-scheduler.gpu-turnstile.svc" if scheme == "https" else None)
 
 
 def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_by() -> None:

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -43,53 +42,22 @@ PLAIN = base()
 _AGENT, _PROXY = "DaemonSet/gpu-turnstile-agent", "DaemonSet/gpu-turnstile-proxy"
 
 
-@dataclass(frozen=True)
-class Takes:
-    """What a component has the agent take that the base does not.
-
-    Attributes:
-        paths: of the host, beside those of the base.
-        privileged: whether it is.
-        host_pid: whether it sees the host's processes.
-        runtime_class: of its pods.
-        nodes: labels of the nodes on which it runs, of those with a proxy.
-    """
-
-    paths: frozenset[str] = frozenset()
-    privileged: bool = False
-    host_pid: bool = False
-    runtime_class: str | None = None
-    nodes: frozenset[tuple[str, str]] = frozenset()
-
-    def __or__(self, other: "Takes") -> "Takes":
-        """Take what both take."""
-        return Takes(
-            self.paths | other.paths,
-            self.privileged or other.privileged,
-            self.host_pid or other.host_pid,
-            self.runtime_class or other.runtime_class,
-            self.nodes | other.nodes,
-        )
-
-
 _STATE, _CONTAINERD = "/var/lib/gpu-turnstile", "/run/containerd"
-TAKES = {
-    "cdi": Takes(frozenset({"/var/run/cdi", "/etc/cdi"})),
-    "driver-auto": Takes(frozenset({"/", _STATE})),
-    "gpu-operator": Takes(
-        frozenset({"/run/nvidia/validations"}),
-        nodes=frozenset({("nvidia.com/gpu.deploy.container-toolkit", "true")}),
-    ),
-    "hami-core": Takes(frozenset({_STATE, "/usr/local/vgpu"})),
-    "host-driver": Takes(
-        frozenset({"/dev", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"}), privileged=True
-    ),
-    "runtime-class": Takes(runtime_class="nvidia"),
-    "use": Takes(frozenset({_CONTAINERD}), host_pid=True),
-    "vcuda": Takes(frozenset({_STATE, "/sys/fs/cgroup", _CONTAINERD}), host_pid=True),
+_TOOLKIT = ("nvidia.com/gpu.deploy.container-toolkit", "true")
+TAKES: dict[str, set[object]] = {
+    "cdi": {"/var/run/cdi", "/etc/cdi"},
+    "driver-auto": {"/", _STATE},
+    "gpu-operator": {"/run/nvidia/validations", _TOOLKIT},
+    "hami-core": {_STATE, "/usr/local/vgpu"},
+    "host-driver": {"/dev", "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "privileged"},
+    "runtime-class": {("runtimeClassName", "nvidia")},
+    "use": {_CONTAINERD, ("hostPID", True)},
+    "vcuda": {_STATE, "/sys/fs/cgroup", _CONTAINERD, ("hostPID", True)},
 }
-"""Every other component takes nothing."""
+"""What the agent takes of the host beside what it always takes, and the labels of its nodes.
 
+Every other component takes nothing.
+"""
 _ALWAYS = {
     *("/run/gpu-turnstile/device-plugins", "/var/lib/kubelet/device-plugins"),
     "/var/lib/kubelet/pod-resources",
@@ -125,25 +93,24 @@ def test_rendered_objects_are_valid_and_use_no_more_of_the_host_than_they_need(
     for each in objects:
         for version in (OLDEST, newest()) if each not in plain else ():
             check(each, version)
-    expected = Takes()
-    for component in taken:
-        expected |= TAKES.get(component, Takes())
+    expected = {one for each in taken for one in TAKES.get(each, ())}
     check_objects(
         [each for each in objects if each["kind"] not in CUSTOM],
-        privileged_agent=expected.privileged,
+        privileged_agent="privileged" in expected,
     )
     agent, proxy = _agent(objects), pod_specs(objects)[_PROXY]
-    paths = {each["hostPath"]["path"] for each in agent["volumes"] if "hostPath" in each}
-    renamed = {_CONTAINERD: "/run/k3s/containerd"} if of_k3s else {}
-    assert paths == _ALWAYS | {renamed.get(each, each) for each in expected.paths}
-    assert agent.get("hostPID", False) is expected.host_pid
-    assert agent.get("runtimeClassName") == expected.runtime_class
+    found = {each["hostPath"]["path"] for each in agent["volumes"] if "hostPath" in each}
+    found |= {(key, agent[key]) for key in ("hostPID", "runtimeClassName") if key in agent}
+    renamed: dict[object, str] = {_CONTAINERD: "/run/k3s/containerd"} if of_k3s else {}
+    assert found == _ALWAYS | {renamed.get(each, each) for each in expected} - {
+        *("privileged", _TOOLKIT)
+    }
     # Wherever GPU pods run, the agent does, and the proxy before it.
     assert agent["tolerations"] == [{"operator": "Exists"}]
     assert agent["priorityClassName"] == "system-node-critical"
     for key in ("affinity", "tolerations", "priorityClassName"):
         assert proxy.get(key) == agent.get(key), key
-    nodes = dict(expected.nodes) | (proxy.get("nodeSelector") or {})
+    nodes = dict([_TOOLKIT] if _TOOLKIT in expected else []) | (proxy.get("nodeSelector") or {})
     assert (agent.get("nodeSelector") or {}) == nodes
     # Nothing that is chosen for the agent reaches the proxy.
     of_base = pod_specs(plain)[_PROXY]

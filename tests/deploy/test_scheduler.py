@@ -1,4 +1,4 @@
-"""The extender for the cluster's kube-scheduler, or beside one of ours: clients, permissions."""
+"""The extender for the cluster's kube-scheduler, or beside one of ours, and preemption."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from contract.names import Names
 from scheduler.__main__ import cli as scheduler
 from scheduler.cluster import LONGEST_BINDING
 from scheduler.extender import PATIENCE
+from scheduler.nominations import CONDITION
 from simulator.scheduler.configuration import parse_configuration
 from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import build, build_components
@@ -20,9 +21,8 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
     read_yaml,
-    selects,
 )
-from tests.deploy.policies import denials
+from tests.deploy.policies import Update, denials
 from tests.deploy.soundness import variables
 
 EXTENDER = DEPLOY / "components" / "scheduler-extender"
@@ -33,8 +33,8 @@ OWN = "gpu-turnstile-kube-scheduler"
 SERVER = "gpu-turnstile-scheduler.gpu-turnstile.svc"
 
 
-def _objects() -> list[Json]:
-    return build_components("scheduler-extender")
+def _objects(*names: str) -> list[Json]:
+    return build_components("scheduler-extender", *names)
 
 
 def _own() -> list[Json]:
@@ -108,7 +108,9 @@ def test_the_extender_beside_it_starts_first_ends_last_and_follows_its_election(
     assert sidecar["startupProbe"]["httpGet"]["path"] == "/readyz"
     given = environment(sidecar)
     lease = given["GPU_TURNSTILE_SCHEDULER_KUBE_SCHEDULER_LEASE"]
-    assert lease == election["resourceName"]
+    assert lease == election["resourceName"]  # which its role names: tests/rbac
+    assert election["leaderElect"] is True
+    assert election["resourceNamespace"] == find(_own(), "Role", OWN)["metadata"]["namespace"]
     # kube-scheduler's identity has the host name, which containers of a pod share.
     assert "hostname" not in pod_specs(_own())[f"Deployment/{OWN}"]
     assert "GPU_TURNSTILE_SCHEDULER_IDENTITY" not in given
@@ -140,17 +142,6 @@ def test_the_webhook_sets_the_second_scheduler_on_gpu_pods() -> None:
     assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME"] == name
 
 
-def test_the_second_scheduler_leads_by_a_lease_of_its_own() -> None:
-    election = _configuration()["leaderElection"]
-    role = find(_own(), "Role", OWN)
-    assert election["leaderElect"] is True
-    assert election["resourceNamespace"] == role["metadata"]["namespace"]
-    assert [each.get("resourceNames") for each in role["rules"]] == [
-        None,
-        [election["resourceName"]],
-    ]
-
-
 @pytest.mark.parametrize(
     ("user", "overlay", "may"),
     [
@@ -173,21 +164,6 @@ def test_only_the_installed_extender_sets_cards_in_a_binding(
     found = denials(policy, replace(binding.request(), user=user))
     refused = "only a scheduler's Binding may set predicate-gpu-idx-*"
     assert found == ([] if may else [refused])
-
-
-def test_the_extender_is_scraped_by_its_name() -> None:
-    objects = _objects()
-    scrapes = read_yaml(DEPLOY / "components" / "monitoring" / "scrape.yaml")
-    monitor = find(scrapes, "PodMonitor", "gpu-turnstile-scheduler")["spec"]
-    deployment = find(objects, "Deployment", "gpu-turnstile-scheduler")["spec"]
-    assert selects(monitor["selector"], deployment["template"]["metadata"]["labels"])
-    (scraped,) = monitor["podMetricsEndpoints"]
-    assert scraped["tlsConfig"]["serverName"] == SERVER
-    monitor = find(scrapes, "PodMonitor", OWN)["spec"]
-    deployment = find(_own(), "Deployment", OWN)["spec"]
-    assert selects(monitor["selector"], deployment["template"]["metadata"]["labels"])
-    (scraped,), (port,) = monitor["podMetricsEndpoints"], _sidecar()["ports"]
-    assert (scraped["port"], scraped.get("scheme", "http")) == (port["name"], "http")
 
 
 def test_the_leader_is_found_through_an_endpoint_slice_that_it_writes_itself() -> None:
@@ -219,12 +195,94 @@ def test_the_leader_is_found_through_an_endpoint_slice_that_it_writes_itself() -
     assert endpoints["metadata"]["namespace"] == namespace
 
 
-def test_only_the_port_of_the_extender_is_open() -> None:
-    objects = _objects()
-    (port,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-scheduler"])[0]["ports"]
-    policy = find(objects, "NetworkPolicy", "gpu-turnstile-scheduler")["spec"]
-    opened = [each["port"] for rule in policy["ingress"] for each in rule["ports"]]
-    assert opened == [port["containerPort"]]
-    assert "ingress" not in find(objects, "NetworkPolicy", "gpu-turnstile-scheduler-certs")["spec"]
-    own = find(_own(), "NetworkPolicy", OWN)["spec"]
-    assert own["ingress"] == policy["ingress"]
+def test_only_the_extender_can_be_connected_to() -> None:
+    for objects, opened in ((_objects(), "gpu-turnstile-scheduler"), (_own(), OWN)):
+        assert "ingress" in find(objects, "NetworkPolicy", opened)["spec"]
+    assert (
+        "ingress" not in find(_objects(), "NetworkPolicy", "gpu-turnstile-scheduler-certs")["spec"]
+    )
+
+
+# --- preemption -------------------------------------------------------------------------------
+
+SCHEDULED = {"type": "PodScheduled", "status": "False"}
+OURS = {"type": CONDITION, "status": "True"}
+POD: Json = {
+    "metadata": {"name": "p", "namespace": "team", "labels": {"a": "b"}},
+    "spec": {"containers": []},
+    "status": {"phase": "Pending", "conditions": [SCHEDULED]},
+}
+
+
+def _rules(objects: list[Json]) -> list[Json]:
+    return [
+        rule
+        for each in objects
+        if each["kind"] == "ClusterRole" and "scheduler" in each["metadata"]["name"]
+        for rule in each["rules"]
+    ]
+
+
+def test_no_pod_is_evicted_without_the_component() -> None:
+    (container,) = containers(pod_specs(_objects())["Deployment/gpu-turnstile-scheduler"])
+    assert "GPU_TURNSTILE_SCHEDULER_PREEMPT" not in environment(container)
+    resources = {each for rule in _rules(_objects()) for each in rule["resources"]}
+    assert resources == {"nodes", "pods", "pods/binding"}
+
+
+def test_the_extender_with_the_component_evicts_pods_and_may_not_delete_them() -> None:
+    objects = _objects("scheduler-extender-preemption")
+    (container,) = containers(pod_specs(objects)["Deployment/gpu-turnstile-scheduler"])
+    assert environment(container)["GPU_TURNSTILE_SCHEDULER_PREEMPT"] == "on"
+    verbs = {
+        (each, verb)
+        for rule in _rules(objects)
+        for each in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert ("pods/eviction", "create") in verbs
+    assert {verb for each, verb in verbs if each == "pods"} == {"get", "list", "watch"}
+    assert {verb for each, verb in verbs if each == "pods/status"} == {"patch"}
+
+
+def test_beside_a_kube_scheduler_it_needs_only_the_right_to_evict() -> None:
+    objects = build_components("scheduler-own", "scheduler-preemption")
+    specs = pod_specs(objects)["Deployment/gpu-turnstile-kube-scheduler"]
+    (container,) = (each for each in containers(specs) if each["name"] == "scheduler")
+    assert environment(container)["GPU_TURNSTILE_SCHEDULER_PREEMPT"] == "on"
+    rules = [(rule["resources"], rule["verbs"]) for rule in _rules(objects)]
+    assert rules == [(["pods/eviction"], ["create"])]
+
+
+CONDITIONS = "the extender may change only the condition gpu-turnstile.io/CardsNominated of a pod"
+STATUS = "the extender may change only nominatedNodeName and its condition in the status of a pod"
+METADATA = "the extender may change neither annotations nor labels of a pod"
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"status": {"nominatedNodeName": "n1", "conditions": [SCHEDULED, OURS]}}, []),
+        ({"status": {"conditions": [OURS]}}, [CONDITIONS]),
+        (
+            {"status": {"conditions": [SCHEDULED, {"type": "Ready", "status": "True"}]}},
+            [CONDITIONS],
+        ),
+        ({"status": {"phase": "Failed", "conditions": [SCHEDULED]}}, [STATUS]),
+        ({"status": {"podIP": "10.0.0.1"}}, [STATUS]),
+        ({"status": {"containerStatuses": []}}, [STATUS]),
+        ({"metadata": {"annotations": {"tencent.com/gpu-allocation": "x"}}}, [METADATA]),
+        ({"metadata": {"labels": {"a": "c"}}}, [METADATA]),
+    ],
+)
+def test_the_extender_may_nominate_a_pod_and_change_nothing_else(
+    change: Json, found: list[str]
+) -> None:
+    policy = find(
+        _objects("scheduler-extender-preemption"),
+        "ValidatingAdmissionPolicy",
+        "gpu-turnstile-nominations",
+    )
+    changed = {**POD, **{key: {**POD[key], **value} for key, value in change.items()}}
+    assert denials(policy, Update(ACCOUNT, POD, changed, "status")) == found
+    assert denials(policy, Update("other-user", POD, changed, "status")) == []

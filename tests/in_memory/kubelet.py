@@ -34,30 +34,22 @@ Held = dict[Resource, frozenset[str]]
 class Plugins(Protocol):
     """The plugins that the kubelet calls; each call may raise :class:`PluginCallFailed`."""
 
-    def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
-        """``GetPreferredAllocation``."""
-
-    def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
-        """``Allocate``."""
-
+    def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]: ...
+    def give(
+        self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
+    ) -> None: ...
     def prestart(
         self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
-    ) -> None:
-        """``PreStartContainer``."""
-
-    def ask_other(self, pod: Pod, container: Container) -> None:
-        """``Allocate`` of another vendor's plugin."""
+    ) -> None: ...
+    def ask_other(self, pod: Pod, container: Container) -> None: ...
 
 
 class Kubelet:
     """One kubelet, across its restarts.
 
     Attributes:
-        state: of the current instance.
         instance: counts its instances.
-        pods: the true state of its pods, by UID.
         queue: bound pods that it has not begun to admit.
-        admitting: the pod being admitted, if any.
         statuses: changes not reported to the API server yet.
         statics: the pods that it reads from files.
         runs: UID and name of the started containers; they survive a restart of the kubelet.
@@ -78,13 +70,8 @@ class Kubelet:
     ) -> None:
         """Start without pods, with all device IDs healthy and no plugin registered.
 
-        Args:
-            device_ids: the device IDs of the node.
-            api: where pods come from, and statuses go.
-            plugins: handles the calls.
-            random: all that is left to chance.
-            active_only: ``List`` is in its new form (K8).
-            overtaken: how likely a write for a plugin's list is overtaken (K33).
+        *active_only*: ``List`` is in its new form (K8); *overtaken*: how likely a write for a
+        plugin's list is overtaken (K33).
         """
         self.active_only = active_only
         self.instance = 0
@@ -143,7 +130,6 @@ class Kubelet:
             self.state.end_first_batch()
 
     def register(self) -> None:
-        """Register the plugin, which then lists its devices."""
         for resource in Resource:
             self.state.devices.connected(resource, PluginOptions(pre_start=True, preferred=True))
         self.connected = True
@@ -161,7 +147,6 @@ class Kubelet:
         self.state._late = self.state._build_checkpoint()
 
     def hold(self, pod: Pod, container: str, held: Mapping[Resource, Sequence[str]]) -> None:
-        """Set the devices that a container holds, and write the checkpoint."""
         devices = self.state.devices
         for resource, ids in held.items():
             holding = DeviceAllocation(tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)})
@@ -177,7 +162,6 @@ class Kubelet:
     # --- admitting ------------------------------------------------------------------------
 
     def bind(self, pod: Pod) -> None:
-        """Queue a pod that was bound here."""
         self.pods[pod.uid] = pod
         self.queue.append(pod)
 
@@ -195,11 +179,10 @@ class Kubelet:
 
     @property
     def next_call(self) -> Step | None:
-        """Return the next step for the pod being admitted."""
         return None if self._run is None else self._run.step
 
     def step(self) -> None:
-        """Do the next step for the pod being admitted: a call, or a checkpoint write."""
+        """Make the next call for the pod being admitted, or a checkpoint write."""
         pod, run = self.admitting, self._run
         assert pod is not None
         assert run is not None
@@ -216,7 +199,6 @@ class Kubelet:
         self._through()
 
     def admit_next(self) -> None:
-        """Admit the next pod, with all of its containers."""
         self.begin(self.queue[0])
         while self.admitting is not None:
             self.step()
@@ -274,11 +256,9 @@ class Kubelet:
         return True
 
     def to_start(self, pod: Pod) -> list[Container]:
-        """Return the containers of a pod that were not started yet, in order."""
         return [each for each in pod.containers if (pod.uid, each.name) not in self.runs]
 
     def end(self, pod: Pod) -> None:
-        """Record that all containers of a pod have ended."""
         self._forget_runs(pod)
         self.state.end(pod.uid)
         if pod.uid not in self.state.pods:
@@ -291,19 +271,14 @@ class Kubelet:
             self.statuses.append((pod, "Succeeded"))
 
     def deleting(self, pod: Pod) -> None:
-        """Handle the deletion of a pod: it ends some time later."""
         self.state.update(pod.as_known)
 
     def removed(self, pod: Pod) -> None:
-        """Handle the removal of an ended pod from the API server."""
         self._unqueue(pod)
         self.state.remove(pod.uid)
 
     def deleted_by_force(self, pod: Pod, *, keeps: bool = True) -> None:
-        """Handle the removal of a pod by force (K20).
-
-        *keeps*: it holds its devices until it has ended, or frees them at once.
-        """
+        """Remove a pod (K20); *keeps*: it holds its devices until it has ended."""
         self._unqueue(pod)
         if self.admitting is pod:
             self._removed = keeps
@@ -338,7 +313,6 @@ class Kubelet:
     # --- queries --------------------------------------------------------------------------
 
     def starting(self) -> list[Pod]:
-        """Return the pods that have containers to start."""
         return [each for each in self._alive() if self.to_start(each)]
 
     def running(self) -> list[Pod]:
@@ -350,7 +324,6 @@ class Kubelet:
         return [self.pods[each.pod.uid] for each in self._known() if each.removed]
 
     def ended(self) -> list[Pod]:
-        """Return the known pods that have ended."""
         return [self.pods[each.pod.uid] for each in self._known() if each.ended]
 
     def _alive(self) -> list[Pod]:
@@ -372,7 +345,6 @@ class Kubelet:
 
     @property
     def holdings(self) -> Mapping[str, Mapping[str, Held]]:
-        """The devices held: UID -> container -> device IDs."""
         return read_holdings(self.state.devices.pods)
 
     def saved(self, uid: str, container: str) -> Held:
@@ -383,7 +355,7 @@ class Kubelet:
 
     @property
     def behind(self) -> bool:
-        """Whether the checkpoint lacks devices that a container holds."""
+        """Return whether the checkpoint lacks devices that a container holds."""
         return any(
             self.saved(uid, name) != _held(held)
             for uid, containers in self.state.devices.pods.items()
@@ -391,7 +363,6 @@ class Kubelet:
         )
 
     def of(self, pod: Pod, container: str) -> Held:
-        """Return a container's devices."""
         return _held(self.state.devices.pods.get(pod.uid, {}).get(container, {}))
 
     def held(self, resource: Resource, *, but: Collection[str] = ()) -> set[str]:
@@ -412,7 +383,6 @@ class Kubelet:
 
 
 def read_holdings(pods: Mapping[str, PodHoldings]) -> dict[str, dict[str, Held]]:
-    """Return UID -> container -> device IDs."""
     return {
         uid: {name: _held(held) for name, held in containers.items()}
         for uid, containers in pods.items()

@@ -44,11 +44,9 @@ class Store:
         self.text = ""
 
     def load(self) -> str:
-        """Return the last saved text."""
         return self.text
 
     def save(self, text: str) -> None:
-        """Replace the saved text."""
         self.text = text
 
 
@@ -57,13 +55,10 @@ class Node:
 
     Attributes:
         unhealthy: the reason why a card is unhealthy, by UUID.
-        list_error: the error of ``List``; empty if ``List`` is available.
-        checkpoint_error: the error of the checkpoint file; empty if it is readable.
-        asked: number of the agent's ``List`` calls.
-        paused: number of the agent's pauses.
+        list_error, checkpoint_error: empty if ``List`` and the checkpoint file are available.
+        asked, paused: number of the agent's ``List`` calls and pauses.
         grants: what the agent gave to containers since it started.
         refusal: the agent's last refusal.
-        now: the time in seconds.
     """
 
     def __init__(
@@ -79,7 +74,6 @@ class Node:
         strict: bool = False,
         enforcer: Enforcer | None = None,
     ) -> None:
-        """Start an empty node with an agent that has registered."""
         self.random = random or Random(0)
         self.table = table or device_table(cards, blocks=blocks)
         self.unhealthy: dict[str, str] = {}
@@ -133,20 +127,16 @@ class Node:
         self.watch.cache.subscribe(self.changed)
 
     def make_decision_log(self) -> DecisionLog:
-        """Return a log for the agent's decisions."""
         return self.decision_log
 
     def changed(self, view: PodInfo) -> None:
-        """Handle a pod event of the watch."""
         self.allocator.catch_up(view)
 
     def inject(self, holding: Holding) -> ContainerEdits:
-        """Turn a holding into container edits."""
         self.grants.append(holding)
         return ContainerEdits({"CARDS": ",".join(holding.cards)})
 
     def pause(self, _seconds: float) -> None:
-        """Count a pause of the agent, without waiting."""
         self.paused += 1
 
     def written(self, pod: Pod) -> dict[str, Allocation]:
@@ -157,21 +147,14 @@ class Node:
     # --- sources that the agent reads -----------------------------------------------------
 
     def list(self, *, within: float) -> tuple[ListedPod, ...]:
-        """Call ``List`` as the agent does, as a ``PodResourcesSource`` of its interfaces.
-
-        Raises:
-            Unavailable: :attr:`list_error` is set, or *within* is not positive.
-        """
+        """Call ``List`` as the agent does."""
         self.asked += 1
         if self.list_error or within <= 0:
             raise Unavailable(f"PodResources: {self.list_error}")
         return self.look()
 
     def look(self) -> tuple[ListedPod, ...]:
-        """Call ``List`` as any other client does.
-
-        Pods come in random order. An entry that has not changed is the same object.
-        """
+        """Call ``List`` as any client does: in random order, unchanged pods as the same object."""
         found = self.kubelet.state.list_pods()
         return tuple(self._entry(pod.uid) for pod, _ in self.random.sample(found, len(found)))
 
@@ -190,10 +173,7 @@ class Node:
         return self._shown[uid]
 
     def read(self) -> Checkpoint:
-        """Read the kubelet's checkpoint, as a :class:`agent.allocator.interfaces.CheckpointSource`.
-
-        It returns the same object as long as the content is equal.
-        """
+        """Read the kubelet's checkpoint: the same object as long as the content is equal."""
         if self.checkpoint_error:
             raise CheckpointError(self.checkpoint_error)
         written = self.kubelet.state.checkpoint
@@ -207,22 +187,18 @@ class Node:
     # --- the kubelet's calls --------------------------------------------------------------
 
     def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
-        """Call the agent's ``GetPreferredAllocation``; return the device IDs."""
         arguments = Resource(call.resource), call.available, call.must_include, call.size
         return self._call_agent(lambda: self.allocator.prefer(*arguments))
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
-        """Call the agent's ``Allocate`` with a container's device IDs."""
         self._call_agent(lambda: self.allocator.allocate(resource, ids))
 
     def prestart(
         self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
     ) -> None:
-        """Call the agent's ``PreStartContainer``."""
         self._call_agent(lambda: self.allocator.prestart(resource, ids))
 
     def ask_other(self, pod: Pod, container: Container) -> None:
-        """Call the other vendor's plugin."""
         if pod.other_fails:
             raise PluginCallFailed("example.com/other: no")
 
@@ -245,10 +221,7 @@ class Node:
             self.watch.deliver()
 
     def begin(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
-        """Begin the admission of a pod: ``List`` shows it, but the kubelet has made no call yet.
-
-        *order* is the order of the resources of its first container (K1).
-        """
+        """Begin an admission; *order* is that of the resources of its first container (K1)."""
         self.kubelet.first = order
         if pod not in self.kubelet.queue and not self.api.has(pod):
             self.bind(pod)
@@ -256,11 +229,7 @@ class Node:
         return pod
 
     def call(self) -> Sequence[str]:
-        """Make the kubelet's next call; return the device IDs in the request or the response.
-
-        Raises:
-            Refusal: the agent refused the call; the kubelet rejects the pod.
-        """
+        """Make the kubelet's next call; return the device IDs in the request or the response."""
         self.refusal = None
         step = self.kubelet.next_call
         self.kubelet.step()
@@ -270,11 +239,7 @@ class Node:
         return list(getattr(after if isinstance(step, PreferStep) else step, "ids", ()))
 
     def serve(self, pod: Pod, container: str = "main", *resources: Resource) -> None:
-        """Allocate *resources* to a container, in this order; by default all that it requests.
-
-        Raises:
-            Refusal: the agent refused a call; the kubelet rejects the pod.
-        """
+        """Allocate *resources* to a container, in this order; by default all that it requests."""
         for resource in resources or CORE_FIRST:
             others = (each for each in Resource if each is not resource)
             self.kubelet.first = (resource, *others)
@@ -288,11 +253,7 @@ class Node:
         return resource in held or not pod.container(container).count(resource)
 
     def admit(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
-        """Admit a pod, or finish an admission that has begun.
-
-        Raises:
-            Refusal: the agent refused a call; the kubelet rejects the pod.
-        """
+        """Admit a pod, or finish an admission that has begun; raise the agent's refusal."""
         self.kubelet.first = order
         if self.kubelet.admitting is not pod:
             self.begin(pod, order)
@@ -306,11 +267,7 @@ class Node:
         return self.begin(pod)
 
     def start(self, pod: Pod, container: str = "main") -> None:
-        """Start a container (K10).
-
-        Raises:
-            Refusal: the agent refused the start.
-        """
+        """Start a container (K10); raise the agent's refusal."""
         self.refusal = None
         started = self.kubelet.start(pod, pod.container(container))
         if self.refusal is not None:
@@ -322,7 +279,6 @@ class Node:
         self.kubelet.end(pod)
 
     def publish_statuses(self) -> None:
-        """Write all pod statuses to the API server, and deliver them to the agent's watch."""
         self.kubelet.write_statuses()
         self.watch.deliver()
 
@@ -342,10 +298,8 @@ class Node:
     # --- true state -----------------------------------------------------------------------
 
     def held(self, pod: Pod, container: str = "main") -> Mapping[Resource, frozenset[str]]:
-        """Return the device IDs that a container holds, by resource."""
         return self.kubelet.of(pod, container)
 
     def cards(self, pod: Pod, container: str = "main") -> Sequence[str]:
-        """Return the cards of the devices that a container holds, each once, sorted."""
         held = self.kubelet.of(pod, container).values()
         return sorted({card_of(each) for ids in held for each in ids})

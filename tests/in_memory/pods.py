@@ -30,12 +30,8 @@ _numbers = itertools.count(1)
 class Container:
     """One container of a pod.
 
-    Attributes:
-        name: its name in the pod.
-        kind: how the kubelet counts its devices.
-        cores, memory: the amounts that it requests.
-        other: whether it also requests a device of another vendor's plugin.
-        split: number of cards over which its share is divided.
+    *other*: it also requests a device of another vendor's plugin; *split* is the number of cards
+    over which its share is divided.
     """
 
     name: str
@@ -46,26 +42,20 @@ class Container:
     split: int = 1
 
     def count(self, resource: Resource) -> int:
-        """Return the requested number of devices of *resource*."""
         return self.cores if resource is Resource.CORE else self.memory
 
     @property
     def as_asked(self) -> simulated.Container:
-        """The container as an object of the simulated kubelet."""
         counts = {Resource.CORE: self.cores, Resource.MEMORY: self.memory, OTHER_PLUGIN: self.other}
         limits = {name: int(count) for name, count in counts.items() if count}
         return simulated.Container(self.name, self.kind, limits)
 
     @property
     def demand(self) -> Demand:
-        """The requested cores and memory."""
         return Demand(self.cores, self.memory, self.split)
 
     def is_divided(self, resource: Resource, device_ids: Iterable[str]) -> bool:
-        """Return whether device IDs are the requested part of each of the requested cards.
-
-        The memory of whole cards may be distributed over them in any way.
-        """
+        """Return whether device IDs are the requested part of each of the requested cards."""
         demand = self.demand
         if resource is Resource.MEMORY and not demand.is_share:
             return True
@@ -80,7 +70,6 @@ class Container:
 
     @property
     def requests_gpus(self) -> bool:
-        """Whether it requests GPUs."""
         return bool(self.cores or self.memory)
 
 
@@ -89,16 +78,13 @@ class Pod:
     """One pod.
 
     Attributes:
-        namespace, name, uid: its identity.
         containers: in the kubelet's order, with those without GPUs.
         number: a running number; newer pods have higher ones.
-        annotations: the annotations in the API server now.
+        annotations, phase: those in the API server now.
         static: whether it is a static pod, which the kubelet reads from a file.
         mirror_uid: UID of the static pod's mirror in the API; empty if there is none.
-        refused_before: whether the kubelet rejects it before it calls any device plugin.
-        refused_after: whether the kubelet rejects it after the calls to device plugins.
+        refused_before, refused_after: whether the kubelet rejects it, around its calls to plugins.
         other_fails: whether the other vendor's plugin fails.
-        phase: the phase in the API server.
         deleting: whether it has a ``deletionTimestamp``.
     """
 
@@ -119,17 +105,14 @@ class Pod:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name."""
         return self.namespace, self.name
 
     @property
     def id(self) -> PodId:
-        """Its identity in the API server."""
         return PodId(*self.key, self.mirror_uid if self.static else self.uid)
 
     @property
     def as_known(self) -> simulated.Pod:
-        """The pod as an object of the simulated kubelet."""
         annotations = {}
         if self.refused_before:
             annotations[simulated.REJECT] = "NodeAffinity"
@@ -158,7 +141,6 @@ class Pod:
 
     @property
     def requests_gpus(self) -> bool:
-        """Whether any container requests GPUs."""
         return any(each.requests_gpus for each in self.containers)
 
     @property
@@ -169,7 +151,6 @@ class Pod:
         return self._invalid
 
     def container(self, name: str) -> Container:
-        """Find a container by name."""
         return next(each for each in self.containers if each.name == name)
 
     def wished(self, card: str) -> bool:
@@ -182,12 +163,10 @@ class Pod:
 
     @property
     def wishes(self) -> dict[str, str]:
-        """Its author's annotations for placement."""
         keys = (NAMES.use_gpu_uuid, NAMES.nouse_gpu_uuid, NAMES.gpu_policy)
         return {key: self.annotations[key] for key in keys if key in self.annotations}
 
     def manifest(self) -> Json:
-        """Return the pod's manifest in the API server."""
         metadata: Json = {
             "namespace": self.namespace,
             "name": self.name,
@@ -237,7 +216,6 @@ class ReadPod(Pod):
         self._manifest = manifest
 
     def manifest(self) -> Json:
-        """Return the pod's manifest in the API server."""
         metadata = {**self._manifest["metadata"], "annotations": dict(self.annotations)}
         spec = {**self._manifest["spec"], "nodeName": NODE}
         return {
@@ -294,29 +272,19 @@ def gpu(
     other: bool = False,
     split: int = 1,
 ) -> Container:
-    """Return a container that requests *cores* and *memory* blocks, of *split* cards together."""
     return Container(name, kind, cores, memory, other, split)
 
 
 def init(cores: int, memory: int, name: str = "init", *, split: int = 1) -> Container:
-    """Return an ordinary init container."""
     return gpu(cores, memory, name, ContainerKind.INIT, split=split)
 
 
 def sidecar(cores: int, memory: int, name: str = "side", *, split: int = 1) -> Container:
-    """Return a restartable init container."""
     return gpu(cores, memory, name, ContainerKind.SIDECAR, split=split)
 
 
 def make_pod(name: str, *containers: Container, at: int = 0, **annotations: str) -> Pod:
-    """Return a pending pod.
-
-    Args:
-        name: its name.
-        containers: its containers.
-        at: its predicate time in Unix seconds, by default after all others.
-        annotations: by their names in :class:`contract.names.Names`.
-    """
+    """Return a pending pod; *at* is its predicate time, *annotations* have names of ``Names``."""
     number = next(_numbers)
     by_key = {getattr(NAMES, key): value for key, value in annotations.items()}
     by_key.setdefault(NAMES.predicate_time, str((at or _BEGAN + number) * 10**9))
@@ -324,7 +292,7 @@ def make_pod(name: str, *containers: Container, at: int = 0, **annotations: str)
 
 
 def failing(pod: Pod) -> Pod:
-    """Let the other vendor's plugin fail for a pod; return the pod."""
+    """Let the other vendor's plugin fail for a pod."""
     pod.other_fails = True
     return pod
 

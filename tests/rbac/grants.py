@@ -22,14 +22,10 @@ Account = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Request:
-    """A request of a program to the API server.
+    """A request of a program to the API server; *resource* has the subresource: ``pods/binding``.
 
-    Attributes:
-        verb: such as ``get``.
-        group: API group, empty for the core.
-        resource: plural, with subresource: ``pods/binding``.
-        namespace: empty for cluster-wide objects and for lists over all namespaces.
-        name: empty for a collection, and so for ``create``.
+    *namespace* is empty for cluster-wide objects and for lists over all namespaces, *name* for a
+    collection, and so for ``create``.
     """
 
     verb: str
@@ -41,14 +37,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Permission:
-    """One factor of a rule that is bound to an account.
-
-    Attributes:
-        role: kind and name of its role.
-        verb, group, resource: as in the rule.
-        name: of the one object, empty for any.
-        namespace: where it holds, empty for everywhere.
-    """
+    """One factor of a rule that is bound to an account; names are empty for any."""
 
     role: str
     verb: str
@@ -58,7 +47,6 @@ class Permission:
     namespace: str = ""
 
     def allows(self, request: Request) -> bool:
-        """Return whether this alone lets *request* through."""
         return (
             (self.verb, self.group, self.resource)
             == (request.verb, request.group, request.resource)
@@ -92,7 +80,6 @@ def started(objects: Iterable[Json], program: str) -> Iterator[tuple[Account, Js
 
 
 def command_line(container: Json) -> list[str]:
-    """Return what a container starts, as one list."""
     return [str(each) for each in (*container.get("command", ()), *container.get("args", ()))]
 
 
@@ -104,7 +91,6 @@ def _program(container: Json) -> str:
 
 
 def accounts(objects: Iterable[Json], program: str) -> set[Account]:
-    """Find the accounts under which workloads run *program*."""
     return {account for account, _ in started(objects, program) if account[1] != "None"}
 
 
@@ -135,7 +121,6 @@ def _permissions(role: Json, namespace: str) -> Iterator[Permission]:
 
 
 def subjects(binding: Json) -> set[Account]:
-    """Return whom a binding is for."""
     return {
         (each.get("namespace") or _namespace(binding), each["name"])
         if each["kind"] == "ServiceAccount"
@@ -145,13 +130,11 @@ def subjects(binding: Json) -> set[Account]:
 
 
 def reference(binding: Json) -> tuple[str, ...]:
-    """Return which role a binding names."""
     named = binding["roleRef"]
     return _key(named["kind"], named["name"], binding)
 
 
 def role_keys(objects: Iterable[Json]) -> set[tuple[str, ...]]:
-    """Return all roles, as :func:`reference` names them."""
     return {
         _key(each["kind"], each["metadata"]["name"], each)
         for each in objects
@@ -168,7 +151,6 @@ def _namespace(each: Json) -> str:
 
 
 def missing(requests: Iterable[Request], granted: Collection[Permission]) -> list[Request]:
-    """Find what nothing that is granted allows."""
     return sorted(
         each for each in set(requests) if not any(right.allows(each) for right in granted)
     )
@@ -177,8 +159,7 @@ def missing(requests: Iterable[Request], granted: Collection[Permission]) -> lis
 def superfluous(requests: Collection[Request], granted: Iterable[Permission]) -> list[str]:
     """Find what is granted and not needed, with what to do about it.
 
-    A right is too wide, too, when one name or one namespace would have been enough: the
-    requests must come from more than one object, or namespace, where any is meant.
+    A right is too wide, too, where one name or one namespace would be enough.
     """
     found = []
     for right in sorted(set(granted)):

@@ -366,7 +366,6 @@ def _waits_for_claim(namespace: str) -> Json:
 
 
 def _denied(kind: str, namespace: str) -> Json:
-    """Return the Event of a controller whose pods are denied just now."""
     about = {
         "kind": kind,
         "namespace": namespace,

@@ -21,11 +21,9 @@ class Recording:
     """
 
     def __init__(self) -> None:
-        """Start empty; :meth:`install` makes it grow."""
         self._seen: list[RequestRecord] = []
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
-        """Look over the shoulder of every server from now on."""
         original = http._record
 
         def record(*args: Any) -> RequestRecord:
@@ -36,7 +34,6 @@ class Recording:
         patch.setattr(http, "_record", record)
 
     def take(self) -> dict[str, set[Request]]:
-        """Give what came since the last time, by program."""
         seen, self._seen = self._seen, []
         return by_program(seen)
 
@@ -52,6 +49,5 @@ def by_program(records: Sequence[RequestRecord]) -> dict[str, set[Request]]:
 
 
 def as_request(record: RequestRecord) -> Request:
-    """Leave out how it came over HTTP."""
     # For `create` the name is in the body, where no authorizer looks.
     return Request(record.verb, record.group, record.resource, record.namespace, record.name)

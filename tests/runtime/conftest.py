@@ -32,11 +32,7 @@ def outcome() -> Iterator[Containerd | str]:
 
 
 def _try(running: Containerd) -> None:
-    """Run one container, before any test of our code.
-
-    Raises:
-        Unusable: it does not start, for which a machine can have many reasons.
-    """
+    """Run one container, before any test of our code: a machine can have many reasons."""
     with short_dir() as hand:
         try:
             pod = Pod(running, "try", str(uuid.uuid4()), hand)

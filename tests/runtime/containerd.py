@@ -65,15 +65,10 @@ class Unusable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Containerd:
-    """A containerd that runs.
+    """A containerd that runs; everything it writes is below *folder*.
 
-    Attributes:
-        folder: everything it writes is below.
-        socket: where it serves the CRI.
-        cgroup: the cgroup, from the root, below which pods' cgroups belong.
-        cdi_folder: where it looks for CDI specs.
-        knows_cdi: whether it resolves CDI devices at all (1.7 and newer).
-        runtime: its CRI.
+    *cgroup* is the one, from the root, below which pods' cgroups belong; *knows_cdi*: it resolves
+    CDI devices at all (1.7 and newer).
     """
 
     folder: Path
@@ -101,11 +96,7 @@ class Cri:
 
 @contextmanager
 def containerd() -> Iterator[Containerd]:
-    """Run a containerd with the test image in it.
-
-    Raises:
-        Unusable: what is needed is not here, or it does not start.
-    """
+    """Run a containerd with the test image in it."""
     programs = _programs()
     with short_dir() as folder:
         socket, cgroup = folder / "c.sock", f"/gpu-turnstile-{secrets.token_hex(4)}"

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agent.app.agent import Agent
@@ -44,7 +43,6 @@ _MAJOR = 60
 
 @contextmanager
 def card_devices(count: int) -> Iterator[list[str]]:
-    """Device nodes of so many cards that are not there."""
     prefix = f"/dev/gpu-turnstile-{secrets.token_hex(4)}-"
     paths = [f"{prefix}{index}" for index in range(count)]
     try:
@@ -62,21 +60,9 @@ def bus_id(index: int) -> str:
 
 
 class GpuNode:
-    """A node with cards ``GPU-0``, ... of 8 GiB, and the pods of one test.
-
-    Attributes:
-        devices: the cards' device nodes, by index.
-        folder: everything the node writes is below.
-    """
+    """A node with cards ``GPU-0``, ... of 8 GiB, and the pods of one test."""
 
     def __init__(self, runtime: Containerd, devices: list[str], **settings: Any) -> None:
-        """Prepare; nothing runs yet.
-
-        Args:
-            runtime: where containers run.
-            devices: device nodes, one a card.
-            settings: of the agent, where not as usual.
-        """
         self.devices = devices
         self._runtime = runtime
         self._changes = settings
@@ -87,7 +73,6 @@ class GpuNode:
         self._go_on = threading.Event()
 
     def __enter__(self) -> Self:
-        """Start all, and wait until the kubelet has the cards."""
         with ExitStack() as stack:
             self.folder = stack.enter_context(short_dir())
             self._hand = self.folder / "h"
@@ -120,16 +105,8 @@ class GpuNode:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """End all, the pods first."""
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    # --- pods --------------------------------------------------------------------------
 
     def admit(self, name: str, request: tuple[int, int]) -> str:
         """Create a pod, and wait until the kubelet has started all of it; return its UID."""
@@ -140,10 +117,7 @@ class GpuNode:
     def create(
         self, name: str, request: tuple[int, int], *, init: tuple[int, int] | None = None
     ) -> str:
-        """Create a pod of a container ``c0``, with an init container ``init`` if given.
-
-        Both are given as cores and memory blocks. Returns the pod's UID.
-        """
+        """Create a pod of ``c0`` and perhaps ``init``, by cores and blocks; return its UID."""
         manifest = make_manifest(name, *([request, init] if init else [request]))
         containers = manifest["spec"]["containers"]
         for each in containers:
@@ -155,7 +129,6 @@ class GpuNode:
 
     @contextmanager
     def holding_back(self, container: str) -> Iterator[None]:
-        """Have the kubelet start no container of this name for a while."""
         self._held_back = container
         self._go_on.clear()
         try:
@@ -168,7 +141,6 @@ class GpuNode:
             assert self._go_on.wait(DEADLINE_S)
 
     def run(self, name: str, cores: int, memory: int) -> Inside:
-        """Create a pod of one container and start that."""
         return self.start(name, self.admit(name, (cores, memory)))
 
     def run_without_cards(self, name: str, *, volumes: Mapping[str, Path] | None = None) -> Inside:
@@ -208,7 +180,6 @@ class GpuNode:
         self._starts[uid, container] = wanted
 
     def restart(self, name: str, uid: str, inside: Inside, container: str = "c0") -> Inside:
-        """Crash a container, and start the next one."""
         inside.stop()
         self._kubelet.restart_container("default", name, container)
         self.wait_for_start(uid, container)
@@ -236,8 +207,6 @@ class GpuNode:
             if (each.pod_uid, each.container, each.resource) == (uid, container, NAMES.core)
             for device_id in each.ids
         )
-
-    # --- inside ------------------------------------------------------------------------
 
     def _settings(self, kubeconfig: Path) -> Settings:
         listed = [

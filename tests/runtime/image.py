@@ -27,15 +27,6 @@ _FOREVER = ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep 1000000000 & wait"]
 
 
 def build(busybox: Path, compiler: Path) -> bytes:
-    """Build the image.
-
-    Args:
-        busybox: a static busybox.
-        compiler: a C compiler that can link statically.
-
-    Raises:
-        subprocess.CalledProcessError: busybox does not run, or the compiler fails.
-    """
     listed = subprocess.run([busybox, "--list"], check=True, capture_output=True, text=True)
     applets = {f"bin/{name}": "busybox" for name in listed.stdout.split() if name != "busybox"}
     programs = {"bin/busybox": busybox.read_bytes(), "bin/bridge": _compiled(compiler)}

@@ -4,7 +4,7 @@ import contextlib
 import itertools
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,43 +18,6 @@ _SECONDS = 60.0
 _EXEC_SECONDS = 60
 _HAND = "/hand"
 _numbers = itertools.count()
-
-
-def container_config(
-    name: str, received: Mapping[str, Any], *, attempt: int = 0, more: Sequence[pb.Mount] = ()
-) -> pb.ContainerConfig:
-    """Return the kubelet's CRI configuration of a container.
-
-    Args:
-        name: the container's.
-        received: the device plugins' responses for it, merged
-            (:meth:`simulator.kubelet.node.Kubelet.received`).
-        attempt: how often it was started before.
-        more: mounts that are the pod's own volumes.
-    """
-    mounts = [
-        pb.Mount(
-            container_path=each["container_path"],
-            host_path=each["host_path"],
-            readonly=each["read_only"],
-        )
-        for each in received.get("mounts", ())
-    ]
-    return pb.ContainerConfig(
-        metadata=pb.ContainerMetadata(name=name, attempt=attempt),
-        image=pb.ImageSpec(image=NAME),
-        envs=[
-            pb.KeyValue(key=key, value=value.encode())
-            for key, value in received.get("envs", {}).items()
-        ],
-        mounts=[*mounts, *more],
-        devices=[pb.Device(**each) for each in received.get("devices", ())],
-        annotations=received.get("annotations", {}),
-        CDI_devices=[pb.CDIDevice(**each) for each in received.get("cdi_devices", ())],
-        linux=pb.LinuxContainerConfig(
-            security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
-        ),
-    )
 
 
 # The network is the host's: no network plugin is needed.
@@ -92,15 +55,12 @@ class Inside:
         return done.exit_code, (done.stdout + done.stderr).decode()
 
     def env(self) -> dict[str, str]:
-        """Its environment."""
         return dict(line.partition("=")[::2] for line in self.sh("env").splitlines())
 
     def read(self, path: str) -> bytes:
-        """A file's content, as seen from inside."""
         return bytes.fromhex(self.sh(f"xxd -p '{path}'"))
 
     def list(self, path: str) -> list[str]:
-        """A folder's entries, as seen from inside."""
         return sorted(self.sh(f"ls -A '{path}'").split())
 
     def mounts(self) -> dict[str, set[str]]:
@@ -125,11 +85,7 @@ class Inside:
 
     @contextmanager
     def speaking_to(self, socket: str) -> Iterator[Path]:
-        """Give a socket on the host behind which a process of this container connects to *socket*.
-
-        Raises:
-            ConnectionError: from inside, *socket* cannot be connected to.
-        """
+        """Give a socket of the host by which a process of this container connects to *socket*."""
         name = f"{next(_numbers)}.sock"
         near = self._hand / name
         ended: list[tuple[int, str]] = []
@@ -161,17 +117,9 @@ class Inside:
 
 
 class Pod:
-    """A pod's sandbox, in which containers are started."""
+    """A pod's sandbox; its containers find the host's folder *hand*, for the tests' use."""
 
     def __init__(self, runtime: Containerd, name: str, uid: str, hand: Path) -> None:
-        """Start the sandbox.
-
-        Args:
-            runtime: where.
-            name: the pod's name.
-            uid: its UID.
-            hand: a folder on the host that every container finds, for the tests' own use.
-        """
         self._runtime = runtime
         self._hand = hand
         self._labels = {
@@ -198,21 +146,33 @@ class Pod:
         attempt: int = 0,
         volumes: Mapping[str, Path] | None = None,
     ) -> Inside:
-        """Start a container.
-
-        Args:
-            container: its name.
-            received: the device plugins' responses for it.
-            attempt: how often it was started before.
-            volumes: folders of the host that its author mounts, by place, to write into.
-        """
-        folders = {_HAND: self._hand, **(volumes or {})}
-        more = [
-            pb.Mount(container_path=mount_path, host_path=str(path))
-            for mount_path, path in folders.items()
+        """Start a container with device plugins' responses and volumes of its author."""
+        mounts = [
+            pb.Mount(
+                container_path=each["container_path"],
+                host_path=each["host_path"],
+                readonly=each["read_only"],
+            )
+            for each in received.get("mounts", ())
         ]
-        config = container_config(container, received, attempt=attempt, more=more)
-        config.labels.update({**self._labels, "io.kubernetes.container.name": container})
+        mounts += [
+            pb.Mount(container_path=place, host_path=str(path))
+            for place, path in {_HAND: self._hand, **(volumes or {})}.items()
+        ]
+        envs = received.get("envs", {}).items()
+        config = pb.ContainerConfig(
+            metadata=pb.ContainerMetadata(name=container, attempt=attempt),
+            image=pb.ImageSpec(image=NAME),
+            envs=[pb.KeyValue(key=key, value=value.encode()) for key, value in envs],
+            mounts=mounts,
+            devices=[pb.Device(**each) for each in received.get("devices", ())],
+            annotations=received.get("annotations", {}),
+            CDI_devices=[pb.CDIDevice(**each) for each in received.get("cdi_devices", ())],
+            labels={**self._labels, "io.kubernetes.container.name": container},
+            linux=pb.LinuxContainerConfig(
+                security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
+            ),
+        )
         made = self._runtime.runtime.CreateContainer(
             pb.CreateContainerRequest(
                 pod_sandbox_id=self.id, config=config, sandbox_config=self._config
@@ -225,7 +185,6 @@ class Pod:
         return Inside(self._runtime, made.container_id, self._hand)
 
     def remove(self) -> None:
-        """End the sandbox with all that is in it."""
         stop = pb.StopPodSandboxRequest(pod_sandbox_id=self.id)
         self._runtime.runtime.StopPodSandbox(stop, timeout=_SECONDS)
         remove = pb.RemovePodSandboxRequest(pod_sandbox_id=self.id)

@@ -22,7 +22,6 @@ def opens(inside: Inside, path: str) -> bool:
 
 
 def found_in_dev(inside: Inside) -> list[str]:
-    """The cards' nodes that are there."""
     return [f"/dev/{each}" for each in inside.list("/dev") if each.startswith("gpu-turnstile-")]
 
 

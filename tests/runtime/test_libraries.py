@@ -128,7 +128,6 @@ class Case:
         return self.name
 
     def check(self, found: Sequence[str]) -> None:
-        """Compare the output with the expected one."""
         assert tuple(each for each in found if not each.startswith(_BUSY)) == self.printed
         if self.busy is not None:
             (busy,) = (int(each[len(_BUSY) : -1]) for each in found if each.startswith(_BUSY))
@@ -182,7 +181,6 @@ def build_driver(folder: Path) -> None:
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Path:
-    """The stand-in for a driver, where programs can be confined."""
     try:
         confined.check()
     except confined.NotHere as error:

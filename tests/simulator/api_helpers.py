@@ -1,9 +1,9 @@
-"""Pods, a TLS webhook and waiting, for the tests of the API server and the scheduler."""
+"""Pods and a TLS webhook, for the tests of the API server and the scheduler."""
 
 import base64
 import json
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +31,7 @@ def pod(name: str = "p", *, limits: Mapping[str, object] | None = None, **spec: 
 
 
 def node(name: str = "n1", **allocatable: object) -> Json:
-    """Make a node; ``core`` is short for the resource of the tests."""
+    """Make a node; ``core`` is short for the resource of these tests."""
     resources = {CORE if key == "core" else key: value for key, value in allocatable.items()}
     return {
         "apiVersion": "v1",
@@ -46,7 +46,7 @@ Respond = Callable[[Json], Json]
 
 @dataclass
 class Hook:
-    """A webhook of a test: its address, its received reviews, and its response."""
+    """A webhook of a test: its address, its received requests, and its response."""
 
     port: int
     ca_bundle: str
@@ -55,67 +55,41 @@ class Hook:
     status: int = 200
     raw: bytes | None = None
 
-    def configuration(self, kind: str = "Mutating", /, **webhook: Any) -> Json:
-        """Make a configuration with one webhook that is called for new pods."""
+    def configuration(self, **webhook: Any) -> Json:
+        """Return a configuration with one webhook that is called for new pods."""
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
         entry: Json = {
             "name": "hook.example.com",
-            "clientConfig": {
-                "url": f"https://localhost:{self.port}/review",
-                "caBundle": self.ca_bundle,
-            },
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
             "timeoutSeconds": 10,
             "failurePolicy": "Fail",
-            "rules": [rule("pods")],
+            "rules": [{**rule, "resources": ["pods"]}],
         }
         return {
             "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": f"{kind}WebhookConfiguration",
-            "metadata": {"name": f"hook-{kind.lower()}"},
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "hook"},
             "webhooks": [entry | webhook],
         }
-
-
-def rule(*resources: str, operations: Sequence[str] = ("CREATE",)) -> Json:
-    """Make a rule about core resources."""
-    return {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
-        "operations": list(operations),
-        "resources": list(resources),
-    }
-
-
-def allow(**response: Any) -> Respond:
-    """Allow every request, with other fields."""
-    return lambda request: {"uid": request["uid"], "allowed": True, **response}
-
-
-def deny(**status: Any) -> Respond:
-    """Deny every request."""
-    return lambda request: {"uid": request["uid"], "allowed": False, "status": status}
 
 
 def patch_with(*operations: Json) -> Respond:
     """Allow every request, with a JSON patch."""
     patch = base64.b64encode(json.dumps(operations).encode()).decode()
-    return allow(patch=patch, patchType="JSONPatch")
+    response = {"allowed": True, "patch": patch, "patchType": "JSONPatch"}
+    return lambda request: {"uid": request["uid"], **response}
 
 
 @contextmanager
 def running_hook(
-    authority: trustme.CA,
-    name: str = "localhost",
-    *,
-    respond: Respond | None = None,
-    host: str = "127.0.0.1",
+    authority: trustme.CA, name: str = "localhost", *, respond: Respond, host: str = "127.0.0.1"
 ) -> Iterator[Hook]:
     """Serve a webhook over TLS with a certificate for *name*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(name).configure_cert(context)
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
-    hook = Hook(0, bundle, respond or allow())
+    hook = Hook(0, bundle, respond)
 
     def handle(_path: str, body: bytes) -> tuple[int, bytes]:
         request = json.loads(body)["request"]

@@ -1,13 +1,12 @@
-"""A running API server, a client of it, and a webhook over TLS with a throw-away CA."""
+"""A running API server, a client of it, and a running kubelet."""
 
 from collections.abc import Iterator
 
 import pytest
-import trustme
 
 from simulator.api.server import ApiServer, Settings
 from simulator.client import ApiClient
-from tests.simulator.api_helpers import Hook, running_hook
+from tests.simulator.kubelet_helpers import Node, node
 
 
 @pytest.fixture
@@ -22,12 +21,7 @@ def client(server: ApiServer) -> Iterator[ApiClient]:
         yield connected
 
 
-@pytest.fixture(scope="session")
-def authority() -> trustme.CA:
-    return trustme.CA(key_type=trustme.KeyType.ECDSA)
-
-
 @pytest.fixture
-def hook(authority: trustme.CA) -> Iterator[Hook]:
-    with running_hook(authority) as running:
+def n() -> Iterator[Node]:
+    with node() as running:
         yield running

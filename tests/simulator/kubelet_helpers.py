@@ -2,8 +2,8 @@
 
 import contextlib
 import itertools
-import queue
-import tempfile
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ import grpc
 from common.grpc_services import add_service, make_stub
 from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import podresources_pb2 as lister_pb
-from simulator.client import ApiClient, Json
+from simulator.client import Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
-from tests.agent.fakes import DEADLINE_S, eventually
+from tests.agent.fakes import DEADLINE_S, eventually, short_dir
 
 CORE, MEMORY = "example.com/core", "example.com/memory"
 
@@ -26,6 +26,10 @@ CORE, MEMORY = "example.com/core", "example.com/memory"
 def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
     """Wait until *condition* is truthy, and return its result."""
     return eventually(condition, what or str(condition))
+
+
+def channel_to(socket: Path) -> grpc.Channel:
+    return grpc.insecure_channel(f"unix://{socket}", (("grpc.use_local_subchannel_pool", 1),))
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Call:
     size: int = 0
 
 
+# ruff: noqa: N802 - the protocol's names
 class FakePlugin:
     """Prefers the first IDs in order, records calls, and runs a test's functions."""
 
@@ -61,13 +66,11 @@ class FakePlugin:
         self.endpoint = resource.replace("/", "_") + ".sock"
         self.calls: list[Call] = []
         self.on_prefer: Callable[[Call], list[str]] = self._first
-        self.on_allocate: Callable[[Call], None] = lambda call: None
-        self.on_pre_start: Callable[[Call], None] = lambda call: None
-        self._push: queue.Queue[bool] = queue.Queue()
+        self.on_allocate: Callable[[Call], object] = lambda call: None
+        self.on_pre_start: Callable[[Call], object] = lambda call: None
         self._server: grpc.Server | None = None
 
     def serve(self) -> "FakePlugin":
-        self._push = queue.Queue()
         self._server = grpc.server(ThreadPoolExecutor(8))
         add_service(self._server, pb.DESCRIPTOR, "DevicePlugin", self)
         self._server.add_insecure_port(f"unix://{self.directory / self.endpoint}")
@@ -78,22 +81,14 @@ class FakePlugin:
         request = pb.RegisterRequest(
             version="v1beta1", endpoint=self.endpoint, resource_name=self.resource
         )
-        with grpc.insecure_channel(
-            f"unix://{self.directory}/kubelet.sock",
-            options=(("grpc.use_local_subchannel_pool", 1),),
-        ) as channel:
+        with channel_to(self.directory / "kubelet.sock") as channel:
             stub = make_stub(channel, pb.DESCRIPTOR, "Registration")
             stub.Register(request, timeout=DEADLINE_S)
 
     def stop(self) -> None:
         if self._server is not None:
-            self._push.put(False)
             self._server.stop(grace=None).wait(DEADLINE_S)
             self._server = None
-
-    def send_list_again(self) -> None:
-        """Send the list of devices once more."""
-        self._push.put(True)
 
     def of(self, rpc: str) -> list[Call]:
         return [call for call in self.calls if call.rpc == rpc]
@@ -102,91 +97,60 @@ class FakePlugin:
         rest = sorted(set(call.available) - set(call.must_include))
         return [*call.must_include, *rest][: call.size]
 
-    def GetDevicePluginOptions(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.DevicePluginOptions:
+    def _list(self) -> pb.ListAndWatchResponse:
+        nodes = [[pb.NUMANode(ID=each) for each in self.numa(at)] for at in range(len(self.ids))]
+        return pb.ListAndWatchResponse(
+            devices=[
+                pb.Device(ID=id_, health="Healthy", topology=pb.TopologyInfo(nodes=near))
+                for id_, near in zip(self.ids, nodes, strict=True)
+            ]
+        )
+
+    def GetDevicePluginOptions(self, request: Any, context: Any) -> pb.DevicePluginOptions:
         return self.options
 
-    def ListAndWatch(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> Iterator[pb.ListAndWatchResponse]:
-        while True:
-            yield pb.ListAndWatchResponse(
-                devices=[
-                    pb.Device(
-                        ID=id_,
-                        health="Healthy",
-                        topology=pb.TopologyInfo(
-                            nodes=[pb.NUMANode(ID=node) for node in self.numa(index)]
-                        ),
-                    )
-                    for index, id_ in enumerate(self.ids)
-                ]
-            )
-            while True:
-                with contextlib.suppress(queue.Empty):
-                    if not self._push.get(timeout=0.2):
-                        return
-                    break
-                if not context.is_active():
-                    return
+    def ListAndWatch(self, request: Any, context: Any) -> Iterator[pb.ListAndWatchResponse]:
+        ended = threading.Event()
+        context.add_callback(ended.set)
+        yield self._list()
+        ended.wait()
 
-    def GetPreferredAllocation(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.PreferredAllocationResponse:
+    def GetPreferredAllocation(self, request: Any, context: Any) -> pb.PreferredAllocationResponse:
         [requested] = request.container_requests
-        call = Call(
-            "GetPreferredAllocation",
-            (),
-            tuple(requested.available_deviceIDs),
-            tuple(requested.must_include_deviceIDs),
-            requested.allocation_size,
-        )
-        self.calls.append(call)
-        with refusing(context):
-            response = pb.ContainerPreferredAllocationResponse(deviceIDs=self.on_prefer(call))
+        offered, must = requested.available_deviceIDs, requested.must_include_deviceIDs
+        size = requested.allocation_size
+        call = Call("GetPreferredAllocation", (), tuple(offered), tuple(must), size)
+        preferred = self._handle(call, self.on_prefer, context)
+        response = pb.ContainerPreferredAllocationResponse(deviceIDs=preferred)
         return pb.PreferredAllocationResponse(container_responses=[response])
 
-    def Allocate(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.AllocateResponse:
+    def Allocate(self, request: Any, context: Any) -> pb.AllocateResponse:
         [requested] = request.container_requests
         call = Call("Allocate", tuple(requested.devices_ids), size=len(requested.devices_ids))
-        self.calls.append(call)
-        with refusing(context):
-            self.on_allocate(call)
-        short = self.resource.rpartition("/")[2]
-        response = pb.ContainerAllocateResponse(
-            envs={short.upper(): ",".join(sorted(call.ids)), "SHARED": short},
-            mounts=[pb.Mount(container_path=f"/{short}", host_path=f"/host/{short}")],
-            devices=[
-                pb.DeviceSpec(container_path="/dev/null", host_path="/dev/null", permissions="rw")
-            ],
-            annotations={f"{short}.note": "x"},
-            cdi_devices=[pb.CDIDevice(name=f"example.com/{short}=0")],
-        )
+        self._handle(call, self.on_allocate, context)
+        variable = self.resource.rpartition("/")[2].upper()
+        response = pb.ContainerAllocateResponse(envs={variable: ",".join(sorted(call.ids))})
         return pb.AllocateResponse(container_responses=[response])
 
-    def PreStartContainer(  # noqa: N802 - the protocol's name
-        self, request: Any, context: Any
-    ) -> pb.PreStartContainerResponse:
+    def PreStartContainer(self, request: Any, context: Any) -> pb.PreStartContainerResponse:
         call = Call("PreStartContainer", tuple(request.devices_ids))
-        self.calls.append(call)
-        with refusing(context):
-            self.on_pre_start(call)
+        self._handle(call, self.on_pre_start, context)
         return pb.PreStartContainerResponse()
+
+    def _handle(self, call: Call, do: Callable[[Call], Any], context: Any) -> Any:
+        self.calls.append(call)
+        try:
+            return do(call)
+        except Refuse as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
 class Refuse(Exception):
     """A plugin's refusal."""
 
 
-@contextlib.contextmanager
-def refusing(context: grpc.ServicerContext) -> Iterator[None]:
-    try:
-        yield
-    except Refuse as error:
-        context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+def refuse(text: str) -> None:
+    raise Refuse(text)
 
 
 _uids = itertools.count(1)
@@ -204,9 +168,7 @@ def pod(
     name: str,
     *containers: Json,
     init: tuple[Json, ...] = (),
-    uid: str = "",
     created: str = "2026-01-01T00:00:00Z",
-    annotations: dict[str, str] | None = None,
     **spec: Any,
 ) -> Json:
     return {
@@ -215,9 +177,8 @@ def pod(
         "metadata": {
             "name": name,
             "namespace": "default",
-            "uid": uid or f"uid-{name}-{next(_uids)}",
+            "uid": f"uid-{name}-{next(_uids)}",
             "creationTimestamp": created,
-            "annotations": annotations or {},
         },
         "spec": {"initContainers": list(init), "containers": list(containers), **spec},
         "status": {"phase": "Pending"},
@@ -227,10 +188,10 @@ def pod(
 class Node:
     """A kubelet on a temporary directory, with plugins."""
 
-    def __init__(self, directory: Path, api: ApiClient | None = None, **knobs: Any) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, **knobs: Any) -> None:
+        self.lister_socket = directory / "pr.sock"
         options: dict[str, Any] = {
-            "pod_resources_socket": directory / "pr.sock",
+            "pod_resources_socket": self.lister_socket,
             "start_retry_s": 0.05,
             "grace_s": (0.0, 0.01),
             "init_run_s": (0.0, 0.01),
@@ -239,7 +200,7 @@ class Node:
         self.settings = Settings(
             node_name="n1", root_dir=directory / "root", plugin_dir=directory / "dp", **options
         )
-        self.kubelet = Kubelet(self.settings, api)
+        self.kubelet = Kubelet(self.settings)
         self.plugins: dict[str, FakePlugin] = {}
 
     def plug(self, resource: str = CORE, count: int = 20, **options: Any) -> FakePlugin:
@@ -286,26 +247,18 @@ class Node:
             (),
         )
 
-    def list(self) -> dict[str, dict[str, dict[str, int]]]:
+    def list(self) -> dict[str, dict[str, Counter[str]]]:
         """Call ``List``: pod -> container -> resource -> number of device IDs."""
         return {
             each.name: {
-                one.name: {
-                    resource: sum(
-                        len(d.device_ids) for d in one.devices if d.resource_name == resource
-                    )
-                    for resource in {d.resource_name for d in one.devices}
-                }
+                one.name: Counter(d.resource_name for d in one.devices for _ in d.device_ids)
                 for one in each.containers
             }
             for each in self.list_raw().pod_resources
         }
 
     def list_raw(self) -> lister_pb.ListPodResourcesResponse:
-        with grpc.insecure_channel(
-            f"unix://{self.settings.pod_resources_socket}",
-            options=(("grpc.use_local_subchannel_pool", 1),),
-        ) as channel:
+        with channel_to(self.lister_socket) as channel:
             stub = make_stub(channel, lister_pb.DESCRIPTOR, "PodResourcesLister")
             response: lister_pb.ListPodResourcesResponse = stub.List(
                 lister_pb.ListPodResourcesRequest(), timeout=DEADLINE_S
@@ -319,10 +272,9 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(api: ApiClient | None = None, **knobs: Any) -> Iterator[Node]:
-    """A running node; its directory is short, socket paths have 107 bytes at most."""
-    with tempfile.TemporaryDirectory(prefix="kl") as name:
-        built = Node(Path(name), api, **knobs)
+def node(**knobs: Any) -> Iterator[Node]:
+    with short_dir() as folder:
+        built = Node(folder, **knobs)
         try:
             built.kubelet.start()
             yield built

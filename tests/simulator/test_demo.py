@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,20 +98,6 @@ def test_the_demo_shows_requests_allocations_and_the_calls_by_another_rule() -> 
     assert "make demo V=1" in shown
 
 
-def test_a_page_whose_port_is_in_use_fails_before_anything_is_started() -> None:
-    """Such as by another page, whose /readyz responds like ours."""
-    with short_dir() as short, socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        with _simulator("page", f"--port={port}", folder=short) as page:
-            shown, _ = page.communicate(timeout=DEADLINE_S)
-        assert page.returncode == 1
-        assert list(short.iterdir()) == []
-    advice = (
-        r"stop the program that uses it, or choose another: \S+/python -m simulator page --port \d+"
-    )
-    assert re.fullmatch(rf"error: port {port}: Address already in use: {advice}\n", shown)
-
-
 def test_make_page_prints_how_to_use_kubectl_and_ends_with_any_of_its_programs() -> None:
     with short_dir() as short, reserve_port() as port:
         option = f"--port={port.getsockname()[1]}"
@@ -146,10 +131,3 @@ def _child(parent: int, argument: str) -> int:
         if argument.encode() in Path(f"/proc/{each}/cmdline").read_bytes().split(b"\0")
     )
     return found
-
-
-def test_a_folder_without_examples_is_one_clear_line(tmp_path: Path) -> None:
-    with _simulator("demo", "--examples", str(tmp_path), folder=tmp_path) as demo:
-        shown, _ = demo.communicate(timeout=DEADLINE_S)
-    assert demo.returncode == 1
-    assert shown == f"error: {tmp_path}: no *.yaml files there\n"

@@ -1,24 +1,29 @@
 """The facts of docs/kubelet-facts.md, held by the simulated kubelet over real sockets."""
 
+import json
 import threading
+from functools import reduce
 from typing import Any, cast
 
 import grpc
 import pytest
 
-from simulator.kubelet.settings import HookPoint
-from simulator.kubelet.trace import TraceEvent
-from tests.agent.fakes import DEADLINE_S
+from common.kubelet_api import CHECKPOINT_FILE
+from simulator.kubelet.checkpoint import decode, encode
+from simulator.kubelet.numa import DeviceAllocation
+from simulator.kubelet.responses import PluginResponse
+from simulator.kubelet.state import KubeletCheckpoint
+from simulator.kubelet.staticpods import mirror_of
 from tests.simulator.kubelet_helpers import (
     CORE,
     MEMORY,
     Call,
     FakePlugin,
     Node,
-    Refuse,
     container,
     node,
     pod,
+    refuse,
     wait_for,
 )
 
@@ -35,53 +40,25 @@ def end(n: Node, obj: dict[str, Any]) -> None:
         n.kubelet.instance.workers.restart(obj["metadata"]["uid"], each["name"])
 
 
-def _call(error: grpc.RpcError) -> grpc.Call:
-    """An error of a stub is its call, too."""
-    return cast(grpc.Call, error)
-
-
-def lacking(listed: dict[str, dict[str, dict[str, int]]], resource: str) -> set[str]:
-    """Return the pods with a container without *resource*; every container here requests it."""
-    return {
-        name
-        for name, containers in listed.items()
-        if any(resource not in held for held in containers.values())
-    }
-
-
-def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first() -> None:
-    with node() as n:
-        n.plug(count=100)
-        n.plug(MEMORY, count=100)
-        pods = [
-            pod(
-                f"p{index}",
-                container("c", 1, 1),
-                container("d", 1, 1),
-                init=(container("i", 1, 1), container("s", 1, 1, restart="Always")),
-            )
-            for index in range(8)
-        ]
-        n.admit(*pods)
-        calls = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
-        in_order = list(dict.fromkeys(calls))
-        assert len(in_order) == 32
-        assert [name for _, name in in_order] == ["i", "s", "c", "d"] * 8
-        assert calls == [each for each in in_order for _ in range(2)]
-        assert len({each for each, _ in in_order}) == 8
-
-
-def test_k1_within_a_container_resources_come_in_random_order() -> None:
-    orders = set()
-    for seed in range(4):
-        with node(seed=seed) as n:
-            n.plug(count=100)
-            n.plug(MEMORY, count=100)
-            n.admit(*(pod(f"p{index}", container("c", 1, 1)) for index in range(6)))
-            calls = n.kubelet.trace.rpcs("Allocate")
-            orders.add(tuple(each.resource for each in calls[::2]))
-    assert {resource for order in orders for resource in order} == {CORE, MEMORY}
-    assert len(orders) > 1
+def test_k1_pods_are_admitted_one_at_a_time_and_init_containers_first(n: Node) -> None:
+    n.plug(count=100)
+    n.plug(MEMORY, count=100)
+    pods = [
+        pod(
+            f"p{index}",
+            container("c", 1, 1),
+            container("d", 1, 1),
+            init=(container("i", 1, 1), container("s", 1, 1, restart="Always")),
+        )
+        for index in range(8)
+    ]
+    n.admit(*pods)
+    calls = [(each.pod, each.container) for each in n.kubelet.trace.rpcs("Allocate")]
+    in_order = list(dict.fromkeys(calls))
+    assert len(in_order) == 32
+    assert [name for _, name in in_order] == ["i", "s", "c", "d"] * 8
+    assert calls == [each for each in in_order for _ in range(2)]
+    assert len({each for each, _ in in_order}) == 8
 
 
 def test_k1_a_batch_of_one_second_comes_in_any_order_but_older_ones_first() -> None:
@@ -95,14 +72,13 @@ def test_k1_a_batch_of_one_second_comes_in_any_order_but_older_ones_first() -> N
         assert names[3:] != [f"y{index}" for index in range(10)]
 
 
-def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred() -> None:
-    with node() as n:
-        plugin = n.plug(count=10)
-        plugin.on_prefer = lambda call: ["core-00007", "core-00003"]
-        n.admit(pod("p", container("c", 2)))
-        prefer, allocate = plugin.calls[:2]
-        assert (prefer.rpc, len(prefer.available), prefer.size) == ("GetPreferredAllocation", 10, 2)
-        assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
+def test_k2_a_preferred_call_with_the_size_then_allocate_of_what_was_preferred(n: Node) -> None:
+    plugin = n.plug(count=10)
+    plugin.on_prefer = lambda call: ["core-00007", "core-00003"]
+    n.admit(pod("p", container("c", 2)))
+    prefer, allocate = plugin.calls[:2]
+    assert (prefer.rpc, len(prefer.available), prefer.size) == ("GetPreferredAllocation", 10, 2)
+    assert (allocate.rpc, set(allocate.ids)) == ("Allocate", {"core-00003", "core-00007"})
 
 
 def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_needs_no_call() -> None:
@@ -115,60 +91,40 @@ def test_k2_with_a_topology_hint_only_that_node_is_offered_and_an_exact_fit_need
         assert len(plugin.of("Allocate")) == 2
 
 
-def test_k2_a_plugin_that_wants_neither_preference_nor_prestart_gets_neither() -> None:
-    with node() as n:
-        plugin = n.plug(preferred=False, pre_start=False)
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        assert [call.rpc for call in plugin.calls] == ["Allocate"]
+def test_k2_a_plugin_that_wants_neither_preference_nor_prestart_gets_neither(n: Node) -> None:
+    plugin = n.plug(preferred=False, pre_start=False)
+    p = pod("p", container("c", 2))
+    n.admit(p)
+    n.wait_running(p)
+    assert [call.rpc for call in plugin.calls] == ["Allocate"]
 
 
 def test_k3_list_shows_the_pod_being_admitted_and_only_that_one_lacks() -> None:
     with node(**FAST) as n:
-        seen: list[tuple[set[str], str]] = []
-        plugins = {CORE: n.plug(count=100), MEMORY: n.plug(MEMORY, count=100)}
+        seen: list[set[str]] = []  # the pods with a container that lacks the call's resource
 
-        def observe(resource: str) -> None:
-            seen.append((lacking(n.list(), resource), resource))
+        for resource in (CORE, MEMORY):
 
-        for resource, plugin in plugins.items():
-
-            def prefer(call: Call, resource: str = resource) -> list[str]:
-                observe(resource)
+            def observe(call: Call, resource: str = resource) -> list[str]:
+                held = {name: list(found.values()) for name, found in n.list().items()}
+                seen.append({name for name in held if not all(resource in h for h in held[name])})
                 return []
 
-            def allocate(call: Call, resource: str = resource) -> None:
-                observe(resource)
-
-            plugin.on_prefer, plugin.on_allocate = prefer, allocate
+            plugin = n.plug(resource, count=100)
+            plugin.on_prefer = plugin.on_allocate = observe
         pods = [pod(f"p{i}", container("c", 1, 2), container("d", 2, 1)) for i in range(10)]
         n.admit(*pods)
         assert len(seen) == 80
         rpcs = [each for each in n.kubelet.trace.rpcs() if each.rpc != "PreStartContainer"]
-        assert [found for found, _ in seen] == [{each.pod} for each in rpcs]
+        assert seen == [{each.pod} for each in rpcs]
 
 
-def test_k3_earlier_allocations_are_shown() -> None:
-    with node(seed=1, **FAST) as n:
-        listed: list[dict[str, int]] = []
-        for resource in (CORE, MEMORY):
-            plugin = n.plug(resource)
-            plugin.on_allocate = lambda call: listed.append(n.list()["p"]["c"])
-        n.admit(pod("p", container("c", 2, 3)))
-        assert listed[0] == {}
-        assert listed[1] in ({CORE: 2}, {MEMORY: 3})
-
-
-def test_k4_ordinary_init_containers_are_not_listed_and_sidecars_are() -> None:
-    with node() as n:
-        n.plug()
-        p = pod(
-            "p", container("c", 1), init=(container("i", 2), container("s", 1, restart="Always"))
-        )
-        n.admit(p)
-        assert n.list() == {"p": {"s": {CORE: 1}, "c": {CORE: 1}}}
-        assert len(n.held(p, "i")) == 2
+def test_k4_ordinary_init_containers_are_not_listed_and_sidecars_are(n: Node) -> None:
+    n.plug()
+    p = pod("p", container("c", 1), init=(container("i", 2), container("s", 1, restart="Always")))
+    n.admit(p)
+    assert n.list() == {"p": {"s": {CORE: 1}, "c": {CORE: 1}}}
+    assert len(n.held(p, "i")) == 2
 
 
 def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
@@ -177,212 +133,59 @@ def test_k5_list_is_rate_limited_in_the_kubelets_words() -> None:
             n.list()
         with pytest.raises(grpc.RpcError) as caught:
             n.list()
-        assert _call(caught.value).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert _call(caught.value).details() == "rejected by rate limit"
+        error = cast(grpc.Call, caught.value)
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert error.details() == "rejected by rate limit"
 
 
-def test_k7_freed_init_devices_come_back_silently_then_as_must_include() -> None:
-    with node() as n:
-        plugin = n.plug()
-        p = pod("p", container("c", 2), container("d", 3), init=(container("i", 3),))
-        n.admit(p)
-        rpcs = [(each.rpc, each.container) for each in n.kubelet.trace.rpcs()][:5]
-        assert rpcs == [
-            ("GetPreferredAllocation", "i"),
-            ("Allocate", "i"),
-            ("Allocate", "c"),
-            ("GetPreferredAllocation", "d"),
-            ("Allocate", "d"),
-        ]
-        left = set(n.held(p, "i")) - set(n.held(p, "c"))
-        assert set(plugin.of("GetPreferredAllocation")[1].must_include) == left
-        assert left < set(n.held(p, "d"))
+def test_k10_a_vetoed_start_waits_with_the_reason_and_is_tried_again(n: Node) -> None:
+    plugin = n.plug()
+    plugin.on_pre_start = lambda call: refuse("VETO")
+    p = pod("p", container("c", 1))
+    n.admit(p)
+    wait_for(lambda: len(plugin.of("PreStartContainer")) >= 2)
+    status = n.kubelet.status(p["metadata"]["uid"])
+    assert status is not None
+    assert status["phase"] == "Pending"
+    assert status["containerStatuses"][0]["state"]["waiting"] == {
+        "reason": "CreateContainerConfigError",
+        "message": "device plugin PreStartContainer rpc failed with err: "
+        "rpc error: code = FailedPrecondition desc = VETO",
+    }
+    plugin.on_pre_start = lambda call: None
+    n.wait_running(p)
+    assert n.kubelet.received(p["metadata"]["uid"], "c")["envs"]["CORE"] == "core-00000"
 
 
-def test_k8_a_rejected_pod_leaves_the_list_at_once() -> None:
-    with node(**FAST) as n:
-        plugin = n.plug()
-        plugin.on_allocate = lambda call: _refuse("no")
-        n.admit(pod("bad", container("c", 1)))
-        plugin.on_allocate = lambda call: None
-        n.admit(
-            pod("worse", container("c", 1), annotations={"simulator/reject": "NodeAffinity"}),
-            pod("good", container("c", 1)),
-        )
-        assert set(n.list()) == {"good"}
+def test_k11_a_restart_removes_sockets_and_shows_running_containers_with_nothing_allocatable(
+    n: Node,
+) -> None:
+    plugin = n.plug()
+    p = pod("p", container("c", 2))
+    n.admit(p)
+    n.wait_running(p)
+    held = n.held(p, "c")
+    n.kubelet.restart()
+    assert not (n.settings.plugin_dir / plugin.endpoint).exists()
+    assert (n.settings.plugin_dir / "kubelet.sock").exists()
+    assert n.kubelet.capacity() == ({CORE: 0}, {CORE: 0})
+    n.admit(p)
+    assert n.list() == {"p": {"c": {CORE: 2}}}
+    n.replug()
+    q = pod("q", container("c", 1))
+    n.admit(q)
+    assert not set(n.held(q, "c")) & set(held)
+    assert n.held(p, "c") == held
+    assert len(plugin.of("Allocate")) == 2
+    assert (p["metadata"]["uid"], "c") in n.kubelet.running()
 
 
-def test_k8_before_1_34_rejected_pods_stay_listed_and_lack_for_ever() -> None:
-    with node(active_pods_only=False, **FAST) as n:
-        n.plug()
-        bad = pod("bad", container("c", 1), annotations={"simulator/reject-after": "NodeAffinity"})
-        n.admit(bad)
-        n.admit(pod("good", container("c", 1)))
-        assert n.list() == {"bad": {"c": {}}, "good": {"c": {CORE: 1}}}
-        n.kubelet.remove_pods(bad)
-        n.wait_idle()
-        assert set(n.list()) == {"good"}
-
-
-def _refuse(text: str) -> None:
-    raise Refuse(text)
-
-
-def test_k9_the_text_of_a_refused_allocate_is_what_the_user_reads() -> None:
-    with node() as n:
-        n.plug().on_allocate = lambda call: _refuse("OUR TEXT")
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert n.phase(p) == "Failed"
-        assert n.message(p) == (
-            "UnexpectedAdmissionError",
-            (
-                "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
-                "desc = OUR TEXT, which is unexpected"
-            ),
-        )
-
-
-def test_k10_prestart_comes_once_per_resource_before_every_start_init_included() -> None:
-    with node() as n:
-        n.plug()
-        n.plug(MEMORY)
-        p = pod("p", container("c", 2, 1), init=(container("i", 1, 1),))
-        n.admit(p)
-        n.wait_running(p)
-        n.kubelet.restart_container("default", "p", "c")
-        wait_for(lambda: len(n.kubelet.trace.rpcs("PreStartContainer")) == 6)
-        rpcs = n.kubelet.trace.rpcs("PreStartContainer")
-        assert [each.container for each in rpcs] == ["i", "i", "c", "c", "c", "c"]
-        for pair in (rpcs[0:2], rpcs[2:4], rpcs[4:6]):
-            assert {each.resource for each in pair} == {CORE, MEMORY}
-            for each in pair:
-                assert tuple(sorted(each.ids)) == n.held(p, each.container, each.resource)
-
-
-def test_k10_a_vetoed_start_waits_with_the_reason_and_is_tried_again() -> None:
-    with node() as n:
-        plugin = n.plug()
-        plugin.on_pre_start = lambda call: _refuse("VETO")
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        wait_for(lambda: len(plugin.of("PreStartContainer")) >= 2)
-        status = n.kubelet.status(p["metadata"]["uid"])
-        assert status is not None
-        assert status["phase"] == "Pending"
-        assert status["containerStatuses"][0]["state"]["waiting"] == {
-            "reason": "CreateContainerConfigError",
-            "message": "device plugin PreStartContainer rpc failed with err: "
-            "rpc error: code = FailedPrecondition desc = VETO",
-        }
-        plugin.on_pre_start = lambda call: None
-        n.wait_running(p)
-        assert n.kubelet.received(p["metadata"]["uid"], "c")["envs"]["CORE"] == "core-00000"
-
-
-def test_k11_a_restart_removes_sockets_and_shows_running_containers_with_nothing_allocatable() -> (
-    None
-):
-    with node() as n:
-        plugin = n.plug()
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        held = n.held(p, "c")
-        n.kubelet.restart()
-        assert not (n.settings.plugin_dir / plugin.endpoint).exists()
-        assert (n.settings.plugin_dir / "kubelet.sock").exists()
-        assert n.kubelet.capacity() == ({CORE: 0}, {CORE: 0})
-        n.admit(p)
-        assert n.list() == {"p": {"c": {CORE: 2}}}
-        n.replug()
-        q = pod("q", container("c", 1))
-        n.admit(q)
-        assert not set(n.held(q, "c")) & set(held)
-        assert n.held(p, "c") == held
-        assert len(plugin.of("Allocate")) == 2
-        assert (p["metadata"]["uid"], "c") in n.kubelet.running()
-
-
-def test_k11_until_the_plugin_is_back_new_pods_are_refused_or_wait_for_it() -> None:
-    with node() as n:
-        n.plug()
-        n.kubelet.restart()
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert "no healthy devices present" in n.message(p)[1]
-    with node(plugin_wait_s=20.0) as n:
-        plugin = n.plug()
-        n.kubelet.kill()
-        plugin.stop()
-        n.kubelet.start()
-        p = pod("p", container("c", 1))
-        n.kubelet.add_pods(p)
-        n.replug()
-        n.wait_running(p)
-
-
-def _starts(n: Node) -> list[TraceEvent]:
-    return [each for each in n.kubelet.trace.events if each.event == "start"]
-
-
-def test_k12_a_restarted_container_receives_the_same_even_after_a_restart_of_the_kubelet() -> None:
-    with node() as n:
-        plugin = n.plug()
-        p = pod("p", container("c", 2))
-        n.admit(p)
-        n.wait_running(p)
-        before = n.kubelet.received(p["metadata"]["uid"], "c")
-        n.kubelet.restart()
-        n.admit(p)
-        n.replug()
-        n.kubelet.restart_container("default", "p", "c")
-        again = wait_for(lambda: _starts(n)[1:])
-        assert [each.detail["starts"] for each in again] == [2]
-        after = n.kubelet.received(p["metadata"]["uid"], "c")
-        assert after["envs"] == before["envs"]
-        assert len(plugin.of("Allocate")) == 1
-        assert len(plugin.of("PreStartContainer")) == 2
-
-
-def test_k15_a_device_list_during_an_allocate_causes_devices_to_be_allocated_twice() -> None:
-    with node(grace_s=NEVER, **FAST) as n:
-        plugin = n.plug(count=4)
-        ends = pod("ends", container("c", 1))
-        n.admit(ends)
-        n.wait_running(ends)
-        in_flight, go_on = threading.Event(), threading.Event()
-
-        def hold(call: Call) -> None:
-            in_flight.set()
-            assert go_on.wait(DEADLINE_S)
-
-        plugin.on_allocate = hold
-        p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
-        ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.add_pods(ends)
-        n.kubelet.add_pods(p)
-        assert in_flight.wait(DEADLINE_S)
-        assert set(n.list()) == {"ends", "p"}
-        end(n, ends)
-        wait_for(lambda: "ends" not in n.list())  # this is the List that forgets
-        plugin.on_allocate = lambda call: None
-        go_on.set()
-        n.wait_idle()
-        [twice] = n.held(p, "c")
-        plugin.on_prefer = lambda call: [twice]
-        n.admit(q)
-        assert twice in plugin.of("GetPreferredAllocation")[-1].available
-        assert twice in n.held(q, "c")
-
-
-def test_k16_one_entry_for_each_device() -> None:
-    with node() as n:
-        n.plug()
-        n.admit(pod("p", container("c", 3)))
-        [listed] = n.list_raw().pod_resources
-        [only] = listed.containers
-        assert [len(each.device_ids) for each in only.devices] == [1, 1, 1]
+def test_k16_one_entry_for_each_device(n: Node) -> None:
+    n.plug()
+    n.admit(pod("p", container("c", 3)))
+    [listed] = n.list_raw().pod_resources
+    [only] = listed.containers
+    assert [len(each.device_ids) for each in only.devices] == [1, 1, 1]
 
 
 def beside(n: Node, old: FakePlugin, count: int = 7) -> FakePlugin:
@@ -395,37 +198,18 @@ def beside(n: Node, old: FakePlugin, count: int = 7) -> FakePlugin:
     return new
 
 
-def test_k18_the_end_of_an_old_stream_drops_whoever_is_registered_then() -> None:
-    with node() as n:
-        old = n.plug(count=5)
-        new = beside(n, old)
-        old.stop()
-        wait_for(lambda: n.kubelet.capacity() == ({CORE: 7}, {CORE: 0}))
-        # The stream that was just cut is of the same name: its own end may drop the next one, too.
-        wait_for(lambda: all(each.name != f"watch-{CORE}" for each in threading.enumerate()))
-        new.register()
-        n.wait_healthy(CORE, 7)
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        assert [call.rpc for call in new.calls[:2]] == ["GetPreferredAllocation", "Allocate"]
-
-
-def test_k19_while_no_plugin_is_connected_every_pod_that_is_admitted_fails_for_good() -> None:
-    with node() as n:
-        plugin = n.plug(count=5)
-        plugin.stop()
-        wait_for(lambda: n.kubelet.capacity() == ({CORE: 5}, {CORE: 0}))
-        bound = [pod(f"p{each}", container("c", 1)) for each in range(2)]
-        n.admit(*bound)
-        plugin.serve().register()
-        n.wait_healthy(CORE, 5)
-        n.admit(pod("later", container("c", 1)))
-        for each in bound:
-            assert n.phase(each) == "Failed"
-            assert n.message(each)[1] == (
-                "Pod was rejected: Allocate failed due to no healthy devices present; cannot "
-                f"allocate unhealthy devices {CORE}, which is unexpected"
-            )
+def test_k18_the_end_of_an_old_stream_drops_whoever_is_registered_then(n: Node) -> None:
+    old = n.plug(count=5)
+    new = beside(n, old)
+    old.stop()
+    wait_for(lambda: n.kubelet.capacity() == ({CORE: 7}, {CORE: 0}))
+    # The stream that was just cut is of the same name: its own end may drop the next one, too.
+    wait_for(lambda: all(each.name != f"watch-{CORE}" for each in threading.enumerate()))
+    new.register()
+    n.wait_healthy(CORE, 7)
+    p = pod("p", container("c", 1))
+    n.admit(p)
+    assert [call.rpc for call in new.calls[:2]] == ["GetPreferredAllocation", "Allocate"]
 
 
 @pytest.mark.parametrize("active_pods_only", [True, False])
@@ -448,74 +232,158 @@ def test_k20_a_force_deleted_pod_stays_in_the_list_until_its_containers_have_end
         assert n.list()["r"] == {"c": {CORE: 2}}
 
 
-def test_k20_a_name_can_be_listed_twice_while_the_pod_before_still_ends() -> None:
-    with node(grace_s=NEVER, **FAST) as n:
-        n.plug(count=5)
-        p = pod("p", container("c", 1))
-        n.admit(p)
-        n.wait_running(p)
-        n.kubelet.remove_pods(p)
-        n.admit(pod("p", container("c", 2), uid="another"))
-        names = [each.name for each in n.list_raw().pod_resources]
-        assert names == ["p", "p"]
+def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap(n: Node) -> None:
+    old = n.plug(count=5)
+    seen: list[int | None] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.append(n.kubelet.capacity()[1].get(CORE))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        new = beside(n, old)
+    finally:
+        done.set()
+        thread.join()
+    assert set(seen) <= {5, 7}
+    before = len(old.calls)
+    n.admit(p := pod("p", container("c", 1)))
+    n.wait_running(p)
+    assert [call.rpc for call in new.calls] == [
+        "GetPreferredAllocation",
+        "Allocate",
+        "PreStartContainer",
+    ]
+    assert len(old.calls) == before
 
 
-@pytest.mark.parametrize("active_pods_only", [True, False])
-def test_k21_a_pod_refused_between_its_resources_keeps_the_first_in_the_old_list(
-    active_pods_only: bool,
-) -> None:
-    """In the first batch after a start: until it is admitted nothing is freed."""
-    seen: list[dict[str, dict[str, dict[str, int]]]] = []
-
-    def observe(moment: HookPoint) -> None:
-        if moment.pod.name == "good" and moment.when == "before" and moment.what == "Allocate":
-            seen.append(n.list())
-
-    with node(active_pods_only=active_pods_only, hook=observe, **FAST) as n:
-        core, memory = n.plug(CORE), n.plug(MEMORY)
-        calls: list[Call] = []
-
-        def once(call: Call) -> None:
-            calls.append(call)
-            if len(calls) == 2:
-                _refuse("no")
-
-        core.on_allocate = memory.on_allocate = once
-        bad = pod("bad", container("c", 1, 1), created="2026-01-01T00:00:00Z")
-        n.admit(bad, pod("good", container("c", 1, 1), created="2026-01-01T00:00:01Z"))
-        assert n.phase(bad) == "Failed"
-        assert len(seen) == 2
-        for each in seen:
-            if active_pods_only:
-                assert set(each) == {"good"}
-            else:
-                assert sum(each["bad"]["c"].values()) == 1
+# --- the checkpoint file ----------------------------------------------------------------------
 
 
-def test_k26_a_second_registration_replaces_the_endpoint_without_a_gap() -> None:
-    with node() as n:
-        old = n.plug(count=5)
-        seen: list[int | None] = []
-        done = threading.Event()
+def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> None:
+    """So computed it was that of every file of a real kubelet of 1.36.2, the empty one too."""
+    holding = DeviceAllocation(
+        ("b", "a"), PluginResponse(cdi_devices=[{"name": "x"}]), {1: ("b",), -1: ("a",)}
+    )
+    found = encode(
+        KubeletCheckpoint({"u": {"c": {"example.com/r": holding}}}, {"example.com/r": ("a",)})
+    )
+    printed = (
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)["
+        "{PodUID:(string)u ContainerName:(string)c ResourceName:(string)example.com/r "
+        "DeviceIDs:(checkpoint.DevicesPerNUMA)map[-1:[a] 1:[b]] "
+        "AllocResp:([]uint8)[42 3 10 1 120]}] "
+        "RegisteredDevices:(map[string][]string)map[example.com/r:[a]]}"
+    )
+    assert json.loads(found)["Checksum"] == fnv1a(printed)
+    assert json.loads(encode(KubeletCheckpoint({}, {})))["Checksum"] == fnv1a(
+        "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)<nil> "
+        "RegisteredDevices:(map[string][]string)map[]}"
+    )
 
-        def watch() -> None:
-            while not done.is_set():
-                seen.append(n.kubelet.capacity()[1].get(CORE))
 
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            new = beside(n, old)
-        finally:
-            done.set()
-            thread.join()
-        assert set(seen) <= {5, 7}
-        before = len(old.calls)
-        n.admit(p := pod("p", container("c", 1)))
-        n.wait_running(p)
-        assert [call.rpc for call in new.calls] == [
-            "GetPreferredAllocation",
-            "Allocate",
-            "PreStartContainer",
-        ]
-        assert len(old.calls) == before
+def fnv1a(text: str) -> int:
+    return reduce(lambda found, byte: (found ^ byte) * 16777619 % 2**32, text.encode(), 2166136261)
+
+
+def read(n: Node) -> KubeletCheckpoint:
+    return decode((n.settings.plugin_dir / CHECKPOINT_FILE).read_text(encoding="utf-8"))
+
+
+def identity(n: Node) -> tuple[int, int]:
+    """Changes with every write: the file is another one each time."""
+    status = (n.settings.plugin_dir / CHECKPOINT_FILE).stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def test_k27_the_file_comes_with_the_first_list_of_devices_and_is_empty_as_null(n: Node) -> None:
+    path = n.settings.plugin_dir / CHECKPOINT_FILE
+    assert not path.exists()
+    n.plug()
+    wait_for(path.exists)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert json.loads(path.read_text())["Data"]["PodDeviceEntries"] is None
+
+
+def test_k27_each_write_is_a_new_file_and_leaves_nothing_beside_it(n: Node) -> None:
+    n.plug()
+    n.admit(pod("p", container("c", 1)))
+    before = identity(n)
+    with (n.settings.plugin_dir / CHECKPOINT_FILE).open(encoding="utf-8") as old:
+        n.admit(pod("q", container("c", 1)))
+        assert identity(n) != before
+        assert len(decode(old.read()).pods) == 1
+    assert {each.name for each in n.settings.plugin_dir.iterdir() if each.is_file()} == {
+        CHECKPOINT_FILE
+    }
+
+
+def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod(n: Node) -> None:
+    plugin = n.plug()
+    p = pod("p", container("c", 1))
+    wait_for((n.settings.plugin_dir / CHECKPOINT_FILE).exists)
+    before = identity(n)
+    writes = {before}
+    plugin.on_pre_start = lambda call: writes.add(identity(n))
+    n.admit(p)
+    n.wait_running(p)
+    assert len(writes) == 2  # once, before the start
+    after = identity(n)
+    plugin.on_allocate = lambda call: refuse("no")
+    n.admit(pod("refused", container("c", 1)))
+    p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    n.kubelet.add_pods(p)
+    wait_for(lambda: not n.list())
+    assert identity(n) == after
+
+
+def test_k28_a_plugin_disconnected_for_long_is_removed_from_the_file() -> None:
+    with node(endpoint_grace_s=0.2) as n:
+        n.plug().stop()
+        wait_for(lambda: n.kubelet.capacity() == ({}, {}))
+        assert read(n).registered == {}
+
+
+def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets(n: Node) -> None:
+    plugin = n.plug(count=1)
+    p, q = pod("p", container("c", 1)), pod("q", container("c", 1))
+    n.admit(p)
+    n.wait_running(p)
+    p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    n.kubelet.add_pods(p)
+    wait_for(lambda: not n.list())
+    seen: list[set[str]] = []
+    plugin.on_allocate = lambda call: seen.append(set(read(n).pods))
+    n.admit(q)
+    assert seen == [{p["metadata"]["uid"]}]
+    assert plugin.of("Allocate")[0].ids == plugin.of("Allocate")[1].ids
+    assert set(read(n).pods) == {q["metadata"]["uid"]}
+
+
+def test_k32_device_ids_stand_by_numa_node(n: Node) -> None:
+    n.plug(count=2, numa=lambda index: (index,))
+    n.plug(MEMORY, count=1)
+    p = pod("p", container("c", 2, 1))
+    n.admit(p)
+    data = json.loads((n.settings.plugin_dir / CHECKPOINT_FILE).read_text())["Data"]
+    assert {each["ResourceName"]: each["DeviceIDs"] for each in data["PodDeviceEntries"]} == {
+        CORE: {"0": ["core-00000"], "1": ["core-00001"]},
+        MEMORY: {"-1": ["memory-00000"]},
+    }
+
+
+def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror(n: Node) -> None:
+    n.plug()
+    manifest = pod("static", container("c", 1))
+    del manifest["metadata"]["uid"]
+    uid = n.kubelet.add_static_pod(manifest)
+    n.wait_idle()
+    assert len(uid) == 32  # a hash of its configuration, no UUID
+    assert set(read(n).pods) == {uid}
+    [static] = n.kubelet.instance.pods()
+    shown = mirror_of(static)["metadata"]
+    assert "uid" not in shown  # the API server gives it one
+    assert shown["annotations"]["kubernetes.io/config.hash"] == uid

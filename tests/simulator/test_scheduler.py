@@ -2,17 +2,15 @@
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
-from simulator.kubelet.pods import Pod, parse_pod, requests_of
+from simulator.kubelet.pods import Pod, parse_pod
 from simulator.scheduler.configuration import API_VERSION, SchedulerSettings, parse_configuration
 from simulator.scheduler.fit import reasons_against
 from simulator.scheduler.scheduler import Scheduler
@@ -27,31 +25,6 @@ NODES = "/api/v1/nodes"
 def parsed(made: Json) -> Pod:
     made["metadata"] |= {"uid": made["metadata"]["name"], "namespace": "default"}
     return parse_pod(made)
-
-
-def requesting(name: str, count: int, *, sidecar: bool = False) -> Json:
-    container: Json = {"name": name, "resources": {"limits": {CORE: str(count)}}}
-    return container | ({"restartPolicy": "Always"} if sidecar else {})
-
-
-@given(
-    init=st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=5),
-    main=st.lists(st.integers(0, 9), max_size=4),
-)
-def test_the_needed_amount_is_the_peak_of_a_simulated_run(
-    init: list[tuple[int, bool]], main: list[int]
-) -> None:
-    running, peak = 0, 0
-    for count, sidecar in init:
-        peak = max(peak, running + count)
-        running += count if sidecar else 0
-    peak = max(peak, running + sum(main))
-    made = pod()
-    made["spec"] = {
-        "initContainers": [requesting(f"i{n}", c, sidecar=s) for n, (c, s) in enumerate(init)],
-        "containers": [requesting(f"c{n}", c) for n, c in enumerate(main)],
-    }
-    assert requests_of(parsed(made)).get(CORE, 0) == peak
 
 
 @pytest.mark.parametrize(
@@ -73,23 +46,19 @@ def test_a_node_needs_free_resources(changes: Json, reasons: list[str]) -> None:
     assert list(reasons_against(candidate, wants, {CORE: 5})) == reasons
 
 
-Start = Callable[..., Scheduler]
+Start = Callable[[SchedulerSettings], None]
 
 
 @pytest.fixture
 def start(server: ApiServer) -> Iterator[Start]:
-    running: list[Scheduler] = []
-    with ApiClient(server.url) as own:
+    with ApiClient(server.url) as own, ExitStack() as running:
 
-        def start_one(settings: SchedulerSettings | None = None, **options: Any) -> Scheduler:
-            scheduler = Scheduler(own, settings, **{"max_delay": 0.01, **options})
+        def start_one(settings: SchedulerSettings) -> None:
+            scheduler = Scheduler(own, settings, max_delay=0.01)
             scheduler.start()
-            running.append(scheduler)
-            return scheduler
+            running.callback(scheduler.stop)
 
         yield start_one
-        for scheduler in running:
-            scheduler.stop()
 
 
 def bound(client: ApiClient) -> dict[str, str]:
@@ -104,29 +73,6 @@ def bound(client: ApiClient) -> dict[str, str]:
 def condition(client: ApiClient, name: str = "p") -> Json:
     found = client.get(f"{PODS}/{name}")["status"].get("conditions") or []
     return next((each for each in found if each["type"] == "PodScheduled"), {})
-
-
-def test_no_capacity_is_bound_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
-    server.apply(node(core=100))
-    start(workers=8, max_delay=0.05)
-    with ThreadPoolExecutor(8) as threads:
-        for _ in threads.map(lambda i: client.create(PODS, pod(f"p{i}", limits=GPU)), range(10)):
-            pass
-    eventually(lambda: len(bound(client)) == 3, "what fits is bound")
-    waiting = next(f"p{number}" for number in range(10) if f"p{number}" not in bound(client))
-    eventually(lambda: condition(client, waiting).get("reason") == "Unschedulable", "reported")
-    assert condition(client, waiting)["message"] == (
-        f"0/1 nodes are available: 1 Insufficient {CORE}."
-    )
-    # one more only when one has ended
-    first = min(bound(client))
-    client.patch(f"{PODS}/{first}/status", {"status": {"phase": "Succeeded"}})
-    eventually(lambda: len(bound(client)) == 4, "capacity is bound again")
-    client.delete(f"{PODS}/{max(bound(client))}", grace_period_seconds=0)
-    eventually(lambda: len(bound(client)) == 4, "and again")
-
-
-# --- with an extender -----------------------------------------------------------------
 
 
 @dataclass
@@ -172,11 +118,7 @@ def fake() -> Iterator[FakeExtender]:
 
 @pytest.mark.parametrize(("left", "calls"), [(["n1"], 0), (["n1", "n2"], 1)])
 def test_k25_prioritize_is_skipped_when_one_node_is_left(
-    client: ApiClient,
-    start: Start,
-    fake: FakeExtender,
-    left: list[str],
-    calls: int,
+    client: ApiClient, start: Start, fake: FakeExtender, left: list[str], calls: int
 ) -> None:
     client.create(NODES, node("n1", core="100"))
     client.create(NODES, node("n2", core="100"))
@@ -207,11 +149,7 @@ NODE, OTHER = f"{NODES}/n1", f"{PODS}/other"
     ],
 )
 def test_k25_a_pod_that_an_extender_rejected_is_tried_again_on_any_event(
-    client: ApiClient,
-    start: Start,
-    fake: FakeExtender,
-    path: str,
-    change: Json,
+    client: ApiClient, start: Start, fake: FakeExtender, path: str, change: Json
 ) -> None:
     client.create(NODES, node("n1", core="100"))
     client.create(PODS, pod("other", nodeName="n1"))
@@ -254,29 +192,6 @@ def test_k25_an_extender_binds_only_pods_that_request_its_resource(
     target = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
     assert fake.requests("bind") == [target, target]
     assert {each["Pod"]["metadata"]["name"] for each in fake.requests("filter")} == {"p"}
-
-
-@pytest.mark.parametrize(
-    ("response", "error"),
-    [
-        (None, "failed filter with extender at URL http://{}/filter, code 404"),
-        ({"Error": "not ready"}, "not ready"),
-    ],
-)
-def test_an_extender_that_fails_stops_a_pod(
-    client: ApiClient,
-    start: Start,
-    fake: FakeExtender,
-    response: object,
-    error: str,
-) -> None:
-    client.create(NODES, node("n1", core="100"))
-    fake.responses = {} if response is None else {"filter": lambda _: response}
-    start(fake.settings())
-    client.create(PODS, pod(limits=GPU))
-    eventually(lambda: condition(client).get("reason") == "SchedulerError", "reported")
-    assert condition(client)["message"] == error.format(f"127.0.0.1:{fake.port}/scheduler")
-    assert bound(client) == {}
 
 
 def test_a_misspelt_field_of_the_configuration_is_refused() -> None:

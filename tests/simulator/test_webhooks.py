@@ -60,7 +60,8 @@ def _respond(request: Json) -> Json:
 
 
 @pytest.fixture
-def hook(server: ApiServer, authority: trustme.CA) -> Iterator[Hook]:
+def hook(server: ApiServer) -> Iterator[Hook]:
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     with running_hook(authority, respond=_respond) as found:
         url, ca = f"https://localhost:{found.port}", base64.b64decode(found.ca_bundle)
         server.apply(*simulated_configurations(url, ca))
@@ -69,7 +70,7 @@ def hook(server: ApiServer, authority: trustme.CA) -> Iterator[Hook]:
 
 def _workload(workload: tuple[str, str, str, str], limits: Json) -> tuple[str, Json]:
     api_version, kind, plural, path = workload
-    made: Any = {"metadata": {}, "spec": plain_pod(limits=limits)["spec"]}
+    made: Any = plain_pod(limits=limits)
     for step in reversed(path.split(".")):
         made = {step: made}
     root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
@@ -90,6 +91,18 @@ def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
         NAMES.bind_order: "01700000000000000000-w1-00000000",
         NAMES.predicate_node: "n1",
     }
+
+
+def test_a_pod_is_bound_once(client: ApiClient) -> None:
+    client.create(PODS, plain_pod())
+    client.create(f"{PODS}/p/binding", BINDING)
+    with pytest.raises(ApiError) as raised:
+        client.create(f"{PODS}/p/binding", BINDING | {"target": {"kind": "Node", "name": "n2"}})
+    assert (raised.value.status, raised.value.message) == (
+        409,
+        'Operation cannot be fulfilled on pods "p": pod p is already assigned to node "n1"',
+    )
+    assert client.get(f"{PODS}/p")["spec"]["nodeName"] == "n1"
 
 
 def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_warned(
@@ -120,11 +133,13 @@ def test_the_webhook_is_not_called_for_pods_that_a_cluster_needs_to_start(
     assert hook.reviews == []
 
 
-def test_a_gpu_pod_is_bound_although_the_webhook_is_down_by_then(
+def test_a_gpu_pod_is_bound_although_the_webhook_is_down_and_no_other_is_created(
     client: ApiClient, hook: Hook
 ) -> None:
     client.create(PODS, plain_pod(limits=GPU))
     hook.raw = b"nonsense"
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        client.create(PODS, plain_pod("later", limits=GPU))
     client.create(f"{PODS}/p/binding", BINDING)
     found = client.get(f"{PODS}/p")
     assert found["spec"]["nodeName"] == "n1"
@@ -139,7 +154,7 @@ def test_an_invalid_workload_is_denied_at_creation(
     with pytest.raises(ApiError) as caught:
         client.create(collection, wrong)
     assert caught.value.status == 422
-    assert caught.value.message.endswith(
+    assert caught.value.message.partition(" denied the request: ")[2] == (
         f"{workload[3]}.spec.containers[0].resources.limits[tencent.com/vcuda-core]: "
         'Invalid value: "150": more than one card must be a multiple of 100 '
         "(100 is one whole card): request 100 or 200, or annotate tencent.com/gpu-cards-main: "

@@ -87,13 +87,11 @@ class Site:
         return self.find(manifest["metadata"]["name"])
 
     def find(self, name: str) -> Json:
-        """Return a pod of the API server."""
         found = self.server._store.find(PODS, "default", name)
         assert found is not None
         return found
 
     def recorded(self, name: str) -> dict[str, Allocation]:
-        """Return the agent's annotation of a pod."""
         annotations = self.find(name)["metadata"].get("annotations") or {}
         return decode_allocations(annotations.get(NAMES.gpu_allocation, "{}"))
 
@@ -112,7 +110,6 @@ class Site:
         )
 
     def count_logs(self, message: str) -> int:
-        """Return how often the agent has logged a message."""
         return sum(each.getMessage() == message for each in self.log.records)
 
     # --- the kubelet --------------------------------------------------------------------------
@@ -124,7 +121,6 @@ class Site:
         self.running(*objects)
 
     def running(self, *objects: Json) -> None:
-        """Wait until every container of these pods runs."""
         wanted = {
             (uid_of(each), container["name"])
             for each in objects
@@ -200,7 +196,6 @@ def site(
 
 
 def big(name: str, at: int) -> Json:
-    """A pod with every kind of container."""
     return a_pod(
         name,
         gpu("c0", 10, 3),

@@ -5,19 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 from contract.allocation import Evidence
-from simulator.node.node import SimulatedNode
-from tests.situations.build import (
-    Json,
-    a_node,
-    a_pod,
-    assert_no_guess,
-    assert_right,
-    assert_sound,
-    gpu,
-    refusal_message,
-    uid_of,
-    wait_for,
-)
+from tests.situations.build import Json, Node, a_node, a_pod, gpu, uid_of, wait_for
 
 
 def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5)) -> list[Json]:
@@ -37,20 +25,20 @@ def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5))
     ]
 
 
-def assert_no_pod_was_refused(node: SimulatedNode) -> None:
+def assert_no_pod_was_refused(node: Node) -> None:
     assert node.decision_log.refusals == []
     assert [each.error for each in node.kubelet.trace.events if each.event == "reject"] == []
 
 
-def assert_all_seen(node: SimulatedNode, pods: list[Json]) -> None:
+def assert_all_seen(node: Node, pods: list[Json]) -> None:
     """Check that every call had the right target, by ``List``.
 
     Each new pod is read once from the API: no other pod of its name can be the target.
     """
     assert node.api.gets == len(pods)
     assert_no_pod_was_refused(node)
-    assert_right(node, *map(uid_of, pods))
-    assert_sound(node)
+    node.assert_right(*map(uid_of, pods))
+    node.assert_sound()
     assert {each.evidence for each in node.admissions()} == {Evidence.TICKET}
     assert node.decision_log.counts["prefer by witness"] == len(node.admissions())
     recorded = [r for each in pods for r in node.recorded(uid_of(each)).values()]
@@ -86,8 +74,8 @@ def test_unwatched_pods_are_attributed_correctly_with_one_get_each() -> None:
         node.bind(*pods)
         node.settle()
         assert_no_pod_was_refused(node)
-        assert_right(node, *map(uid_of, pods))
-        assert_no_guess(node, *map(uid_of, pods))
+        node.assert_right(*map(uid_of, pods))
+        node.assert_no_guess(*map(uid_of, pods))
         assert node.api.gets == len(pods)
         assert node.decision_log.counts["corrected"] == 0
 
@@ -107,8 +95,8 @@ def test_pods_that_end_during_a_burst_free_slots_and_cause_no_wrong_target() -> 
         node.sweep()
         probe = a_pod("probe")
         node.admit([probe])
-        assert_right(node, uid_of(probe), *map(uid_of, lasting))
-        assert_sound(node)
+        node.assert_right(uid_of(probe), *map(uid_of, lasting))
+        node.assert_sound()
 
 
 def test_a_burst_that_does_not_fit_is_refused_in_part_and_the_rest_attributed_correctly() -> None:
@@ -117,12 +105,12 @@ def test_a_burst_that_does_not_fit_is_refused_in_part_and_the_rest_attributed_co
     with a_node(seed=7, cards=2) as node:
         node.bind(*pods)
         node.settle()
-        served = [uid_of(each) for each in pods if not refusal_message(node, uid_of(each))]
+        served = [uid_of(each) for each in pods if not node.refusal_message(uid_of(each))]
         assert len(served) == 10
-        assert_right(node, *served)
-        assert_sound(node)
+        node.assert_right(*served)
+        node.assert_sound()
         refused = {
-            refusal_message(node, uid_of(each)) for each in pods if uid_of(each) not in served
+            node.refusal_message(uid_of(each)) for each in pods if uid_of(each) not in served
         }
         # No core is free: the kubelet rejects the pod itself, unless memory comes first.
         assert any("requested number of devices unavailable" in each for each in refused)

@@ -5,21 +5,7 @@ from random import Random
 import pytest
 
 from simulator.node.judge import Attribution
-from tests.situations.build import (
-    NEVER_ENDS,
-    Json,
-    a_node,
-    a_pod,
-    assert_no_guess,
-    assert_right,
-    assert_sound,
-    calls_of,
-    cards_of,
-    gpu,
-    plain,
-    refusal_message,
-    wait_for,
-)
+from tests.situations.build import NEVER_ENDS, Json, a_node, a_pod, gpu, plain, wait_for
 
 
 @pytest.mark.parametrize("old_list", [False, True], ids=["1.34", "1.33"])
@@ -37,8 +23,8 @@ def test_force_deleted_pods_that_are_still_listed_are_never_targets(old_list: bo
         node.admit(new)
         uids = [each["metadata"]["uid"] for each in new]
         for uid in uids:
-            assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 2
-            assert_no_guess(node, uid)
+            assert [each.verdict for each in node.calls_of(uid)] == [Attribution.RIGHT] * 2
+            node.assert_no_guess(uid)
         named = {each.ref.container for each in node.decision_log.allocated if each.ref}
         assert "plain" not in named
         assert node.decision_log.counts["corrected"] == 0
@@ -60,13 +46,13 @@ def test_a_burst_with_force_deletions_is_attributed_correctly(
                 kept.append(f"uid-p{number:02}")
         node.catch_up()
         node.admit([a_pod("probe", gpu("c0", 3, 1))])
-        assert_right(node, "uid-probe", *kept)
+        node.assert_right("uid-probe", *kept)
         assert {each.ref.container for each in node.decision_log.allocated if each.ref} == {"c0"}
         assert node.decision_log.counts["corrected"] == 0
         assert node.decision_log.refusals == []
         wait_for(lambda: len(node.kubelet.held_devices()) == 2 * (len(kept) + 1))
         node.admit([a_pod("last", gpu("c0", 3, 1))])
-        assert_sound(node)
+        node.assert_sound()
 
 
 def drawn(random: Random, name: str) -> Json:
@@ -98,13 +84,13 @@ def test_a_pod_with_unknown_spec_gets_cores_and_memory_of_one_card(
             uid = node.add_static(drawn(random, f"s{number}"))
             uids.append(uid)
             node.settle()
-            assert refusal_message(node, uid) == "", number
+            assert node.refusal_message(uid) == "", number
             if mirrored:
                 node.mirror(uid)
         for uid in uids:
             for each in {
                 one.container for one in node.kubelet.held_devices() if one.pod_uid == uid
             }:
-                assert len(cards_of(node, uid, each)) == 1, (uid, each)
+                assert len(node.cards_of(uid, each)) == 1, (uid, each)
         assert node.double_grants() == 0
         assert node.decision_log.refusals == []

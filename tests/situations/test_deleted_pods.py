@@ -1,29 +1,14 @@
 """Situation 3: pods deleted before, during and between their calls, and reused names."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
 from simulator.kubelet.settings import HookPoint
-from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S
-from tests.situations.build import (
-    NEVER_ENDS,
-    Json,
-    a_node,
-    a_pod,
-    assert_no_guess,
-    assert_right,
-    assert_sound,
-    calls_of,
-    gpu,
-    refusal_message,
-    uid_of,
-    wait_for,
-)
+from tests.situations.build import NEVER_ENDS, Json, Node, a_node, a_pod, gpu, uid_of, wait_for
 
 STEPS = tuple(
     (number, when, call)
@@ -33,7 +18,7 @@ STEPS = tuple(
 )
 """The steps of three calls of each kind: two of c0, the first of c1."""
 
-Delete = Callable[[SimulatedNode, str], None]
+Delete = Callable[[Node, str], None]
 
 DELETIONS: dict[str, Delete] = {
     "deleted": lambda node, uid: node.delete(uid),
@@ -49,7 +34,7 @@ class AtStep:
     number: int
     when: str
     call: str
-    do: Callable[[], None] = lambda: None
+    do: Callable[[], object] = lambda: None
     seen: int = 0
     reached: threading.Event = field(default_factory=threading.Event)
 
@@ -66,24 +51,24 @@ def victim(name: str = "victim") -> Json:
     return a_pod(name, gpu("c0"), gpu("c1"))
 
 
-def ended(node: SimulatedNode, uid: str) -> bool:
+def ended(node: Node, uid: str) -> bool:
     return any(
         each.event in ("end", "reject") and each.pod_uid == uid
         for each in node.kubelet.trace.events
     )
 
 
-def assert_next_is_right_and_all_is_free_again(node: SimulatedNode) -> None:
+def assert_next_is_right_and_all_is_free_again(node: Node) -> None:
     """Admit an equal pod, which gets right calls; then one that needs the whole node."""
     node.admit([victim("good")])
-    assert_right(node, "uid-good")
-    assert_no_guess(node, "uid-good")
+    node.assert_right("uid-good")
+    node.assert_no_guess("uid-good")
     node.remove("uid-good")
     wait_for(lambda: ended(node, "uid-good"))
     whole = a_pod("whole", gpu("c0", 200, 64))
     node.admit([whole])
-    assert_right(node, uid_of(whole))
-    assert_sound(node)
+    node.assert_right(uid_of(whole))
+    node.assert_sound()
 
 
 @pytest.mark.parametrize(("number", "when", "call"), STEPS)
@@ -98,40 +83,12 @@ def test_a_pod_deleted_at_any_step_of_its_admission_frees_its_slots(
         node.bind(victim())
         wait_for(lambda: ended(node, "uid-victim"))
         assert hook.reached.is_set()
-        assert refusal_message(node, "uid-victim") == ""
-        calls = calls_of(node, "uid-victim")
+        assert node.refusal_message("uid-victim") == ""
+        calls = node.calls_of("uid-victim")
         assert [each.verdict.value for each in calls] == ["right"] * 4
         node.sweep()
         assert_next_is_right_and_all_is_free_again(node)
 
-
-@dataclass
-class Gate:
-    """A hook that delays the kubelet at the first call for the pod *first*."""
-
-    reached: threading.Event = field(default_factory=threading.Event)
-    open: threading.Event = field(default_factory=threading.Event)
-
-    def __call__(self, moment: HookPoint) -> None:
-        if moment.pod.name == "first" and not self.reached.is_set():
-            self.reached.set()
-            assert self.open.wait(DEADLINE_S)
-
-
-@contextmanager
-def held_up(seed: int = 0) -> Iterator[tuple[SimulatedNode, Gate]]:
-    """A node whose kubelet is in the middle of an admission, so that new pods wait."""
-    gate = Gate()
-    with a_node(seed=seed, kubelet={"hook": gate}) as node:
-        node.bind(a_pod("first", at=-1))
-        wait_for(gate.reached.is_set)
-        try:
-            yield node, gate
-        finally:
-            gate.open.set()
-
-
-# --- reused names -------------------------------------------------------------------------
 
 SHAPES = {
     "same shape": (gpu("c0"), gpu("c1")),
@@ -143,7 +100,7 @@ def web(uid: str, *containers: Json, at: int = 0) -> Json:
     return a_pod("web", *(containers or SHAPES["same shape"]), uid=uid, at=at)
 
 
-def replace(node: SimulatedNode, shape: tuple[Json, ...], *, by_force: bool) -> None:
+def replace(node: Node, shape: tuple[Json, ...], *, by_force: bool) -> None:
     """Delete web (uid-1) and create web (uid-2) as soon as the API server allows it."""
     if by_force:
         node.remove("uid-1")
@@ -164,9 +121,9 @@ def test_a_name_reused_at_once_is_another_pod(shape: tuple[Json, ...], by_force:
     with a_node(kubelet=kubelet) as node:
         node.admit([web("uid-1"), a_pod("other")])
         replace(node, shape, by_force=by_force)
-        assert_right(node, "uid-2", "uid-other")
-        assert_no_guess(node, "uid-2")
-        assert_sound(node)
+        node.assert_right("uid-2", "uid-other")
+        node.assert_no_guess("uid-2")
+        node.assert_sound()
         assert node.decision_log.counts["corrected"] == 0
         assert node.decision_log.refusals == []
 
@@ -180,11 +137,11 @@ def test_a_name_reused_before_the_watch_event_is_looked_up(
         node.admit([web("uid-1"), a_pod("other")])
         node.api.hanging = True
         replace(node, shape, by_force=by_force)
-        assert refusal_message(node, "uid-2") == ""
+        assert node.refusal_message("uid-2") == ""
         node.catch_up()
         node.admit([a_pod("probe")])
-        assert_right(node, "uid-2", "uid-other", "uid-probe")
-        assert_sound(node)
+        node.assert_right("uid-2", "uid-other", "uid-probe")
+        node.assert_sound()
 
 
 @pytest.mark.parametrize(("number", "when", "call"), STEPS[1:8])
@@ -205,8 +162,8 @@ def test_calls_of_a_pod_removed_in_mid_admission_are_not_its_successors(
         wait_for(lambda: ended(node, "uid-1"))
         node.settle()
         node.admit([a_pod("probe")])
-        assert_right(node, "uid-2", "uid-probe")
-        assert_sound(node)
+        node.assert_right("uid-2", "uid-probe")
+        node.assert_sound()
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -217,15 +174,17 @@ def test_a_pod_replaced_before_its_first_call_takes_nothing_from_its_successor(
 
     The successor's own calls are right, and so is its annotation.
     """
-    with held_up() as (node, gate):
+    hook, go_on = AtStep("first", 1, "before", "GetPreferredAllocation"), threading.Event()
+    hook.do = lambda: go_on.wait(DEADLINE_S)
+    with a_node(kubelet={"hook": hook}) as node:
+        node.bind(a_pod("first", at=-1))
+        wait_for(lambda: hook.seen)
         node.bind(web("uid-1"))
         node.remove("uid-1")
         node.bind(web("uid-2", *shape, at=9))
-        gate.open.set()
+        go_on.set()
         wait_for(lambda: ended(node, "uid-1"))
         node.settle()
         node.admit([a_pod("probe")])
-        assert_right(node, "uid-2", "uid-first", "uid-probe")
-        assert node.differences() == []
-        assert node.miscounts() == []
-        assert node.double_grants() == 0
+        node.assert_right("uid-2", "uid-first", "uid-probe")
+        node.assert_counted()

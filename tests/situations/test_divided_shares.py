@@ -7,36 +7,19 @@ from typing import Any
 import pytest
 
 from contract.allocation import Evidence
-from simulator.node.node import SimulatedNode
-from tests.situations.build import (
-    NAMES,
-    Json,
-    a_node,
-    a_pod,
-    assert_no_guess,
-    assert_right,
-    assert_sound,
-    calls_of,
-    gpu,
-    held_device_ids,
-    preferred_for,
-    refusal_message,
-    uid_of,
-    wait_for,
-)
+from tests.situations.build import NAMES, Json, Node, a_node, a_pod, gpu, uid_of, wait_for
 
 
 def divided(name: str, *containers: Json, init: Any = (), at: int = 0, **cards: int) -> Json:
-    """A pod whose containers have shares of *cards* cards, by their names."""
+    """Return a pod whose containers have shares of so many *cards*, by their names."""
     annotations = {NAMES.gpu_cards_of(each): str(count) for each, count in cards.items()}
     return a_pod(name, *containers, init=init, at=at, annotations=annotations)
 
 
-def parts(node: SimulatedNode, uid: str, container: str = "c0") -> dict[str, list[int]]:
-    """Return what a container holds of each of its cards, by the kubelet's state."""
+def parts(node: Node, uid: str, container: str = "c0") -> dict[str, list[int]]:
     held = Counter(
         (resource, device_id.partition("::")[0])
-        for resource, device_id in held_device_ids(node, uid, container)
+        for resource, device_id in node.held_device_ids(uid, container)
     )
     found: dict[str, list[int]] = {}
     for (resource, _), count in sorted(held.items()):
@@ -68,7 +51,7 @@ def expected_parts(pod: Json) -> dict[str, list[int]]:
     return {NAMES.core: [cores // cards] * cards, NAMES.memory: [memory // cards] * cards}
 
 
-def assert_divided_as_requested(node: SimulatedNode, pods: list[Json]) -> None:
+def assert_divided_as_requested(node: Node, pods: list[Json]) -> None:
     for pod in pods:
         assert parts(node, uid_of(pod)) == expected_parts(pod), pod["metadata"]["name"]
 
@@ -80,8 +63,8 @@ def test_in_a_burst_whole_cards_and_halves_with_equal_counts_are_distinguished(s
         node.bind(*pods)
         node.settle()
         assert node.decision_log.refusals == []
-        assert_right(node, *map(uid_of, pods))
-        assert_sound(node)
+        node.assert_right(*map(uid_of, pods))
+        node.assert_sound()
         assert_divided_as_requested(node, pods)
         assert {each.evidence for each in node.admissions()} == {Evidence.TICKET}
         assert node.wrong_limits() == [], node.wrong_limits()
@@ -102,9 +85,9 @@ def test_shares_are_divided_although_agent_and_kubelet_are_killed_in_bursts() ->
         node.bind(*third)
         node.settle()
         pods = [*first, *second, *third]
-        served = [each for each in pods if held_device_ids(node, uid_of(each))]
+        served = [each for each in pods if node.held_device_ids(uid_of(each))]
         assert len(served) > 18  # without a proxy, pods are rejected meanwhile
-        assert_sound(node)
+        node.assert_sound()
         assert_divided_as_requested(node, served)
         assert node.wrong_limits() == [], node.wrong_limits()
 
@@ -116,12 +99,9 @@ def test_pods_that_the_watch_has_not_shown_are_read_with_their_number_of_cards()
         node.bind(*pods)
         node.settle()
         assert node.decision_log.refusals == []
-        assert_right(node, *map(uid_of, pods))
-        assert_no_guess(node, *map(uid_of, pods))
+        node.assert_right(*map(uid_of, pods))
+        node.assert_no_guess(*map(uid_of, pods))
         assert_divided_as_requested(node, pods)
-
-
-# --- init containers ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -132,23 +112,23 @@ def test_halves_of_an_init_container_are_reused_by_the_halves_of_the_next(seed: 
         node.admit([pod])
         assert parts(node, "uid-p", "i0") == {NAMES.core: [30, 30], NAMES.memory: [4, 4]}
         assert parts(node, "uid-p") == {NAMES.core: [50, 50], NAMES.memory: [8, 8]}
-        assert held_device_ids(node, "uid-p", "i0") < held_device_ids(node, "uid-p")
-        assert_right(node, "uid-p")
+        assert node.held_device_ids("uid-p", "i0") < node.held_device_ids("uid-p")
+        node.assert_right("uid-p")
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_sound(node)
+        node.assert_sound()
 
 
 def test_halves_reused_without_a_preferred_call_are_found_by_their_ids() -> None:
     pod = divided("p", gpu("c0", 100, 8), gpu("c1", 20, 2), init=[gpu("i0", 100, 8)], c0=2, i0=2)
     with a_node(cards=4) as node:
         node.admit([pod])
-        assert {each.container for each in preferred_for(node, "uid-p")} == {"i0", "c1"}
+        assert {each.container for each in node.preferred_for("uid-p")} == {"i0", "c1"}
         assert parts(node, "uid-p") == {NAMES.core: [50, 50], NAMES.memory: [4, 4]}
-        found = Counter((each.event.container, each.evidence) for each in calls_of(node, "uid-p"))
+        found = Counter((each.event.container, each.evidence) for each in node.calls_of("uid-p"))
         assert found["c0", Evidence.WITNESS] == 2
-        assert_right(node, "uid-p")
+        node.assert_right("uid-p")
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_sound(node)
+        node.assert_sound()
 
 
 def test_a_share_of_one_card_is_followed_by_halves_of_which_one_is_on_its_card() -> None:
@@ -159,9 +139,9 @@ def test_a_share_of_one_card_is_followed_by_halves_of_which_one_is_on_its_card()
         assert parts(node, "uid-p", "i0") == {NAMES.core: [30], NAMES.memory: [4]}
         assert parts(node, "uid-p", "side") == {NAMES.core: [40, 40], NAMES.memory: [6, 6]}
         assert parts(node, "uid-p") == {NAMES.core: [50, 50], NAMES.memory: [8, 8]}
-        assert_right(node, "uid-p")
+        node.assert_right("uid-p")
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_sound(node)
+        node.assert_sound()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -172,12 +152,12 @@ def test_a_reused_part_of_two_cards_is_even_by_chance_or_refused_with_a_reason(
     pod = divided("p", gpu("c0", 40, 8), init=[gpu("i0", 60, 8)], c0=2, i0=2)
     with a_node(seed=seed, cards=4) as node:
         node.admit([pod])
-        text = refusal_message(node, "uid-p")
+        text = node.refusal_message("uid-p")
         if seed == 0:
             assert text == "", "by chance"
             assert parts(node, "uid-p")[NAMES.core] == [20, 20]
         else:
             assert "a share of 40 cores must be 20 on each of 2 cards, but is not: " in text
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_right(node, "uid-probe")
-        assert_sound(node)
+        node.assert_right("uid-probe")
+        node.assert_sound()

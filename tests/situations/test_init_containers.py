@@ -10,20 +10,7 @@ from random import Random
 import pytest
 
 from contract.allocation import Evidence
-from tests.situations.build import (
-    Json,
-    a_node,
-    a_pod,
-    assert_right,
-    assert_sound,
-    calls_of,
-    evidence_of,
-    gpu,
-    held_device_ids,
-    preferred_for,
-    refusal_message,
-    uid_of,
-)
+from tests.situations.build import Json, a_node, a_pod, gpu, uid_of
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -31,24 +18,21 @@ def test_devices_of_an_init_container_are_reused_without_a_preferred_call(seed: 
     pod = a_pod("p", gpu("c0", 10, 4), gpu("c1", 20, 2), init=[gpu("init", 30, 8)])
     with a_node(seed=seed) as node:
         node.admit([pod])
-        assert {each.container for each in preferred_for(node, "uid-p")} == {"init"}
-        found = Counter((each.event.container, each.evidence) for each in calls_of(node, "uid-p"))
+        assert {each.container for each in node.preferred_for("uid-p")} == {"init"}
+        found = Counter((each.event.container, each.evidence) for each in node.calls_of("uid-p"))
         assert found == {
             ("init", Evidence.TICKET): 2,
             ("c0", Evidence.WITNESS): 2,
             ("c1", Evidence.WITNESS): 2,
         }
-        had = held_device_ids(node, "uid-p", "init")
-        assert held_device_ids(node, "uid-p", "c0") | held_device_ids(node, "uid-p", "c1") <= had
-        assert evidence_of(node, "uid-p") == {Evidence.WITNESS: 3}
+        had = node.held_device_ids("uid-p", "init")
+        assert node.held_device_ids("uid-p", "c0") | node.held_device_ids("uid-p", "c1") <= had
+        assert node.evidence_of("uid-p") == {Evidence.WITNESS: 3}
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_right(node, "uid-p", "uid-probe")
-        assert_sound(node)
+        node.assert_right("uid-p", "uid-probe")
+        node.assert_sound()
         assert node.decision_log.counts["corrected"] == 0
         assert node.decision_log.refusals == []
-
-
-# --- many shapes --------------------------------------------------------------------------
 
 
 def draw(name: str, random: Random) -> Json:
@@ -73,17 +57,14 @@ def test_a_burst_of_every_kind_of_pod_is_attributed_correctly() -> None:
         node.bind(*pods)
         node.settle()
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        served = [uid_of(each) for each in pods if not refusal_message(node, uid_of(each))]
+        served = [uid_of(each) for each in pods if not node.refusal_message(uid_of(each))]
         assert 8 < len(served) < len(pods)
-        assert_right(node, *served)
-        assert_sound(node)
+        node.assert_right(*served)
+        node.assert_sound()
         refused = {each.reason.partition(":")[0] for each in node.decision_log.refusals}
         assert all(each.startswith("no card fits ") for each in refused)
-        assert (
-            node.decision_log.counts["prefer by order"]
-            == node.decision_log.counts["corrected"]
-            == 0
-        )
+        counts = node.decision_log.counts
+        assert counts["prefer by order"] == counts["corrected"] == 0
 
 
 def test_shares_and_whole_cards_in_one_pod_are_attributed_or_refused_with_a_reason() -> None:
@@ -100,17 +81,16 @@ def test_shares_and_whole_cards_in_one_pod_are_attributed_or_refused_with_a_reas
         with a_node(seed=number, cards=8, memory="4Gi") as node:
             node.admit([pod])
             reasons = [each.reason for each in node.decision_log.refusals]
-            if refusal_message(node, "uid-p"):
+            if node.refusal_message("uid-p"):
                 assert len(reasons) == 1
                 assert reasons[0].startswith(excuses) or " must be whole cards, but " in reasons[0]
-                assert reasons[0] in refusal_message(node, "uid-p")
+                assert reasons[0] in node.refusal_message("uid-p")
             else:
                 served += 1
-                assert_right(node, "uid-p")
+                node.assert_right("uid-p")
             node.admit([a_pod("probe", gpu("c0", 100, 16))])
-            assert_right(node, "uid-probe")
-            assert node.differences() == []
-            assert node.double_grants() == 0
+            node.assert_right("uid-probe")
+            node.assert_recorded()
             assert node.decision_log.counts["corrected"] == 0
     assert 2 < served < 8
 
@@ -119,7 +99,7 @@ def test_memory_reused_by_a_container_of_two_cards_is_counted_on_its_own_card() 
     """The kubelet reuses all of it, on the card of the init container."""
     with a_node(cards=3) as node:
         node.admit([a_pod("p", gpu("c0", 200, 8), init=[gpu("init", 40, 8)])])
-        assert_right(node, "uid-p")
+        node.assert_right("uid-p")
         node.admit([a_pod("probe", gpu("c0", 10, 4))])
-        assert_right(node, "uid-probe")
+        node.assert_right("uid-probe")
         assert node.miscounts() == []

@@ -11,23 +11,104 @@ of the current pod, and all that it has not written to the API server yet.
 
 import re
 import threading
+from collections import Counter
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import pytest
 
 from contract.allocation import Evidence
+from contract.demand import ContainerKind
 from contract.resource import Resource
 from simulator.kubelet.errors import CrashHere
+from simulator.kubelet.pods import parse_pod
+from simulator.kubelet.settings import HookPoint
 from simulator.node.judge import Attribution
 from simulator.node.killable import AgentKilled, CallStage
-from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S, eventually
-from tests.situations.build import NAMES, a_node, a_pod, gpu, refusal_message, sidecar, uid_of
-from tests.situations.steps import START, Step, Trap, steps_of
+from tests.situations.build import NAMES, Node, a_node, a_pod, gpu, sidecar, uid_of
 
 pytestmark = pytest.mark.usefixtures("quick_restarts")
+
+START = "PreStartContainer"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Step:
+    container: str
+    what: str
+    resource: str
+    when: str
+
+    def __str__(self) -> str:
+        words = (self.when, self.what, self.container, self.resource.rpartition("-")[2])
+        return "-".join(each for each in words if each)
+
+
+def steps_of(manifest: dict[str, Any]) -> list[Step]:
+    """Every step that the kubelet takes with a pod, from its shape alone (facts K1, K2, K7, K10).
+
+    The kubelet's random order of a container's resources does not change them.
+    """
+    found: list[Step] = []
+
+    def both(container: str, what: str, resource: str = "") -> None:
+        found.extend(Step(container, what, resource, when) for when in ("before", "after"))
+
+    pod = parse_pod(manifest)
+    reusable: Counter[str] = Counter()
+    for container in pod.containers:
+        for resource, size in sorted(container.limits.items()):
+            reused = min(reusable[resource], size)
+            if reused < size:  # else there is no preferred call (K7)
+                both(container.name, "GetPreferredAllocation", resource)
+            both(container.name, "Allocate", resource)
+            if container.kind is ContainerKind.INIT:
+                reusable[resource] += size - reused
+            else:
+                reusable[resource] -= reused
+        both(container.name, "Checkpoint")
+    for container in pod.containers:
+        for resource in sorted(container.limits):
+            both(container.name, START, resource)
+    return found
+
+
+class Trap:
+    """Records the steps of one pod, and springs once at one of them."""
+
+    def __init__(self) -> None:
+        self.passed: list[Step] = []
+        self.sprung = threading.Event()
+        self.done = threading.Event()
+        self._lock = threading.Lock()
+        self._uid = ""
+        self._at: Step | None = None
+        self._action: Callable[[], None] = lambda: None
+
+    def watch(self, uid: str) -> None:
+        self._uid = uid
+
+    def set(self, at: Step, action: Callable[[], None]) -> None:
+        self._at, self._action = at, action
+
+    def __call__(self, moment: HookPoint) -> None:
+        if moment.pod.uid != self._uid:
+            return
+        step = Step(moment.container, moment.what, moment.resource, moment.when)
+        with self._lock:
+            self.passed.append(step)
+            if step != self._at or self.sprung.is_set():
+                return
+            self.sprung.set()
+        try:
+            self._action()
+        finally:
+            self.done.set()
+
 
 BEFORE = a_pod("before", gpu("c0", 20, 3), at=5, created="2025-01-15T08:00:00Z")
 POD = a_pod(
@@ -63,11 +144,8 @@ must not change between its two resources.
 class Course:
     """One admission of a pod without a fault.
 
-    Attributes:
-        seed: of the kubelet, with which *first* comes first for every container of the pod.
-        first: the resource.
-        unwritten: whether the agent loses all annotations that it has to write; otherwise they
-            are written at once.
+    With *seed*, *first* comes first for every container of the pod. Either the agent loses all
+    annotations that it has to write (*unwritten*), or they are written at once.
     """
 
     seed: int
@@ -97,12 +175,10 @@ class Fault(StrEnum):
 
     @property
     def agent(self) -> bool:
-        """Whether the agent is killed."""
         return self is not Fault.KUBELET
 
     @property
     def kubelet(self) -> bool:
-        """Whether the kubelet is killed."""
         return self in (Fault.KUBELET, Fault.BOTH, Fault.BOTH_AGENT_FIRST)
 
 
@@ -121,8 +197,6 @@ DISCONNECTED_TEXT = re.compile(
 
 
 class Case:
-    """One fault at one step, from the first pod to the last."""
-
     def __init__(
         self, fault: Fault, step: Step, course: Course, log: pytest.LogCaptureFixture
     ) -> None:
@@ -141,7 +215,6 @@ class Case:
         self.ids: frozenset[str] = frozenset()
 
     def run(self) -> None:
-        """Run the case."""
         node = self.node
         node.admit([deepcopy(BEFORE)])
         node.write_patches()
@@ -173,7 +246,6 @@ class Case:
             self.node.wait_until_offered()
 
     def in_agent(self, moment: CallStage) -> None:
-        """Kill the agent in the call that the trapped step begins."""
         mine = self.fault is Fault.LOST and self.trap.sprung.is_set() and not self.killed.is_set()
         mine = mine and moment.call == self.step.what
         mine = mine and self.step.resource.endswith(moment.resource.value)
@@ -182,7 +254,6 @@ class Case:
             raise AgentKilled
 
     def recover(self) -> None:
-        """Start again what was killed."""
         node = self.node
         if self.fault.kubelet:
             eventually(lambda: node.kubelet.crashed, "the kubelet crashes")
@@ -209,7 +280,6 @@ class Case:
 
     @property
     def until_then(self) -> set[Step]:
-        """The steps up to and including the one of the fault."""
         return set(self.trap.passed[: self.trap.passed.index(self.step) + 1])
 
     @property
@@ -225,8 +295,7 @@ HeldIds = dict[tuple[str, str], frozenset[str]]
 """Container and resource -> device IDs."""
 
 
-def held(node: SimulatedNode, uid: str) -> HeldIds:
-    """Return what a pod holds by the kubelet's state."""
+def held(node: Node, uid: str) -> HeldIds:
     return {
         (each.container, each.resource): frozenset(each.ids)
         for each in node.kubelet.held_devices()
@@ -234,8 +303,7 @@ def held(node: SimulatedNode, uid: str) -> HeldIds:
     }
 
 
-def agents_snapshot(node: SimulatedNode) -> dict[str, HeldIds]:
-    """Return the agent's snapshot, by pod UID."""
+def agents_snapshot(node: Node) -> dict[str, HeldIds]:
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, HeldIds] = {}
@@ -257,14 +325,13 @@ def check(case: Case) -> None:
         assert each.evidence in (Evidence.TICKET, Evidence.WITNESS), each
     assert node.decision_log.refusals == []
     assert node.decision_log.counts["corrected"] == 0
-    assert node.double_grants() == 0
-    assert node.differences() == []
+    node.assert_recorded()
     running = {uid_of(each) for each in (BEFORE, POD, BEHIND, AFTER)}
     for uid in (uid_of(POD), uid_of(BEHIND)):
-        if text := refusal_message(node, uid):
+        if text := node.refusal_message(uid):
             running.discard(uid)
             assert DISCONNECTED_TEXT.fullmatch(text), text
-    assert (uid_of(POD) not in running) == case.is_rejected, refusal_message(node, uid_of(POD))
+    assert (uid_of(POD) not in running) == case.is_rejected, node.refusal_message(uid_of(POD))
     if case.fault.kubelet or case.fault is Fault.REPLACED or case.step.what == START:
         assert uid_of(BEHIND) in running
     kept = {uid: held(node, uid) for uid in running}
@@ -277,7 +344,7 @@ def check(case: Case) -> None:
     check_received(node)
 
 
-def check_received(node: SimulatedNode) -> None:
+def check_received(node: Node) -> None:
     """Check that every container sees the one card of its cores and memory."""
     cards: dict[tuple[str, str], set[str]] = {}
     for each in node.kubelet.held_devices():

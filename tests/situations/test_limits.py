@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from simulator.node.node import SimulatedNode
-from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, uid_of, wait_for
+from tests.situations.build import Json, Node, a_node, a_pod, gpu, uid_of, wait_for
 
 
 def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
@@ -27,20 +26,20 @@ def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
     return pods
 
 
-def a_limited_node(**options: object) -> SimulatedNode:
+def a_limited_node(**options: object) -> Node:
     return a_node(seed=3, cards=8, memory="32Gi", limits=True, **options)
 
 
-def directories(node: SimulatedNode) -> set[Path]:
+def directories(node: Node) -> set[Path]:
     return {each for each in (node.state / "tickets").iterdir() if not each.name.startswith(".")}
 
 
-def assert_own_limits(node: SimulatedNode) -> None:
+def assert_own_limits(node: Node) -> None:
     assert node.wrong_limits() == [], node.wrong_limits()
-    assert_sound(node)
+    node.assert_sound()
 
 
-def restart_all(node: SimulatedNode) -> None:
+def restart_all(node: Node) -> None:
     """Let every container end and start again, as a crashed program does."""
     names = {view.id.uid: view.id.name for view in node.views()}
     starts = Counter(_starts(node))
@@ -50,7 +49,7 @@ def restart_all(node: SimulatedNode) -> None:
     wait_for(lambda: all(_starts(node)[each] > starts[each] for each in running))
 
 
-def _starts(node: SimulatedNode) -> Counter[tuple[str, str]]:
+def _starts(node: Node) -> Counter[tuple[str, str]]:
     events = node.kubelet.trace.events
     return Counter((each.pod_uid, each.container) for each in events if each.event == "start")
 
@@ -85,8 +84,7 @@ def test_only_the_files_of_deleted_pods_are_removed() -> None:
         assert directories(node) == set()
 
 
-def _remaining(node: SimulatedNode, pods: list[Json]) -> set[str]:
-    """Return those of the pods that still exist."""
+def _remaining(node: Node, pods: list[Json]) -> set[str]:
     node.sweep()
     return {uid_of(each) for each in pods} & {view.id.uid for view in node.views()}
 

@@ -7,25 +7,14 @@ import pytest
 
 import agent.allocator.observer
 from contract.allocation import Evidence
-from simulator.node.node import SimulatedNode, deny
+from simulator.node.node import deny
 from simulator.node.recording_log import RecordingLog
 from tests.agent.fakes import eventually
-from tests.situations.build import (
-    Json,
-    a_node,
-    a_pod,
-    assert_right,
-    assert_sound,
-    evidence_of,
-    gpu,
-    refusal_message,
-    sidecar,
-    uid_of,
-)
+from tests.situations.build import Json, Node, a_node, a_pod, gpu, sidecar, uid_of
 
 
 @contextmanager
-def denied(node: SimulatedNode) -> Iterator[None]:
+def denied(node: Node) -> Iterator[None]:
     at = node.kubelet.settings.misbehavior.at
     at["List"] = deny
     yield
@@ -59,12 +48,12 @@ def test_evidence_order_is_used_and_recorded(monkeypatch: pytest.MonkeyPatch) ->
             node.wait_until_offered()
             for each in pods:
                 node.admit([each])
-        assert_right(node, *uids)
-        assert_sound(node)
+        node.assert_right(*uids)
+        node.assert_sound()
         counts = node.decision_log.counts
         assert {key for key in counts if key.startswith("prefer")} == {"prefer by order"}
         for uid in uids:
-            assert {*evidence_of(node, uid)} == {Evidence.RECORD}  # since its start
+            assert {*node.evidence_of(uid)} == {Evidence.RECORD}  # since its start
         starts = len(node.kubelet.trace.rpcs("PreStartContainer"))
         assert counts["prestart by record"] == starts
         assert len(reasons) >= counts["prefer by order"]
@@ -76,18 +65,18 @@ def test_a_pod_unknown_to_every_source_is_refused_and_the_next_is_served() -> No
     with a_node() as node, denied(node):
         node.add_static(a_pod("static", uid="uid-static"))
         eventually(node.kubelet.idle, "the kubelet has handled every pod")
-        assert refusal_message(node, "uid-static") == (
+        assert node.refusal_message("uid-static") == (
             "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc "
             "failed with err: rpc error: code = FailedPrecondition desc = gpu-turnstile: "
             f"no container waits for {first_request(node)}; waiting: none, "
             "which is unexpected"
         )
         node.admit([a_pod("next")])
-        assert_right(node, "uid-next")
-        assert_sound(node)
+        node.assert_right("uid-next")
+        node.assert_sound()
 
 
-def first_request(node: SimulatedNode) -> str:
+def first_request(node: Node) -> str:
     """Return the request of the first call, which the kubelet chooses at random."""
     resource = node.kubelet.trace.rpcs("GetPreferredAllocation")[0].resource
     return {"core": "10 cores", "memory": "4 memory blocks"}[resource.rpartition("-")[2]]
@@ -99,9 +88,8 @@ def test_without_the_checkpoint_everything_starts_unproven() -> None:
     with a_node(cards=4, checkpoint=False) as node:
         for each in pods:
             node.admit([each])
-        assert_right(node, *map(uid_of, pods))
-        assert node.double_grants() == 0
-        assert node.differences() == []
+        node.assert_right(*map(uid_of, pods))
+        node.assert_recorded()
         starts = len(node.kubelet.trace.rpcs("PreStartContainer"))
         counts = node.decision_log.counts
         assert counts["unproven"] == starts

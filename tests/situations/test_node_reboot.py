@@ -8,23 +8,8 @@ import pytest
 
 from contract.allocation import Evidence
 from simulator.node.api import PodObject
-from simulator.node.node import SimulatedNode
 from tests.agent.fakes import eventually
-from tests.situations.build import (
-    CREATED,
-    Json,
-    a_node,
-    a_pod,
-    assert_right,
-    assert_sound,
-    cards_of,
-    evidence_of,
-    gpu,
-    held_device_ids,
-    refusal_message,
-    sidecar,
-    uid_of,
-)
+from tests.situations.build import CREATED, Json, Node, a_node, a_pod, gpu, sidecar, uid_of
 
 LATER = "2025-01-15T09:00:00Z"
 """A creation time after :data:`CREATED`: the kubelet sorts a batch by it."""
@@ -42,23 +27,21 @@ def stale_socket(path: Path) -> None:
         dead.bind(str(path))
 
 
-def leave_stale_sockets(node: SimulatedNode) -> None:
+def leave_stale_sockets(node: Node) -> None:
     """Leave everything that agent and kubelet had open."""
     for name in ("kubelet.sock", "vcore-0badcafe.sock", "vmemory-0badcafe.sock"):
         stale_socket(node.plugin_dir / name)
     stale_socket(node.record_socket)
 
 
-def power_cut(node: SimulatedNode) -> None:
+def power_cut(node: Node) -> None:
     """End everything at once; only files are left."""
     node.kubelet.kill()
     node.end_agent()
     leave_stale_sockets(node)
 
 
-def power_on(
-    node: SimulatedNode, log: pytest.LogCaptureFixture, *, agent_first: bool = False
-) -> None:
+def power_on(node: Node, log: pytest.LogCaptureFixture, *, agent_first: bool = False) -> None:
     """Boot: no container runs, and all pods come as one batch."""
     if agent_first:
         log.clear()  # of the previous agent
@@ -72,8 +55,7 @@ def power_on(
     node.wait_until_offered()
 
 
-def wait_until_running(node: SimulatedNode, *manifests: Json) -> None:
-    """Wait until all containers of these pods run, init containers aside."""
+def wait_until_running(node: Node, *manifests: Json) -> None:
     wanted = {
         (uid_of(each), container["name"])
         for each in manifests
@@ -82,12 +64,8 @@ def wait_until_running(node: SimulatedNode, *manifests: Json) -> None:
     eventually(lambda: wanted <= node.kubelet.running(), f"{sorted(wanted)} run")
 
 
-def held(node: SimulatedNode, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]]]:
-    """Return what each pod holds."""
-    return {uid_of(each): held_device_ids(node, uid_of(each)) for each in manifests}
-
-
-# --- the start order --------------------------------------------------------------------
+def held(node: Node, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]]]:
+    return {uid_of(each): node.held_device_ids(uid_of(each)) for each in manifests}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -103,12 +81,9 @@ def test_a_pod_admitted_before_the_plugin_registered_is_not_taken_for_the_next(
         node.wait_until_offered()
         node.admit([a_pod("next", at=2)])
         node.admit([a_pod("after", at=3)])
-        assert held_device_ids(node, "uid-early") == set()
-        assert_right(node, "uid-next", "uid-after")
-        assert_sound(node)
-
-
-# --- what the kubelet's checkpoint brings back -------------------------------------------
+        assert node.held_device_ids("uid-early") == set()
+        node.assert_right("uid-next", "uid-after")
+        node.assert_sound()
 
 
 @both_orders
@@ -133,12 +108,12 @@ def test_all_pods_come_back_as_one_batch_with_their_devices(
         power_on(node, caplog, agent_first=agent_first)
         wait_until_running(node, *old, *new)
         assert held(node, old) == before
-        assert_right(node, *map(uid_of, old + new))
-        assert_sound(node)
+        node.assert_right(*map(uid_of, old + new))
+        node.assert_sound()
         node.admit([a_pod("next", at=9)])
-        assert {*evidence_of(node, "uid-next")} == {Evidence.WITNESS}
-        assert_right(node, "uid-next")
-        assert_sound(node)
+        assert {*node.evidence_of("uid-next")} == {Evidence.WITNESS}
+        node.assert_right("uid-next")
+        node.assert_sound()
 
 
 @both_orders
@@ -160,9 +135,9 @@ def test_a_new_pod_admitted_before_old_ones_gets_a_card_with_free_memory(
         node.api.add(PodObject(new))
         power_on(node, caplog, agent_first=agent_first)
         eventually(node.kubelet.idle, "both pods were handled")
-        assert refusal_message(node, "uid-new") == ""
-        assert cards_of(node, "uid-old").isdisjoint(cards_of(node, "uid-new"))
+        assert node.refusal_message("uid-new") == ""
+        assert node.cards_of("uid-old").isdisjoint(node.cards_of("uid-new"))
         wait_until_running(node, old, new)
         node.admit([a_pod("next", at=3)])
-        assert_right(node, "uid-old", "uid-new", "uid-next")
-        assert_sound(node)
+        node.assert_right("uid-old", "uid-new", "uid-next")
+        node.assert_sound()

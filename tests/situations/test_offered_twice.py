@@ -14,19 +14,8 @@ import pytest
 from agent.kubelet.podresources import PodResources
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import HookPoint
-from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S, eventually
-from tests.situations.build import (
-    NAMES,
-    a_node,
-    a_pod,
-    assert_right,
-    assert_sound,
-    gpu,
-    held_device_ids,
-    preferred_for,
-    refusal_message,
-)
+from tests.situations.build import NAMES, Node, a_node, a_pod, gpu
 
 CARD = "GPU-00000000-5eed-4a2d-8c1f-000000000000"
 SLOTS = {NAMES.core: 100, NAMES.memory: 32}
@@ -50,15 +39,15 @@ class Forgetfulness:
         self.kubelet: Kubelet | None = None
         self.monitor: PodResources | None = None
 
-    def victim(self, node: SimulatedNode) -> None:
+    def victim(self, node: Node) -> None:
         """Admit a pod that ends when it is released."""
         name = f"victim-{len(self._released)}"
         self._released[name] = threading.Event()
         node.bind(a_pod(name, gpu("c0", 1, 1), annotations={"simulator/run-seconds": "0"}))
-        eventually(lambda: held_device_ids(node, f"uid-{name}"), f"{name} is admitted")
+        eventually(lambda: node.held_device_ids(f"uid-{name}"), f"{name} is admitted")
         self._victims.append(name)
 
-    def forget(self, node: SimulatedNode, pod: str, container: str = "c0", *resources: str) -> None:
+    def forget(self, node: Node, pod: str, container: str = "c0", *resources: str) -> None:
         """Have the kubelet forget devices of this container, by default of both resources."""
         for resource in resources or (NAMES.core, NAMES.memory):
             self.victim(node)
@@ -84,13 +73,12 @@ class Forgetfulness:
         return any(each.event == "end" and each.pod == pod for each in self.kubelet.trace.events)
 
     def end(self) -> None:
-        """Release all held containers."""
         for each in self._released.values():
             each.set()
 
 
 @contextmanager
-def forgetful_node(**options: Any) -> Iterator[tuple[SimulatedNode, Forgetfulness]]:
+def forgetful_node(**options: Any) -> Iterator[tuple[Node, Forgetfulness]]:
     """A node of one card whose kubelet can be made to forget."""
     hook = Forgetfulness()
     kubelet = {"hook": hook, **options.pop("kubelet", {})}
@@ -114,12 +102,12 @@ def test_slots_that_the_kubelet_forgot_are_not_allocated_to_the_next_pod(
         node.admit([a_pod("holder", gpu("c0", 30, 8))])
         node.admit([a_pod("next", gpu("c0", 30, 8))])
         [offered] = [
-            each.available for each in preferred_for(node, "uid-next") if each.resource == resource
+            each.available for each in node.preferred_for("uid-next") if each.resource == resource
         ]
         assert offered == SLOTS[resource], "the kubelet offers all, held or not"
-        assert not held_device_ids(node, "uid-holder") & held_device_ids(node, "uid-next")
-        assert_right(node, "uid-holder", "uid-next")
-        assert_sound(node)
+        assert not node.held_device_ids("uid-holder") & node.held_device_ids("uid-next")
+        node.assert_right("uid-holder", "uid-next")
+        node.assert_sound()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -133,21 +121,21 @@ def test_slots_allocated_without_a_preference_are_refused_and_the_next_pod_is_se
         node.admit([a_pod("holder", gpu("c0", 40, 1))])
         node.admit([a_pod("greedy", gpu("c0", 70, 1))])  # 30 are free, 40 forgotten
         held = sorted(
-            each for kind, each in held_device_ids(node, "uid-holder") if kind == NAMES.core
+            each for kind, each in node.held_device_ids("uid-holder") if kind == NAMES.core
         )
-        if preferred_for(node, "uid-greedy"):  # its memory came first
-            assert refusal_message(node, "uid-greedy").endswith(
+        if node.preferred_for("uid-greedy"):  # its memory came first
+            assert node.refusal_message("uid-greedy").endswith(
                 f"{CARD}: 30 of 70 cores free, {ENDS}"
             )
         else:
-            assert refusal_message(node, "uid-greedy") == (
+            assert node.refusal_message("uid-greedy") == (
                 "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
                 "desc = gpu-turnstile: 40 cores are held by another container: "
                 f"{', '.join(held[:3])}, {ENDS}"
             )
         node.admit([a_pod("next", gpu("c0", 30, 1))])
-        assert_right(node, "uid-other", "uid-holder", "uid-next")
-        assert_sound(node)
+        node.assert_right("uid-other", "uid-holder", "uid-next")
+        node.assert_sound()
 
 
 @each_resource
@@ -159,11 +147,11 @@ def test_reusable_slots_are_not_allocated_to_the_next_pod(seed: int, resource: s
         node.admit([a_pod("holder", gpu("c0", 5, 1), init=[gpu("init", 40, 12)])])
         assert len(hook.forgotten) == 1
         node.admit([a_pod("next", gpu("c0", 60, 20))])
-        assert not held_device_ids(node, "uid-holder") & held_device_ids(node, "uid-next")
-        assert_right(node, "uid-holder", "uid-next")
-        assert_sound(node)
+        assert not node.held_device_ids("uid-holder") & node.held_device_ids("uid-next")
+        node.assert_right("uid-holder", "uid-next")
+        node.assert_sound()
         node.admit([a_pod("greedy", gpu("c0", 10, 4))])
-        assert refusal_message(node, "uid-greedy"), "100 cores and 32 blocks are all there are"
+        assert node.refusal_message("uid-greedy"), "100 cores and 32 blocks are all there are"
 
 
 def test_a_kubelet_that_often_forgets_causes_no_double_allocation() -> None:
@@ -180,5 +168,5 @@ def test_a_kubelet_that_often_forgets_causes_no_double_allocation() -> None:
             uids.append(f"uid-{name}")
             assert node.double_grants() == 0
         assert len(hook.forgotten) == 12
-        assert_right(node, *uids)
-        assert_sound(node)
+        node.assert_right(*uids)
+        node.assert_sound()

@@ -12,34 +12,14 @@ import pytest
 from contract.allocation import Evidence
 from simulator.node.api import PodObject
 from simulator.node.judge import Attribution
-from simulator.node.node import SimulatedNode
-from tests.situations.build import (
-    Json,
-    a_node,
-    a_pod,
-    assert_no_guess,
-    assert_right,
-    assert_sound,
-    calls_of,
-    evidence_of,
-    gpu,
-    refusal_message,
-    uid_of,
-    wait_for,
-)
+from tests.situations.build import Json, Node, a_node, a_pod, gpu, uid_of, wait_for
 
 Make = Callable[[str, int], Json]
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """One kind of rejection.
-
-    Attributes:
-        make: the pod, by its name and rank.
-        calls: how many of its Allocate calls succeed.
-        message: its status message; of ours, the part before the list of cards.
-    """
+    """A kind of rejection: its pod, the calls that succeed, and the message's beginning."""
 
     make: Make
     calls: int
@@ -98,12 +78,12 @@ RANKS = (0, 2_000)
 """Before and after the next pod."""
 
 
-def node_with(*, keeps_rejected: bool, seed: int = 0) -> SimulatedNode:
+def node_with(*, keeps_rejected: bool, seed: int = 0) -> Node:
     return a_node(seed=seed, kubelet={"active_pods_only": not keeps_rejected})
 
 
 def reject(
-    node: SimulatedNode, how: Rejected, name: str = "bad", at: int = 0, *, published: bool = True
+    node: Node, how: Rejected, name: str = "bad", at: int = 0, *, published: bool = True
 ) -> str:
     """Reject a pod; *published*: whether the watch delivers its failure, not only its binding."""
     bad = how.make(name, at)
@@ -112,25 +92,22 @@ def reject(
         node.api.hanging = True
     node.settle()
     uid = uid_of(bad)
-    assert len([each for each in calls_of(node, uid) if not each.event.error]) == how.calls
-    assert refusal_message(node, uid).startswith(how.message)
+    assert len([each for each in node.calls_of(uid) if not each.event.error]) == how.calls
+    assert node.refusal_message(uid).startswith(how.message)
     assert node.recorded(uid) == {} or how.calls == 4
     return uid
 
 
-def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
-    """The next pod's calls are attributed correctly from the first one on.
-
-    *seen*: no other container could be the target.
-    """
+def assert_next_is_right(node: Node, *, seen: bool = True) -> None:
+    """Check the calls from the first one on; *seen*: no other container could be the target."""
     good = a_pod("good", gpu("c0"), gpu("c1"), at=1_000)
     node.admit([good])
-    assert refusal_message(node, uid_of(good)) == ""
+    assert node.refusal_message(uid_of(good)) == ""
     node.catch_up()
-    assert_right(node, uid_of(good))
-    assert_sound(node)
+    node.assert_right(uid_of(good))
+    node.assert_sound()
     if seen:
-        assert_no_guess(node, uid_of(good))
+        node.assert_no_guess(uid_of(good))
 
 
 @pytest.mark.parametrize("how", CALLED.values(), ids=CALLED)
@@ -152,16 +129,14 @@ def test_a_pod_rejected_without_a_call_misleads_one_call_at_most() -> None:
         for number in range(3):
             good = a_pod(f"good-{number}", gpu("c0"), gpu("c1"), at=100 + number)
             node.admit([good])
-            verdicts = [each.verdict.value for each in calls_of(node, uid_of(good))]
+            verdicts = [each.verdict.value for each in node.calls_of(uid_of(good))]
             assert verdicts[1:] == ["right"] * 3
             if number:  # the rejected ones lacked devices in the calls of others
                 assert verdicts[0] == "right"
         node.catch_up()
         node.admit([a_pod("probe")])
-        assert_right(node, "uid-good-1", "uid-good-2", "uid-probe")
-        assert node.differences() == []
-        assert node.miscounts() == []
-        assert node.double_grants() == 0
+        node.assert_right("uid-good-1", "uid-good-2", "uid-probe")
+        node.assert_counted()
         # The wrong guess was corrected before the container started.
         assert {*node.recorded("uid-good-0")} == {"c0", "c1"}
 
@@ -185,7 +160,7 @@ def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_an_admitted_one() ->
         static = a_pod("static", gpu("c0"), gpu("c1"), stamped=False)
         uid = node.add_static(static)
         node.settle()
-        assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 4
+        assert [each.verdict for each in node.calls_of(uid)] == [Attribution.RIGHT] * 4
 
 
 @pytest.mark.parametrize("keeps_rejected", [False, True], ids=["1.34", "1.33"])
@@ -198,13 +173,13 @@ def test_after_every_kind_of_rejection_the_next_pod_is_attributed_correctly(
             reject(node, how, f"bad-{number}", number)
             good = a_pod(f"good-{number}", gpu("c0"), gpu("c1"), at=number)
             node.admit([good])
-            assert_right(node, uid_of(good))
-            assert evidence_of(node, uid_of(good)) == {Evidence.WITNESS: 2}
+            node.assert_right(uid_of(good))
+            assert node.evidence_of(uid_of(good)) == {Evidence.WITNESS: 2}
             node.remove(uid_of(good))
             wait_for(lambda: not node.kubelet.held_devices())
             node.sweep()
         node.admit([a_pod("probe")])
-        assert_sound(node)
+        node.assert_sound()
         assert node.decision_log.counts["corrected"] == 0
 
 
@@ -217,14 +192,11 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_attributed_correctly() -> N
         node.bind(*bad, *good)
         node.settle()
         node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_right(node, *map(uid_of, good))
+        node.assert_right(*map(uid_of, good))
         assert node.double_grants() == 0
-        assert {refusal_message(node, uid_of(each)) for each in bad}.isdisjoint({""})
-        assert (
-            node.decision_log.counts["prefer by order"]
-            == node.decision_log.counts["corrected"]
-            == 0
-        )
+        assert {node.refusal_message(uid_of(each)) for each in bad}.isdisjoint({""})
+        counts = node.decision_log.counts
+        assert counts["prefer by order"] == counts["corrected"] == 0
 
 
 @pytest.mark.parametrize("memory", [8, 0], ids=["with memory", "without"])
@@ -246,7 +218,7 @@ def test_slots_that_are_freed_later_than_listed_are_not_used_first(seed: int, me
             node.api.add(PodObject(each))
         node.start_kubelet()
         node.settle()
-        assert refusal_message(node, uid_of(bad)) == AFFINITY
-        assert [refusal_message(node, uid_of(each)) for each in good] == ["", ""]
-        assert_right(node, *map(uid_of, good))
+        assert node.refusal_message(uid_of(bad)) == AFFINITY
+        assert [node.refusal_message(uid_of(each)) for each in good] == ["", ""]
+        node.assert_right(*map(uid_of, good))
         assert node.double_grants() == 0

@@ -5,21 +5,16 @@ from random import Random
 import pytest
 
 from contract.allocation import Evidence
-from simulator.node.node import SimulatedNode
 from tests.simulator.kubelet_helpers import FakePlugin
 from tests.situations.build import (
     BEGAN_NS,
     NAMES,
     Json,
+    Node,
     a_node,
     a_pod,
-    assert_right,
-    assert_sound,
-    calls_of,
-    evidence_of,
     gpu,
     plain,
-    refusal_message,
     uid_of,
     wait_for,
 )
@@ -29,7 +24,6 @@ WITNESSED = Evidence.WITNESS
 
 
 def a_manifest(name: str, *containers: Json, init: tuple[Json, ...] = ()) -> Json:
-    """The manifest of a static pod."""
     made = a_pod(name, *containers, init=init, stamped=False)
     for key in ("uid", "creationTimestamp"):
         del made["metadata"][key]
@@ -37,18 +31,15 @@ def a_manifest(name: str, *containers: Json, init: tuple[Json, ...] = ()) -> Jso
     return made
 
 
-def verdicts(node: SimulatedNode, uid: str) -> list[str]:
-    return [each.verdict.value for each in calls_of(node, uid)]
+def verdicts(node: Node, uid: str) -> list[str]:
+    return [each.verdict.value for each in node.calls_of(uid)]
 
 
-def assert_next_is_right(node: SimulatedNode, name: str = "next") -> None:
+def assert_next_is_right(node: Node, name: str = "next") -> None:
     node.admit([a_pod(name, gpu("c0"), gpu("c1", 5, 2))])
-    assert_right(node, f"uid-{name}")
-    assert evidence_of(node, f"uid-{name}") == {WITNESSED: 2}
-    assert_sound(node)
-
-
-# --- static pods --------------------------------------------------------------------------
+    node.assert_right(f"uid-{name}")
+    assert node.evidence_of(f"uid-{name}") == {WITNESSED: 2}
+    node.assert_sound()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -76,8 +67,8 @@ def test_static_pods_among_others_take_no_slots_from_them() -> None:
         assert_next_is_right(node)
         for uid in static:
             assert verdicts(node, uid) == ["right"] * 2
-        assert_right(node, *(f"uid-p-{number}" for number in range(4)))
-        assert [evidence_of(node, each) for each in mirrors] == [{Evidence.RECORD: 1}] * 2
+        node.assert_right(*(f"uid-p-{number}" for number in range(4)))
+        assert [node.evidence_of(each) for each in mirrors] == [{Evidence.RECORD: 1}] * 2
         assert node.decision_log.counts["prefer by order"] == 2 * len(static)
         assert node.decision_log.counts["corrected"] == 0
 
@@ -96,10 +87,8 @@ def test_a_wrong_guess_within_a_static_pod_is_corrected_before_its_containers_st
         node.notice_ended_pods()
         assert {*node.recorded(mirror)} == {"c0", "c1"}
         node.admit([a_pod("next")])
-        assert_right(node, "uid-next")
-        assert node.differences() == []
-        assert node.miscounts() == []
-        assert node.double_grants() == 0
+        node.assert_right("uid-next")
+        node.assert_counted()
 
 
 @pytest.mark.parametrize("large", [(95, 4), (4, 30)], ids=["cores", "memory"])
@@ -111,7 +100,7 @@ def test_a_static_pod_is_not_refused_for_a_full_card_while_others_are_empty(
             node.admit([a_pod("large", gpu("c0", *large))])
             uid = node.add_static(a_manifest("etcd", gpu("c0", 10, 4)))
             node.settle()
-            assert refusal_message(node, uid) == ""
+            assert node.refusal_message(uid) == ""
             assert verdicts(node, uid) == ["right"] * 2
 
 
@@ -124,18 +113,14 @@ def test_an_init_container_of_a_static_pod_without_a_mirror_is_served_under_anot
         manifest = a_manifest("etcd", gpu("c0", 10, 4), init=(gpu("init", 20, 8),))
         uid = node.add_static(manifest)
         node.settle()
-        assert refusal_message(node, uid) == ""
+        assert node.refusal_message(uid) == ""
         assert verdicts(node, uid) == ["wrong", "wrong", "right", "right"]
         node.admit([a_pod(f"next-{each}", gpu("c0", 60, 20)) for each in range(2)])
-        assert_right(node, "uid-next-0", "uid-next-1")
+        node.assert_right("uid-next-0", "uid-next-1")
         assert node.double_grants() == 0
 
 
-# --- nodeName, and other stamps -------------------------------------------------------------
-
-
 def stamped(name: str, at: int, *containers: Json) -> Json:
-    """A pod with our webhook's stamps."""
     return a_pod(name, *containers, at=at)
 
 
@@ -177,15 +162,12 @@ def test_pods_with_and_without_stamps_in_one_batch_are_attributed_correctly() ->
     with a_node(cards=4) as node:
         node.bind(*pods)
         node.settle()
-        assert_right(node, *map(uid_of, pods))
-        assert_sound(node)
-        recorded = [{*evidence_of(node, uid_of(each))} for each in pods]
+        node.assert_right(*map(uid_of, pods))
+        node.assert_sound()
+        recorded = [{*node.evidence_of(uid_of(each))} for each in pods]
         assert recorded == [{WITNESSED}] * 16
-        assert (
-            node.decision_log.counts["prefer by order"]
-            == node.decision_log.counts["corrected"]
-            == 0
-        )
+        counts = node.decision_log.counts
+        assert counts["prefer by order"] == counts["corrected"] == 0
 
 
 def test_a_pod_with_devices_of_another_plugin_is_ignored() -> None:
@@ -207,7 +189,7 @@ def test_a_pod_with_devices_of_another_plugin_is_ignored() -> None:
         node.start_agent()
         node.wait_until_offered()
         node.admit([a_pod("next")])
-        assert_right(node, "uid-next")
+        node.assert_right("uid-next")
         assert node.recorded("uid-old") == {}
         node.kubelet.restart_container("default", "old", "c0")
         wait_for(lambda: node.decision_log.refusals)
@@ -218,6 +200,6 @@ def test_a_pod_with_devices_of_another_plugin_is_ignored() -> None:
             "is not <card uuid>::<number>: it does not come from this agent"
         )
         node.admit([a_pod("second")])
-        assert_right(node, "uid-second")
+        node.assert_right("uid-second")
         assert node.miscounts() == []
         assert node.double_grants() == 0

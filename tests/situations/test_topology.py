@@ -8,21 +8,7 @@ Cards 0 and 1 are on node 0, cards 2 and 3 on node 1.
 import pytest
 
 from placement.scoring import Policy
-from tests.situations.build import (
-    NAMES,
-    Json,
-    a_node,
-    a_pod,
-    assert_no_guess,
-    assert_right,
-    assert_sound,
-    cards_of,
-    gpu,
-    preferred_for,
-    refusal_message,
-    sidecar,
-    uid_of,
-)
+from tests.situations.build import NAMES, Json, a_node, a_pod, gpu, sidecar, uid_of
 
 CARDS = [f"GPU-{n}{n}{n}{n}0000-5eed-4a2d-8c1f-00000000000{n}" for n in range(4)]
 NEAR, FAR = frozenset(CARDS[:2]), frozenset(CARDS[2:])
@@ -46,9 +32,9 @@ def test_a_pod_that_fits_runs_if_numa_nodes_are_hidden_from_the_kubelet(seed: in
     with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
         node.admit([a_pod("near-p", gpu("c0", 50, 4))])
-        assert refusal_message(node, "uid-near-p") == ""
-        assert_right(node, "uid-near-p")
-        assert_sound(node)
+        assert node.refusal_message("uid-near-p") == ""
+        node.assert_right("uid-near-p")
+        node.assert_sound()
 
 
 @every_seed
@@ -56,17 +42,17 @@ def test_with_numa_nodes_reported_the_kubelet_offers_a_node_where_no_card_fits(s
     """It counts 80 devices on node 0, which are of two cards."""
     with a_node(seed=seed, cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
-        assert len(cards_of(node, "uid-near-1") | cards_of(node, "uid-near-2")) == 2
+        assert len(node.cards_of("uid-near-1") | node.cards_of("uid-near-2")) == 2
         node.admit([a_pod("near-p", gpu("c0", 50, 4))])
-        assert "no card fits 50 cores and 4 memory blocks" in refusal_message(node, "uid-near-p")
-        assert_sound(node)
+        assert "no card fits 50 cores and 4 memory blocks" in node.refusal_message("uid-near-p")
+        node.assert_sound()
 
 
 def test_whole_cards_stay_on_one_numa_node_if_numa_is_reported() -> None:
     with a_node(cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit([a_pod("near-p", gpu("c0", 200, 4)), a_pod("far-q", gpu("c0", 200, 4))])
-        assert_right(node, "uid-near-p", "uid-far-q")
-        assert_sound(node)
+        node.assert_right("uid-near-p", "uid-far-q")
+        node.assert_sound()
 
 
 def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
@@ -76,11 +62,11 @@ def test_cards_are_of_one_numa_node_if_required_or_the_pod_is_refused() -> None:
         node.admit([a_pod("share", gpu("c0", 30, 4))])
         node.admit([a_pod("three", gpu("c0", 300), annotations=wish, at=1)])
         why = "no 3 of 3 fitting cards are on one NUMA node (gpu-link: numa)"
-        assert why in refusal_message(node, "uid-three")
+        assert why in node.refusal_message("uid-three")
         node.admit([a_pod("pair", gpu("c0", 200), annotations=wish, at=2)])
-        assert_right(node, "uid-share", "uid-pair")
-        assert {int(each[4]) for each in cards_of(node, "uid-pair")} == {2, 3}
-        assert_sound(node)
+        node.assert_right("uid-share", "uid-pair")
+        assert {int(each[4]) for each in node.cards_of("uid-pair")} == {2, 3}
+        node.assert_sound()
 
 
 @every_seed
@@ -94,12 +80,12 @@ def test_a_burst_follows_hints_and_the_last_slots_come_without_a_preferred_call(
         node.bind(*pods)
         node.settle()
         for number, each in enumerate(pods):
-            assert cards_of(node, uid_of(each)) < (FAR if number < 3 else NEAR)
+            assert node.cards_of(uid_of(each)) < (FAR if number < 3 else NEAR)
         node.admit([a_pod("far-last", gpu("c0", 10, 11))])
-        assert preferred_for(node, "uid-far-last") == []
-        assert_right(node, "uid-far-card", "uid-far-last", *map(uid_of, pods))
-        assert_no_guess(node, "uid-far-last")
-        assert_sound(node)
+        assert node.preferred_for("uid-far-last") == []
+        node.assert_right("uid-far-card", "uid-far-last", *map(uid_of, pods))
+        node.assert_no_guess("uid-far-last")
+        node.assert_sound()
 
 
 @every_seed
@@ -109,10 +95,10 @@ def test_an_offer_that_is_split_over_cards_is_refused_with_the_split(seed: int) 
     with a_node(seed=seed, cards=4, kubelet=hints, numa=True, policy=Policy.SPREAD) as node:
         node.admit([a_pod("far-a", gpu("c0", 70, 4))])
         node.admit([a_pod("far-b", gpu("c0", 70, 4))])
-        assert cards_of(node, "uid-far-a") | cards_of(node, "uid-far-b") == FAR
+        assert node.cards_of("uid-far-a") | node.cards_of("uid-far-b") == FAR
         node.admit([a_pod("far-split", gpu("c0", 60, 4))])
-        message = refusal_message(node, "uid-far-split")
-        if preferred_for(node, "uid-far-split"):  # its memory came first
+        message = node.refusal_message("uid-far-split")
+        if node.preferred_for("uid-far-split"):  # its memory came first
             assert message.endswith("2 cards: 30 of 60 cores free, which is unexpected")
         else:
             assert message == (
@@ -121,6 +107,6 @@ def test_an_offer_that_is_split_over_cards_is_refused_with_the_split(seed: int) 
                 f"30 on {CARDS[2]}, 30 on {CARDS[3]}, which is unexpected"
             )
         node.admit([a_pod("next", gpu("c0", 60, 4))])
-        assert cards_of(node, "uid-next") <= NEAR
-        assert_right(node, "uid-far-a", "uid-far-b", "uid-next")
-        assert_sound(node)
+        assert node.cards_of("uid-next") <= NEAR
+        node.assert_right("uid-far-a", "uid-far-b", "uid-next")
+        node.assert_sound()

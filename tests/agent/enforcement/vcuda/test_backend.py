@@ -2,30 +2,24 @@
 
 import errno
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from agent.enforcement.container_dirs import ContainerDirs
-from agent.enforcement.vcuda.backend import Vcuda
-from agent.enforcement.vcuda.config import Hardware, decode
+from agent.enforcement.vcuda.config import decode
 from agent.enforcement.vcuda.socket_server import ContainerSocketServer
 from agent.errors import EnforcementError
 from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN
-from agent.runtime.cgroups import Cgroups
-from agent.runtime.cri import Cri
-from tests.agent.builders import BLOCK, holding, raising
+from tests.agent.builders import holding, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     IDS_A,
     IDS_B,
     POD_A,
     POD_B,
-    FakeRuntime,
     Site,
     held,
 )
@@ -70,13 +64,8 @@ def test_directories_of_deleted_pods_are_removed_with_their_sockets(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deleted, kept = site.admit(held()), site.admit(held(POD_B, core_ids=IDS_B))
-
     with monkeypatch.context() as patch:
-        patch.setattr(
-            ContainerDirs,
-            "prune",
-            raising(EnforcementError("read-only")),
-        )
+        patch.setattr(ContainerDirs, "prune", raising(EnforcementError("read-only")))
         site.vcuda.prune([POD_B])  # what cannot be removed now is left for later
     assert deleted.exists()
     site.vcuda.prune([POD_B])
@@ -84,13 +73,6 @@ def test_directories_of_deleted_pods_are_removed_with_their_sockets(
     assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
     site.vcuda.prune([])
     assert names(site.state / "tickets") == []
-
-
-def test_a_socket_whose_directory_was_removed_is_closed(site: Site) -> None:
-    ticket_dir = site.admit(held())
-    shutil.rmtree(ticket_dir.parent)
-    site.vcuda.prune([POD_A])
-    assert site.vcuda._sockets.sockets() == ()
 
 
 def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
@@ -124,23 +106,13 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
     assert (second / "vcuda.sock").exists()
 
 
-def _vcuda(state_dir: Path) -> Vcuda:
-    return Vcuda(
-        state_dir=state_dir,
-        processes=Cgroups(),
-        runtime=cast(Cri, FakeRuntime()),
-        entitled=lambda _uid, _name: None,
-        hardware=Hardware(lambda _card: "", lambda: "", BLOCK),
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "error"),
     [("file", r"cannot clean .*: Not a directory: "), ("x" * 100, "cannot listen there: ")],
 )
 def test_an_impossible_state_directory_is_reported(folder: Path, name: str, error: str) -> None:
     (folder / "file").touch()
-    vcuda = _vcuda(folder / name)
+    vcuda = Site(folder, folder / name).vcuda
     with pytest.raises(EnforcementError, match=rf"^state-dir: {error}"):
         vcuda.open()
     assert not vcuda.alive
@@ -151,7 +123,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried until it works: what it started before it failed would add up."""
-    vcuda = _vcuda(folder / "state")
+    vcuda = Site(folder).vcuda
     with monkeypatch.context() as patch:
         patch.setattr(ContainerDirs, "all", raising(EnforcementError("broken disk")))
         with pytest.raises(EnforcementError, match="broken disk"):

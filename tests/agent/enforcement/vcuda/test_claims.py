@@ -50,10 +50,6 @@ NO_LABEL = "its container's name is not a DNS label"
     ("check", "reason"),
     [
         (container("", None), "its process is in no container"),
-        (
-            container("", replace(REF, container_id="../x")),
-            "its container's ID is not 64 hexadecimal digits: '../x'",
-        ),
         (container(f"crio-{ID_A2}"), f"it claims to be container 'crio-{ID_A2}'"),
         (container(ID_A[:12]), "it claims to be container 'aaaaaaaaaaaa'"),
         (container("x" * 1000), f"it claims to be container '{'x' * 80}'"),
@@ -67,7 +63,7 @@ NO_LABEL = "its container's name is not a DNS label"
                 container("", replace(REF, container_id=text)),
                 f"its container's ID is not 64 hexadecimal digits: {text!r}",
             )
-            for text in (ID_A[:-1], f"{ID_A}\n", ID_A.upper(), "٣" * 64)
+            for text in ("../x", ID_A[:-1], f"{ID_A}\n", ID_A.upper(), "٣" * 64)
         ),
         (named(".."), f"{NO_LABEL}: '..'"),
         (named("Main"), f"{NO_LABEL}: 'Main'"),

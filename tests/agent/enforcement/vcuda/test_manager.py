@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -10,9 +10,7 @@ import pytest
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.registrations import Registrations
-from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError
-from agent.holdings.holding import Holding
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
@@ -143,29 +141,17 @@ def test_a_registration_waits_for_an_agent_that_has_just_started(
     )
     assert site.results == ["not-yet"]
 
-    calls: list[int] = []
-
-    class Late(dict[tuple[str, str], Holding]):
-        """Knows the holding at the third call."""
-
-        def get(self, key: object, default: object = None) -> Any:
-            calls.append(1)
-            return given if len(calls) > 2 else default
-
-    site.entitled = Late()
+    known_at_the_third_call = Mock(side_effect=[None, None, given])
+    site.entitled = Mock(get=known_at_the_third_call)
     site.register(ticket_dir)
-    assert len(calls) == 3
+    assert known_at_the_third_call.call_count == 3
 
 
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
     site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(
-            Registrations,
-            "recover",
-            raising(EnforcementError("no disk")),
-        )
+        patch.setattr(Registrations, "recover", raising(EnforcementError("no disk")))
         site.restart()
     assert any(each.getMessage() == "registrations not recovered" for each in caplog.records)
     site.register(ticket_dir)
@@ -193,14 +179,6 @@ def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
     site.entitled[UID_A, "main"] = nameless
     site.register(ticket_dir, container_name="main")
     assert limits(ticket_dir) == CONFIG
-
-
-# --- the gRPC server ----------------------------------------------------------------------
-
-
-def test_a_server_that_cannot_listen_is_reported(folder: Path) -> None:
-    with pytest.raises(OSError, match=r"^cannot bind "):
-        VcudaServer(lambda _address, _claims: None, folder / ("x" * 120), threads=1)
 
 
 def test_a_large_message_is_refused(site: Site, ticket_dir: Path) -> None:

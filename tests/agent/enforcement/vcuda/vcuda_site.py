@@ -54,21 +54,20 @@ class FakeRuntime:
 
     containers: dict[str, ContainerInfo] = field(default_factory=dict)
     down: bool = False
-    calls: int = 0
     ended: dict[str, set[str]] = field(default_factory=dict)
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        self.calls += 1
-        assert within > 0
-        if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not respond")
+        self._check(within)
         return self.containers.get(container_id)
 
     def succeeded(self, pod_uid: str, *, within: float) -> set[str]:
+        self._check(within)
+        return self.ended.get(pod_uid, set())
+
+    def _check(self, within: float) -> None:
         assert within > 0
         if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: does not respond")
-        return self.ended.get(pod_uid, set())
+            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not respond")
 
 
 CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
@@ -119,11 +118,10 @@ def stub(ticket_dir: Path) -> Iterator[SimpleNamespace]:
 class Site:
     """A node with vcuda; tests can read and change each part."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, state: Path | None = None) -> None:
         self.proc = folder / "proc"
         self.mount = folder / "cgroup"
-        self.state = folder / "state"
+        self.state = state or folder / "state"
         for each in (self.proc, self.mount):
             each.mkdir()
         (self.mount / "cgroup.controllers").touch()
@@ -161,8 +159,6 @@ class Site:
         self.vcuda = self.make()
         self.vcuda.open()
 
-    # --- what there is on the node -----------------------------------------------------------
-
     def run(
         self,
         container_id: str = ID_A,
@@ -173,31 +169,21 @@ class Site:
     ) -> None:
         """The runtime runs a container."""
         self.runtime.containers[container_id] = ContainerInfo(name, pod.uid, ended)
-        self._cgroup(container_id, pod).mkdir(parents=True, exist_ok=True)
-        self._list(container_id, pod, ())
+        self.put(container_id, pod)
 
     def put(self, container_id: str, pod: PodId, *pids: int) -> None:
         """These processes are in a container, and no others."""
         path = self._cgroup(container_id, pod)
+        path.mkdir(parents=True, exist_ok=True)
         for pid in pids:
             (self.proc / str(pid)).mkdir(exist_ok=True)
             cgroup = path.relative_to(self.mount)
             (self.proc / str(pid) / "cgroup").write_text(f"0::/{cgroup}\n")
-        self._list(container_id, pod, pids)
-
-    def _list(self, container_id: str, pod: PodId, pids: tuple[int, ...]) -> None:
-        (self._cgroup(container_id, pod) / "cgroup.procs").write_text(
-            "".join(f"{pid}\n" for pid in pids)
-        )
+        (path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
 
     def _cgroup(self, container_id: str, pod: PodId) -> Path:
-        uid = pod.uid.replace("-", "_")
-        return (
-            self.mount
-            / "kubepods.slice"
-            / f"kubepods-pod{uid}.slice"
-            / f"cri-containerd-{container_id}.scope"
-        )
+        slices = f"kubepods.slice/kubepods-pod{pod.uid.replace('-', '_')}.slice"
+        return self.mount / slices / f"cri-containerd-{container_id}.scope"
 
     def admit(self, given: Holding) -> Path:
         """The kubelet admits and starts a container; gives its directory on the host."""
@@ -208,8 +194,6 @@ class Site:
 
     def directory(self, core_ids: frozenset[str]) -> Path:
         return self.state / "tickets" / key_of(core_ids) / "files"
-
-    # --- who calls ---------------------------------------------------------------------------
 
     def register(self, ticket_dir: Path, **claims: str) -> None:
         """Register from this very process."""

@@ -1,12 +1,10 @@
 """MIG instances as the stand-in of NVML has them."""
 
 import ctypes
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import pynvml
 import pytest
 
 from agent.cards.card_use import CardUse
@@ -24,7 +22,6 @@ from tests.agent.nvml_node import (
     NvmlScript,
     instance_at,
     instance_uuid,
-    load,
     mig_minors,
     uuid,
 )
@@ -33,26 +30,17 @@ NOT_SUPPORTED, PERMISSION, LOST, UNKNOWN = 3, 4, 15, 999
 SEVEN, NINE = instance_uuid(0, 7), instance_uuid(0, 9)
 
 
-@pytest.fixture
-def library(
-    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ctypes.CDLL]:
-    """NVML, with card 0 of 2 in MIG mode, and two instances of it."""
+@pytest.fixture(autouse=True)
+def two_instances(node: NvmlScript, tmp_path: Path) -> None:
+    """Card 0 of 2 is in MIG mode, and has two instances."""
     node.mig(0, 7, 9)
     mig_minors(tmp_path, *((minor, gpu) for minor in range(2) for gpu in range(15)))
-    loaded = load(monkeypatch, tmp_path)
-    yield loaded
-    assert (loaded.stub_sessions(), loaded.stub_sets()) == (0, 0)
 
 
 @pytest.fixture
 def session(library: ctypes.CDLL, tmp_path: Path) -> Iterator[NvmlSession]:
     with NvmlSource(tmp_path / "sys", proc=tmp_path, mig=True).open() as opened:
         yield opened
-
-
-def served(session: NvmlSession) -> list[str]:
-    return [card.uuid for card in session.discover().inventory.cards]
 
 
 # --- discovery ------------------------------------------------------------------------
@@ -92,12 +80,10 @@ def test_instances_are_small_cards_and_their_card_is_not_offered(
 
 
 def test_whole_cards_keep_their_links_beside_instances(
-    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, tmp_path: Path, library: ctypes.CDLL
 ) -> None:
     node = NvmlScript(node.path, cards=3)
     node.mig(1, 2)
-    mig_minors(tmp_path, (1, 2))
-    load(monkeypatch, tmp_path)
     with NvmlSource(tmp_path / "sys", proc=tmp_path, mig=True).open() as session:
         found = session.discover().inventory
     assert [card.index for card in found.cards] == [0, 2, 2002]
@@ -244,25 +230,13 @@ def test_a_destroyed_instance_is_lost(session: NvmlSession, node: NvmlScript) ->
 _UNKNOWN_CORES = "use of cores: NVML does not report it for MIG instances"
 
 
-def read() -> dict[str, CardUse]:
-    return read_use([SEVEN, NINE], since=time.time_ns() // 1000 - 5_000_000)
-
-
 def test_memory_of_an_instance_is_known_and_its_cores_are_not(
     library: ctypes.CDLL, node: NvmlScript
 ) -> None:
     node.card(instance_at(0, 0), used=2 * GIB)
     node.process(instance_at(0, 0), 11, GIB)
     node.fail("nvmlDeviceGetGraphicsRunningProcesses_v3", NOT_SUPPORTED, card=101)
-    assert read() == {
+    assert read_use([SEVEN, NINE], since=0) == {
         SEVEN: CardUse(None, 2 * GIB, None, {11: GIB}, (_UNKNOWN_CORES,)),
         NINE: CardUse(None, 1 << 20, None, {}, (_UNKNOWN_CORES,)),
     }
-
-
-def test_an_amount_of_an_instance_that_cannot_be_read_is_unknown(
-    library: ctypes.CDLL, node: NvmlScript
-) -> None:
-    node.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION, card=100)
-    reasons = (_UNKNOWN_CORES, "memory of processes: NVML: Insufficient Permissions")
-    assert read()[SEVEN] == CardUse(None, 1 << 20, None, None, reasons)

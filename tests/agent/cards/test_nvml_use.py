@@ -24,9 +24,8 @@ def test_processes_are_listed_by_card(node: NvmlScript) -> None:
     node.card(0, gpu=70, used=3 * GIB)
     node.card(1, gpu=0)
     node.process(0, 11, 2 * GIB, 60)
-    node.process(
-        0, 11, 2 * GIB, draws=True
-    )  # computes and draws: listed twice, each time with all its memory
+    # It computes and draws: it is listed twice, each time with all its memory.
+    node.process(0, 11, 2 * GIB, draws=True)
     node.process(0, 12, GIB)
     node.set("sample 0 13 5", 60_000_000)  # of a process that has ended, a minute ago
     assert read() == {
@@ -89,8 +88,6 @@ def test_an_empty_utilization_list_is_no_error(
     node: NvmlScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The binding takes an empty first response for an error."""
-    node.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
-
     monkeypatch.setattr(
         pynvml, "nvmlDeviceGetProcessUtilization", raising(pynvml.NVMLError(pynvml.NVML_SUCCESS))
     )

@@ -98,15 +98,16 @@ class DraKubelet:
 
     def prepare(self, *refs: ClaimRef) -> Any:
         """Call ``NodePrepareResources``; return the entries by the claims' UIDs."""
-        request = pb.NodePrepareResourcesRequest(claims=[message_of(each) for each in refs])
-        with channel_to(self.endpoint) as channel:
-            return claims_stub(channel).NodePrepareResources(request, timeout=DEADLINE_S).claims
+        return self._call("NodePrepareResources", pb.NodePrepareResourcesRequest, refs)
 
     def unprepare(self, *refs: ClaimRef) -> Any:
         """Call ``NodeUnprepareResources``; return the entries by the claims' UIDs."""
-        request = pb.NodeUnprepareResourcesRequest(claims=[message_of(each) for each in refs])
+        return self._call("NodeUnprepareResources", pb.NodeUnprepareResourcesRequest, refs)
+
+    def _call(self, method: str, message: Any, refs: Sequence[ClaimRef]) -> Any:
+        request = message(claims=[message_of(each) for each in refs])
         with channel_to(self.endpoint) as channel:
-            return claims_stub(channel).NodeUnprepareResources(request, timeout=DEADLINE_S).claims
+            return getattr(claims_stub(channel), method)(request, timeout=2 * DEADLINE_S).claims
 
     @contextmanager
     def health(self) -> Iterator[Iterator[Any]]:

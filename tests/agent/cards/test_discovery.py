@@ -39,8 +39,6 @@ BUSY = Pace(step=0.005, probe=0.0, renew=60.0, retry=0.005, retry_most=0.02)
 
 
 class Clock:
-    """A clock that stands until it is moved."""
-
     def __init__(self) -> None:
         self.at = 0.0
 
@@ -144,7 +142,6 @@ class Scene:
             yield watch
 
     def pass_rounds(self) -> None:
-        """Wait until the watch has made a few rounds."""
         goal = self.driver.waits + 3
         eventually(lambda: self.driver.waits >= goal, "it makes rounds")
 
@@ -156,7 +153,6 @@ def scene(tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def watch(scene: Scene) -> Iterator[CardWatch]:
-    """A watch that knows its two cards."""
     with scene.watching() as started:
         yield started
 

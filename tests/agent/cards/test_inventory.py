@@ -73,7 +73,6 @@ def test_optional_fields_may_be_missing_and_links_and_devices_shared() -> None:
 
 
 def _instances(*minors: int) -> Json:
-    """Instances, each of the card with this minor number."""
     caps = ["/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
     return {
         "cards": [

@@ -30,7 +30,6 @@ def session(library: ctypes.CDLL, tmp_path: Path) -> Iterator[NvmlSession]:
 
 
 def pci_device(tmp_path: Path, bus_id: str, **attributes: str) -> None:
-    """Describe a PCI device as the kernel does."""
     folder = tmp_path / "sys/bus/pci/devices" / bus_id
     folder.mkdir(parents=True)
     for name, text in attributes.items():
@@ -55,12 +54,10 @@ def test_every_card_is_described(session: NvmlSession, node: NvmlScript, tmp_pat
 
 
 def fails(function: str, code: int) -> Callable[[NvmlScript], None]:
-    """Make a function fail for card 0."""
     return lambda node: node.fail(f"nvmlDeviceGet{function}", code, card=0)
 
 
 def lacks(*facts: str) -> Callable[[NvmlScript], None]:
-    """Let NVML not report facts of card 0."""
     return lambda node: node.forget(*(f"card 0 {each}" for each in facts))
 
 

@@ -32,7 +32,6 @@ SEVEN, NINE = instance_uuid(0, 7), instance_uuid(0, 9)
 
 @pytest.fixture(autouse=True)
 def two_instances(node: NvmlScript, tmp_path: Path) -> None:
-    """Card 0 of 2 is in MIG mode, and has two instances."""
     node.mig(0, 7, 9)
     mig_minors(tmp_path, *((minor, gpu) for minor in range(2) for gpu in range(15)))
 

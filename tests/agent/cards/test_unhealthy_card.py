@@ -46,15 +46,12 @@ PACE = replace(
 
 
 class Stage:
-    """Everything around one agent."""
-
     def __init__(self, agent: Agent, admin: ApiClient, kubelet: Kubelet) -> None:
         self.agent = agent
         self.admin = admin
         self.kubelet = kubelet
 
     def offered(self) -> tuple[str, str]:
-        """What the kubelet offers of cores, and has in all."""
         status = self.admin.get(NODE).get("status", {})
         offered, total = (status.get(each, {}) for each in ("allocatable", "capacity"))
         return offered.get(NAMES.core, "0"), total.get(NAMES.core, "0")
@@ -80,11 +77,9 @@ class Stage:
         return PublishedInventory(0) if text is None else decode_inventory(text)
 
     def shown(self) -> dict[int, Card]:
-        """The cards, as the node shows them."""
         return {each.index: each for each in self.inventory().cards}
 
     def free(self) -> dict[int, tuple[int, int]]:
-        """The free cores and blocks of each card, as the node shows them."""
         found = self.inventory()
         return {card.index: free for card, free in zip(found.cards, found.free, strict=True)}
 
@@ -124,8 +119,6 @@ Launch = Callable[..., AbstractContextManager[Stage]]
 
 @pytest.fixture
 def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubelet) -> Launch:
-    """Runs an agent, with some settings changed."""
-
     @contextmanager
     def launched(**changes: Any) -> Iterator[Stage]:
         changed = replace(settings, **changes)

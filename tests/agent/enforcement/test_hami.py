@@ -31,8 +31,6 @@ def memory(*blocks: int) -> Holding:
 
 
 class HamiHost:
-    """A node with HAMi-core installed."""
-
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state"
         self.library = folder / "vgpu" / "libvgpu.so"
@@ -62,7 +60,6 @@ class HamiHost:
 
     @property
     def loading(self) -> tuple[Mount, ...]:
-        """The mounts that load the library."""
         return (
             Mount("/usr/local/vgpu/libvgpu.so", str(self.library), read_only=True),
             Mount("/etc/ld.so.preload", str(self.preload), read_only=True),

@@ -25,8 +25,6 @@ COMMON = shared_by_all(control_devices=["/dev/nvidiactl"])
 
 
 class Host:
-    """The two directories of a host, and a file of ours."""
-
     def __init__(self, folder: Path) -> None:
         self.static = folder / "etc" / "cdi"
         self.dynamic = folder / "run" / "cdi"

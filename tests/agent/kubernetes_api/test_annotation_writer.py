@@ -25,7 +25,6 @@ LESS = {"main": Allocation(("GPU-0",), 30, 8, Evidence.ORDER)}
 
 
 def make_pod(name: str, *containers: Container) -> PodInfo:
-    """A pod as the API server shows it."""
     return read_pod(in_memory.make_pod(name, *containers).manifest(), NAMES)
 
 
@@ -53,8 +52,6 @@ class FakePatchApi(Api):
 
 
 class Writing:
-    """A queue to a fake API, and the results that it reported."""
-
     def __init__(self, *errors: Exception) -> None:
         self.api, self.clock = FakePatchApi(*errors), FakeClock()
         self.results: list[str] = []
@@ -76,7 +73,6 @@ class Writing:
         return self.results
 
     def cards(self) -> list[str]:
-        """Return the card's index in each patch."""
         index = NAMES.predicate_gpu_idx(0)
         return [patch["metadata"]["annotations"][index] for _, patch in self.api.patches]
 

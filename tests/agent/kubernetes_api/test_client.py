@@ -26,7 +26,6 @@ from tests.agent.fakes import DEADLINE_S, NAMES, make_manifest
 
 
 def pods_of(api: Api) -> Collection[PodInfo]:
-    """The pods of a node, as the agent reads them."""
     return PodCache(api=api, node="n1", names=NAMES).collection
 
 

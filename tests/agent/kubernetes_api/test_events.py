@@ -70,8 +70,6 @@ class FakeEventApi(Api):
 
 
 class QueueScene:
-    """A queue to a fake API, and the results that it reported."""
-
     def __init__(self, *errors: Exception | None) -> None:
         self.api, self.clock = FakeEventApi(*errors), FakeClock()
         self.results: list[str] = []

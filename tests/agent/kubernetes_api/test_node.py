@@ -12,8 +12,6 @@ from tests.agent.fakes import NAMES
 
 
 class FakeNodeApi(Api):
-    """A node with an annotation, or an error."""
-
     def __init__(self) -> None:
         self.found: Json | Exception = {"metadata": {}}
 

@@ -67,7 +67,6 @@ def cache_of(api: FakePodApi, clock: Callable[[], float] = time.monotonic) -> Po
 
 
 def followed(api: FakePodApi) -> PodCache:
-    """A cache that has followed all that is scripted."""
     cache = cache_of(api)
     cache.run(api.over)
     return cache
@@ -82,7 +81,6 @@ def uids(cache: PodCache) -> set[str]:
 
 
 def uids_at_changes(cache: PodCache) -> list[set[str]]:
-    """Return a list that gets the UIDs of all known pods at each notification."""
     seen: list[set[str]] = []
     cache.subscribe(lambda _info: seen.append(uids(cache)))
     return seen

@@ -57,8 +57,6 @@ class Upstream:
 
 
 class SocketSite:
-    """A server that runs, with containers' directories."""
-
     def __init__(
         self,
         folder: Path,
@@ -92,7 +90,6 @@ class SocketSite:
         return self.upstream.peers[-1]
 
     def serves(self, digest: str) -> bool:
-        """Return whether a new connection gets a response."""
         with self.connect(digest) as connection, contextlib.suppress(OSError):
             connection.sendall(b"x")
             return receive(connection, 1) == b"x"
@@ -110,7 +107,6 @@ class SocketSite:
 
 
 def dial(ticket_dir: Path) -> socket.socket:
-    """Connect to a container's socket."""
     made = socket.socket(socket.AF_UNIX)
     try:
         made.connect(str(ticket_dir / "vcuda.sock"))
@@ -128,7 +124,6 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Return whether the other side closes the connection."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:

@@ -48,7 +48,6 @@ def dir_a(site: Site) -> Path:
 
 @pytest.fixture
 def dir_b(site: Site) -> Path:
-    """The attacker's."""
     site.run(ID_B, POD_B)
     return site.admit(held(POD_B, core_ids=IDS_B, blocks=8))
 

@@ -43,15 +43,12 @@ def held(
     blocks: int | None = 4,
     core_limit: int | None = None,
 ) -> Holding:
-    """What one container holds of ``GPU-0``."""
     memory = None if blocks is None else {"GPU-0": blocks}
     return holding(ContainerRef(pod, name), core_ids, memory, core_limit=core_limit)
 
 
 @dataclass
 class FakeRuntime:
-    """A container runtime."""
-
     containers: dict[str, ContainerInfo] = field(default_factory=dict)
     down: bool = False
     ended: dict[str, set[str]] = field(default_factory=dict)
@@ -116,8 +113,6 @@ def stub(ticket_dir: Path) -> Iterator[SimpleNamespace]:
 
 
 class Site:
-    """A node with vcuda; tests can read and change each part."""
-
     def __init__(self, folder: Path, state: Path | None = None) -> None:
         self.proc = folder / "proc"
         self.mount = folder / "cgroup"
@@ -132,7 +127,6 @@ class Site:
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:
-        """Make an agent's side; nothing is opened."""
         return Vcuda(
             state_dir=self.state,
             processes=Cgroups(self.proc, self.mount),
@@ -153,7 +147,6 @@ class Site:
         self.vcuda.close()
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:
-        """Another agent replaces this one."""
         self.vcuda.close()
         between()
         self.vcuda = self.make()
@@ -172,7 +165,6 @@ class Site:
         self.put(container_id, pod)
 
     def put(self, container_id: str, pod: PodId, *pids: int) -> None:
-        """These processes are in a container, and no others."""
         path = self._cgroup(container_id, pod)
         path.mkdir(parents=True, exist_ok=True)
         for pid in pids:
@@ -196,6 +188,5 @@ class Site:
         return self.state / "tickets" / key_of(core_ids) / "files"
 
     def register(self, ticket_dir: Path, **claims: str) -> None:
-        """Register from this very process."""
         with stub(ticket_dir) as client:
             client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=DEADLINE_S)

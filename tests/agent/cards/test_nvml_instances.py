@@ -1,19 +1,22 @@
-"""MIG instances as the stand-in of NVML has them."""
+"""MIG instances as the stand-in of NVML has them, and the use of instances and cards."""
 
 import ctypes
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pynvml
 import pytest
 
-from agent.cards.card_use import CardUse
+from agent.cards.card_use import CardUse, CoreSample, newest_samples
 from agent.cards.health import CardFault, FaultKind, Probe, xid_fault
 from agent.cards.inventory import UnservedCard
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.cards.nvml_use import read_use
+from agent.errors import Unavailable
 from contract.inventory import Card, Link
-from tests.agent.builders import cases
+from tests.agent.builders import cases, raising
 from tests.agent.nvml_node import (
     ECC,
     GIB,
@@ -22,22 +25,24 @@ from tests.agent.nvml_node import (
     NvmlScript,
     instance_at,
     instance_uuid,
+    load,
     mig_minors,
+    unload,
     uuid,
 )
 
-NOT_SUPPORTED, PERMISSION, LOST, UNKNOWN = 3, 4, 15, 999
+NOT_SUPPORTED, PERMISSION, LOST, UNKNOWN, UNINITIALIZED = 3, 4, 15, 999, 1
 SEVEN, NINE = instance_uuid(0, 7), instance_uuid(0, 9)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def two_instances(node: NvmlScript, tmp_path: Path) -> None:
     node.mig(0, 7, 9)
     mig_minors(tmp_path, *((minor, gpu) for minor in range(2) for gpu in range(15)))
 
 
 @pytest.fixture
-def session(library: ctypes.CDLL, tmp_path: Path) -> Iterator[NvmlSession]:
+def session(library: ctypes.CDLL, two_instances: None, tmp_path: Path) -> Iterator[NvmlSession]:
     with NvmlSource(tmp_path / "sys", proc=tmp_path, mig=True).open() as opened:
         yield opened
 
@@ -83,6 +88,7 @@ def test_whole_cards_keep_their_links_beside_instances(
 ) -> None:
     node = NvmlScript(node.path, cards=3)
     node.mig(1, 2)
+    mig_minors(tmp_path, (1, 2))
     with NvmlSource(tmp_path / "sys", proc=tmp_path, mig=True).open() as session:
         found = session.discover().inventory
     assert [card.index for card in found.cards] == [0, 2, 2002]
@@ -101,7 +107,7 @@ def test_an_index_stays_when_another_instance_is_destroyed(
 
 
 def test_without_the_option_a_card_in_mig_mode_is_left_out(
-    library: ctypes.CDLL, tmp_path: Path
+    library: ctypes.CDLL, two_instances: None, tmp_path: Path
 ) -> None:
     with NvmlSource(tmp_path / "sys", proc=tmp_path).open() as session:
         found = session.discover()
@@ -230,7 +236,7 @@ _UNKNOWN_CORES = "use of cores: NVML does not report it for MIG instances"
 
 
 def test_memory_of_an_instance_is_known_and_its_cores_are_not(
-    library: ctypes.CDLL, node: NvmlScript
+    node: NvmlScript, two_instances: None
 ) -> None:
     node.card(instance_at(0, 0), used=2 * GIB)
     node.process(instance_at(0, 0), 11, GIB)
@@ -239,3 +245,116 @@ def test_memory_of_an_instance_is_known_and_its_cores_are_not(
         SEVEN: CardUse(None, 2 * GIB, None, {11: GIB}, (_UNKNOWN_CORES,)),
         NINE: CardUse(None, 1 << 20, None, {}, (_UNKNOWN_CORES,)),
     }
+
+
+UUIDS = uuid(0), uuid(1)
+
+
+def read() -> dict[str, CardUse]:
+    return read_use(UUIDS, since=time.time_ns() // 1000 - 5_000_000)
+
+
+def test_processes_are_listed_by_card(node: NvmlScript) -> None:
+    node.card(0, gpu=70, used=3 * GIB)
+    node.card(1, gpu=0)
+    node.process(0, 11, 2 * GIB, 60)
+    # It computes and draws: it is listed twice, each time with all its memory.
+    node.process(0, 11, 2 * GIB, draws=True)
+    node.process(0, 12, GIB)
+    node.set("sample 0 13 5", 60_000_000)  # of a process that has ended, a minute ago
+    assert read() == {
+        uuid(0): CardUse(70, 3 * GIB, {11: 60}, {11: 2 * GIB, 12: GIB}),
+        uuid(1): CardUse(0, 1 << 20, {}, {}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "missing"),
+    [
+        ("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, "cores"),
+        ("nvmlDeviceGetMemoryInfo", LOST, "memory"),
+        ("nvmlDeviceGetProcessUtilization", PERMISSION, "process_cores"),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", PERMISSION, "process_memory"),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", NOT_SUPPORTED, "process_memory"),
+    ],
+)
+def test_a_value_that_a_card_cannot_report_is_the_only_one_missing(
+    node: NvmlScript, function: str, code: int, missing: str
+) -> None:
+    for index in range(2):
+        node.card(index, gpu=7)
+    node.fail(function, code, card=0)
+    one, other = read().values()
+    names = ("cores", "memory", "process_cores", "process_memory")
+    assert [each for each in names if getattr(one, each) is None] == [missing]
+    assert len(one.problems) == 1
+    assert other == CardUse(7, 1 << 20, {}, {})
+
+
+def test_a_card_in_mig_mode_and_a_lost_card_report_no_use(node: NvmlScript) -> None:
+    node.card(0, mig=1)
+    node.fail("nvmlDeviceGetHandleByUUID", LOST, card=1)
+    one, other = read().values()
+    assert one == CardUse(problems=("in MIG mode",))
+    assert other.problems[0].startswith("the card: NVML: ")
+    assert other == CardUse(problems=other.problems)
+
+
+def test_memory_unknown_for_one_process_is_reported_for_none(node: NvmlScript) -> None:
+    node.process(0, 11, 2 * GIB)
+    node.process(0, 12, -1)
+    one = read()[uuid(0)]
+    assert one.process_memory is None
+    assert "memory of processes: the driver does not report it" in one.problems
+
+
+def test_an_older_driver_is_queried_with_its_own_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(monkeypatch, tmp_path, old=True)
+    node = NvmlScript(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(node.path))
+    node.process(0, 11, GIB)
+    assert read()[uuid(0)].process_memory == {11: GIB}
+
+
+def test_an_empty_utilization_list_is_no_error(
+    node: NvmlScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The binding takes an empty first response for an error."""
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetProcessUtilization", raising(pynvml.NVMLError(pynvml.NVML_SUCCESS))
+    )
+    assert read()[uuid(0)].process_cores == {}
+
+
+def test_a_driver_that_does_not_work_is_reported_with_the_reason_and_closed(
+    node: NvmlScript, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    node.fail("nvmlDeviceGetMemoryInfo", UNINITIALIZED)
+    library = load(monkeypatch, tmp_path)
+    with pytest.raises(Unavailable, match="NVML: "):
+        read()
+    assert library.stub_sessions() == 0
+    unload(monkeypatch)
+    with pytest.raises(Unavailable, match=r"libnvidia-ml\.so\.1 cannot be loaded"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"),
+    [
+        ([], {}),
+        ([CoreSample(1, 11, 30)], {1: 30}),
+        ([CoreSample(1, 12, 30), CoreSample(1, 11, 90), CoreSample(2, 11, 0)], {1: 30, 2: 0}),
+        ([CoreSample(1, 12, 30), CoreSample(1, 12, 40)], {1: 40}),
+        ([CoreSample(1, 12, 40), CoreSample(1, 12, 30)], {1: 40}),
+        ([CoreSample(1, 10, 30)], {}),  # not newer than the start
+        ([CoreSample(0, 11, 30)], {}),  # an entry that was not filled
+        ([CoreSample(1, 11, 101), CoreSample(2, 11, 1_431_633_408)], {}),  # more than a card has
+    ],
+)
+def test_of_samples_the_newest_plausible_one_counts(
+    samples: list[CoreSample], found: dict[int, int]
+) -> None:
+    assert newest_samples(samples, since=10) == found

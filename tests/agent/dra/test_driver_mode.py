@@ -19,7 +19,7 @@ from proxy.program import DRA, Proxy
 from simulator.client import ApiClient
 from tests.agent import threads
 from tests.agent.app.whole import events, metrics, ready, running
-from tests.agent.dra.a_claim import CLAIMS, DRIVER, PODS, SLICES, DraKubelet, add, spec_of
+from tests.agent.dra.a_claim import DRIVER, PODS, SLICES, DraKubelet, add, spec_of
 from tests.agent.fakes import (
     DEADLINE_S,
     NAMES,
@@ -94,34 +94,12 @@ def test_a_pod_gets_each_request_as_one_cdi_device(
             "cards": ["GPU-0"], "cores": 30, "memoryBlocks": 4, "evidence": "claim"
         }  # fmt: skip
         assert 'decisions_total{call="prepare",evidence="claim"} 1.0' in metrics(agent)
-        assert kubelet.unprepare(ref)[ref.uid].error == ""
-        assert kubelet.unprepare(ref)[ref.uid].error == ""
-        assert not list((node / "cdi").glob("*.json"))
-
-
-def test_the_specs_are_the_memory_of_the_next_agent(
-    node: Path, kubeconfig: Path, admin: ApiClient
-) -> None:
-    with agent_of(node, kubeconfig) as (_, kubelet):
-        kept = add(admin, "kept", ("gpu-0", 60, 4))
-        deleted = add(admin, "deleted", ("gpu-1", 60, 4))
-        first = kubelet.prepare(kept, deleted)
-        before = spec_of(node / "cdi", kept)
-    admin.delete(f"{CLAIMS}/{deleted.name}")
-    with agent_of(node, kubeconfig) as (_, kubelet):
-        eventually(
-            lambda: len(list((node / "cdi").glob("*.json"))) == 1, "the other claim is forgotten"
-        )
-        twice = add(admin, "twice", ("gpu-0", 50, 4))
-        assert kubelet.prepare(twice)[twice.uid].error == (
-            "claim default/twice-gpus: 50 cores of card GPU-0, but 60 of 100 are held by "
-            "default/kept-gpus: it starts once they have ended"
-        )
-        assert kubelet.prepare(kept)[kept.uid] == first[kept.uid]
-        assert spec_of(node / "cdi", kept) == before
-        kubelet.unprepare(kept)
-        assert kubelet.prepare(twice)[twice.uid].error == ""
+        twice = add(admin, "twice", ("gpu-0", 80, 4))
+        assert "30 of 100 are held by default/a-gpus" in kubelet.prepare(twice)[twice.uid].error
         eventually(lambda: "GPURefused" in str(events(admin)), "the refusal is an Event")
+        for _ in range(2):
+            assert kubelet.unprepare(ref)[ref.uid].error == ""
+        assert not list((node / "cdi").glob("*.json"))
 
 
 def test_slices_follow_cordons_and_come_back(

@@ -64,18 +64,6 @@ def subsets(inventory: Inventory) -> list[tuple[int, ...]]:
     return [each for size in positions for each in combinations(positions, size + 1)]
 
 
-def test_of_three_cards_in_a_chain_a_claim_never_gets_both_ends() -> None:
-    chain = node(3, ["NV4", "SYS", "NV4"])  # 0-1, 0-2, 1-2
-    assert [each for each in subsets(chain) if admitted(chain, each, "nvlink")] == [
-        *((0,), (1,), (2,)),
-        (0, 1),
-    ]
-    plugin = Links(chain)
-    assert not plugin.fulfils((0, 2), "nvlink")
-    assert plugin.fulfils((1, 2), "nvlink")  # a claim cannot have these two, as explain shows
-    assert plugin.fulfils((0, 1, 2), "nvlink")
-
-
 @given(nodes, st.sampled_from(LINKS))
 def test_a_claim_gets_only_cards_that_fulfil_the_wish_and_explain_knows_these_sets(
     inventory: Inventory, link: str

@@ -39,8 +39,7 @@ BUSY = Pace(step=0.005, probe=0.0, renew=60.0, retry=0.005, retry_most=0.02)
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.at = 0.0
+    at = 0.0
 
     def __call__(self) -> ClockReading:
         return ClockReading(self.at, NOON + timedelta(seconds=self.at))
@@ -276,13 +275,6 @@ def test_a_new_session_searches_a_card_that_does_not_respond(scene: Scene) -> No
         assert driver.opened == 2
         clock.at = 130
         eventually(lambda: driver.opened == 3, "it opens another")
-        clock.at = 200
-        driver.probes.clear()
-        scene.pass_rounds()
-        opened = driver.opened
-        clock.at = 300
-        scene.pass_rounds()
-        assert driver.opened == opened  # all respond: not needed
     assert driver.closed == driver.opened
 
 
@@ -381,9 +373,6 @@ def test_a_driver_that_was_unloaded_has_reset_every_card(watch: CardWatch, scene
     driver.probes |= dict.fromkeys(("GPU-0", "GPU-1"), Probe(0, None))
     driver.events.put(("GPU-0", xid_fault(119)))
     eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
-    scene.clock.at = 1000
-    scene.pass_rounds()
-    assert watch.unhealthy("GPU-0")
     driver.failing |= dict.fromkeys(("wait", "open"), unloaded)
     eventually(lambda: watch.unhealthy("GPU-1"), "no card is")
     driver.failing.clear()

@@ -116,17 +116,7 @@ def test_without_the_option_a_card_in_mig_mode_is_left_out(
     assert found.skipped == (UnservedCard(0, uuid(0), "in MIG mode, which is not served"),)
 
 
-def test_a_card_without_instances_is_left_out_with_the_reason(
-    session: NvmlSession, node: NvmlScript
-) -> None:
-    node.forget("instance 0 0", "instance 0 1")
-    found = session.discover()
-    reason = "in MIG mode, and the agent sees no instance of it"
-    assert found.skipped == (UnservedCard(0, uuid(0), reason),)
-    assert [card.uuid for card in found.inventory.cards] == [uuid(1)]
-
-
-def test_compute_instances_that_share_memory_are_left_out(
+def test_without_instances_and_with_shared_memory_a_card_is_left_out_with_the_reason(
     session: NvmlSession, node: NvmlScript
 ) -> None:
     other = instance_uuid(0, 70)
@@ -135,6 +125,11 @@ def test_compute_instances_that_share_memory_are_left_out(
     reason = "a compute instance that shares the memory of its GPU instance with others"
     assert found.skipped == (UnservedCard(0, SEVEN, reason), UnservedCard(0, other, reason))
     assert [card.uuid for card in found.inventory.cards] == [uuid(1), NINE]
+    node.forget(*(f"instance 0 {at}" for at in range(3)))
+    found = session.discover()
+    reason = "in MIG mode, and the agent sees no instance of it"
+    assert found.skipped == (UnservedCard(0, uuid(0), reason),)
+    assert [card.uuid for card in found.inventory.cards] == [uuid(1)]
 
 
 _RULE = "must be a card UUID of at most 56 letters, digits, '-', '.' and '_'"

@@ -25,14 +25,7 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from tests.agent.app.whole import FAST, PODS, events, metrics, page, running
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
-from tests.agent.nvml_node import (
-    NvmlScript,
-    instance_uuid,
-    load,
-    mig_minors,
-    unload,
-    uuid,
-)
+from tests.agent.nvml_node import NvmlScript, instance_uuid, load, mig_minors, unload, uuid
 
 NODE = "/api/v1/nodes/n1"
 QUIET = 0.5

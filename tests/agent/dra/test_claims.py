@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.dra.claims import (
-    ClaimRef,
-    allocations_by,
-    check_pod,
-    is_allocated,
-    read_claim,
-)
+from agent.dra.claims import ClaimRef, allocations_by, check_pod, is_allocated, read_claim
 from agent.errors import ClaimError
 from contract.allocation import Allocation, Evidence
 from contract.claims import make_claim

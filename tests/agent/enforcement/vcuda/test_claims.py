@@ -33,15 +33,7 @@ from agent.holdings.holding import ContainerRef, Holding
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 from tests.agent.builders import BLOCK, holding, pod_id
-from tests.agent.enforcement.vcuda.vcuda_site import (
-    ID_A,
-    ID_A2,
-    POD_A,
-    POD_B,
-    UID_A,
-    UID_B,
-    held,
-)
+from tests.agent.enforcement.vcuda.vcuda_site import ID_A, ID_A2, POD_A, POD_B, UID_A, UID_B, held
 
 REF = ContainerCgroup(ID_A, UID_A, ())
 INFO = ContainerInfo("main", UID_A, ended=False)

@@ -209,7 +209,7 @@ class AgentProcess:
 
 
 @pytest.fixture
-def agent(node: Path, kubeconfig: Path) -> Iterator[AgentProcess]:
+def supervised(node: Path, kubeconfig: Path) -> Iterator[AgentProcess]:
     (node / "k").mkdir()
     made = AgentProcess(node, kubeconfig)
     yield made
@@ -218,7 +218,7 @@ def agent(node: Path, kubeconfig: Path) -> Iterator[AgentProcess]:
 
 
 def test_no_call_fails_while_the_agent_is_killed_and_the_kubelet_keeps_one_registration(
-    folder: Path, agent: AgentProcess, admin: ApiClient
+    folder: Path, supervised: AgentProcess, admin: ApiClient
 ) -> None:
     """An agent that is killed during calls, and between them; the kubelet calls once."""
     refs = [add(admin, f"p{n}", (f"gpu-{n % 2}", 10, 1)) for n in range(8)]
@@ -231,12 +231,12 @@ def test_no_call_fails_while_the_agent_is_killed_and_the_kubelet_keeps_one_regis
         (driver,) = proxy.drivers.found.values()
         driver.longest_call = DEADLINE_S  # in which the next agent has started on any machine
         for at in (0, 4):
-            agent.process.send_signal(signal.SIGSTOP)
+            supervised.process.send_signal(signal.SIGSTOP)
             calls = [pool.submit(kubelet.prepare, each) for each in refs[at : at + 3]]
             eventually(lambda: driver.under_way == 3, "the calls have begun")
-            agent.kill()
+            supervised.kill()
             entries = [each.result() for each in calls]
-            agent.kill()
+            supervised.kill()
             entries.append(kubelet.prepare(refs[at + 3]))  # between two agents
             for each in entries:
                 prepared |= each

@@ -115,7 +115,7 @@ def test_agents_that_lose_the_api_server_together_do_not_come_back_together() ->
     outage = [Unavailable("no response")] * 3
     assert paused(*outage, most=3) == [0.2, 0.4, 0.8]
     assert paused(*outage, most=3, jitter=0.5) == [0.25, 0.5, 1.0]
-    too_old = ([], "3"), Gone("too old")  # which is no storm of lists
+    too_old: tuple[object, ...] = ([], "3"), Gone("too old")  # which is no storm of lists
     assert paused(*too_old * 4, most=3) == [0.2, 0.4, 0.8]
 
 

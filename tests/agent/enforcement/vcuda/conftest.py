@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.enforcement.vcuda.socket_site import Make, SocketSite, socket_sites
-from tests.agent.enforcement.vcuda.vcuda_site import ID_A, POD_A, Site, held
+from tests.agent.enforcement.vcuda.vcuda_site import Site, held
 
 
 @pytest.fixture
@@ -19,8 +19,7 @@ def site(folder: Path) -> Iterator[Site]:
 @pytest.fixture
 def ticket_dir(site: Site) -> Path:
     """The directory of a container that runs, with this process in it."""
-    site.run()
-    site.put(ID_A, POD_A, os.getpid(), 7, 5)
+    site.run(pids=(os.getpid(), 7, 5))
     return site.admit(held())
 
 

@@ -41,8 +41,7 @@ METHOD = "/vcuda.VCUDAService/RegisterVDevice"
 @pytest.fixture
 def dir_a(site: Site) -> Path:
     """The victim's: a container with this very process in it."""
-    site.run(ID_A, POD_A)
-    site.put(ID_A, POD_A, ME)
+    site.run(ID_A, POD_A, pids=(ME,))
     return site.admit(held(blocks=4))
 
 

@@ -38,12 +38,10 @@ ME = os.getpid()
 def test_containers_registered_before_a_restart_are_kept_listed(
     site: Site, ticket_dir: Path
 ) -> None:
-    site.run(ID_A2, POD_A, "init")
-    site.put(ID_A2, POD_A, ME, 3)
+    site.run(ID_A2, POD_A, "init", pids=(ME, 3))
     site.entitled[UID_A, "init"] = held(name="init")
     site.register(ticket_dir, container_id=f"crio-{ID_A2}")
-    site.run()
-    site.put(ID_A, POD_A, ME, 5)
+    site.run(pids=(ME, 5))
     site.register(ticket_dir, container_name="main")
 
     leftover = site.state / "tickets" / f".new-{'0' * 20}"

@@ -5,7 +5,7 @@ A process of the test is put into a container by what the fake ``/proc`` says of
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,11 +158,12 @@ class Site:
         pod: PodId = POD_A,
         name: str = "main",
         *,
+        pids: Sequence[int] = (),
         ended: bool = False,
     ) -> None:
-        """The runtime runs a container."""
+        """The runtime runs a container, with these processes in it."""
         self.runtime.containers[container_id] = ContainerInfo(name, pod.uid, ended)
-        self.put(container_id, pod)
+        self.put(container_id, pod, *pids)
 
     def put(self, container_id: str, pod: PodId, *pids: int) -> None:
         path = self._cgroup(container_id, pod)

@@ -169,8 +169,6 @@ def test_a_node_without_a_card_to_serve_shows_the_reason(node: NvmlScript) -> No
     )
 
 
-# --- the files that are shipped ----
-
 FOLDER = Path(__file__).parents[3] / "deploy/examples/cards"
 EXAMPLES = {
     "dgx-a100": ({"NVIDIA A100-SXM4-80GB": 8}, {"NV12": 28}),

@@ -156,9 +156,6 @@ def watch(scene: Scene) -> Iterator[CardWatch]:
         yield started
 
 
-# --- finding ------------------------------------------------------------------------------
-
-
 def test_a_card_that_is_unhealthy_from_the_start_is_never_shown_healthy(scene: Scene) -> None:
     """What the driver reports at any time is not stored: the next agent may reach the card."""
     scene.driver.probes |= {"GPU-0": CardFault(FaultKind.MIG, "in MIG mode"), "GPU-1": LOST}
@@ -220,9 +217,6 @@ def test_cards_that_may_have_changed_are_discovered_in_a_new_session(
     assert watch.inventory == TWO.inventory
 
 
-# --- health -------------------------------------------------------------------------------
-
-
 def test_an_error_of_an_application_is_an_event_and_changes_no_health(
     watch: CardWatch, scene: Scene
 ) -> None:
@@ -276,9 +270,6 @@ def test_a_new_session_searches_a_card_that_does_not_respond(scene: Scene) -> No
         clock.at = 130
         eventually(lambda: driver.opened == 3, "it opens another")
     assert driver.closed == driver.opened
-
-
-# --- the agent starts again -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -335,9 +326,6 @@ def test_a_folder_that_the_kubelet_has_emptied_is_written_again(with_faults: Sce
     with with_faults.watching():
         with_faults.file.save("")
         eventually(lambda: with_faults.file.load() == text, "it is there again")
-
-
-# --- NVML fails ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["open", "discover", "watch"])

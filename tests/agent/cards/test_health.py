@@ -50,9 +50,6 @@ def health_after(*happenings: tuple[float, Happening], rules: Rules = RULES) -> 
     return health
 
 
-# --- faults ---------------------------------------------------------------------------
-
-
 RESET_WANTED = Probe(uncorrectable=0, action="a reset of the card")
 REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
     "what and when": (
@@ -108,9 +105,6 @@ def test_which_xids_make_a_card_unhealthy_is_a_setting() -> None:
     assert health_after((1, FELL_OFF), rules=none).healthy
     assert not health_after((1, LOST), rules=none).healthy, "it is no Xid"
     assert not health_after((1, xid_fault(31)), rules=none).healthy
-
-
-# --- recovery -------------------------------------------------------------------------
 
 
 WAITS = replace(CLEAN_PROBE, pending=True)
@@ -176,8 +170,6 @@ def test_a_card_recovers_after_these_events(
 ) -> None:
     assert health_after(*happened).healthy is healthy
 
-
-# --- properties -----------------------------------------------------------------------
 
 _faults = st.sampled_from(
     [
@@ -276,9 +268,6 @@ def test_where_the_driver_instance_is_not_known_nothing_is_kept(
     store = StateFile(tmp_path / "unhealthy-cards.json")
     FaultStore(store, lambda: instance).save({"GPU-0": UNHEALTHY})
     assert FaultStore(store, lambda: instance).load() == kept
-
-
-# --- the driver instance -----------------------------------------------------------------------
 
 
 def test_a_boot_and_a_load_of_the_module_begin_another_instance(tmp_path: Path) -> None:

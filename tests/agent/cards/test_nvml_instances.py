@@ -47,9 +47,6 @@ def session(library: ctypes.CDLL, two_instances: None, tmp_path: Path) -> Iterat
         yield opened
 
 
-# --- discovery ------------------------------------------------------------------------
-
-
 def test_instances_are_small_cards_and_their_card_is_not_offered(
     session: NvmlSession, node: NvmlScript, tmp_path: Path
 ) -> None:
@@ -176,9 +173,6 @@ def test_memory_by_the_older_call_is_enough(session: NvmlSession, node: NvmlScri
     assert found.memory == 5 * GIB
 
 
-# --- health ---------------------------------------------------------------------------
-
-
 def test_an_event_concerns_the_instance_that_it_names_or_all_of_its_card(
     session: NvmlSession, node: NvmlScript
 ) -> None:
@@ -224,8 +218,6 @@ def test_a_destroyed_instance_is_lost(session: NvmlSession, node: NvmlScript) ->
     assert session.probe(NINE) == Probe(0, "")
     assert session.watch([SEVEN, NINE]) == {SEVEN: "NVML: Not Found"}
 
-
-# --- use ------------------------------------------------------------------------------
 
 _UNKNOWN_CORES = "use of cores: NVML does not report it for MIG instances"
 

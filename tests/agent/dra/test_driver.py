@@ -91,9 +91,6 @@ def test_calls_at_the_same_time_are_checked_one_after_the_other(claims: ClaimNod
     assert free(driver) == [10, 100]
 
 
-# --- what containers get --------------------------------------------------------------
-
-
 def test_shares_of_two_cards_have_one_cdi_device(claims: ClaimNode) -> None:
     ref = claims.add("a", "gpu-0", 200, 0)
     claims.allocate(ref, *(result("c0", each, 100, 1) for each in ("gpu-1", "gpu-0")))
@@ -183,9 +180,6 @@ def test_files_stay_until_a_pod_holds_nothing(claims: ClaimNode, end: str) -> No
     assert not swept()
     claims.infos = [] if end == "deleted" else [replace(claims.infos[0], terminal=True)]
     assert swept()
-
-
-# --- what is refused ------------------------------------------------------------------
 
 
 def test_a_refusal_is_reported_to_the_pod_and_an_unreachable_api_server_is_not(

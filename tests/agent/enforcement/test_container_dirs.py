@@ -190,9 +190,6 @@ def test_a_link_instead_of_our_directory_is_replaced_and_never_followed(
     assert names(root) == [made.digest]
 
 
-# --- files inside -------------------------------------------------------------------------
-
-
 def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -209,9 +206,6 @@ def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path
     assert names(made.files) == []
     assert elsewhere.is_dir()
     assert names(elsewhere) == []
-
-
-# --- disk errors --------------------------------------------------------------------------
 
 
 STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlink", "rmdir")

@@ -77,9 +77,6 @@ def node(tmp_path: Path) -> HamiHost:
     return HamiHost(tmp_path)
 
 
-# --- responses ------------------------------------------------------------------------------
-
-
 def test_the_response_for_cores_of_a_share_limits_compute(node: HamiHost) -> None:
     assert node.core() == ContainerEdits(
         {
@@ -164,9 +161,6 @@ def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: HamiHost) ->
     )
 
 
-# --- files ----------------------------------------------------------------------------------
-
-
 def test_mounted_files_exist_and_only_the_shared_file_can_be_written(node: HamiHost) -> None:
     before = os.umask(0o077)
     try:
@@ -221,8 +215,6 @@ def test_a_start_of_an_unknown_container_uses_existing_files_or_is_retried(
         "not known yet: the start will be retried"
     )
 
-
-# --- missing files ------------------------------------------------------------------------
 
 MISSING = (
     "hami-library-dir: the node has no libvgpu.so, which enforces the limits of containers: "

@@ -47,9 +47,6 @@ def content(host: Host) -> object:
     return json.loads(host.file.path.read_text())
 
 
-# --- ours -----------------------------------------------------------------------------------
-
-
 def test_without_a_spec_of_the_host_ours_is_written_and_readable_for_all(host: Host) -> None:
     before = os.umask(0o077)
     try:
@@ -110,9 +107,6 @@ def test_a_disk_error_is_a_refusal_and_loses_nothing(
     )
     assert content(host) == spec_document(TWO, COMMON)
     assert host.file.refresh(TWO) == OURS
-
-
-# --- the host's -----------------------------------------------------------------------------
 
 
 def _as_json(host: Host) -> None:

@@ -126,9 +126,6 @@ def test_the_common_edits_of_our_spec_set_void_too() -> None:
     )
 
 
-# --- settings -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "paths"),
     [

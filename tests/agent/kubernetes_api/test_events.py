@@ -89,9 +89,6 @@ class QueueScene:
         return self.results
 
 
-# --- the content of an Event -----------------------------------------------------------
-
-
 def test_an_event_has_its_object_message_and_count() -> None:
     event = describe(REFUSED, node="n1", count=3, at=1_767_225_600.9)
     name = event["metadata"].pop("name")
@@ -158,9 +155,6 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
     assert "namespace" not in event["involvedObject"]
     assert datetime.fromisoformat(event["firstTimestamp"]).timestamp() == 60
     assert datetime.fromisoformat(event["lastTimestamp"]).timestamp() == 120
-
-
-# --- with scripts ---------------------------------------------------------------------
 
 
 def test_during_an_outage_the_oldest_are_dropped_and_the_newest_kept() -> None:
@@ -244,8 +238,6 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scene.api.calls == ["create"] * 4 + ["patch"]
     assert len(scene.api.stored) == 3
 
-
-# --- any history ----------------------------------------------------------------------
 
 _numbers = st.integers(0, 2)
 _steps = st.lists(

@@ -178,9 +178,6 @@ def test_a_fetched_pod_of_another_node_is_ignored(spec: object) -> None:
     assert not scene.cache.pods()
 
 
-# --- another pod of the same name ---------------------------------------------
-
-
 def test_a_fetch_that_finds_another_pod_of_the_name_forgets_the_one_before() -> None:
     scene = PodScene(([entry("a", "one"), entry("b")], "3"), fetched=entry("a", "two"))
     scene.run()
@@ -268,9 +265,6 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
     passed_over = [each for each in caplog.records if each.msg == "object passed over"]
     names = [vars(each)["object"] for each in passed_over]
     assert names == ["default/b", "default/a", "default/b", "default/c"]
-
-
-# --- for a call that cannot wait for the watch ---------------------------------------------
 
 
 def test_a_list_beside_the_watch_adds_unwatched_pods_and_changes_no_other() -> None:

@@ -146,9 +146,6 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
     vcuda.close()
 
 
-# --- the starting container, of several with the same slots -------------------------------
-
-
 def test_the_first_container_without_exit_code_0_is_the_one_that_starts(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,9 +220,6 @@ def test_an_init_container_and_its_successor_share_the_directory_one_after_the_o
     eventually(lambda: not (ticket_dir / ID_A2).exists(), "the init container's files are removed")
     eventually(lambda: not (ticket_dir / "init").exists(), "by its name, too")
     assert pids(ticket_dir) == (9, ME)
-
-
-# --- refused ------------------------------------------------------------------------------
 
 
 def _code(site: Site, ticket_dir: Path, **claims: str) -> tuple[str, str | None]:

@@ -25,7 +25,16 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from tests.agent.app.whole import FAST, PODS, events, metrics, page, running
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
-from tests.agent.nvml_node import NvmlScript, instance_uuid, load, mig_minors, unload, uuid
+from tests.agent.nvml_node import (
+    GIB,
+    NvmlScript,
+    instance_at,
+    instance_uuid,
+    load,
+    mig_minors,
+    unload,
+    uuid,
+)
 
 NODE = "/api/v1/nodes/n1"
 QUIET = 0.5
@@ -193,9 +202,9 @@ def test_a_driver_that_comes_late_is_used_and_its_faults_are_kept_for_the_next_a
 def test_mig_instances_are_served_to_shares_and_to_pods_that_name_them(
     node: NvmlScript, launch: Launch, tmp_path: Path
 ) -> None:
-    first, second = (instance_uuid(0, gpu) for gpu in (7, 9))
+    first, second, later = (instance_uuid(0, gpu) for gpu in (7, 9, 3))
     node.mig(0, 7, 9)
-    mig_minors(tmp_path, (0, 7), (0, 9))
+    mig_minors(tmp_path, (0, 7), (0, 9), (0, 3))
     with launch(mig=MigMode.SHARES) as stage:
         eventually(lambda: stage.offered() == ("300", "300"), "instances and a card are offered")
         eventually(lambda: sorted(stage.shown()) == [1, 1007, 1009], "the node shows them")
@@ -215,3 +224,21 @@ def test_mig_instances_are_served_to_shares_and_to_pods_that_name_them(
         eventually(lambda: len(stage.events()) == 2, "it is reported, and its recovery")
         reported = sorted((each["reason"], each["message"][:9]) for each in stage.events())
         assert reported == [("GPUHealthy", "card 1009"), ("GPUUnhealthy", "card 1009")]
+
+        node.forget("instance 0 0")  # an admin destroys one, and makes another
+        node.set("instance 0 2", f"3 0 {later}")
+        node.card(instance_at(0, 2), name="X MIG 2g.10gb", memory=10 * GIB)
+        eventually(lambda: stage.offered() == ("200", "300"), "the destroyed one is not offered")
+        gone = "this MIG instance does not exist any more"
+        eventually(lambda: stage.shown()[1007].unhealthy.startswith(gone), "the node shows why")
+        assert stage.phase("share") == "Running"
+        late = f"card {later} can be served once the agent is started again"
+        eventually(
+            lambda: late in {each["message"] for each in stage.events()}, "the new one is an Event"
+        )
+    with launch(mig=MigMode.SHARES) as stage:
+        eventually(lambda: sorted(stage.shown()) == [1, 1003, 1009], "the next agent serves it")
+        eventually(
+            lambda: "GPUMissing" in {each["reason"] for each in stage.events("Pod")},
+            "the pod on the destroyed one gets an Event",
+        )

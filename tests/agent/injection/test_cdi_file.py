@@ -86,8 +86,7 @@ def test_missing_or_changed_files_are_written_again(
     assert stat.S_IMODE(host.file.path.stat().st_mode) == 0o644
 
 
-def _full(_file: int) -> None:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+FULL = raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
 
 def test_a_disk_error_is_a_refusal_and_loses_nothing(
@@ -97,7 +96,7 @@ def test_a_disk_error_is_a_refusal_and_loses_nothing(
     assert not host.dynamic.exists()  # without a card there is no spec
     host.file.refresh(TWO)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", _full)
+        patched.setattr(os, "fsync", FULL)
         assert host.file.refresh(TWO) == OURS  # nothing has changed: nothing is written
         with pytest.raises(EnforcementError) as refused:
             host.file.refresh(Inventory((card(0),)))
@@ -142,7 +141,7 @@ def test_a_spec_added_to_the_host_is_used_and_ours_stays_valid_for_its_container
     assert content(host) == spec_document(TWO, COMMON)
     host.file.path.write_text("{}")
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", _full)
+        patched.setattr(os, "fsync", FULL)
         assert host.file.refresh(TWO) == THEIRS  # an old spec that cannot be updated delays no call
     assert "old CDI spec not updated" in caplog.messages
     assert host.file.refresh(TWO) == THEIRS

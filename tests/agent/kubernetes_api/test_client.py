@@ -115,13 +115,6 @@ def test_a_get_gives_up_in_time(
         api.get_pod("default", "a", within=1000)
 
 
-def test_a_get_is_not_repeated_beyond_its_second(api: Api, server: ApiServer) -> None:
-    server.fail(Fault(429, message="busy", retry_after="5"))
-    with pytest.raises(Unavailable, match=r"^API server: 429 busy$"):
-        api.get_pod("default", "a")
-    assert len(server.requests) == 1
-
-
 # --- watch ----------------------------------------------------------------------------
 
 

@@ -4,11 +4,10 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
+from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer, Identify
 from agent.runtime.cgroups import ContainerCgroup
 from tests.agent.fakes import DEADLINE_S
 
@@ -61,7 +60,7 @@ class SocketSite:
         self,
         folder: Path,
         budget: ConnectionBudget,
-        identify: Callable[[int], ContainerCgroup | None],
+        identify: Identify,
     ) -> None:
         self.folder = folder
         self.upstream = Upstream(folder / "up.sock")
@@ -132,25 +131,3 @@ def ended(connection: socket.socket) -> bool:
 
 Make = Callable[..., SocketSite]
 """Makes a server that listens for two containers; its budget by keyword."""
-
-
-@contextlib.contextmanager
-def socket_sites(folder: Path) -> Iterator[Make]:
-    """Yield a function that makes servers, and stop these afterwards."""
-    made: list[SocketSite] = []
-
-    def build(
-        identify: Callable[[int], ContainerCgroup | None] = of_pid,
-        listen: Sequence[str] = (T1, T2),
-        **given: Any,
-    ) -> SocketSite:
-        made.append(
-            SocketSite(folder, ConnectionBudget(**{"seconds": 2 * DEADLINE_S, **given}), identify)
-        )
-        for digest in listen:
-            made[-1].listen(digest)
-        return made[-1]
-
-    yield build
-    for each in made:
-        each.close()

@@ -48,8 +48,8 @@ class Clock:
 class Driver:
     """A source and its sessions, whose results a test sets."""
 
-    def __init__(self, found: Discovery = TWO) -> None:
-        self.found = found
+    def __init__(self) -> None:
+        self.found = TWO
         self.watching = True
         self.stale = False
         self.unwatched: dict[str, str] = {}
@@ -114,22 +114,14 @@ class Scene:
     def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         self.events.append((card.uuid, fault.text, counts))
 
-    def make(
-        self,
-        pace: Pace = BUSY,
-        *,
-        rules: Rules = RULES,
-        reserved_memory: int = 0,
-    ) -> CardWatch:
+    def make(self, **parts: Any) -> CardWatch:
         return CardWatch(
             self.driver,
-            reserved_memory=reserved_memory,
-            rules=rules,
             listener=self,
             store=FaultStore(self.file, lambda: self.driver_instance),
-            pace=pace,
             now=self.clock,
             jitter=lambda: 0.0,
+            **{"rules": RULES, "pace": BUSY} | parts,
         )
 
     @contextmanager
@@ -372,7 +364,7 @@ def test_a_driver_that_was_unloaded_has_reset_every_card(watch: CardWatch, scene
 def test_failures_are_tried_again_ever_more_slowly(scene: Scene) -> None:
     scene.driver.failing["open"] = Unavailable("NVML: Driver Not Loaded")
     stop = CountedStop(9)
-    scene.make(Pace()).run(stop)
+    scene.make(pace=Pace()).run(stop)
     assert stop.waited == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert len(scene.statuses) == 1
 
@@ -384,5 +376,5 @@ def test_after_a_good_session_the_first_try_comes_soon(scene: Scene) -> None:
             raise Unavailable("NVML: GPU is lost")
 
     scene.driver, stop = Flaky(), CountedStop(3)
-    scene.make(Pace()).run(stop)
+    scene.make(pace=Pace()).run(stop)
     assert stop.waited == [1, 1, 1]

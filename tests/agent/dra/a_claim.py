@@ -49,11 +49,6 @@ def claim_of(pod: Mapping[str, Any], *results: Mapping[str, Any], name: str = ""
     }
 
 
-def ref_of(claim: Mapping[str, Any]) -> ClaimRef:
-    metadata = claim["metadata"]
-    return ClaimRef("default", metadata["name"], metadata["uid"])
-
-
 def add(
     admin: ApiClient, name: str, *shares: tuple[str, int, int], containers: int = 1
 ) -> ClaimRef:
@@ -61,7 +56,8 @@ def add(
     limits = [(cores, memory) for _, cores, memory in shares]
     pod = admin.create(PODS, make_manifest(name, *limits))
     results = [result(f"c{at}", *share) for at, share in enumerate(shares)]
-    return ref_of(admin.create(CLAIMS, claim_of(pod, *results)))
+    metadata = admin.create(CLAIMS, claim_of(pod, *results))["metadata"]
+    return ClaimRef("default", metadata["name"], metadata["uid"])
 
 
 class DraKubelet:

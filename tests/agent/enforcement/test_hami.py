@@ -93,8 +93,7 @@ def test_the_response_for_cores_of_a_share_limits_compute(node: HamiHost) -> Non
 
 def test_a_share_of_several_cards_is_limited_to_its_part_of_each(node: HamiHost) -> None:
     both = ids("GPU-0", range(60)) | ids("GPU-1", range(60))
-    halves = holding(CLAIM, both)
-    cores = node.hami.prepare_allocation(halves)
+    cores = node.hami.prepare_allocation(holding(CLAIM, both))
     assert cores.envs["CUDA_DEVICE_SM_LIMIT"] == "60"
     assert node.shared_mount(both) in cores.mounts
     assert node.hami.prepare_allocation(memory(3, 2)).envs == {

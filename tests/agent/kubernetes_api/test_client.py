@@ -109,9 +109,7 @@ def test_a_get_gives_up_in_time(
 ) -> None:
     monkeypatch.setattr(module, "_GET_SECONDS", 0.1)
     server.fail(SILENCE)
-    with pytest.raises(
-        Unavailable, match=r"^API server: no response from 127\.0\.0\.1:\d+ in time$"
-    ):
+    with pytest.raises(Unavailable, match=r"^API server: no response from \S+ in time$"):
         api.get_pod("default", "a", within=1000)
 
 

@@ -164,10 +164,6 @@ def held_of(
     return holding(ContainerRef(pod_id("p", UID), "train"), ids, blocks, core_limit=core_limit)
 
 
-def limits(of: Holding) -> VcudaConfig:
-    return config_of(of, bus_id="00000000:3b:00.0", driver_version="535.104.05", block=BLOCK)
-
-
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -278,7 +274,9 @@ def test_a_container_is_limited_to_its_holding(
     core_limit: int | None,
     expected: VcudaConfig,
 ) -> None:
-    assert limits(held_of(cores, memory, core_limit=core_limit)) == expected
+    given = held_of(cores, memory, core_limit=core_limit)
+    versions = {"bus_id": "00000000:3b:00.0", "driver_version": "535.104.05"}
+    assert config_of(given, **versions, block=BLOCK) == expected
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from contract.inventory import Card, PublishedInventory, decode_inventory
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet
-from simulator.kubelet.settings import Settings as KubeletSettings
+from tests.agent.a_kubelet import make_kubelet
 from tests.agent.app.whole import FAST, PODS, events, metrics, page, running
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
 from tests.agent.nvml_node import (
@@ -37,7 +37,6 @@ from tests.agent.nvml_node import (
 )
 
 NODE = "/api/v1/nodes/n1"
-QUIET = 0.5
 PACE = replace(
     FAST,
     cards=Pace(step=0.02, probe=0.05, renew=0.2, retry=0.05, retry_most=0.05),
@@ -89,18 +88,7 @@ class Stage:
 
 @pytest.fixture
 def kubelet(folder: Path, server: ApiServer, admin: ApiClient) -> Iterator[Kubelet]:
-    plugins = folder / "p"
-    plugins.mkdir()
-    made = Kubelet(
-        KubeletSettings(
-            node_name="n1",
-            root_dir=folder / "k",
-            plugin_dir=plugins,
-            pod_resources_socket=folder / "r.sock",
-            node_status_s=0.1,
-        ),
-        admin,
-    )
+    made = make_kubelet(folder, admin, node_status_s=0.1)
     made.start()
     eventually(lambda: admin.get("/api/v1/nodes")["items"], "the kubelet creates its node")
     yield made
@@ -110,7 +98,13 @@ def kubelet(folder: Path, server: ApiServer, admin: ApiClient) -> Iterator[Kubel
 @pytest.fixture
 def settings(folder: Path, kubeconfig: Path) -> Settings:
     return make_settings(
-        folder, kubeconfig=kubeconfig, inject=Injection.ENVVAR, recovery_quiet=QUIET
+        folder,
+        kubeconfig=kubeconfig,
+        kubelet_dir=folder / "plugins",
+        plugin_dir=folder / "plugins",
+        pod_resources_socket=folder / "pr.sock",
+        inject=Injection.ENVVAR,
+        recovery_quiet=0.5,
     )
 
 

@@ -397,22 +397,18 @@ def test_a_broken_spec_is_left_and_written_again(claims: ClaimNode, broken: str)
     schema().validate(claims.spec(ref))
 
 
-def test_a_spec_by_another_name_is_ignored(claims: ClaimNode) -> None:
+def test_specs_by_another_name_and_other_files_are_ignored(
+    claims: ClaimNode, caplog: pytest.LogCaptureFixture
+) -> None:
     """A copy, or one whose claim has a UID that is a path: neither could be removed."""
     claims.driver().prepare(claims.add("a", "gpu-0", 30, 4))
+    for name in ("nvidia.json", "gpu-turnstile-claim-uid-b.yaml"):
+        (claims.cdi / name).write_text("{")
+    assert free(claims.driver()) == [70, 100]
+    assert "CDI spec of a claim cannot be read" not in caplog.text
     path = claims.cdi / "gpu-turnstile-claim-uid-a.json"
     path.with_name("gpu-turnstile-claim-copy.json").write_text(path.read_text())
     path.write_text(path.read_text().replace("uid-a", "../uid-a"))
     driver = claims.driver()
     driver.refresh()
     assert (free(driver), driver.confirmed) == ([100, 100], True)
-
-
-def test_other_files_in_the_folder_are_ignored(
-    claims: ClaimNode, caplog: pytest.LogCaptureFixture
-) -> None:
-    claims.driver().prepare(claims.add("a", "gpu-0", 30, 4))
-    for name in ("nvidia.json", "gpu-turnstile-claim-uid-b.yaml"):
-        (claims.cdi / name).write_text("{")
-    assert free(claims.driver()) == [70, 100]
-    assert "CDI spec of a claim cannot be read" not in caplog.text

@@ -235,28 +235,26 @@ def test_a_disk_error_is_reported_on_one_line(
     assert dirs.make(KEY, A).owner == A
 
 
-def _write(dirs: ContainerDirs) -> None:
-    folder = dirs.open(KEY)
-    try:
-        dirs.write(folder, "id", {"pids.config": b"new", "vcuda.config": b"new"})
-    finally:
-        os.close(folder)
+def in_folder(act: Callable[[ContainerDirs, int], None]) -> Callable[[ContainerDirs], None]:
+    def run(dirs: ContainerDirs) -> None:
+        folder = dirs.open(KEY)
+        try:
+            act(dirs, folder)
+        finally:
+            os.close(folder)
+
+    return run
 
 
-def _correct_owner(dirs: ContainerDirs) -> None:
-    folder = dirs.open(KEY)
-    try:
-        dirs.correct_owner(KEY, folder, B)
-    finally:
-        os.close(folder)
+NEW = {"pids.config": b"new", "vcuda.config": b"new"}
 
 
 @pytest.mark.parametrize(
     "act",
     [
         lambda dirs: dirs.make(KEY, B),
-        _write,
-        _correct_owner,
+        in_folder(lambda dirs, folder: dirs.write(folder, "id", NEW)),
+        in_folder(lambda dirs, folder: dirs.correct_owner(KEY, folder, B)),
         lambda dirs: dirs.prune([B]),
     ],
 )

@@ -115,13 +115,14 @@ class Scene:
         self.events.append((card.uuid, fault.text, counts))
 
     def make(self, **parts: Any) -> CardWatch:
+        given: dict[str, Any] = {"rules": RULES, "pace": BUSY} | parts
         return CardWatch(
             self.driver,
             listener=self,
             store=FaultStore(self.file, lambda: self.driver_instance),
             now=self.clock,
             jitter=lambda: 0.0,
-            **{"rules": RULES, "pace": BUSY} | parts,
+            **given,
         )
 
     @contextmanager

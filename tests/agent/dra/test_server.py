@@ -95,12 +95,13 @@ def test_health_is_sent_at_once_within_a_second_of_a_change_and_every_ten_second
     server = DriverServer(driver, plugins=Path(), registry=Path(), clock=clock, pause=pause)
     stream = server.NodeWatchResources(health_pb.NodeWatchResourcesRequest(), context)
 
-    def following() -> tuple[float, list[tuple[str, int, str]]]:
+    def following() -> tuple[float, list[tuple[object, ...]]]:
         devices = next(stream).devices
         assert {each.health_check_timeout_seconds for each in devices} == {60}
         assert {each.device.pool_name for each in devices} == {"n1"}
-        found = [(each.device.device_name, each.health, each.message) for each in devices]
-        return clock.now - began, found
+        return clock.now - began, [
+            (each.device.device_name, each.health, each.message) for each in devices
+        ]
 
     well = [(f"gpu-{at}", health_pb.HEALTHY, "") for at in range(2)]
     assert following() == (0, well)

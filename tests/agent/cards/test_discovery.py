@@ -277,20 +277,17 @@ def with_faults(scene: Scene) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("instance", ["boot-2", ""])
-def test_a_driver_that_was_loaded_since_has_reset_every_card(
-    instance: str, with_faults: Scene
+@pytest.mark.parametrize(
+    ("instance", "rules"),
+    [("boot-2", RULES), ("", RULES), ("boot-1", Rules(quiet=300, ignored_xids={79}))],
+)
+def test_a_fault_before_the_driver_was_loaded_or_of_a_kind_that_is_ignored_is_forgotten(
+    with_faults: Scene, instance: str, rules: Rules
 ) -> None:
     with_faults.driver_instance = instance
-    with with_faults.watching() as watch:
+    with with_faults.watching(rules=rules) as watch:
         assert not watch.unhealthy("GPU-1")
     assert (with_faults.file.load(), with_faults.changes) == ("", [])
-
-
-def test_a_fault_that_is_ignored_now_is_forgotten(with_faults: Scene) -> None:
-    with with_faults.watching(rules=Rules(quiet=300, ignored_xids={79})) as watch:
-        assert not watch.unhealthy("GPU-1")
-    assert with_faults.file.load() == ""
 
 
 def test_a_card_that_one_agent_did_not_find_is_still_unhealthy_for_the_next(

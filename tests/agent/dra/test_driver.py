@@ -240,9 +240,7 @@ def test_a_prepared_claim_is_prepared_again_though_less_memory_is_offered_now(
     with pytest.raises(ClaimError, match="10 of 8 are held by default/a-gpus"):
         driver.prepare(other)
     driver.unprepare(ref)
-    with pytest.raises(
-        ClaimError, match="10 memory blocks of card GPU-0, but it has 8 now: delete the pod"
-    ):
+    with pytest.raises(ClaimError, match="10 memory blocks of card GPU-0, but it has 8 now: "):
         driver.prepare(ref)
 
 
@@ -275,9 +273,8 @@ def test_cards_that_a_device_plugin_allocated_are_held_until_their_pods_end(
     annotated = {"first": ours, "c0": Allocation(("GPU-0",), 40, 6, Evidence.TICKET)}
     claims.infos.append(replace(old, annotated=annotated))
     ref, driver = claims.add("a", "gpu-0", 50, 4), claims.driver()
-    with pytest.raises(
-        ClaimError, match="50 cores of card GPU-0, but 60 of 100 are held by default/old"
-    ):
+    message = "50 cores of card GPU-0, but 60 of 100 are held by default/old"
+    with pytest.raises(ClaimError, match=message):
         driver.prepare(ref)
     assert free(driver) == [40, 100]
     assert [each.ref.container for each in driver.holdings().holders] == ["c0", "first"]

@@ -260,11 +260,9 @@ def test_an_impossible_state_directory_is_a_refusal(node: HamiHost) -> None:
     node.state.write_text("")
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot "):
         node.core()
-    with pytest.raises(EnforcementError) as refused:
+    text = "^state-dir: cannot make the limits of this container: Not a directory: see the agent's"
+    with pytest.raises(EnforcementError, match=text):
         node.hami.prepare_allocation(memory(4))
-    assert str(refused.value) == (
-        "state-dir: cannot make the limits of this container: Not a directory: see the agent's log"
-    )
 
 
 def test_a_disk_error_is_a_refusal_and_existing_files_stay(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.errors import Unavailable
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
-from contract.allocation import Allocation, Evidence
+from contract.allocation import Allocation, Evidence, decode_allocations
 from placement.pods import PodInfo, read_pod
 from tests.agent.builders import patient
 from tests.agent.fakes import NAMES, FakeClock
@@ -100,15 +100,7 @@ def test_a_patch_has_the_uid_the_allocations_and_the_indices_of_each_container()
     patch = allocation_patch(pod, allocations, names=NAMES, indices=INDICES)
     annotations = patch["metadata"].pop("annotations")
     assert patch == {"metadata": {"uid": pod.id.uid}}
-    assert json.loads(annotations.pop("tencent.com/gpu-allocation")) == {
-        "next": {"cards": ["GPU-0"], "cores": 100, "memoryBlocks": 0, "evidence": "ticket"},
-        "two": {
-            "cards": ["GPU-0", "GPU-1"],
-            "cores": 200,
-            "memoryBlocks": 9,
-            "evidence": "witness",
-        },
-    }
+    assert decode_allocations(annotations.pop("tencent.com/gpu-allocation")) == allocations
     assert annotations == {
         "tencent.com/gpu-assigned": "true",
         "tencent.com/predicate-gpu-idx-0": "0,1",

@@ -19,6 +19,7 @@ from agent.holdings.edits import ContainerEdits, Mount
 from agent.holdings.holding import UNKNOWN
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, holding, raising
+from tests.agent.enforcement.vcuda.socket_site import dial, ended
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,
     ID_A,
@@ -80,7 +81,10 @@ def test_directories_of_deleted_pods_are_removed_with_their_sockets(
         patch.setattr(ContainerDirs, "prune", raising(EnforcementError("read-only")))
         site.vcuda.prune([POD_B])  # what cannot be removed now is left for later
     assert deleted.exists()
-    site.vcuda.prune([POD_B])
+    with dial(deleted) as lingering:
+        lingering.settimeout(DEADLINE_S)
+        site.vcuda.prune([POD_B])
+        assert ended(lingering)
     assert not deleted.exists()
     assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
     site.vcuda.prune([])
@@ -124,7 +128,9 @@ def test_one_directory_that_cannot_be_used_does_not_stop_a_restart_nor_the_other
 )
 def test_an_impossible_state_directory_is_reported(folder: Path, name: str, error: str) -> None:
     (folder / "file").touch()
-    vcuda = Site(folder, folder / name).vcuda
+    site = Site(folder, folder / name)
+    site.budget = None  # what the process can afford
+    vcuda = site.make()
     with pytest.raises(EnforcementError, match=rf"^state-dir: {error}"):
         vcuda.open()
     assert not vcuda.alive

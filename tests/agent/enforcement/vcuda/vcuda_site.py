@@ -123,7 +123,9 @@ class Site:
         self.runtime = FakeRuntime()
         self.entitled: dict[tuple[str, str], Holding] = {}
         self.results: list[str] = []
-        self.budget = ConnectionBudget(seconds=2 * DEADLINE_S, last_seconds=0.2)
+        self.budget: ConnectionBudget | None = ConnectionBudget(
+            seconds=2 * DEADLINE_S, last_seconds=0.2
+        )
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:

@@ -132,6 +132,22 @@ def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None
     assert cluster.requests == ["create", "patch"]
 
 
+def test_all_slices_of_a_pool_have_one_generation_after_a_write_that_failed_between_two() -> None:
+    """A scheduler takes a pool whose newest generation lacks a slice for incomplete."""
+    cluster = FakeCluster()
+    cluster.devices = [{"name": f"gpu-{at}"} for at in range(65)]
+    cluster.write()
+    cluster.devices = [{"name": "gpu-0", "taints": []}, *cluster.devices[1:]]
+    cluster.refused = ["n1-d-1"]
+    cluster.publisher.poke()
+    cluster.write()
+    cluster.clock.now += 10
+    cluster.write()
+    pools = [each["spec"]["pool"]["generation"] for each in cluster.slices.values()]
+    assert len(pools) == 2
+    assert len(set(pools)) == 1
+
+
 _STEPS = st.lists(
     st.tuples(
         st.sampled_from(["devices", "refuse", "delete", "lag", "catch up", "write", "later"]),

@@ -141,6 +141,7 @@ def test_a_borrowed_folder_outlives_its_socket_which_then_lends_no_more(
     with at.folder() as lent:
         at.close()
         at.close()
+        assert at.listening.fileno() == -1
         assert os.fstat(lent).st_ino == folder.stat().st_ino
     with pytest.raises(EnforcementError, match="directory is not in use any more"), at.folder():
         pytest.fail("it is closed")

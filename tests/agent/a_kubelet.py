@@ -13,7 +13,7 @@ from tests.agent.app.whole import PODS
 from tests.agent.fakes import NAMES, eventually
 
 
-def make_kubelet(folder: Path, **more: Any) -> Kubelet:
+def make_kubelet(folder: Path, api: ApiClient | None = None, **more: Any) -> Kubelet:
     """Make the kubelet of node ``n1``, whose sockets are in *folder*; it is not started."""
     (folder / "plugins").mkdir(exist_ok=True)
     given: dict[str, Any] = {
@@ -22,7 +22,7 @@ def make_kubelet(folder: Path, **more: Any) -> Kubelet:
         "plugin_dir": folder / "plugins",
         "pod_resources_socket": folder / "pr.sock",
     }
-    return Kubelet(Settings(**given | more))
+    return Kubelet(Settings(**given | more), api)
 
 
 def registered(kubelet: Kubelet) -> list[str]:

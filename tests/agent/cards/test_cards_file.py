@@ -1,3 +1,5 @@
+"""Cards files: read, written, followed while an agent runs, and those that are shipped."""
+
 from collections import Counter
 from pathlib import Path
 
@@ -7,11 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cards.cards_file import dump_discovery, load_inventory
+from agent.cards.health import CardFault, FaultKind, Probe
 from agent.cards.inventory import Discovery, UnservedCard, parse_inventory
+from agent.cards.source import FileSource, discover, none_served
 from agent.errors import SettingsError
 from contract.inventory import Inventory, Link
-from tests.agent.builders import card, patient
+from tests.agent.builders import card, device_table, patient
 from tests.agent.cards_strategy import inventories
+from tests.agent.nvml_node import NvmlScript
 from tests.examples import share
 
 
@@ -24,31 +29,25 @@ def _write(folder: Path, content: str | bytes) -> Path:
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b"cards: \xff\xfe", "cards: cannot read {path}: 'utf-8' codec can't decode"),
-        *(
-            (text.encode(), "cards: {path} is not YAML: ")
-            for text in ("cards: [", "!!python/object:os.system {}", "\0")
-        ),
-        (b"", "cards: {path}: the cards file must be a mapping with the keys cards and links"),
-        (b"cards:\n  - {uuid: GPU-a, index: 0, memory: lots}", "cards: {path}: cards[0].memory: "),
-        *(
-            (text.encode(), "cards: ")
-            for text in (
-                "cards: " + "[" * 500,
-                "cards: [{uuid: GPU-a, index: " + "9" * 5000 + "}]",
-                "cards: [{uuid: 2026-13-45, index: 0}]",
-                "cards: [{uuid: !!set {a, b}, index: 0}]",
-                "cards: [{uuid: !!bool maybe, index: 0}]",
-                "cards: [{? [1, 2] : 3}]",
-            )
-        ),
+        (b"cards: \xff\xfe", "cannot read {path}: 'utf-8' codec can't decode"),
+        (b"cards: [", "{path} is not YAML: "),
+        (b"!!python/object:os.system {}", "{path} is not YAML: "),
+        (b"\0", "{path} is not YAML: "),
+        (b"", "{path}: the cards file must be a mapping with the keys cards and links"),
+        (b"cards:\n  - {uuid: GPU-a, index: 0, memory: lots}", "{path}: cards[0].memory: "),
+        (b"cards: " + b"[" * 500, ""),
+        (b"cards: [{uuid: GPU-a, index: " + b"9" * 5000 + b"}]", ""),
+        (b"cards: [{uuid: 2026-13-45, index: 0}]", ""),
+        (b"cards: [{uuid: !!set {a, b}, index: 0}]", ""),
+        (b"cards: [{uuid: !!bool maybe, index: 0}]", ""),
+        (b"cards: [{? [1, 2] : 3}]", ""),
     ],
 )
-def test_a_missing_file_is_refused_on_one_line(tmp_path: Path, content: bytes, error: str) -> None:
+def test_an_invalid_file_is_refused_on_one_line(tmp_path: Path, content: bytes, error: str) -> None:
     path = _write(tmp_path, content)
     with pytest.raises(SettingsError) as caught:
         load_inventory(path)
-    assert str(caught.value).startswith(error.replace("{path}", str(path)))
+    assert str(caught.value).startswith("cards: " + error.replace("{path}", str(path)))
     assert "\n" not in str(caught.value)
 
 
@@ -59,10 +58,7 @@ def test_discovered_cards_are_written_for_people(tmp_path: Path) -> None:
         faults=(UnservedCard(3, None, "NVML: GPU is lost"),),
         skipped=(UnservedCard(2, "GPU-2", "in MIG mode"),),
     )
-    text = dump_discovery(found)
-    assert (
-        text
-        == """\
+    text = """\
 # The cards of one node: a cards file of gpu-turnstile.
 # driver 550.54.15
 # left out: card 2 (GPU-2): in MIG mode
@@ -81,7 +77,7 @@ cards:
 links:
 - {cards: [0, 1], kind: NV4}
 """
-    )
+    assert dump_discovery(found) == text
     assert load_inventory(_write(tmp_path, text)) == found.inventory
 
 
@@ -99,6 +95,74 @@ def test_a_written_file_reads_back_to_the_equal_inventory_whatever_texts_are_in_
     assert parse_inventory(yaml.safe_load(text.encode().decode())) == inventory
 
 
+def write(path: Path, *cards: str) -> Path:
+    path.write_text("cards:\n" + "".join(f"- {{memory: 8Gi, {each}}}\n" for each in cards))
+    return path
+
+
+ONE, OTHER = "uuid: GPU-0, index: 0", "uuid: GPU-1, index: 1"
+
+
+def test_the_cards_of_a_file_have_the_health_in_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "cards.yaml", f"{ONE}, health: Healthy", f"{OTHER}, health: Xid 79")
+    with FileSource(path).open() as session:
+        assert session.watch(["GPU-0"]) == {}
+        assert not session.watching
+        assert session.wait(0) is None
+        assert session.probe("GPU-0") == Probe()
+        assert session.probe("GPU-1") == CardFault(FaultKind.ERROR, "Xid 79")
+
+
+def test_a_cards_file_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write(tmp_path / "cards.yaml", ONE, OTHER)
+    source = FileSource(path)
+    check(source, stale=False)
+    write(path, f"{ONE}, health: too hot")
+    check(source, stale=True)
+    assert source.probe("GPU-0") == CardFault(FaultKind.ERROR, "too hot")
+    assert source.probe("GPU-1") == CardFault(FaultKind.LOST, "no longer in the cards file")
+    found = source.discover().inventory
+    assert [card.uuid for card in found.cards] == ["GPU-0"]
+    check(source, stale=False)
+    path.write_text("cards: [")
+    check(source, stale=False)
+    path.unlink()
+    check(source, stale=False)
+    assert source.discover().inventory == found
+    assert caplog.messages == ["cards file not used, the last one applies"] * 2
+
+
+def test_an_edit_that_counts_only_after_a_restart_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "cards.yaml", ONE, OTHER)
+    source = FileSource(path)
+    write(path, f"{ONE}, health: too hot", f"{OTHER}, model: A30", "uuid: GPU-2, index: 2")
+    check(source, stale=True)
+    (line,) = caplog.records
+    assert (line.getMessage(), vars(line)["cards"]) == (
+        "edited cards count after a restart",
+        ["GPU-1"],
+    )
+
+
+def check(source: FileSource, *, stale: bool) -> None:
+    assert source.stale is stale
+
+
+def test_a_node_without_a_card_to_serve_shows_the_reason(node: NvmlScript) -> None:
+    node.card(1, mig=1)
+    node.fail("nvmlDeviceGetUUID", 15, card=0)
+    found = discover(None)
+    assert found.inventory.cards == ()
+    assert none_served(found) == (
+        "no card can be served: card 0: NVML: GPU is lost; card 1: in MIG mode, which is not served"
+    )
+    assert none_served(Discovery(device_table(0).inventory)) == (
+        "no card can be served: the node has none"
+    )
+
+
 FOLDER = Path(__file__).parents[3] / "deploy/examples/cards"
 EXAMPLES = {
     "dgx-a100": ({"NVIDIA A100-SXM4-80GB": 8}, {"NV12": 28}),
@@ -113,11 +177,7 @@ EXAMPLES = {
 }
 
 
-def test_these_files_are_shipped() -> None:
-    assert {path.stem for path in FOLDER.iterdir()} == set(EXAMPLES)
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", sorted({*EXAMPLES, *(each.stem for each in FOLDER.iterdir())}))
 def test_the_recorded_cards_files_match_their_names_and_nvml(name: str) -> None:
     inventory = load_inventory(FOLDER / f"{name}.yaml")
     found = (
@@ -126,12 +186,8 @@ def test_the_recorded_cards_files_match_their_names_and_nvml(name: str) -> None:
     )
     assert found == EXAMPLES[name]
     assert inventory.unlinked() == ()
-    cards = [card for card in inventory.cards if not card.is_instance]
-    first = 1 if name == "mig" else 0  # card 0 is in MIG mode there
-    assert [card.index for card in cards] == list(range(first, first + len(cards)))
-    buses = [card.bus_id for card in cards]
+    buses = [card.bus_id for card in inventory.cards if not card.is_instance]
     assert buses == sorted(set(buses))  # NVML counts cards in the order of their addresses
-    assert all(card.numa is not None for card in inventory.cards)
     numa = {card.index: card.numa for card in inventory.cards}
     for link in inventory.links:
         if not link.kind.startswith("NV"):

@@ -1,11 +1,16 @@
+"""Faults and recovery of a card, and the faults that an agent saves for the next one."""
+
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.cards.fault_store import FaultStore, decode, driver_instance, encode
 from agent.cards.health import (
     RESET_XIDS,
     CardFault,
@@ -18,6 +23,7 @@ from agent.cards.health import (
     after_probe,
     xid_fault,
 )
+from agent.host.state_file import StateFile
 from tests.agent.builders import patient
 
 RULES = Rules(quiet=300)
@@ -42,9 +48,6 @@ def health_after(*happenings: tuple[float, Happening], rules: Rules = RULES) -> 
         step = after_fault if isinstance(what, CardFault) else after_probe
         health = step(health, what, moment(at), rules)  # type: ignore[arg-type]  # by its type
     return health
-
-
-# --- faults ---------------------------------------------------------------------------
 
 
 RESET_WANTED = Probe(uncorrectable=0, action="a reset of the card")
@@ -102,9 +105,6 @@ def test_which_xids_make_a_card_unhealthy_is_a_setting() -> None:
     assert health_after((1, FELL_OFF), rules=none).healthy
     assert not health_after((1, LOST), rules=none).healthy, "it is no Xid"
     assert not health_after((1, xid_fault(31)), rules=none).healthy
-
-
-# --- recovery -------------------------------------------------------------------------
 
 
 WAITS = replace(CLEAN_PROBE, pending=True)
@@ -171,8 +171,6 @@ def test_a_card_recovers_after_these_events(
     assert health_after(*happened).healthy is healthy
 
 
-# --- properties -----------------------------------------------------------------------
-
 _faults = st.sampled_from(
     [
         *(xid_fault(xid) for xid in (13, 31, 48, 63, 79, 94, 119, 999)),
@@ -223,3 +221,71 @@ def test_a_quiet_card_always_recovers_if_the_driver_reports_recovery_actions(
     count = unhealthy.uncorrectable
     probed = after_probe(unhealthy, Probe(count, action=""), moment(1000 + rules.quiet), rules)
     assert probed.healthy
+
+
+UNHEALTHY = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorrectable=4)
+ECC = CardHealth(CardFault(FaultKind.ECC, "double-bit ECC error"), NOON, 3.0, reset_seen=True)
+
+
+@pytest.mark.parametrize("unhealthy", [{}, {"GPU-0": UNHEALTHY, "GPU-1": ECC}])
+def test_written_faults_are_read(unhealthy: dict[str, CardHealth]) -> None:
+    assert decode(encode("boot-1", unhealthy)) == ("boot-1", unhealthy)
+
+
+def changed(field: str, value: object) -> str:
+    document = json.loads(encode("boot-1", {"GPU-0": replace(UNHEALTHY)}))
+    document["cards"]["GPU-0"][field] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "null",
+        "[" * 100_000,
+        '{"cards": {}}',
+        '{"driver": "boot-1", "cards": []}',
+        '{"driver": "boot-1", "cards": {"GPU-0": null}}',
+        changed("fault", {"kind": "another", "text": "", "xid": None}),
+        changed("since", "noon"),
+        changed("last", "soon"),
+        changed("last", float("nan")),
+        changed("last", 10**400),
+        changed("uncorrectable", "many"),
+    ],
+)
+def test_an_invalid_file_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- what is wrong differs
+        decode(text)
+
+
+@pytest.mark.parametrize(("instance", "kept"), [("boot-1", {"GPU-0": UNHEALTHY}), ("", {})])
+def test_where_the_driver_instance_is_not_known_nothing_is_kept(
+    instance: str, kept: dict[str, CardHealth], tmp_path: Path
+) -> None:
+    """A new load of the driver would not be noticed: the card would stay unhealthy."""
+    store = StateFile(tmp_path / "unhealthy-cards.json")
+    FaultStore(store, lambda: instance).save({"GPU-0": UNHEALTHY})
+    assert FaultStore(store, lambda: instance).load() == kept
+
+
+def test_a_boot_and_a_load_of_the_module_begin_another_instance(tmp_path: Path) -> None:
+    boot, module = tmp_path / "boot_id", tmp_path / "sys/module/nvidia"
+
+    def instance() -> str:
+        return driver_instance(boot, tmp_path / "sys")
+
+    assert instance() == "", "the kernel reports nothing"
+    boot.write_text("one\n")
+    unloaded = instance()
+    module.mkdir(parents=True)
+    loaded = instance()
+    assert instance() == loaded
+    module.rename(tmp_path / "unloaded")  # its inode stays taken
+    module.mkdir()
+    again = instance()
+    boot.write_text("two\n")
+    assert len({"", unloaded, loaded, again, instance()}) == 5
+    boot.write_bytes(b"\xff")
+    assert instance() == ""

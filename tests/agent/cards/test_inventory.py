@@ -42,12 +42,6 @@ def _linked(links: object) -> Json:
     return copy.deepcopy(DOCUMENT) | {"links": links}
 
 
-def _refusal(document: object) -> str:
-    with pytest.raises(SettingsError) as caught:
-        parse_inventory(document)
-    return str(caught.value)
-
-
 def test_a_full_document_is_read_cards_by_index() -> None:
     inventory = parse_inventory(DOCUMENT)
     assert inventory == Inventory(
@@ -73,7 +67,6 @@ def test_optional_fields_may_be_missing_and_links_and_devices_shared() -> None:
 
 
 def _instances(*minors: int) -> Json:
-    """Instances, each of the card with this minor number."""
     caps = ["/dev/nvidia-caps/nvidia-cap66", "/dev/nvidia-caps/nvidia-cap67"]
     return {
         "cards": [
@@ -166,7 +159,9 @@ _KNOWN = (
     ],
 )
 def test_a_document_that_breaks_a_rule_is_refused_by_field(document: object, message: str) -> None:
-    assert _refusal(document) == message
+    with pytest.raises(SettingsError) as caught:
+        parse_inventory(document)
+    assert str(caught.value) == message
 
 
 def test_an_inventory_is_written_as_the_document_it_is_read_from() -> None:

@@ -1,4 +1,4 @@
-"""MIG instances as the stand-in of NVML has them."""
+"""MIG instances as the stand-in of NVML has them, and the use of instances and cards."""
 
 import ctypes
 import time
@@ -9,13 +9,14 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from agent.cards.card_use import CardUse
+from agent.cards.card_use import CardUse, CoreSample, newest_samples
 from agent.cards.health import CardFault, FaultKind, Probe, xid_fault
 from agent.cards.inventory import UnservedCard
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.cards.nvml_use import read_use
+from agent.errors import Unavailable
 from contract.inventory import Card, Link
-from tests.agent.builders import cases
+from tests.agent.builders import cases, raising
 from tests.agent.nvml_node import (
     ECC,
     GIB,
@@ -26,36 +27,24 @@ from tests.agent.nvml_node import (
     instance_uuid,
     load,
     mig_minors,
+    unload,
     uuid,
 )
 
-NOT_SUPPORTED, PERMISSION, LOST, UNKNOWN = 3, 4, 15, 999
+NOT_SUPPORTED, PERMISSION, LOST, UNKNOWN, UNINITIALIZED = 3, 4, 15, 999, 1
 SEVEN, NINE = instance_uuid(0, 7), instance_uuid(0, 9)
 
 
 @pytest.fixture
-def library(
-    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ctypes.CDLL]:
-    """NVML, with card 0 of 2 in MIG mode, and two instances of it."""
+def two_instances(node: NvmlScript, tmp_path: Path) -> None:
     node.mig(0, 7, 9)
     mig_minors(tmp_path, *((minor, gpu) for minor in range(2) for gpu in range(15)))
-    loaded = load(monkeypatch, tmp_path)
-    yield loaded
-    assert (loaded.stub_sessions(), loaded.stub_sets()) == (0, 0)
 
 
 @pytest.fixture
-def session(library: ctypes.CDLL, tmp_path: Path) -> Iterator[NvmlSession]:
+def session(library: ctypes.CDLL, two_instances: None, tmp_path: Path) -> Iterator[NvmlSession]:
     with NvmlSource(tmp_path / "sys", proc=tmp_path, mig=True).open() as opened:
         yield opened
-
-
-def served(session: NvmlSession) -> list[str]:
-    return [card.uuid for card in session.discover().inventory.cards]
-
-
-# --- discovery ------------------------------------------------------------------------
 
 
 def test_instances_are_small_cards_and_their_card_is_not_offered(
@@ -92,12 +81,11 @@ def test_instances_are_small_cards_and_their_card_is_not_offered(
 
 
 def test_whole_cards_keep_their_links_beside_instances(
-    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, tmp_path: Path, library: ctypes.CDLL
 ) -> None:
     node = NvmlScript(node.path, cards=3)
     node.mig(1, 2)
     mig_minors(tmp_path, (1, 2))
-    load(monkeypatch, tmp_path)
     with NvmlSource(tmp_path / "sys", proc=tmp_path, mig=True).open() as session:
         found = session.discover().inventory
     assert [card.index for card in found.cards] == [0, 2, 2002]
@@ -116,7 +104,7 @@ def test_an_index_stays_when_another_instance_is_destroyed(
 
 
 def test_without_the_option_a_card_in_mig_mode_is_left_out(
-    library: ctypes.CDLL, tmp_path: Path
+    library: ctypes.CDLL, two_instances: None, tmp_path: Path
 ) -> None:
     with NvmlSource(tmp_path / "sys", proc=tmp_path).open() as session:
         found = session.discover()
@@ -125,17 +113,7 @@ def test_without_the_option_a_card_in_mig_mode_is_left_out(
     assert found.skipped == (UnservedCard(0, uuid(0), "in MIG mode, which is not served"),)
 
 
-def test_a_card_without_instances_is_left_out_with_the_reason(
-    session: NvmlSession, node: NvmlScript
-) -> None:
-    node.forget("instance 0 0", "instance 0 1")
-    found = session.discover()
-    reason = "in MIG mode, and the agent sees no instance of it"
-    assert found.skipped == (UnservedCard(0, uuid(0), reason),)
-    assert [card.uuid for card in found.inventory.cards] == [uuid(1)]
-
-
-def test_compute_instances_that_share_memory_are_left_out(
+def test_without_instances_and_with_shared_memory_a_card_is_left_out_with_the_reason(
     session: NvmlSession, node: NvmlScript
 ) -> None:
     other = instance_uuid(0, 70)
@@ -144,6 +122,11 @@ def test_compute_instances_that_share_memory_are_left_out(
     reason = "a compute instance that shares the memory of its GPU instance with others"
     assert found.skipped == (UnservedCard(0, SEVEN, reason), UnservedCard(0, other, reason))
     assert [card.uuid for card in found.inventory.cards] == [uuid(1), NINE]
+    node.forget(*(f"instance 0 {at}" for at in range(3)))
+    found = session.discover()
+    reason = "in MIG mode, and the agent sees no instance of it"
+    assert found.skipped == (UnservedCard(0, uuid(0), reason),)
+    assert [card.uuid for card in found.inventory.cards] == [uuid(1)]
 
 
 _RULE = "must be a card UUID of at most 56 letters, digits, '-', '.' and '_'"
@@ -188,9 +171,6 @@ def test_memory_by_the_older_call_is_enough(session: NvmlSession, node: NvmlScri
     found = session.discover().inventory.card(SEVEN)
     assert found is not None
     assert found.memory == 5 * GIB
-
-
-# --- health ---------------------------------------------------------------------------
 
 
 def test_an_event_concerns_the_instance_that_it_names_or_all_of_its_card(
@@ -239,30 +219,129 @@ def test_a_destroyed_instance_is_lost(session: NvmlSession, node: NvmlScript) ->
     assert session.watch([SEVEN, NINE]) == {SEVEN: "NVML: Not Found"}
 
 
-# --- use ------------------------------------------------------------------------------
-
 _UNKNOWN_CORES = "use of cores: NVML does not report it for MIG instances"
 
 
-def read() -> dict[str, CardUse]:
-    return read_use([SEVEN, NINE], since=time.time_ns() // 1000 - 5_000_000)
-
-
 def test_memory_of_an_instance_is_known_and_its_cores_are_not(
-    library: ctypes.CDLL, node: NvmlScript
+    node: NvmlScript, two_instances: None
 ) -> None:
     node.card(instance_at(0, 0), used=2 * GIB)
     node.process(instance_at(0, 0), 11, GIB)
     node.fail("nvmlDeviceGetGraphicsRunningProcesses_v3", NOT_SUPPORTED, card=101)
-    assert read() == {
+    assert read_use([SEVEN, NINE], since=0) == {
         SEVEN: CardUse(None, 2 * GIB, None, {11: GIB}, (_UNKNOWN_CORES,)),
         NINE: CardUse(None, 1 << 20, None, {}, (_UNKNOWN_CORES,)),
     }
 
 
-def test_an_amount_of_an_instance_that_cannot_be_read_is_unknown(
-    library: ctypes.CDLL, node: NvmlScript
+UUIDS = uuid(0), uuid(1)
+
+
+def read() -> dict[str, CardUse]:
+    return read_use(UUIDS, since=time.time_ns() // 1000 - 5_000_000)
+
+
+def test_processes_are_listed_by_card(node: NvmlScript) -> None:
+    node.card(0, gpu=70, used=3 * GIB)
+    node.card(1, gpu=0)
+    node.process(0, 11, 2 * GIB, 60)
+    # It computes and draws: it is listed twice, each time with all its memory.
+    node.process(0, 11, 2 * GIB, draws=True)
+    node.process(0, 12, GIB)
+    node.set("sample 0 13 5", 60_000_000)  # of a process that has ended, a minute ago
+    assert read() == {
+        uuid(0): CardUse(70, 3 * GIB, {11: 60}, {11: 2 * GIB, 12: GIB}),
+        uuid(1): CardUse(0, 1 << 20, {}, {}),
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "missing"),
+    [
+        ("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED, "cores"),
+        ("nvmlDeviceGetMemoryInfo", LOST, "memory"),
+        ("nvmlDeviceGetProcessUtilization", PERMISSION, "process_cores"),
+        ("nvmlDeviceGetComputeRunningProcesses_v3", PERMISSION, "process_memory"),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", NOT_SUPPORTED, "process_memory"),
+    ],
+)
+def test_a_value_that_a_card_cannot_report_is_the_only_one_missing(
+    node: NvmlScript, function: str, code: int, missing: str
 ) -> None:
-    node.fail("nvmlDeviceGetComputeRunningProcesses_v3", pynvml.NVML_ERROR_NO_PERMISSION, card=100)
-    reasons = (_UNKNOWN_CORES, "memory of processes: NVML: Insufficient Permissions")
-    assert read()[SEVEN] == CardUse(None, 1 << 20, None, None, reasons)
+    for index in range(2):
+        node.card(index, gpu=7)
+    node.fail(function, code, card=0)
+    one, other = read().values()
+    names = ("cores", "memory", "process_cores", "process_memory")
+    assert [each for each in names if getattr(one, each) is None] == [missing]
+    assert len(one.problems) == 1
+    assert other == CardUse(7, 1 << 20, {}, {})
+
+
+def test_a_card_in_mig_mode_and_a_lost_card_report_no_use(node: NvmlScript) -> None:
+    node.card(0, mig=1)
+    node.fail("nvmlDeviceGetHandleByUUID", LOST, card=1)
+    one, other = read().values()
+    assert one == CardUse(problems=("in MIG mode",))
+    assert other.problems[0].startswith("the card: NVML: ")
+    assert other == CardUse(problems=other.problems)
+
+
+def test_memory_unknown_for_one_process_is_reported_for_none(node: NvmlScript) -> None:
+    node.process(0, 11, 2 * GIB)
+    node.process(0, 12, -1)
+    one = read()[uuid(0)]
+    assert one.process_memory is None
+    assert "memory of processes: the driver does not report it" in one.problems
+
+
+def test_an_older_driver_is_queried_with_its_own_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(monkeypatch, tmp_path, old=True)
+    node = NvmlScript(tmp_path / "node")
+    monkeypatch.setenv("NVML_STUB", str(node.path))
+    node.process(0, 11, GIB)
+    assert read()[uuid(0)].process_memory == {11: GIB}
+
+
+def test_an_empty_utilization_list_is_no_error(
+    node: NvmlScript, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The binding takes an empty first response for an error."""
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetProcessUtilization", raising(pynvml.NVMLError(pynvml.NVML_SUCCESS))
+    )
+    assert read()[uuid(0)].process_cores == {}
+
+
+def test_a_driver_that_does_not_work_is_reported_with_the_reason_and_closed(
+    node: NvmlScript, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    node.fail("nvmlDeviceGetMemoryInfo", UNINITIALIZED)
+    library = load(monkeypatch, tmp_path)
+    with pytest.raises(Unavailable, match="NVML: "):
+        read()
+    assert library.stub_sessions() == 0
+    unload(monkeypatch)
+    with pytest.raises(Unavailable, match=r"libnvidia-ml\.so\.1 cannot be loaded"):
+        read()
+
+
+@pytest.mark.parametrize(
+    ("samples", "found"),
+    [
+        ([], {}),
+        ([CoreSample(1, 11, 30)], {1: 30}),
+        ([CoreSample(1, 12, 30), CoreSample(1, 11, 90), CoreSample(2, 11, 0)], {1: 30, 2: 0}),
+        ([CoreSample(1, 12, 30), CoreSample(1, 12, 40)], {1: 40}),
+        ([CoreSample(1, 12, 40), CoreSample(1, 12, 30)], {1: 40}),
+        ([CoreSample(1, 10, 30)], {}),  # not newer than the start
+        ([CoreSample(0, 11, 30)], {}),  # an entry that was not filled
+        ([CoreSample(1, 11, 101), CoreSample(2, 11, 1_431_633_408)], {}),  # more than a card has
+    ],
+)
+def test_of_samples_the_newest_plausible_one_counts(
+    samples: list[CoreSample], found: dict[int, int]
+) -> None:
+    assert newest_samples(samples, since=10) == found

@@ -24,7 +24,6 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 def result(request: str, device: str, cores: int, memory: int, **more: Any) -> dict[str, Any]:
-    """One device that a claim's request got."""
     return {
         "request": request,
         "driver": DRIVER,
@@ -37,7 +36,6 @@ def result(request: str, device: str, cores: int, memory: int, **more: Any) -> d
 
 
 def claim_of(pod: Mapping[str, Any], *results: Mapping[str, Any], name: str = "") -> dict[str, Any]:
-    """The claim of a pod, allocated and reserved for it."""
     metadata = pod["metadata"]
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -51,11 +49,6 @@ def claim_of(pod: Mapping[str, Any], *results: Mapping[str, Any], name: str = ""
     }
 
 
-def ref_of(claim: Mapping[str, Any]) -> ClaimRef:
-    metadata = claim["metadata"]
-    return ClaimRef("default", metadata["name"], metadata["uid"])
-
-
 def add(
     admin: ApiClient, name: str, *shares: tuple[str, int, int], containers: int = 1
 ) -> ClaimRef:
@@ -63,7 +56,8 @@ def add(
     limits = [(cores, memory) for _, cores, memory in shares]
     pod = admin.create(PODS, make_manifest(name, *limits))
     results = [result(f"c{at}", *share) for at, share in enumerate(shares)]
-    return ref_of(admin.create(CLAIMS, claim_of(pod, *results)))
+    metadata = admin.create(CLAIMS, claim_of(pod, *results))["metadata"]
+    return ClaimRef("default", metadata["name"], metadata["uid"])
 
 
 class DraKubelet:
@@ -98,19 +92,19 @@ class DraKubelet:
 
     def prepare(self, *refs: ClaimRef) -> Any:
         """Call ``NodePrepareResources``; return the entries by the claims' UIDs."""
-        request = pb.NodePrepareResourcesRequest(claims=[message_of(each) for each in refs])
-        with channel_to(self.endpoint) as channel:
-            return claims_stub(channel).NodePrepareResources(request, timeout=DEADLINE_S).claims
+        return self._call("NodePrepareResources", pb.NodePrepareResourcesRequest, refs)
 
     def unprepare(self, *refs: ClaimRef) -> Any:
         """Call ``NodeUnprepareResources``; return the entries by the claims' UIDs."""
-        request = pb.NodeUnprepareResourcesRequest(claims=[message_of(each) for each in refs])
+        return self._call("NodeUnprepareResources", pb.NodeUnprepareResourcesRequest, refs)
+
+    def _call(self, method: str, message: Any, refs: Sequence[ClaimRef]) -> Any:
+        request = message(claims=[message_of(each) for each in refs])
         with channel_to(self.endpoint) as channel:
-            return claims_stub(channel).NodeUnprepareResources(request, timeout=DEADLINE_S).claims
+            return getattr(claims_stub(channel), method)(request, timeout=2 * DEADLINE_S).claims
 
     @contextmanager
     def health(self) -> Iterator[Iterator[Any]]:
-        """Watch the health of the devices."""
         with channel_to(self.endpoint) as channel:
             stub = make_stub(channel, drahealth_pb2.DESCRIPTOR, "DRAResourceHealth")
             stream = stub.NodeWatchResources(
@@ -123,13 +117,11 @@ class DraKubelet:
 
 
 def spec_of(folder: Path, ref: ClaimRef) -> dict[str, Any]:
-    """Read the CDI spec of a claim."""
     found: dict[str, Any] = json.loads((folder / f"gpu-turnstile-claim-{ref.uid}.json").read_text())
     return found
 
 
 def message_of(ref: ClaimRef) -> pb.Claim:
-    """A claim as the kubelet names it."""
     return pb.Claim(namespace=ref.namespace, uid=ref.uid, name=ref.name)
 
 

@@ -25,21 +25,11 @@ TABLE = device_table(2)
 
 
 class ClaimNode:
-    """A node with two cards.
-
-    Attributes:
-        infos: the pods that the watch shows.
-        fetched: the pod that the API server returns.
-        error: raised by every request to the API server.
-        written: the allocations that were put into annotations, by pod.
-        refusals: the names of the pods with a refused claim.
-    """
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.cdi = folder / "cdi"
-        self.infos: list[PodInfo] = []
-        self.fetched: PodInfo | None = None
+        self.infos: list[PodInfo] = []  # that the watch shows
+        self.fetched: PodInfo | None = None  # that the API server returns
         self.error: Exception | None = None
         self.claims: dict[str, Any] = {}
         self.written: dict[str, Any] = {}
@@ -53,10 +43,7 @@ class ClaimNode:
         )
         self.watched.synced.set()
 
-    # --- what there is on the node -----------------------------------------------------
-
     def add(self, name: str, device: str, cores: int, memory: int) -> ClaimRef:
-        """Add a pod with one container and its allocated claim."""
         self.infos.append(view(name, container("c0", cores, memory)))
         return self.add_claim(name, f"{name}-gpus", result("c0", device, cores, memory))
 
@@ -67,7 +54,6 @@ class ClaimNode:
         return ClaimRef("default", name, uid)
 
     def allocate(self, ref: ClaimRef, *results: Mapping[str, Any]) -> None:
-        """Allocate other devices to a claim."""
         self.claims[ref.name]["status"]["allocation"]["devices"]["results"] = list(results)
 
     def delete(self, ref: ClaimRef) -> None:
@@ -77,18 +63,14 @@ class ClaimNode:
         self.claims.get(ref.name, {})["status"] = {}
 
     def watch(self, ref: ClaimRef) -> None:
-        """Let the watch show a claim."""
         self.watched.collection.apply("ADDED", self.claims[ref.name])
 
     def spec(self, ref: ClaimRef) -> dict[str, Any]:
         return spec_of(self.cdi, ref)
 
     def specs(self) -> set[str]:
-        """Return the UIDs of the claims with a spec."""
         names = (each.name for each in self.cdi.glob("*.json"))
         return {each.removeprefix("gpu-turnstile-claim-").removesuffix(".json") for each in names}
-
-    # --- the driver's surroundings -----------------------------------------------------
 
     def pods(self) -> list[PodInfo]:
         return self.infos
@@ -116,15 +98,12 @@ class ClaimNode:
         *,
         ending: float = 0.0,
     ) -> ClaimDriver:
-        """Make a driver that has just been started."""
-
         def edits(holding: Holding) -> ContainerEdits:
             names = {card.uuid: f"nvidia.com/gpu={card.index}" for card in TABLE.inventory.cards}
             return inject(holding, TABLE.inventory, mode, cdi_names=names)
 
-        (self.folder / "lib").mkdir(exist_ok=True)
-        (self.folder / "lib/libvgpu.so").touch()
-        library = HamiLibrary(self.folder / "lib", on_outdated=lambda _outdated: None)
+        (self.folder / "libvgpu.so").touch()
+        library = HamiLibrary(self.folder, on_outdated=lambda _outdated: None)
         return ClaimDriver(
             table=table,
             driver=DRIVER,
@@ -148,5 +127,4 @@ class ClaimNode:
 
 
 def free(driver: ClaimDriver) -> list[int]:
-    """Return the free cores of each card."""
     return list(driver.free(Resource.CORE).values())

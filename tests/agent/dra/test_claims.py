@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.dra.claims import (
-    ClaimRef,
-    allocations_by,
-    check_pod,
-    is_allocated,
-    read_claim,
-)
+from agent.dra.claims import ClaimRef, allocations_by, check_pod, is_allocated, read_claim
 from agent.errors import ClaimError
 from contract.allocation import Allocation, Evidence
 from contract.claims import make_claim
@@ -64,6 +58,13 @@ def reserved_for(*users: tuple[str, str, str]) -> dict[str, Any]:
 
 
 ONE_POD = "status.reservedFor: Invalid value: {}: must be one pod alone"
+RESULT = "status.allocation.devices.results[0]."
+CORES = (
+    RESULT + "consumedCapacity[cores]: Invalid value: {}: must be a whole number, 1 or more; "
+    "without any, the cluster's feature gate DRAConsumableCapacity is off"
+)
+LIMITS = "but the container's limits are 1 x 50 cores and 4 memory blocks"
+HALF = {"cores": "500m", "memory": "1"}
 
 
 @cases(
@@ -81,85 +82,53 @@ ONE_POD = "status.reservedFor: Invalid value: {}: must be one pod alone"
             reserved_for(("", "pods", "p"), ("", "pods", "q")),
             ONE_POD.format('"p, q"'),
         ),
-        "for a resource of another group": (
-            reserved_for(("x", "pods", "p")),
-            ONE_POD.format('"p"'),
-        ),
+        "of another group": (reserved_for(("x", "pods", "p")), ONE_POD.format('"p"')),
         "for a group of pods": (reserved_for(("", "podgroups", "g")), ONE_POD.format('"g"')),
         "two shares of one card": (
             claim(*[result("c0", "gpu-0", 30, 4)] * 2),
             "a request has two shares of one card: their limits cannot be set",
         ),
-    },
-)
-def test_a_claim_that_is_not_for_this_node_is_refused(obj: dict[str, Any], message: str) -> None:
-    with pytest.raises(ClaimError) as caught:
-        read(obj)
-    assert str(caught.value) == f"claim default/p-gpus: {message}"
-
-
-CORES = (
-    "consumedCapacity[cores]: Invalid value: {}: must be a whole number, 1 or more; without any, "
-    "the cluster's feature gate DRAConsumableCapacity is off"
-)
-
-
-@cases(
-    "wrong, message",
-    {
         "no such card": (
-            result("c0", "gpu-7", 30, 4),
-            'device: Not found: "gpu-7": this node has no such card',
+            claim(result("c0", "gpu-7", 30, 4)),
+            f'{RESULT}device: Not found: "gpu-7": this node has no such card',
         ),
         "no share": (
-            result("c0", "gpu-0", 30, 4, consumedCapacity=None),
+            claim(result("c0", "gpu-0", 30, 4, consumedCapacity=None)),
             CORES.format("null"),
         ),
-        "nothing": (result("c0", "gpu-0", 0, 1), CORES.format('"0"')),
-        "a half": (
-            result("c0", "gpu-0", 1, 1, consumedCapacity={"cores": "500m", "memory": "1"}),
+        "no cores": (claim(result("c0", "gpu-0", 0, 1)), CORES.format('"0"')),
+        "half a core": (
+            claim(result("c0", "gpu-0", 1, 1, consumedCapacity=HALF)),
             CORES.format('"500m"'),
         ),
-    },
-)
-def test_a_result_that_is_no_share_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ClaimError) as caught:
-        read(claim(wrong))
-    path = "claim default/p-gpus: status.allocation.devices.results[0]."
-    assert str(caught.value) == path + message
-
-
-LIMITS = "but the container's limits are 1 x 50 cores and 4 memory blocks"
-
-
-@cases(
-    "results, message",
-    {
-        "more cores": (
-            [result("c0", "gpu-0", 60, 4)],
-            f'"c0": 60 cores and 4 memory blocks of gpu-0, {LIMITS}',
+        "more cores than quotas count": (
+            claim(result("c0", "gpu-0", 60, 4)),
+            f'request "c0": 60 cores and 4 memory blocks of gpu-0, {LIMITS}',
         ),
         "more memory": (
-            [result("c0", "gpu-0", 50, 5)],
-            f'"c0": 50 cores and 5 memory blocks of gpu-0, {LIMITS}',
+            claim(result("c0", "gpu-0", 50, 5)),
+            f'request "c0": 50 cores and 5 memory blocks of gpu-0, {LIMITS}',
         ),
         "more cards": (
-            [result("c0", f"gpu-{at}", 50, 4) for at in range(2)],
+            claim(*(result("c0", f"gpu-{at}", 50, 4) for at in range(2))),
             (
-                '"c0": 50 cores and 4 memory blocks of gpu-0, '
+                'request "c0": 50 cores and 4 memory blocks of gpu-0, '
                 f"50 cores and 4 memory blocks of gpu-1, {LIMITS}"
             ),
         ),
         "a container without limits": (
-            [result("other", "gpu-0", 50, 4)],
-            '"other": must be the name of a container of pod default/p that has GPU limits',
+            claim(result("other", "gpu-0", 50, 4)),
+            (
+                'request "other": must be the name of a container of pod default/p that has GPU '
+                "limits"
+            ),
         ),
     },
 )
-def test_a_claim_for_more_than_quotas_count_is_refused(results: list[Any], message: str) -> None:
+def test_a_claim_that_cannot_be_served_is_refused(obj: dict[str, Any], message: str) -> None:
     with pytest.raises(ClaimError) as caught:
-        check_pod(read(claim(*results)), view("p", container("c0", 50, 4)))
-    assert str(caught.value) == f"claim default/p-gpus: request {message}"
+        check_pod(read(obj), view("p", container("c0", 50, 4)))
+    assert str(caught.value) == f"claim default/p-gpus: {message}"
 
 
 def test_a_count_larger_than_any_memory_is_compared() -> None:

@@ -1,4 +1,4 @@
-"""Claims that are prepared or refused: sums, waits, and what containers get."""
+"""Claims that are prepared or refused, and their CDI specs, which are the driver's only memory."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,6 +19,7 @@ from tests.agent.dra.a_claim import DRIVER, result
 from tests.agent.dra.claim_node import TABLE, ClaimNode, free
 from tests.agent.fakes import DEADLINE_S, short_dir
 from tests.agent.injection.test_cdi import schema
+from tests.agent.killing import killed
 
 NO_RESPONSE = Unavailable("no response")
 _SHARES = st.tuples(
@@ -90,27 +91,19 @@ def test_calls_at_the_same_time_are_checked_one_after_the_other(claims: ClaimNod
     assert free(driver) == [10, 100]
 
 
-# --- what containers get --------------------------------------------------------------
-
-
-def test_names_of_the_hosts_cdi_devices_stand_beside_our_own(claims: ClaimNode) -> None:
-    ref = claims.add("a", "gpu-1", 30, 4)
-    (names,) = claims.driver(Injection.CDI).prepare(ref).values()
-    assert names == (f"{DRIVER}/claim=uid-a-0", "nvidia.com/gpu=1")
-    (edits,) = claims.spec(ref)["devices"]
-    assert "NVIDIA_VISIBLE_DEVICES=void" in edits["containerEdits"]["env"]
-
-
 def test_shares_of_two_cards_have_one_cdi_device(claims: ClaimNode) -> None:
     ref = claims.add("a", "gpu-0", 200, 0)
     claims.allocate(ref, *(result("c0", each, 100, 1) for each in ("gpu-1", "gpu-0")))
-    devices = claims.driver().prepare(ref)
-    assert [(each.device, names) for each, names in devices.items()] == [
-        ("gpu-0", (f"{DRIVER}/claim=uid-a-0",)),
-        ("gpu-1", ()),
-    ]
-    (edits,) = claims.spec(ref)["devices"]
-    assert "NVIDIA_VISIBLE_DEVICES=GPU-0,GPU-1" in edits["containerEdits"]["env"]
+    own = f"{DRIVER}/claim=uid-a-0"
+    for mode, names, visible in (
+        (Injection.NODES, (own,), "GPU-0,GPU-1"),
+        (Injection.CDI, (own, "nvidia.com/gpu=0", "nvidia.com/gpu=1"), "void"),  # of the host
+    ):
+        devices = claims.driver(mode).prepare(ref)
+        found = [(each.device, names) for each, names in devices.items()]
+        assert found == [("gpu-0", names), ("gpu-1", ())]
+        (edits,) = claims.spec(ref)["devices"]
+        assert f"NVIDIA_VISIBLE_DEVICES={visible}" in edits["containerEdits"]["env"]
 
 
 def test_cdi_devices_are_numbered_by_request_whatever_the_order_of_the_containers(
@@ -150,9 +143,7 @@ def test_the_entitlement_of_a_container_is_by_pod_and_name(claims: ClaimNode) ->
     found = driver.entitled("u-a", "c0")
     assert found is not None
     assert (found.cards, found.uid) == ({"GPU-1": Amounts(30, 4)}, "u-a")
-    assert found.memory_limits == {"GPU-1": 4}
     assert driver.entitled("u-a", "c1") is None
-    assert driver.entitled("u-b", "c0") is None
 
 
 def test_the_allocation_is_written_until_the_pod_shows_it_or_has_ended(claims: ClaimNode) -> None:
@@ -191,9 +182,6 @@ def test_files_stay_until_a_pod_holds_nothing(claims: ClaimNode, end: str) -> No
     assert swept()
 
 
-# --- what is refused ------------------------------------------------------------------
-
-
 def test_a_refusal_is_reported_to_the_pod_and_an_unreachable_api_server_is_not(
     claims: ClaimNode,
 ) -> None:
@@ -229,11 +217,11 @@ def test_a_card_that_became_unhealthy_after_its_allocation_gets_no_new_container
     driver = claims.driver()
     driver.prepare(runs)
     claims.unhealthy = {"GPU-0": "Xid 79"}
-    with pytest.raises(
-        ClaimError,
-        match=r"claim default/a-gpus: card GPU-0 is unhealthy \(Xid 79\), and gets no new "
-        "container: delete the pod, so that another card is chosen",
-    ):
+    message = (
+        r"claim default/a-gpus: card GPU-0 is unhealthy \(Xid 79\), and gets no new container: "
+        "delete the pod, so that another card is chosen"
+    )
+    with pytest.raises(ClaimError, match=message):
         driver.prepare(ref)
     assert driver.prepare(runs)
     claims.unhealthy = {}
@@ -252,9 +240,7 @@ def test_a_prepared_claim_is_prepared_again_though_less_memory_is_offered_now(
     with pytest.raises(ClaimError, match="10 of 8 are held by default/a-gpus"):
         driver.prepare(other)
     driver.unprepare(ref)
-    with pytest.raises(
-        ClaimError, match="10 memory blocks of card GPU-0, but it has 8 now: delete the pod"
-    ):
+    with pytest.raises(ClaimError, match="10 memory blocks of card GPU-0, but it has 8 now: "):
         driver.prepare(ref)
 
 
@@ -287,9 +273,8 @@ def test_cards_that_a_device_plugin_allocated_are_held_until_their_pods_end(
     annotated = {"first": ours, "c0": Allocation(("GPU-0",), 40, 6, Evidence.TICKET)}
     claims.infos.append(replace(old, annotated=annotated))
     ref, driver = claims.add("a", "gpu-0", 50, 4), claims.driver()
-    with pytest.raises(
-        ClaimError, match="50 cores of card GPU-0, but 60 of 100 are held by default/old"
-    ):
+    message = "50 cores of card GPU-0, but 60 of 100 are held by default/old"
+    with pytest.raises(ClaimError, match=message):
         driver.prepare(ref)
     assert free(driver) == [40, 100]
     assert [each.ref.container for each in driver.holdings().holders] == ["c0", "first"]
@@ -325,3 +310,102 @@ def test_a_claim_that_was_deleted_or_created_again_is_refused(claims: ClaimNode)
         driver.prepare(ref)
     with pytest.raises(ClaimError, match="its UID has other characters"):
         driver.unprepare(ref._replace(uid="../etc"))
+
+
+def test_a_claim_of_an_earlier_agent_with_another_domain_is_kept(claims: ClaimNode) -> None:
+    ref = claims.add("a", "gpu-0", 30, 4)
+    claims.driver().prepare(ref)
+    claims.allocate(ref, {"driver": "gpu.old"})
+    driver = claims.driver()
+    driver.refresh()
+    assert (free(driver), driver.confirmed) == ([70, 100], True)
+
+
+def test_an_unreachable_api_server_loses_no_prepared_claim(claims: ClaimNode) -> None:
+    kept, ended = claims.add("a", "gpu-0", 30, 4), claims.add("b", "gpu-0", 30, 4)
+    for each in (kept, ended):
+        claims.driver().prepare(each)
+    claims.error = NO_RESPONSE
+    driver = claims.driver()
+    driver.refresh()
+    with pytest.raises(Unavailable, match="no response"):
+        driver.prepare(kept)
+    driver.unprepare(ended)
+    assert (free(driver), driver.confirmed) == ([70, 100], False)
+    claims.error = None
+    driver.refresh()
+    assert (free(driver), driver.confirmed) == ([70, 100], True)
+
+
+def test_the_api_server_is_called_only_for_claims_that_the_watch_does_not_show(
+    claims: ClaimNode,
+) -> None:
+    old, ref = claims.add("a", "gpu-0", 30, 4), claims.add("b", "gpu-0", 30, 4)
+    for each in (old, ref):
+        claims.watch(each)
+    driver = claims.driver()
+    found = claims.claims[old.name]
+    claims.claims[old.name] = {**found, "metadata": {**found["metadata"], "uid": "uid-new"}}
+    assert driver.prepare(old._replace(uid="uid-new"))
+    claims.error = NO_RESPONSE
+    assert driver.prepare(ref)
+
+
+def test_the_entitlement_of_an_unknown_container_causes_no_request(claims: ClaimNode) -> None:
+    """A container registers at vcuda's socket: claims are looked up by one thread only."""
+    claims.error = AssertionError("a request")
+    assert claims.driver().entitled("u-b", "c0") is None
+
+
+def test_a_driver_killed_at_every_step_has_prepared_all_or_nothing(claims: ClaimNode) -> None:
+    steps = ("mkdir", "open", "write", "fchmod", "rename", "unlink", "scandir")
+    other, ref = claims.add("other", "gpu-0", 60, 4), claims.add("a", "gpu-0", 40, 4)
+    expected = claims.driver().prepare(other)
+    at = 0
+    while True:
+        driver = claims.driver()
+        died = killed(at, steps, lambda driver=driver: driver.prepare(ref))  # type: ignore[misc]
+        successor = claims.driver()
+        assert free(successor)[0] in (0, 40)
+        assert [each.device for each in successor.prepare(ref)] == ["gpu-0"]
+        schema().validate(claims.spec(ref))
+        assert successor.prepare(other) == expected
+        ended = killed(at, steps, lambda driver=successor: driver.unprepare(ref))  # type: ignore[misc]
+        claims.driver().unprepare(ref)
+        assert free(claims.driver())[0] == 40
+        if not died and not ended:
+            break
+        at += 1
+    assert at > 5
+    assert claims.specs() == {"uid-other"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["{", "[]", '{"annotations": {}}', '{"annotations": {"gpu-turnstile.io/claim": "1"}}'],
+)
+def test_a_broken_spec_is_left_and_written_again(claims: ClaimNode, broken: str) -> None:
+    ref = claims.add("a", "gpu-0", 30, 4)
+    claims.driver().prepare(ref)
+    (claims.cdi / "gpu-turnstile-claim-uid-a.json").write_text(broken)
+    driver = claims.driver()
+    assert free(driver) == [100, 100]
+    driver.prepare(ref)
+    schema().validate(claims.spec(ref))
+
+
+def test_specs_by_another_name_and_other_files_are_ignored(
+    claims: ClaimNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy, or one whose claim has a UID that is a path: neither could be removed."""
+    claims.driver().prepare(claims.add("a", "gpu-0", 30, 4))
+    for name in ("nvidia.json", "gpu-turnstile-claim-uid-b.yaml"):
+        (claims.cdi / name).write_text("{")
+    assert free(claims.driver()) == [70, 100]
+    assert "CDI spec of a claim cannot be read" not in caplog.text
+    path = claims.cdi / "gpu-turnstile-claim-uid-a.json"
+    path.with_name("gpu-turnstile-claim-copy.json").write_text(path.read_text())
+    path.write_text(path.read_text().replace("uid-a", "../uid-a"))
+    driver = claims.driver()
+    driver.refresh()
+    assert (free(driver), driver.confirmed) == ([100, 100], True)

@@ -1,7 +1,12 @@
-"""An agent with ``--mode dra``, a kubelet that calls it over its sockets, and the API server."""
+"""An agent with ``--mode dra``, alone or behind the proxy, a kubelet, and the API server."""
 
+import asyncio
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,10 +15,19 @@ import pytest
 
 from agent.app.agent import Agent
 from agent.settings import AgentMode
+from proxy.program import DRA, Proxy
 from simulator.client import ApiClient
+from tests.agent import threads
 from tests.agent.app.whole import events, metrics, ready, running
-from tests.agent.dra.a_claim import CLAIMS, DRIVER, PODS, SLICES, DraKubelet, add, spec_of
-from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings, write_cards
+from tests.agent.dra.a_claim import DRIVER, PODS, SLICES, DraKubelet, add, spec_of
+from tests.agent.fakes import (
+    DEADLINE_S,
+    NAMES,
+    eventually,
+    make_manifest,
+    make_settings,
+    write_cards,
+)
 from tests.agent.injection.test_cdi import schema
 
 pytestmark = pytest.mark.slow
@@ -32,7 +46,6 @@ def node(folder: Path, admin: ApiClient) -> Path:
 
 @contextmanager
 def agent_of(node: Path, kubeconfig: Path, **more: Any) -> Iterator[tuple[Agent, DraKubelet]]:
-    """An agent that a kubelet has registered."""
     settings = make_settings(
         node,
         mode=AgentMode.DRA,
@@ -81,34 +94,12 @@ def test_a_pod_gets_each_request_as_one_cdi_device(
             "cards": ["GPU-0"], "cores": 30, "memoryBlocks": 4, "evidence": "claim"
         }  # fmt: skip
         assert 'decisions_total{call="prepare",evidence="claim"} 1.0' in metrics(agent)
-        assert kubelet.unprepare(ref)[ref.uid].error == ""
-        assert kubelet.unprepare(ref)[ref.uid].error == ""
-        assert not list((node / "cdi").glob("*.json"))
-
-
-def test_the_specs_are_the_memory_of_the_next_agent(
-    node: Path, kubeconfig: Path, admin: ApiClient
-) -> None:
-    with agent_of(node, kubeconfig) as (_, kubelet):
-        kept = add(admin, "kept", ("gpu-0", 60, 4))
-        deleted = add(admin, "deleted", ("gpu-1", 60, 4))
-        first = kubelet.prepare(kept, deleted)
-        before = spec_of(node / "cdi", kept)
-    admin.delete(f"{CLAIMS}/{deleted.name}")
-    with agent_of(node, kubeconfig) as (_, kubelet):
-        eventually(
-            lambda: len(list((node / "cdi").glob("*.json"))) == 1, "the other claim is forgotten"
-        )
-        twice = add(admin, "twice", ("gpu-0", 50, 4))
-        assert kubelet.prepare(twice)[twice.uid].error == (
-            "claim default/twice-gpus: 50 cores of card GPU-0, but 60 of 100 are held by "
-            "default/kept-gpus: it starts once they have ended"
-        )
-        assert kubelet.prepare(kept)[kept.uid] == first[kept.uid]
-        assert spec_of(node / "cdi", kept) == before
-        kubelet.unprepare(kept)
-        assert kubelet.prepare(twice)[twice.uid].error == ""
+        twice = add(admin, "twice", ("gpu-0", 80, 4))
+        assert "30 of 100 are held by default/a-gpus" in kubelet.prepare(twice)[twice.uid].error
         eventually(lambda: "GPURefused" in str(events(admin)), "the refusal is an Event")
+        for _ in range(2):
+            assert kubelet.unprepare(ref)[ref.uid].error == ""
+        assert not list((node / "cdi").glob("*.json"))
 
 
 def test_slices_follow_cordons_and_come_back(
@@ -176,3 +167,85 @@ def test_missing_cards_and_pods_without_a_claim_are_events(
 
     with agent_of(node, kubeconfig):
         eventually(lambda: subjects() == expected, "the Events")
+
+
+# --- behind the proxy, where calls wait for the next agent ----------------------------------
+
+
+@contextmanager
+def proxy_running(proxy: Proxy) -> Iterator[None]:
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def run() -> None:
+        loops.append(asyncio.get_running_loop())
+        await proxy.run()
+
+    def stop() -> None:
+        eventually(lambda: loops, "the proxy runs")
+        loops[0].call_soon_threadsafe(proxy.stop)
+
+    with threads.running(lambda: asyncio.run(run()), stop):
+        yield
+
+
+class AgentProcess:
+    """An agent that can be stopped and killed, and is then started again."""
+
+    def __init__(self, folder: Path, kubeconfig: Path) -> None:
+        self._command: list[str | Path] = [
+            *(sys.executable, "-m", "agent", "--mode", "dra", "--node-name", "n1"),
+            *("--kubelet-dir", folder / "k", "--plugin-dir", folder / "p"),
+            *("--http-host", "127.0.0.1", "--http-port", "0", "--memory-block", "256Mi"),
+            *("--cards", folder / "cards.yaml", "--kubeconfig", kubeconfig),
+            *("--cdi-dir", folder / "cdi"),
+        ]
+        self.process = subprocess.Popen(self._command)
+
+    def kill(self) -> None:
+        """Kill the agent, and start the next one, as its supervisor would."""
+        self.process.kill()
+        self.process.wait(DEADLINE_S)
+        self.process = subprocess.Popen(self._command)
+
+
+@pytest.fixture
+def supervised(node: Path, kubeconfig: Path) -> Iterator[AgentProcess]:
+    (node / "k").mkdir()
+    made = AgentProcess(node, kubeconfig)
+    yield made
+    made.process.terminate()
+    made.process.wait(DEADLINE_S)
+
+
+def test_no_call_fails_while_the_agent_is_killed_and_the_kubelet_keeps_one_registration(
+    folder: Path, supervised: AgentProcess, admin: ApiClient
+) -> None:
+    """An agent that is killed during calls, and between them; the kubelet calls once."""
+    refs = [add(admin, f"p{n}", (f"gpu-{n % 2}", 10, 1)) for n in range(8)]
+    prepared: dict[str, Any] = {}
+    kubelet, registry = DraKubelet(folder), folder / "plugins_registry"
+    proxy = Proxy(folder / "k", folder / "p", patience=DEADLINE_S, mode=DRA)
+    with proxy_running(proxy), ThreadPoolExecutor(3) as pool:
+        kubelet.register()
+        registered = list(registry.iterdir())
+        (driver,) = proxy.drivers.found.values()
+        driver.longest_call = DEADLINE_S  # in which the next agent has started on any machine
+        for at in (0, 4):
+            supervised.process.send_signal(signal.SIGSTOP)
+            calls = [pool.submit(kubelet.prepare, each) for each in refs[at : at + 3]]
+            eventually(lambda: driver.under_way == 3, "the calls have begun")
+            supervised.kill()
+            entries = [each.result() for each in calls]
+            supervised.kill()
+            entries.append(kubelet.prepare(refs[at + 3]))  # between two agents
+            for each in entries:
+                prepared |= each
+        assert {each.error for each in prepared.values()} == {""}
+        assert prepared.keys() == {each.uid for each in refs}
+        assert len(list((folder / "cdi").glob("*.json"))) == len(refs)
+        assert dict(kubelet.prepare(*refs)) == prepared
+        with kubelet.health() as stream:
+            assert len(next(stream).devices) == 2
+        assert {each.error for each in kubelet.unprepare(*refs).values()} == {""}
+        assert not list((folder / "cdi").glob("*.json"))
+        assert list(registry.iterdir()) == registered

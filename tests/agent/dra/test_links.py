@@ -23,7 +23,6 @@ NAMES = Names()
 
 
 def admitted(inventory: Inventory, cards: Sequence[int], link: str) -> bool:
-    """Whether a claim for so many cards may get these."""
     demand = Demand(100 * len(cards), 0)
     main = ContainerDemand("main", ContainerKind.MAIN, 0, demand)
     claim = make_claim(PodDemand((main,)), Wishes(link=link), NAMES)
@@ -65,18 +64,6 @@ def subsets(inventory: Inventory) -> list[tuple[int, ...]]:
     return [each for size in positions for each in combinations(positions, size + 1)]
 
 
-def test_of_three_cards_in_a_chain_a_claim_never_gets_both_ends() -> None:
-    chain = node(3, ["NV4", "SYS", "NV4"])  # 0-1, 0-2, 1-2
-    assert [each for each in subsets(chain) if admitted(chain, each, "nvlink")] == [
-        *((0,), (1,), (2,)),
-        (0, 1),
-    ]
-    plugin = Links(chain)
-    assert not plugin.fulfils((0, 2), "nvlink")
-    assert plugin.fulfils((1, 2), "nvlink")  # a claim cannot have these two, as explain shows
-    assert plugin.fulfils((0, 1, 2), "nvlink")
-
-
 @given(nodes, st.sampled_from(LINKS))
 def test_a_claim_gets_only_cards_that_fulfil_the_wish_and_explain_knows_these_sets(
     inventory: Inventory, link: str
@@ -84,6 +71,8 @@ def test_a_claim_gets_only_cards_that_fulfil_the_wish_and_explain_knows_these_se
     plugin, by_claim = Links(inventory), Links(inventory, by_claim=True)
     for each in subsets(inventory):
         may_get = admitted(inventory, each, link)
+        # A constraint, which needs its attribute, would leave a card without NVLinks unused.
+        assert may_get or len(each) > 1
         assert plugin.fulfils(each, link) or not may_get, each
         assert by_claim.fulfils(each, link) == may_get, each
         assert by_claim.ungrouped.fulfils(each, link) == plugin.fulfils(each, link), each
@@ -103,12 +92,3 @@ def test_a_claim_gets_the_plugins_sets_if_nvlinks_connect_each_pair_or_none(
     if link == "numa" or meshed:
         for each in subsets(inventory):
             assert admitted(inventory, each, link) == plugin.fulfils(each, link), each
-
-
-@given(nodes)
-def test_a_single_card_needs_no_link_by_either_door(inventory: Inventory) -> None:
-    """A constraint, which needs its attribute, would leave a card without NVLinks unused."""
-    for link in LINKS:
-        for at in range(len(inventory.cards)):
-            assert admitted(inventory, (at,), link)
-            assert Links(inventory).fulfils((at,), link)

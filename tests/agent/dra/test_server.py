@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from tests.agent.threads import running
 
 @pytest.fixture
 def sockets() -> Iterator[Path]:
-    """A folder with a short path."""
     with short_dir() as made:
         yield made
 
@@ -81,47 +81,32 @@ def test_sockets_stay_while_they_exist_and_are_made_again(sockets: Path) -> None
     assert seen[0] == seen[1] != seen[2]
 
 
-class Watcher:
-    """A watcher of the devices' health, on a clock that its pauses move."""
-
-    def __init__(self, node: ClaimNode) -> None:
-        self.clock = FakeClock()
-        self.most = 1000
-        self._server = DriverServer(
-            node.driver(), plugins=Path(), registry=Path(), clock=self.clock, pause=self._pause
-        )
-
-    def _pause(self, seconds: float) -> None:
-        self.clock.now += seconds
-        self.most -= 1
-
-    def is_active(self) -> bool:
-        return self.most > 0
-
-    def responses(self) -> Iterator[tuple[float, list[tuple[str, int, str]]]]:
-        """Yield the seconds since the start, and the health of each device."""
-        context: Any = self
-        began = self.clock.now
-        request = health_pb.NodeWatchResourcesRequest()
-        for each in self._server.NodeWatchResources(request, context):
-            assert {device.health_check_timeout_seconds for device in each.devices} == {60}
-            assert {device.device.pool_name for device in each.devices} == {"n1"}
-            yield (
-                self.clock.now - began,
-                [(one.device.device_name, one.health, one.message) for one in each.devices],
-            )
-
-
 def test_health_is_sent_at_once_within_a_second_of_a_change_and_every_ten_seconds(
     claims: ClaimNode,
 ) -> None:
-    healthy, unhealthy = health_pb.HEALTHY, health_pb.UNHEALTHY
-    watcher = Watcher(claims)
-    responses = watcher.responses()
-    well = [("gpu-0", healthy, ""), ("gpu-1", healthy, "")]
-    assert next(responses) == (0, well)
-    assert next(responses) == (10, well)
+    clock, ends = FakeClock(), [10_000.0]
+    began = clock.now
+
+    def pause(seconds: float) -> None:
+        clock.now += seconds
+
+    context: Any = SimpleNamespace(is_active=lambda: clock.now < ends[0])
+    driver = claims.driver()
+    server = DriverServer(driver, plugins=Path(), registry=Path(), clock=clock, pause=pause)
+    stream = server.NodeWatchResources(health_pb.NodeWatchResourcesRequest(), context)
+
+    def following() -> tuple[float, list[tuple[object, ...]]]:
+        devices = next(stream).devices
+        assert {each.health_check_timeout_seconds for each in devices} == {60}
+        assert {each.device.pool_name for each in devices} == {"n1"}
+        return clock.now - began, [
+            (each.device.device_name, each.health, each.message) for each in devices
+        ]
+
+    well = [(f"gpu-{at}", health_pb.HEALTHY, "") for at in range(2)]
+    assert following() == (0, well)
+    assert following() == (10, well)
     claims.unhealthy = {"GPU-1": "Xid 79"}
-    assert next(responses) == (11, [well[0], ("gpu-1", unhealthy, "Xid 79")])
-    watcher.most = 5  # then the kubelet has ended the call
-    assert list(responses) == []
+    assert following() == (11, [well[0], ("gpu-1", health_pb.UNHEALTHY, "Xid 79")])
+    ends[0] = clock.now + 5  # then the kubelet has ended the call
+    assert list(stream) == []

@@ -1,6 +1,7 @@
-"""When slices and counts are written, and when not."""
+"""The devices of ResourceSlices; when slices and counts are written, and when not."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,11 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.allocator.slots import DeviceTable
+from agent.cards.pci import pcie_root
 from agent.dra.counts import NodeCounts
-from agent.dra.devices import published, slices_of
+from agent.dra.devices import devices_of, published, slices_of
 from agent.dra.slices import SlicePublisher
 from agent.kubernetes_api.client import Api, Rejected
-from tests.agent.builders import cases, patient
+from contract.inventory import Card, Inventory
+from contract.quantity import format_quantity, parse_quantity
+from simulator.api.quantities import canonical
+from tests.agent.builders import BLOCK, card, cases, patient
 from tests.agent.fakes import FakeClock
 
 DEVICES = [{"name": "gpu-0", "allowMultipleAllocations": True}]
@@ -70,13 +76,11 @@ class FakeCluster:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Show on the watch what has happened."""
         self.is_late = False
         while self.late:
             self.publisher.slices.collection.apply(*self.late.pop(0))
 
     def delete_by_hand(self, at: int) -> None:
-        """Delete a slice, as an admin or a kubelet that starts."""
         for name in sorted(self.slices)[at : at + 1]:
             self._show("DELETED", self.slices.pop(name))
 
@@ -97,16 +101,19 @@ class FakeCluster:
         return [*self.slices.values()], "1", ""
 
     def write(self) -> None:
-        """Write whatever is due."""
         while (pause := self.publisher.pause()) is not None and pause <= 0:
             self.publisher.write_next()
 
 
-def test_a_slice_that_has_been_published_is_not_written_again() -> None:
-    cluster = FakeCluster()
-    cluster.write()
+def test_a_slice_is_written_once_the_slices_are_listed_and_again_when_it_changes() -> None:
+    cluster = FakeCluster(is_listed=False)
     cluster.publisher.poke()
     cluster.write()
+    assert cluster.requests == []
+    cluster.publisher.slices.collection.list()
+    for _ in range(2):
+        cluster.write()
+        cluster.publisher.poke()
     assert cluster.requests == ["create"]
     cluster.devices = [*DEVICES, {"name": "gpu-1"}]
     cluster.publisher.poke()
@@ -115,18 +122,9 @@ def test_a_slice_that_has_been_published_is_not_written_again() -> None:
     assert cluster.slices["n1-d"]["spec"]["pool"]["generation"] == 2
 
 
-def test_nothing_is_written_before_the_slices_are_listed() -> None:
-    cluster = FakeCluster(is_listed=False)
-    cluster.publisher.poke()
-    cluster.write()
-    assert cluster.requests == []
-    cluster.publisher.slices.collection.list()
-    cluster.write()
-    assert cluster.requests == ["create"]
-
-
 def test_a_slice_whose_fields_are_dropped_is_written_every_ten_seconds() -> None:
     cluster = FakeCluster(drops=True)
+    cluster.write()
     cluster.write()
     assert cluster.requests == ["create"]
     cluster.clock.now += 10
@@ -197,6 +195,11 @@ KNOWN = json.dumps({"Data": {"RegisteredDevices": {"a.b/c": ["x"]}}})
 OTHERS = json.dumps({"Data": {"RegisteredDevices": {"other/c": ["x"]}}})
 
 
+def counts_of(cluster: FakeCluster, folder: Path) -> NodeCounts:
+    api = cast(Api, cluster)
+    return NodeCounts(api=api, node="n1", kubelet_dir=folder, counts=lambda: WANTED)
+
+
 @cases(
     "checkpoint, status, requests, problem",
     {
@@ -214,9 +217,7 @@ def test_counts_are_written_only_if_the_kubelet_does_not_know_a_plugin(
     if checkpoint is not None:
         (tmp_path / "kubelet_internal_checkpoint").write_text(checkpoint)
     cluster = FakeCluster()
-    counts = NodeCounts(
-        api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
-    )
+    counts = counts_of(cluster, tmp_path)
     counts.update({"status": status})
     assert cluster.requests == requests
     assert counts.problem.startswith(problem)
@@ -227,9 +228,7 @@ def test_counts_that_cannot_be_written_are_a_problem_until_they_can(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = FakeCluster()
-    counts = NodeCounts(
-        api=cast(Api, cluster), node="n1", kubelet_dir=tmp_path, counts=lambda: WANTED
-    )
+    counts = counts_of(cluster, tmp_path)
     cluster.error = Rejected(403, "no")
     counts.update({})
     counts.update({})
@@ -238,3 +237,93 @@ def test_counts_that_cannot_be_written_are_a_problem_until_they_can(
     cluster.error = None
     counts.update({})
     assert counts.problem == ""
+
+
+def devices(
+    *cards: Card, driver: str = "580.65.06", pcie: str = "pci0000:00", **unhealthy: str
+) -> list[dict[str, Any]]:
+    """The devices of cards; the second one is cordoned."""
+    return devices_of(
+        DeviceTable(Inventory(cards), BLOCK),
+        domain="tencent.com",
+        driver_version=driver,
+        unhealthy=lambda uuid: unhealthy.get(uuid.replace("-", ""), ""),
+        cordoned={"GPU-1"},
+        pcie_root=lambda _bus: pcie,
+    )
+
+
+def test_a_card_is_a_shared_device_with_two_capacities() -> None:
+    one = replace(card(3, blocks=1000), model="NVIDIA L4", numa=1)
+    assert devices(one) == [
+        {
+            "name": "gpu-3",
+            "allowMultipleAllocations": True,
+            "attributes": {
+                "uuid": {"string": "GPU-3"},
+                "model": {"string": "nvidia l4"},
+                "index": {"int": 3},
+                "numa": {"int": 1},
+                "driverVersion": {"string": "580.65.06"},
+                "memoryBlock": {"int": BLOCK},
+                "resource.kubernetes.io/pcieRoot": {"string": "pci0000:00"},
+            },
+            "capacity": {
+                name: {
+                    "value": text,
+                    "requestPolicy": {
+                        "default": "1",
+                        "validRange": {"min": "1", "max": text, "step": "1"},
+                    },
+                }
+                for name, text in (("cores", "100"), ("memory", "1k"))
+            },
+        }
+    ]
+
+
+def test_long_attributes_are_cut_and_unknown_ones_left_out() -> None:
+    """The API server refuses longer attributes, and with them the whole slice."""
+    one = replace(card(0), model="N" * 70, bus_id="")
+    (found,) = devices(one, driver="", pcie="", GPU0="x" * 62 + ". fault")
+    assert found["attributes"].keys() == {"uuid", "model", "index", "memoryBlock"}
+    assert found["attributes"]["model"] == {"string": "n" * 64}
+    assert found["taints"][0]["value"] == "x" * 62
+
+
+def test_a_card_that_gets_no_new_container_is_tainted() -> None:
+    found = devices(card(0), card(1), GPU0="Xid 79: fallen off the bus")
+    assert [(each["key"], each["value"]) for device in found for each in device["taints"]] == [
+        ("tencent.com/unhealthy", "Xid-79-fallen-off-the-bus"),
+        ("tencent.com/cordoned", "cordoned"),
+    ]
+    assert found[0]["taints"][0]["effect"] == "NoSchedule"
+    (spec,) = slices_of(found, driver="d", node="n").values()
+    stored = {**spec, "pool": {**spec["pool"], "generation": 7}}
+    timed = {**found[0]["taints"][0], "timeAdded": "2026-01-01T00:00:00Z"}
+    stored["devices"] = [{**found[0], "taints": [timed]}, found[1]]
+    assert published(stored) == spec
+
+
+def test_many_instances_take_two_slices() -> None:
+    many = devices(*(card(at) for at in range(70)))
+    found = slices_of(many, driver="d", node="n")
+    assert {name: len(each["devices"]) for name, each in found.items()} == {"n-d": 64, "n-d-1": 6}
+    assert {each["pool"]["resourceSliceCount"] for each in found.values()} == {2}
+
+
+@given(st.integers(0, 2**40))
+def test_counts_are_written_as_the_api_server_writes_them(count: int) -> None:
+    assert format_quantity(count) == canonical(str(count))
+    assert parse_quantity(format_quantity(count)) == count
+
+
+def test_the_pcie_root_is_the_first_part_of_a_devices_path(tmp_path: Path) -> None:
+    sysfs = tmp_path
+    real = sysfs / "devices/pci0000:40/0000:40:01.1/0000:41:00.0"
+    real.mkdir(parents=True)
+    (sysfs / "bus/pci/devices").mkdir(parents=True)
+    (sysfs / "bus/pci/devices/0000:41:00.0").symlink_to(real)
+    assert pcie_root("00000000:41:00.0", sysfs) == "pci0000:40"
+    assert pcie_root("0000:42:00.0", sysfs) == ""
+    assert pcie_root("", sysfs) == ""

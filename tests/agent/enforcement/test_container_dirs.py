@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,14 +34,6 @@ def dirs(root: Path) -> ContainerDirs:
     return ContainerDirs(root)
 
 
-@pytest.fixture
-def umask() -> Iterator[None]:
-    """A mask under which plain calls make the wrong modes."""
-    before = os.umask(0o777)
-    yield
-    os.umask(before)
-
-
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
@@ -50,14 +42,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def tree(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b'{"name": "a", "namesp',
         b"[]",
         b'{"namespace": "n", "name": "a", "uid": "u", "more": ""}',
@@ -72,17 +59,17 @@ def test_an_owner_reference_that_does_not_parse_is_ignored(data: bytes) -> None:
 
 
 def test_a_directory_can_be_read_by_a_container_and_written_by_root_alone(
-    dirs: ContainerDirs, root: Path, umask: None
+    dirs: ContainerDirs, root: Path
 ) -> None:
-    made = dirs.make(KEY, A)
-    digest = KEY
-    assert made == ContainerDir(digest, A, root / digest / "files")
-    assert tree(root) == [digest, f"{digest}/files", f"{digest}/owner.json"]
-    assert mode(made.files) == 0o755
-    assert mode(root / digest) == 0o711
-    assert mode(root / digest / "owner.json") == 0o600
-    assert made.files.stat().st_uid == os.geteuid()
-    assert json.loads((root / digest / "owner.json").read_text()) == A._asdict()
+    before = os.umask(0o777)
+    try:
+        made = dirs.make(KEY, A)
+    finally:
+        os.umask(before)
+    assert made == ContainerDir(KEY, A, root / KEY / "files")
+    modes = {str(path.relative_to(root)): mode(path) for path in root.rglob("*")}
+    assert modes == {KEY: 0o711, f"{KEY}/files": 0o755, f"{KEY}/owner.json": 0o600}
+    assert json.loads((root / KEY / "owner.json").read_text()) == A._asdict()
 
 
 @pytest.mark.parametrize("again", [ContainerDirs.make, ContainerDirs.ensure])
@@ -162,8 +149,8 @@ def test_leftovers_are_cleaned_and_other_files_left_alone(dirs: ContainerDirs, r
     for name in (f".new-{digest}", f".gone-{digest}-0", f".gone-{digest}-123456789"):
         (root / name / "files").mkdir(parents=True)
     (root / digest).mkdir()  # no owner, no files
-    (root / ("f" * 20)).write_text("a file")
-    (root / "notes.txt").write_text("an admin's")
+    (root / ("f" * 20)).touch()
+    (root / "notes.txt").touch()
     others = [
         "lost+found",
         digest.upper(),
@@ -203,9 +190,6 @@ def test_a_link_instead_of_our_directory_is_replaced_and_never_followed(
     assert names(root) == [made.digest]
 
 
-# --- files inside -------------------------------------------------------------------------
-
-
 def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -224,9 +208,6 @@ def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path
     assert names(elsewhere) == []
 
 
-# --- disk errors --------------------------------------------------------------------------
-
-
 STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlink", "rmdir")
 
 
@@ -239,18 +220,11 @@ STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlin
     ],
 )
 def test_a_disk_error_is_reported_on_one_line(
-    *,
-    dirs: ContainerDirs,
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    step: str,
-    message: str,
+    *, dirs: ContainerDirs, monkeypatch: pytest.MonkeyPatch, number: int, step: str, message: str
 ) -> None:
     kept = dirs.make(OTHER_KEY, B)
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, step, raising(OSError(number, os.strerror(number), str(root))))
+        patch.setattr(os, step, raising(OSError(number, os.strerror(number), "path")))
         with pytest.raises(EnforcementError) as error:
             dirs.make(KEY, A)
     assert str(error.value) == (
@@ -261,31 +235,29 @@ def test_a_disk_error_is_reported_on_one_line(
     assert dirs.make(KEY, A).owner == A
 
 
-def _make(dirs: ContainerDirs) -> None:
-    dirs.make(KEY, B)
+def in_folder(act: Callable[[ContainerDirs, int], None]) -> Callable[[ContainerDirs], None]:
+    def run(dirs: ContainerDirs) -> None:
+        folder = dirs.open(KEY)
+        try:
+            act(dirs, folder)
+        finally:
+            os.close(folder)
+
+    return run
 
 
-def _write(dirs: ContainerDirs) -> None:
-    folder = dirs.open(KEY)
-    try:
-        dirs.write(folder, "id", {"pids.config": b"new", "vcuda.config": b"new"})
-    finally:
-        os.close(folder)
+NEW = {"pids.config": b"new", "vcuda.config": b"new"}
 
 
-def _correct_owner(dirs: ContainerDirs) -> None:
-    folder = dirs.open(KEY)
-    try:
-        dirs.correct_owner(KEY, folder, B)
-    finally:
-        os.close(folder)
-
-
-def _keep(dirs: ContainerDirs) -> None:
-    dirs.prune([B])
-
-
-@pytest.mark.parametrize("act", [_make, _write, _correct_owner, _keep])
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda dirs: dirs.make(KEY, B),
+        in_folder(lambda dirs, folder: dirs.write(folder, "id", NEW)),
+        in_folder(lambda dirs, folder: dirs.correct_owner(KEY, folder, B)),
+        lambda dirs: dirs.prune([B]),
+    ],
+)
 def test_the_next_agent_repairs_a_kill_at_any_step(
     tmp_path: Path, act: Callable[[ContainerDirs], None]
 ) -> None:
@@ -303,12 +275,8 @@ def test_the_next_agent_repairs_a_kill_at_any_step(
         held = after.find(KEY)
         assert held is None or held.owner in {A, B}
         if held is not None and (made.files / "id").exists():
-            assert set(names(made.files / "id")) <= {
-                "pids.config",
-                "vcuda.config",
-                ".vcuda.config.new",
-                ".pids.config.new",
-            }
+            files = {"pids.config", "vcuda.config"}
+            assert set(names(made.files / "id")) <= {*files, *(f".{each}.new" for each in files)}
             assert (made.files / "id" / "pids.config").read_bytes() in {b"old", b"new"}
         assert after.find(OTHER_KEY) == other
         for pod in (B, A):
@@ -340,7 +308,6 @@ def test_an_owner_that_cannot_be_read_is_an_error(
     dirs: ContainerDirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = dirs.make(KEY, A)
-
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", raising(OSError(errno.EIO, "broken")))
         for call in (dirs.clean, dirs.all, lambda: dirs.prune([]), lambda: dirs.make(KEY, B)):

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -125,9 +126,6 @@ def test_the_common_edits_of_our_spec_set_void_too() -> None:
     )
 
 
-# --- settings -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "paths"),
     [
@@ -142,22 +140,13 @@ def test_extra_devices_are_read(text: str, paths: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("/dev", '"/dev"'),
-        ("/dev/a,", '""'),
-        ("/etc/passwd", '"/etc/passwd"'),
-        ("/dev/../etc/passwd", '"/dev/../etc/passwd"'),
-        ("/dev//a", '"/dev//a"'),
-        ("//dev/a", '"//dev/a"'),
-        ("/dev/a\nb", '"/dev/a\\nb"'),
-    ],
+    "text", ["/dev", "", "/etc/passwd", "/dev/../etc/passwd", "/dev//a", "//dev/a", "/dev/a\nb"]
 )
-def test_extra_devices_that_cannot_be_are_refused(text: str, shown: str) -> None:
+def test_extra_devices_that_cannot_be_are_refused(text: str) -> None:
     with pytest.raises(SettingsError) as refused:
-        parse_extra_devices(text)
+        parse_extra_devices(f"/dev/b,{text}")
     assert str(refused.value) == (
-        f"extra-devices: Invalid value: {shown}: must be absolute paths below /dev, "
+        f"extra-devices: Invalid value: {json.dumps(text)}: must be absolute paths below /dev, "
         "comma-separated, such as /dev/infiniband/uverbs0"
     )
 
@@ -167,19 +156,17 @@ def test_a_path_that_is_no_directory_is_refused(text: str) -> None:
     assert parse_directory("driver-dir", "/a b/nvidia") == "/a b/nvidia"
     with pytest.raises(SettingsError) as refused:
         parse_directory("driver-dir", text)
-    assert str(refused.value).startswith("driver-dir: Invalid value: ")
-    assert str(refused.value).endswith(
-        ": must be an absolute path without '.' and '..', such as /opt/nvidia"
+    assert str(refused.value) == (
+        f"driver-dir: Invalid value: {json.dumps(text)}: "
+        "must be an absolute path without '.' and '..', such as /opt/nvidia"
     )
 
 
 def test_a_mig_instance_brings_its_cards_node_and_its_capabilities() -> None:
     """The capabilities of the card's other instances stay away."""
     caps = [f"/dev/nvidia-caps/nvidia-cap{number}" for number in (66, 67, 84, 85)]
-    seven, nine = (
-        replace(card(uuid=f"MIG-{gpu}"), index=1000 + gpu, capabilities=tuple(nodes))
-        for gpu, nodes in ((7, caps[:2]), (9, caps[2:]))
-    )
+    seven = replace(card(uuid="MIG-7"), index=1007, capabilities=tuple(caps[:2]))
+    nine = replace(card(uuid="MIG-9"), index=1009, capabilities=tuple(caps[2:]))
     inventory = Inventory((card(1), seven, nine))
     share = held({"MIG-9": 30})
     edits = inject(share, inventory, Injection.NODES, control_devices=["/dev/nvidiactl"])

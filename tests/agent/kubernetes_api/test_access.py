@@ -1,6 +1,7 @@
-"""The kinds of requests to the API server that fail, as the agent's gauge shows them."""
+"""The kinds of failing requests in the agent's gauge, and the node object as the agent reads it."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,12 +10,12 @@ import yaml
 
 from agent.errors import Unavailable
 from agent.kubernetes_api.access import KINDS, FailureReason, RequestFailures
-from agent.kubernetes_api.client import Api
-from common.apiserver.errors import Rejected
+from agent.kubernetes_api.client import Api, Json, Rejected
+from agent.kubernetes_api.node import NodeReader
 from common.apiserver.events import EventSubject, Notice, create
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
-from tests.agent.fakes import FakeClock, make_manifest
+from tests.agent.fakes import NAMES, FakeClock, make_manifest
 
 NOTICE = Notice(EventSubject("Pod", "default", "a", "uid-a"), "GPURefused", "no card fits")
 PODS = "/api/v1/pods"
@@ -125,3 +126,77 @@ def test_a_failure_that_is_not_tried_again_is_forgotten_after_ten_minutes() -> N
     assert failures.current() == {("create", "events"): FailureReason.UNAUTHORIZED}
     clock.now += 1
     assert failures.current() == {}
+
+
+class FakeNodeApi(Api):
+    def __init__(self) -> None:
+        self.found: Json | Exception = {"metadata": {}}
+
+    def get_node(self, name: str) -> Json:
+        assert name == "n1"
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def set_annotation(self, text: str | None) -> None:
+        self.found = {"metadata": {"annotations": {NAMES.gpu_cordoned: text} if text else {}}}
+
+
+def unexpected(found: object) -> None:
+    pytest.fail(f"reported {found}")
+
+
+def test_changes_are_reported_and_the_last_state_holds_during_an_outage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "agent.kubernetes_api.node")
+    api, reported = FakeNodeApi(), list[frozenset[str]]()
+    reader = NodeReader(
+        api=api, node="n1", names=NAMES, on_cordon=reported.append, on_others=unexpected
+    )
+    reader.read()
+    assert reported == []
+    api.set_annotation(" GPU-1,GPU-0, ")
+    reader.read()
+    reader.read()
+    assert reported == [{"GPU-0", "GPU-1"}]
+    for error in (Unavailable("timeout"), Rejected(403, "forbidden"), Rejected(404, "no node")):
+        api.found = error
+        reader.read()
+    assert reported == [{"GPU-0", "GPU-1"}]
+    api.set_annotation(None)
+    reader.read()
+    assert reported == [{"GPU-0", "GPU-1"}, frozenset()]
+    assert [each.getMessage() for each in caplog.records] == [
+        "cordoned cards",
+        "cordoned cards cannot be read",
+        "cordoned cards",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "mig", "others"),
+    [
+        ({}, False, {}),
+        ({"cpu": "8", "nvidia.com/gpu": "0", NAMES.core: "800"}, False, {}),  # it is off again
+        ({"nvidia.com/mig-1g.10gb": "7"}, False, {}),  # cards in MIG mode are not ours
+        ({"nvidia.com/mig-1g.10gb": "7"}, True, {"nvidia.com/mig-1g.10gb": 7}),
+        ({"nvidia.com/mig-1g.10gb": "0"}, True, {}),
+        ({"nvidia.com/gpu": "8"}, False, {"nvidia.com/gpu": 8}),
+        ({"nvidia.com/gpu": "many"}, False, {}),
+    ],
+)
+def test_another_device_plugin_shows_in_the_nodes_allocatable_resources(
+    *, allocatable: dict[str, str] | None, mig: bool, others: dict[str, int]
+) -> None:
+    api, reported = FakeNodeApi(), list[Mapping[str, int]]()
+    reader = NodeReader(
+        api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=reported.append, mig=mig
+    )
+    api.found = {"metadata": {}, "status": {"allocatable": allocatable}}
+    reader.read()
+    reader.read()
+    assert reported == ([others] if others else [])
+    api.found = {"metadata": {}}
+    reader.read()
+    assert reported == ([others, {}] if others else [])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.errors import Unavailable
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
-from contract.allocation import Allocation, Evidence
+from contract.allocation import Allocation, Evidence, decode_allocations
 from placement.pods import PodInfo, read_pod
 from tests.agent.builders import patient
 from tests.agent.fakes import NAMES, FakeClock
@@ -25,7 +25,6 @@ LESS = {"main": Allocation(("GPU-0",), 30, 8, Evidence.ORDER)}
 
 
 def make_pod(name: str, *containers: Container) -> PodInfo:
-    """A pod as the API server shows it."""
     return read_pod(in_memory.make_pod(name, *containers).manifest(), NAMES)
 
 
@@ -53,8 +52,6 @@ class FakePatchApi(Api):
 
 
 class Writing:
-    """A queue to a fake API, and the results that it reported."""
-
     def __init__(self, *errors: Exception) -> None:
         self.api, self.clock = FakePatchApi(*errors), FakeClock()
         self.results: list[str] = []
@@ -76,7 +73,6 @@ class Writing:
         return self.results
 
     def cards(self) -> list[str]:
-        """Return the card's index in each patch."""
         index = NAMES.predicate_gpu_idx(0)
         return [patch["metadata"]["annotations"][index] for _, patch in self.api.patches]
 
@@ -104,15 +100,7 @@ def test_a_patch_has_the_uid_the_allocations_and_the_indices_of_each_container()
     patch = allocation_patch(pod, allocations, names=NAMES, indices=INDICES)
     annotations = patch["metadata"].pop("annotations")
     assert patch == {"metadata": {"uid": pod.id.uid}}
-    assert json.loads(annotations.pop("tencent.com/gpu-allocation")) == {
-        "next": {"cards": ["GPU-0"], "cores": 100, "memoryBlocks": 0, "evidence": "ticket"},
-        "two": {
-            "cards": ["GPU-0", "GPU-1"],
-            "cores": 200,
-            "memoryBlocks": 9,
-            "evidence": "witness",
-        },
-    }
+    assert decode_allocations(annotations.pop("tencent.com/gpu-allocation")) == allocations
     assert annotations == {
         "tencent.com/gpu-assigned": "true",
         "tencent.com/predicate-gpu-idx-0": "0,1",

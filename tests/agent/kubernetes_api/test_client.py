@@ -3,7 +3,7 @@
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +26,6 @@ from tests.agent.fakes import DEADLINE_S, NAMES, make_manifest
 
 
 def pods_of(api: Api) -> Collection[PodInfo]:
-    """The pods of a node, as the agent reads them."""
     return PodCache(api=api, node="n1", names=NAMES).collection
 
 
@@ -36,23 +35,10 @@ def set_response(server: ApiServer, status: int, body: object, *, cut: bool = Fa
     server.fail(Fault(status, content, cut=cut))
 
 
-# --- credentials ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        (Path("/there/is/none"), "cannot use /there/is/none: "),
-        (None, "cannot use the pod's service account: KUBERNETES_SERVICE_HOST"),
-    ],
-)
-def test_credentials_that_cannot_be_used_are_named(
-    monkeypatch: pytest.MonkeyPatch, path: Path | None, message: str
-) -> None:
+def test_credentials_that_cannot_be_used_are_named() -> None:
     """Why, and in which field: tests of :mod:`common.apiserver.kubeconfig`."""
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(SettingsError, match=f"^kubeconfig: {message}"):
-        Api(path)
+    with pytest.raises(SettingsError, match=r"^kubeconfig: cannot use /there/is/none: "):
+        Api(Path("/there/is/none"))
 
 
 # --- list, get, patch -----------------------------------------------------------------
@@ -72,27 +58,6 @@ def test_a_pod_is_got_raw_and_an_absent_one_is_none(api: Api, server: ApiServer)
     assert found is not None
     assert found["spec"]["nodeName"] == "n1"
     assert api.get_pod("default", "absent") is None
-
-
-UID_OF_ANOTHER = {"metadata": {"uid": "another"}}
-
-
-@pytest.mark.parametrize(
-    ("call", "status", "message"),
-    [
-        (lambda api: api.patch_pod("default", "a", UID_OF_ANOTHER), 409, ".*"),
-        (lambda api: api.patch_pod("default", "b", {}), 404, 'pods "b" not found'),
-        (lambda api: api.patch_node("n2", {}), 404, 'nodes "n2" not found'),
-        (lambda api: api.patch_event("default", "a.1", {}), 404, 'events "a.1" not found'),
-    ],
-)
-def test_a_patch_of_an_absent_object_or_of_a_successor_is_rejected(
-    api: Api, server: ApiServer, call: Callable[[Api], None], status: int, message: str
-) -> None:
-    server.apply(make_manifest("a"))
-    with pytest.raises(Rejected, match=f"^{message}$") as refused:
-        call(api)
-    assert refused.value.status == status
 
 
 @pytest.mark.parametrize(
@@ -144,17 +109,8 @@ def test_a_get_gives_up_in_time(
 ) -> None:
     monkeypatch.setattr(module, "_GET_SECONDS", 0.1)
     server.fail(SILENCE)
-    with pytest.raises(
-        Unavailable, match=r"^API server: no response from 127\.0\.0\.1:\d+ in time$"
-    ):
+    with pytest.raises(Unavailable, match=r"^API server: no response from \S+ in time$"):
         api.get_pod("default", "a", within=1000)
-
-
-def test_a_get_is_not_repeated_beyond_its_second(api: Api, server: ApiServer) -> None:
-    server.fail(Fault(429, message="busy", retry_after="5"))
-    with pytest.raises(Unavailable, match=r"^API server: 429 busy$"):
-        api.get_pod("default", "a")
-    assert len(server.requests) == 1
 
 
 # --- watch ----------------------------------------------------------------------------

@@ -70,8 +70,6 @@ class FakeEventApi(Api):
 
 
 class QueueScene:
-    """A queue to a fake API, and the results that it reported."""
-
     def __init__(self, *errors: Exception | None) -> None:
         self.api, self.clock = FakeEventApi(*errors), FakeClock()
         self.results: list[str] = []
@@ -89,9 +87,6 @@ class QueueScene:
         while self.queue.pending():
             self.queue.write_next()
         return self.results
-
-
-# --- the content of an Event -----------------------------------------------------------
 
 
 def test_an_event_has_its_object_message_and_count() -> None:
@@ -162,18 +157,6 @@ def test_a_new_agent_goes_on_with_the_event_of_the_one_before(api: Api, admin: A
     assert datetime.fromisoformat(event["lastTimestamp"]).timestamp() == 120
 
 
-def test_a_running_queue_writes_each_new_notice() -> None:
-    scene = QueueScene()
-    with running(scene.queue.run, scene.queue.stop):
-        for number in (1, 2, 3):
-            scene.put(notice(number))
-            eventually(lambda: not scene.queue.pending(), "it is written")
-    assert scene.results == ["written"] * 3
-
-
-# --- with scripts ---------------------------------------------------------------------
-
-
 def test_during_an_outage_the_oldest_are_dropped_and_the_newest_kept() -> None:
     scene = QueueScene(Unavailable("no response"))
 
@@ -223,19 +206,21 @@ def test_a_refused_write_is_tried_again_if_it_may_pass_and_delays_no_other(
     assert scene.api.counts == counts
 
 
-def test_an_event_that_cannot_be_patched_is_not_created_again() -> None:
-    """Only one that is not found has expired."""
-    scene = QueueScene(None, Rejected(422, "a policy refuses patches"))
+@pytest.mark.parametrize(
+    ("error", "results", "count"),
+    [
+        (Rejected(422, "a policy refuses patches"), ["written", "dropped"], 1),
+        (Rejected(409, "the object has been modified"), ["written", "retried", "written"], 3),
+    ],
+)
+def test_an_event_that_cannot_be_patched_is_not_created_again_and_loses_no_count(
+    error: Exception, results: list[str], count: int
+) -> None:
+    scene = QueueScene(None, error)
     scene.write(REFUSED)
-    assert scene.write(REFUSED) == ["written", "dropped"]
-    assert scene.api.calls == ["create", "patch"]
-
-
-def test_a_conflict_while_an_event_is_counted_up_loses_no_count() -> None:
-    scene = QueueScene(None, Rejected(409, "the object has been modified"))
-    scene.write(REFUSED)
-    assert scene.write(REFUSED, REFUSED) == ["written", "retried", "written"]
-    assert scene.api.counts == {REFUSED.message: 3}
+    assert scene.write(REFUSED, REFUSED) == results
+    assert scene.api.counts == {REFUSED.message: count}
+    assert "create" not in scene.api.calls[1:]
 
 
 def test_an_event_of_the_node_is_not_dropped_for_events_of_pods() -> None:
@@ -253,8 +238,6 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scene.api.calls == ["create"] * 4 + ["patch"]
     assert len(scene.api.stored) == 3
 
-
-# --- any history ----------------------------------------------------------------------
 
 _numbers = st.integers(0, 2)
 _steps = st.lists(

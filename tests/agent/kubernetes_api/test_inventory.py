@@ -100,9 +100,6 @@ def test_a_survey_has_every_card_with_its_health_links_and_free_amounts() -> Non
     assert decode_inventory(encode_inventory(found)) == found
 
 
-# --- when it is written -------------------------------------------------------------------
-
-
 def test_changes_are_written_no_more_often_than_the_pace_allows() -> None:
     writing = Writing()
     assert writing.report(None) == 0  # nothing is known
@@ -191,8 +188,6 @@ def test_reports_without_a_change_do_not_cause_a_check_each() -> None:
     writing.report(None, later=0.1)
     assert writing.surveys == 2
 
-
-# --- the label with the model ------------------------------------------------------------
 
 _VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 """What an API server takes as a label's value, up to 63 characters."""

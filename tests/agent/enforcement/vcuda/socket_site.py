@@ -4,11 +4,10 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
+from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer, Identify
 from agent.runtime.cgroups import ContainerCgroup
 from tests.agent.fakes import DEADLINE_S
 
@@ -57,13 +56,11 @@ class Upstream:
 
 
 class SocketSite:
-    """A server that runs, with containers' directories."""
-
     def __init__(
         self,
         folder: Path,
         budget: ConnectionBudget,
-        identify: Callable[[int], ContainerCgroup | None],
+        identify: Identify,
     ) -> None:
         self.folder = folder
         self.upstream = Upstream(folder / "up.sock")
@@ -92,7 +89,6 @@ class SocketSite:
         return self.upstream.peers[-1]
 
     def serves(self, digest: str) -> bool:
-        """Return whether a new connection gets a response."""
         with self.connect(digest) as connection, contextlib.suppress(OSError):
             connection.sendall(b"x")
             return receive(connection, 1) == b"x"
@@ -110,7 +106,6 @@ class SocketSite:
 
 
 def dial(ticket_dir: Path) -> socket.socket:
-    """Connect to a container's socket."""
     made = socket.socket(socket.AF_UNIX)
     try:
         made.connect(str(ticket_dir / "vcuda.sock"))
@@ -128,7 +123,6 @@ def receive(connection: socket.socket, count: int) -> bytes:
 
 
 def ended(connection: socket.socket) -> bool:
-    """Return whether the other side closes the connection."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -137,25 +131,3 @@ def ended(connection: socket.socket) -> bool:
 
 Make = Callable[..., SocketSite]
 """Makes a server that listens for two containers; its budget by keyword."""
-
-
-@contextlib.contextmanager
-def socket_sites(folder: Path) -> Iterator[Make]:
-    """Yield a function that makes servers, and stop these afterwards."""
-    made: list[SocketSite] = []
-
-    def build(
-        identify: Callable[[int], ContainerCgroup | None] = of_pid,
-        listen: Sequence[str] = (T1, T2),
-        **given: Any,
-    ) -> SocketSite:
-        made.append(
-            SocketSite(folder, ConnectionBudget(**{"seconds": 2 * DEADLINE_S, **given}), identify)
-        )
-        for digest in listen:
-            made[-1].listen(digest)
-        return made[-1]
-
-    yield build
-    for each in made:
-        each.close()

@@ -16,7 +16,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.enforcement.vcuda.config import decode, decode_pids
 from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.socket_site import dial
@@ -30,7 +29,9 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     UID_B,
     Site,
     held,
+    limits,
     open_channel,
+    pids,
 )
 from tests.agent.fakes import DEADLINE_S, eventually
 
@@ -41,21 +42,14 @@ METHOD = "/vcuda.VCUDAService/RegisterVDevice"
 @pytest.fixture
 def dir_a(site: Site) -> Path:
     """The victim's: a container with this very process in it."""
-    site.run(ID_A, POD_A)
-    site.put(ID_A, POD_A, ME)
+    site.run(ID_A, POD_A, pids=(ME,))
     return site.admit(held(blocks=4))
 
 
 @pytest.fixture
 def dir_b(site: Site) -> Path:
-    """The attacker's."""
     site.run(ID_B, POD_B)
     return site.admit(held(POD_B, core_ids=IDS_B, blocks=8))
-
-
-def in_b(site: Site) -> None:
-    """Move this very process into the container of pod ``b``."""
-    site.put(ID_B, POD_B, ME)
 
 
 def code_of(site: Site, ticket_dir: Path, **claims: str) -> str:
@@ -79,9 +73,9 @@ def content(folder: Path) -> dict[str, bytes]:
 def served(site: Site, ticket_dir: Path) -> None:
     """The victim is served, and finds what is its own."""
     site.register(ticket_dir, pod_uid=UID_A, container_name="main")
-    assert decode((ticket_dir / "vcuda.config").read_bytes()).memory == 4 * BLOCK
-    assert decode((ticket_dir / ID_A / "vcuda.config").read_bytes()).pod_uid == UID_A
-    assert decode_pids((ticket_dir / "pids.config").read_bytes()) == (ME,)
+    assert limits(ticket_dir).memory == 4 * BLOCK
+    assert limits(ticket_dir / ID_A).pod_uid == UID_A
+    assert pids(ticket_dir) == (ME,)
 
 
 def test_forged_names_pods_and_ids_get_nothing_and_change_nothing(
@@ -89,7 +83,7 @@ def test_forged_names_pods_and_ids_get_nothing_and_change_nothing(
 ) -> None:
     served(site, dir_a)
     before = content(dir_a), content(dir_b)
-    in_b(site)
+    site.put(ID_B, POD_B, ME)
     forged = {"pod_uid": UID_A}, {"container_id": ID_A}, {"container_name": "../x"}
     for claims in forged:  # all others are in ``test_claims``
         assert code_of(site, dir_b, **claims) == "PERMISSION_DENIED", claims
@@ -216,8 +210,7 @@ def test_slots_that_change_their_holder_during_its_registration(site: Site, dir_
             site.entitled.clear()
             site.admit(held(pod, blocks=4))
             for _ in range(20):
-                config = decode((dir_a / "vcuda.config").read_bytes())
-                assert config.pod_uid == pod.uid
+                assert limits(dir_a).pod_uid == pod.uid
                 assert pod == POD_A or not (dir_a / ID_A).exists()
     finally:
         stop.set()

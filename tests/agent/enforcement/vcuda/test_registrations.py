@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -22,7 +23,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A2,
     IDS_A,
     POD_A,
-    POD_B,
     UID_A,
     Site,
     held,
@@ -35,31 +35,13 @@ from tests.agent.fakes import eventually
 ME = os.getpid()
 
 
-def test_an_ended_container_is_not_kept_in_the_list(
-    site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its container may linger; nothing is written for it any more, and nothing complained of."""
-    site.register(ticket_dir)
-    site.admit(held(POD_B))
-    site.put(ID_A, POD_A, ME, 99)
-    site.run(ID_A2, POD_B)
-    site.put(ID_A2, POD_B, ME)
-    site.register(ticket_dir)
-    site.put(ID_A2, POD_B, ME, 12)
-    eventually(listed(ticket_dir / ID_A2, 12, ME), "the others are listed anew")
-    assert not (ticket_dir / ID_A).exists()
-    assert not any(each.getMessage() == "process list not updated" for each in caplog.records)
-
-
 def test_containers_registered_before_a_restart_are_kept_listed(
     site: Site, ticket_dir: Path
 ) -> None:
-    site.run(ID_A2, POD_A, "init")
-    site.put(ID_A2, POD_A, ME, 3)
+    site.run(ID_A2, POD_A, "init", pids=(ME, 3))
     site.entitled[UID_A, "init"] = held(name="init")
     site.register(ticket_dir, container_id=f"crio-{ID_A2}")
-    site.run()
-    site.put(ID_A, POD_A, ME, 5)
+    site.run(pids=(ME, 5))
     site.register(ticket_dir, container_name="main")
 
     leftover = site.state / "tickets" / f".new-{'0' * 20}"
@@ -82,31 +64,15 @@ def test_containers_registered_before_a_restart_are_kept_listed(
     eventually(lambda: not (ticket_dir / f"crio-{ID_A2}").exists(), "under both names")
 
 
-# --- alone ----------------------------------------------------------------------------------
-
-
-class Processes:
-    """The processes of containers, as a test sets them."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, tuple[int, ...]] = {}
-        self.error: Exception | None = None
-
-    def container_of(self, pid: int, /) -> ContainerCgroup | None:
-        return None
-
-    def pids_of(self, ref: ContainerCgroup, /) -> tuple[int, ...]:
-        if self.error is not None:
-            raise self.error
-        return self.of[ref.container_id]
-
-
 class Alone:
-    """Registrations at one directory."""
+    """Registrations at one directory, and the processes of containers as a test sets them."""
 
     def __init__(self, root: Path) -> None:
         self.dirs = ContainerDirs(root)
-        self.processes = Processes()
+        self.pids: dict[str, tuple[int, ...]] = {}
+        self.processes = SimpleNamespace(
+            container_of=lambda _pid: None, pids_of=lambda ref: self.pids[ref.container_id]
+        )
         self.registrations = self.make()
         self.ticket = self.dirs.make(key_of(IDS_A), POD_A)
         self.files = self.ticket.files
@@ -116,10 +82,13 @@ class Alone:
         return Registrations(self.dirs, cast(Cgroups, self.processes))
 
     def add(self, container_id: str, *pids: int) -> None:
-        self.processes.of[container_id] = pids
+        self.pids[container_id] = pids
         ref = ContainerCgroup(container_id, None, ())
         folders = frozenset({container_id, "", "main"})
         self.registrations.add(ref, self.ticket_dir, folders, CONFIG.encode())
+
+    def refresh(self, *, ended: bool = False) -> None:
+        self.registrations.refresh(lambda _container: ended)
 
 
 @pytest.fixture
@@ -129,14 +98,6 @@ def alone(tmp_path: Path) -> Iterator[Alone]:
     made.ticket_dir.close()
 
 
-def is_ended(_container: str) -> bool:
-    return True
-
-
-def is_running(_container: str) -> bool:
-    return False
-
-
 def test_more_processes_than_are_read_are_cut(alone: Alone) -> None:
     alone.add(ID_A, *range(2000, 4000))
     assert pids(alone.files / ID_A) == tuple(range(2000, 3024))
@@ -144,12 +105,12 @@ def test_more_processes_than_are_read_are_cut(alone: Alone) -> None:
 
 def test_the_files_of_an_ended_container_are_removed(alone: Alone) -> None:
     alone.add(ID_A, 5, 7)
-    alone.processes.of[ID_A] = ()
+    alone.pids[ID_A] = ()
     alone.registrations.refresh(raising(Unavailable("CRI: UNAVAILABLE")))
     assert pids(alone.files / ID_A) == (5, 7)
-    alone.registrations.refresh(is_running)  # it has no processes, but it may yet
+    alone.refresh()  # it has no processes, but it may yet
     assert (alone.files / ID_A).exists()
-    alone.registrations.refresh(is_ended)
+    alone.refresh(ended=True)
     assert not (alone.files / ID_A).exists()
     assert not (alone.files / "pids.config").exists()
     assert limits(alone.files) == CONFIG
@@ -173,20 +134,29 @@ def test_a_damaged_file_of_an_earlier_agent_does_no_harm(
 
 
 @pytest.mark.parametrize(
-    ("problem", "raised"),
-    [(CgroupError("foreign"), Forbidden), (Unavailable("no /proc"), Unavailable)],
+    ("step", "problem", "raised"),
+    [
+        ("pids_of", CgroupError("foreign"), Forbidden),
+        ("pids_of", Unavailable("no /proc"), Unavailable),
+        ("write", EnforcementError("disk full"), EnforcementError),
+    ],
 )
-def test_processes_that_cannot_be_read_are_written_the_next_time(
-    alone: Alone, problem: Exception, raised: type[Exception]
+def test_a_list_that_cannot_be_read_or_written_is_written_the_next_time(
+    *,
+    alone: Alone,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    problem: Exception,
+    raised: type[Exception],
 ) -> None:
     alone.add(ID_A, 7)
-    alone.processes.error = problem
-    with pytest.raises(raised):
-        alone.add(ID_A, 7, 8)
-    alone.registrations.refresh(is_running)  # nor then, which is no error
-    alone.processes.error = None
-    alone.registrations.refresh(is_running)
-    assert pids(alone.files / ID_A) == (7, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(alone.dirs if step == "write" else alone.processes, step, raising(problem))
+        with pytest.raises(raised):
+            alone.add(ID_A, 7, 8)
+        alone.refresh()  # nor then, which is no error
+    alone.refresh()
+    assert pids(alone.files) == pids(alone.files / ID_A) == (7, 8)
 
 
 def test_a_container_that_is_late_takes_nothing_from_its_successor(alone: Alone) -> None:
@@ -194,36 +164,19 @@ def test_a_container_that_is_late_takes_nothing_from_its_successor(alone: Alone)
     alone.add(ID_A2, 7)
     with pytest.raises(Forbidden, match="its container has ended"):
         alone.add(ID_A)
-    alone.processes.of[ID_A2] = (7, 8)
+    alone.pids[ID_A2] = (7, 8)
     alone.registrations.refresh(lambda container: container == ID_A)
     files = alone.files
     assert pids(files) == pids(files / "main") == pids(files / ID_A2) == (7, 8)
     assert not (files / ID_A).exists()
 
 
-def test_a_list_that_could_not_be_written_is_written_the_next_time(
-    alone: Alone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone.add(ID_A, 7)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            ContainerDirs,
-            "write",
-            raising(EnforcementError("disk full")),
-        )
-        with pytest.raises(EnforcementError):
-            alone.add(ID_A, 7, 8)
-        alone.registrations.refresh(is_running)  # nor then, which is no error
-    alone.registrations.refresh(is_running)
-    assert pids(alone.files) == (7, 8)
-
-
 def test_a_runtime_that_does_not_respond_is_called_once_and_delays_no_list(alone: Alone) -> None:
     for number in range(5):
         alone.add(f"{number:064x}", 7)
-        alone.processes.of[f"{number:064x}"] = ()
+        alone.pids[f"{number:064x}"] = ()
     alone.add(ID_A, 7)
-    alone.processes.of[ID_A] = (7, 8)
+    alone.pids[ID_A] = (7, 8)
     calls = []
 
     def ended(container: str) -> bool:
@@ -239,26 +192,19 @@ def test_files_that_cannot_be_removed_are_removed_the_next_time(
     alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     alone.add(ID_A, 7)
-    alone.processes.of[ID_A] = ()
+    alone.pids[ID_A] = ()
     with monkeypatch.context() as patch:
-        patch.setattr(
-            ContainerDirs,
-            "discard",
-            raising(EnforcementError("read-only")),
-        )
-        alone.registrations.refresh(is_ended)
+        patch.setattr(ContainerDirs, "discard", raising(EnforcementError("read-only")))
+        alone.refresh(ended=True)
     assert "files of an ended container not removed" in caplog.messages
     assert (alone.files / ID_A).exists()
-    alone.registrations.refresh(is_ended)
-    assert sorted(each.name for each in alone.files.iterdir()) == [
-        "vcuda.config",
-        "vcuda.sock",
-    ]
+    alone.refresh(ended=True)
+    assert {each.name for each in alone.files.iterdir()} == {"vcuda.config", "vcuda.sock"}
 
 
 def test_a_socket_that_closes_takes_its_registrations_with_it(alone: Alone) -> None:
     alone.add(ID_A, 7)
-    alone.processes.of[ID_A] = ()
+    alone.pids[ID_A] = ()
 
     def ended(_container: str) -> bool:
         alone.ticket_dir.close()

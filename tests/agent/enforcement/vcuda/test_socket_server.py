@@ -1,9 +1,10 @@
-"""The server at the containers' sockets, between real sockets and real processes."""
+"""The containers' sockets, and the server at them, between real sockets and real processes."""
 
 import contextlib
 import errno
 import os
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from agent.enforcement.vcuda import socket_server
+from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, identify_peer, read_start_time
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
@@ -45,9 +47,7 @@ def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(
         socket_site.listen(T1)
         assert ended(lingering)
     (other,) = socket_site.server.sockets()
-    assert other is not at
-    with pytest.raises(EnforcementError, match="directory is not in use any more"), at.folder():
-        pytest.fail("it is closed")
+    assert (other is at, at.closed) == (False, True)
     with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as late:
         late.connect(str(socket_site.folder / "old" / "vcuda.sock"))
 
@@ -67,6 +67,84 @@ def test_a_closed_socket_has_no_listener(socket_site: SocketSite) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket_site.connect(T1)
     assert socket_site.serves(T2)
+
+
+@pytest.mark.parametrize("how", ["new", "removed", "replaced by a link"])
+def test_every_user_may_connect_to_a_socket_that_is_new_or_had_vanished(
+    socket_site: SocketSite, how: str
+) -> None:
+    path = socket_site.folder / T1 / "vcuda.sock"
+    if how != "new":
+        socket_site.listen(T1)
+        path.unlink()
+    if how == "replaced by a link":
+        path.symlink_to("/dev/null")
+    before = os.umask(0o777)
+    try:
+        socket_site.listen(T1)
+    finally:
+        os.umask(before)
+    assert stat.S_ISSOCK(path.lstat().st_mode)
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o666
+    assert [each.name for each in path.parent.iterdir()] == ["vcuda.sock"]
+    assert socket_site.serves(T1)
+
+
+def test_a_path_longer_than_a_sockets_is_listened_at(socket_site: SocketSite) -> None:
+    """The container's own path to it is short: /etc/vcuda/vcuda.sock."""
+    long = socket_site.folder / ("x" * 120)
+    long.mkdir()
+    folder = os.open(long, os.O_RDONLY | os.O_DIRECTORY)
+    socket_site.server.open(T1, os.dup(folder))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.connect(f"/proc/self/fd/{folder}/vcuda.sock")
+        connection.sendall(b"x")
+        assert receive(connection, 1) == b"x"
+    os.close(folder)
+
+
+def test_a_directory_without_a_working_socket_is_reported(
+    socket_site: SocketSite, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "file").touch()
+    taken = os.open(folder / "file", os.O_RDONLY)
+    with pytest.raises(NotADirectoryError):
+        socket_site.server.open(T1, taken)
+    assert socket_site.server.sockets() == ()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(taken)
+    path = socket_site.listen(T1)
+    (path / "vcuda.sock").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", raising(OSError(errno.ENOSPC, "no space")))
+        with pytest.raises(OSError, match="no space"):
+            socket_site.listen(T1)
+    socket_site.listen(T1)  # its container has had a socket before, and must not go without
+    assert socket_site.serves(T1)
+    gone = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    (path / "vcuda.sock").unlink()
+    path.rmdir()
+    with pytest.raises(FileNotFoundError):
+        socket_site.server.open(T1, gone)
+
+
+def test_a_borrowed_folder_outlives_its_socket_which_then_lends_no_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ContainerSocket(T1, os.open(folder, os.O_RDONLY))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", raising(OSError(errno.EMFILE, "too many")))
+        with pytest.raises(EnforcementError) as error, at.folder():
+            pytest.fail("there is none")
+    assert str(error.value) == "state-dir: cannot be opened: Too many open files"
+    with at.folder() as lent:
+        at.close()
+        at.close()
+        assert at.listening.fileno() == -1
+        assert os.fstat(lent).st_ino == folder.stat().st_ino
+    with pytest.raises(EnforcementError, match="directory is not in use any more"), at.folder():
+        pytest.fail("it is closed")
 
 
 # --- what is passed on -------------------------------------------------------------------
@@ -155,9 +233,7 @@ def test_all_containers_together_have_a_bound_and_are_served_again_below_it(
 def test_connections_that_come_too_fast_wait_in_their_own_queue(make: Make) -> None:
     """Opened and closed at once they cost no more than so many a second."""
     socket_site = make(burst=3, per_second=0.001)
-    for _ in range(3):
-        assert socket_site.serves(T1)
-    assert socket_site.serves(T2)
+    assert [socket_site.serves(each) for each in (T1, T1, T1, T2)] == [True] * 4
     with socket_site.connect(T1) as waiting:
         waiting.settimeout(0.1)
         with pytest.raises(TimeoutError):
@@ -282,22 +358,17 @@ def test_a_process_that_ended_meanwhile_is_refused(socket_site: SocketSite) -> N
                 assert identify_peer(at, accepted, of_pid) is None
 
 
-def _stat(proc: Path, started: int, state: str = "S", name: str = "a) b (c") -> None:
-    (proc / "7").mkdir(exist_ok=True, parents=True)
-    rest = " ".join(["0"] * 18)
-    (proc / "7" / "stat").write_text(f"7 ({name}) {state} {rest} {started} 0 0\n")
-
-
 def test_a_process_is_identified_by_its_start_time(tmp_path: Path) -> None:
     assert read_start_time(7, proc=tmp_path) == ""
-    _stat(tmp_path, 100)
-    assert read_start_time(7, proc=tmp_path) == "100"
-    _stat(tmp_path, 101)  # the ID is another process's
-    assert read_start_time(7, proc=tmp_path) == "101"
-    _stat(tmp_path, 101, state="Z")
-    assert read_start_time(7, proc=tmp_path) == ""
-    (tmp_path / "7" / "stat").write_text("7 (cut")
-    assert read_start_time(7, proc=tmp_path) == ""
+    (tmp_path / "7").mkdir()
+    rest = "0 " * 18
+    for text, started in (
+        (f"7 (a) b (c) S {rest}100 0 0\n", "100"),
+        (f"7 (a) b (c) Z {rest}100 0 0\n", ""),
+        ("7 (cut", ""),
+    ):
+        (tmp_path / "7" / "stat").write_text(text)
+        assert read_start_time(7, proc=tmp_path) == started
 
 
 def test_a_process_of_a_foreign_pid_namespace_is_refused_with_a_remedy(

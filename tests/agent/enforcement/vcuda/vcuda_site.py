@@ -5,7 +5,7 @@ A process of the test is put into a container by what the fake ``/proc`` says of
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,32 +43,28 @@ def held(
     blocks: int | None = 4,
     core_limit: int | None = None,
 ) -> Holding:
-    """What one container holds of ``GPU-0``."""
     memory = None if blocks is None else {"GPU-0": blocks}
     return holding(ContainerRef(pod, name), core_ids, memory, core_limit=core_limit)
 
 
 @dataclass
 class FakeRuntime:
-    """A container runtime."""
-
     containers: dict[str, ContainerInfo] = field(default_factory=dict)
     down: bool = False
-    calls: int = 0
     ended: dict[str, set[str]] = field(default_factory=dict)
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        self.calls += 1
-        assert within > 0
-        if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not respond")
+        self._check(within)
         return self.containers.get(container_id)
 
     def succeeded(self, pod_uid: str, *, within: float) -> set[str]:
+        self._check(within)
+        return self.ended.get(pod_uid, set())
+
+    def _check(self, within: float) -> None:
         assert within > 0
         if self.down:
-            raise Unavailable("CRI: UNAVAILABLE: does not respond")
-        return self.ended.get(pod_uid, set())
+            raise Unavailable("CRI: UNAVAILABLE: /run/secret.sock does not respond")
 
 
 CONFIG = VcudaConfig(UID_A, "main", "0000:3B:00.0", 4 * BLOCK, 25, driver=(535, 104))
@@ -117,24 +113,22 @@ def stub(ticket_dir: Path) -> Iterator[SimpleNamespace]:
 
 
 class Site:
-    """A node with vcuda; tests can read and change each part."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, state: Path | None = None) -> None:
         self.proc = folder / "proc"
         self.mount = folder / "cgroup"
-        self.state = folder / "state"
+        self.state = state or folder / "state"
         for each in (self.proc, self.mount):
             each.mkdir()
         (self.mount / "cgroup.controllers").touch()
         self.runtime = FakeRuntime()
         self.entitled: dict[tuple[str, str], Holding] = {}
         self.results: list[str] = []
-        self.budget = ConnectionBudget(seconds=2 * DEADLINE_S, last_seconds=0.2)
+        self.budget: ConnectionBudget | None = ConnectionBudget(
+            seconds=2 * DEADLINE_S, last_seconds=0.2
+        )
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:
-        """Make an agent's side; nothing is opened."""
         return Vcuda(
             state_dir=self.state,
             processes=Cgroups(self.proc, self.mount),
@@ -155,13 +149,10 @@ class Site:
         self.vcuda.close()
 
     def restart(self, between: Callable[[], object] = lambda: None) -> None:
-        """Another agent replaces this one."""
         self.vcuda.close()
         between()
         self.vcuda = self.make()
         self.vcuda.open()
-
-    # --- what there is on the node -----------------------------------------------------------
 
     def run(
         self,
@@ -169,35 +160,25 @@ class Site:
         pod: PodId = POD_A,
         name: str = "main",
         *,
+        pids: Sequence[int] = (),
         ended: bool = False,
     ) -> None:
-        """The runtime runs a container."""
+        """The runtime runs a container, with these processes in it."""
         self.runtime.containers[container_id] = ContainerInfo(name, pod.uid, ended)
-        self._cgroup(container_id, pod).mkdir(parents=True, exist_ok=True)
-        self._list(container_id, pod, ())
+        self.put(container_id, pod, *pids)
 
     def put(self, container_id: str, pod: PodId, *pids: int) -> None:
-        """These processes are in a container, and no others."""
         path = self._cgroup(container_id, pod)
+        path.mkdir(parents=True, exist_ok=True)
         for pid in pids:
             (self.proc / str(pid)).mkdir(exist_ok=True)
             cgroup = path.relative_to(self.mount)
             (self.proc / str(pid) / "cgroup").write_text(f"0::/{cgroup}\n")
-        self._list(container_id, pod, pids)
-
-    def _list(self, container_id: str, pod: PodId, pids: tuple[int, ...]) -> None:
-        (self._cgroup(container_id, pod) / "cgroup.procs").write_text(
-            "".join(f"{pid}\n" for pid in pids)
-        )
+        (path / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
 
     def _cgroup(self, container_id: str, pod: PodId) -> Path:
-        uid = pod.uid.replace("-", "_")
-        return (
-            self.mount
-            / "kubepods.slice"
-            / f"kubepods-pod{uid}.slice"
-            / f"cri-containerd-{container_id}.scope"
-        )
+        slices = f"kubepods.slice/kubepods-pod{pod.uid.replace('-', '_')}.slice"
+        return self.mount / slices / f"cri-containerd-{container_id}.scope"
 
     def admit(self, given: Holding) -> Path:
         """The kubelet admits and starts a container; gives its directory on the host."""
@@ -209,9 +190,6 @@ class Site:
     def directory(self, core_ids: frozenset[str]) -> Path:
         return self.state / "tickets" / key_of(core_ids) / "files"
 
-    # --- who calls ---------------------------------------------------------------------------
-
     def register(self, ticket_dir: Path, **claims: str) -> None:
-        """Register from this very process."""
         with stub(ticket_dir) as client:
             client.RegisterVDevice(api.VDeviceRequest(**claims), timeout=DEADLINE_S)

@@ -3,8 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from contract.stamps import OrderStamp
 from tests.placement.cluster.builders import (
+    BLOCK,
     NAMES,
     Json,
     bare_node,
@@ -53,6 +55,18 @@ def waiting(name: str, *limits: tuple[int, int], message: str = "", **pod: Any) 
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         obj["status"]["conditions"] = [{**condition, "message": message}]
     return obj
+
+
+SHAPE = "gpu-turnstile-0123456789abcdef"
+
+
+def claimed(pod: Json, claim: str = "") -> Json:
+    """The pod with the claim of the webhook; with a name of the claim it is made, too."""
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
+    if claim:
+        made = {"name": "gpus", "resourceClaimName": claim}
+        pod["status"]["resourceClaimStatuses"] = [made]
+    return pod
 
 
 def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
@@ -117,6 +131,12 @@ def event(about: Json, reason: str, message: str, source: str, *, at: str = "08:
         "lastTimestamp": f"2025-11-22T{at}Z",
         "count": 1,
     }
+
+
+def node_with(name: str, *cards: Card) -> Json:
+    """A node with these free cards."""
+    free = (Amounts(100, 32),) * len(cards)
+    return bare_node(name, encode_inventory(PublishedInventory(BLOCK, cards, free=free)))
 
 
 def nodes() -> list[Json]:

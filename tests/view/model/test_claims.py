@@ -9,28 +9,18 @@ from contract.allocation import Allocation, Evidence, encode_allocations
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import explanation_of, state_of
+from tests.view.scenes import SHAPE, claimed
 from view.model.claims import TemplateFacts
 from view.model.pod_explanation import PodExplanation
 
-SHAPE = "gpu-turnstile-0123456789abcdef"
-MODE = {"gpu-turnstile.io/mode": "dra"}
 FULL = "0/1 nodes are available: 1 cannot allocate all claims."
 NO_TEMPLATE, TEMPLATE = TemplateFacts(exists=False), TemplateFacts(exists=True)
 
 
 def dra_node(name: str = "n1", cards: int = 1, **more: Any) -> Json:
     node = make_node(name, cards, **more)
-    node["metadata"]["labels"] = MODE
+    node["metadata"]["labels"] = {"gpu-turnstile.io/mode": "dra"}
     return node
-
-
-def claimed(pod: Json, claim: str = "") -> Json:
-    """The pod with the claim of the webhook; with a name of the claim it is made, too."""
-    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
-    if claim:
-        made = {"name": "gpus", "resourceClaimName": claim}
-        pod["status"]["resourceClaimStatuses"] = [made]
-    return pod
 
 
 def explained(

@@ -10,8 +10,9 @@ from contract.allocation import Allocation, Evidence, encode_allocations
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_claims import claimed, dra_node
+from tests.view.model.test_claims import dra_node
 from tests.view.model.test_state import state_of
+from tests.view.scenes import claimed
 from view.model.state import ClusterState
 
 

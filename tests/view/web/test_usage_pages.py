@@ -1,7 +1,5 @@
 """Usage beside held amounts, and the page and table of usage."""
 
-from flask.testing import FlaskClient
-
 from tests.view.web.conftest import Shown
 from tests.view.web.sample import cluster
 from tests.view.web.test_app import text_of
@@ -9,7 +7,7 @@ from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.model.usage_history import History, PastUsage
 
 
-def test_measured_usage_is_shown_beside_held_amounts(shown: Shown, client: FlaskClient) -> None:
+def test_measured_usage_is_shown_beside_held_amounts(shown: Shown) -> None:
     shown.fill(*cluster())
     use = NodeUsage(
         "a100-1",
@@ -21,27 +19,27 @@ def test_measured_usage_is_shown_beside_held_amounts(shown: Shown, client: Flask
     )
     shown.uses = {"a100-1": use}
     shown.publish()
-    page = client.get("/").text
+    page = shown.text()
     assert 'aria-label="85 of 100 cores held, 35 used"' in page
     assert 'aria-label="60 GiB of 80 GiB memory held, 10 GiB used"' in page
     assert page.count('class="used"') == 2
-    assert "35 cores" not in client.get("/pods/vision/train-resnet-1").text
-    assert "<td>30 cores, 9 GiB</td>" in client.get("/pods/vision/train-resnet-0").text
+    assert "35 cores" not in shown.text("/pods/vision/train-resnet-1")
+    assert "<td>30 cores, 9 GiB</td>" in shown.text("/pods/vision/train-resnet-0")
 
 
-def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: FlaskClient) -> None:
+def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown) -> None:
     shown.fill(*cluster())
     uses = ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
     shown.uses = {"a100-1": NodeUsage("a100-1", measured=True, containers=(uses,))}
     shown.publish()
     path = "by=pod&namespace=vision"
-    page = text_of(client.get(f"/use?{path}").text)
+    page = text_of(shown.text(f"/use?{path}"))
     assert "Only current usage is shown. For the last day, set --prometheus URL" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 vision/" in page
     assert "Idle %" not in page
 
     shown.history = History("Prometheus responded with 401 <b>")
-    page = text_of(client.get(f"/use?{path}").text)
+    page = text_of(shown.text(f"/use?{path}"))
     assert "Usage of the last day: unknown. Prometheus responded with 401 <b>" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 unknown unknown unknown" in page
 
@@ -53,7 +51,7 @@ def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: Flask
         PastUsage("llm", "finetune-70b", 9.0, None, None),
     )
     shown.history = History("", 90_400.0, 7_200.0, past)
-    page = text_of(client.get(f"/use?{path}").text)
+    page = text_of(shown.text(f"/use?{path}"))
     assert "until 1970-01-02 01:06:40 UTC (2.0 hours observed), from Prometheus" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
     assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
@@ -61,7 +59,7 @@ def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown, client: Flask
     assert "vision/ odd 0 - 0 unknown unknown unknown" in page
     assert "vision/ detect-canary 0.4 unknown 0 0 - -" in page
     assert "finetune-70b" not in page
-    table = client.get(f"/use.csv?{path}")
+    table = shown.client.get(f"/use.csv?{path}")
     assert table.headers["Content-Disposition"] == 'attachment; filename="gpus-by-pod.csv"'
     rows = table.text.splitlines()
     assert rows[1].startswith("vision,,train-resnet-0,0.6,0.15,0.0,0.006,0.006,0.004")

@@ -52,9 +52,13 @@ def waiting(name: str, *limits: tuple[int, int], message: str = "", **pod: Any) 
     obj = make_pod(name, *limits, annotations=annotations, **pod)
     obj["metadata"]["creationTimestamp"] = CREATED
     if message:
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        obj["status"]["conditions"] = [{**condition, "message": message}]
+        obj["status"]["conditions"] = [unschedulable(message)]
     return obj
+
+
+def unschedulable(message: str, reason: str = "Unschedulable") -> Json:
+    """The condition of a pod that got no node."""
+    return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
 
 
 SHAPE = "gpu-turnstile-0123456789abcdef"

@@ -15,28 +15,26 @@ def explain(name: str) -> PodExplanation:
     return explanation_of(scene(), name)
 
 
+REFUSED = (
+    "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free. "
+    "default-scheduler does not see cards. "
+    "Smallest change: request 40 cores instead of 90 (fits on n1, n2)"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "summary", "steps"),
     [
         ("train", "runs on n1", ["done"] * 5),
         ("hinted", "is bound to n2 and is not running yet", [*["done"] * 3, *["missing"] * 2]),
-        (
-            "late",
-            (
-                "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: "
-                "40 of 90 cores free. default-scheduler does not see cards. "
-                "Smallest change: request 40 cores instead of 90 (fits on n1, n2)"
-            ),
-            [*["done"] * 3, *["wrong"] * 2],
-        ),
+        ("late", REFUSED, [*["done"] * 3, *["wrong"] * 2]),
     ],
 )
 def test_the_progress_of_a_pod_ends_at_its_current_step(
     name: str, summary: str, steps: list[str]
 ) -> None:
     found = explain(name)
-    assert found.summary == summary
-    assert [each.state for each in found.steps] == steps
+    assert (found.summary, [each.state for each in found.steps]) == (summary, steps)
 
 
 def test_a_step_has_its_time_author_and_evidence() -> None:
@@ -60,47 +58,32 @@ def _ended(phase: str, **status: Any) -> Json:
 
 HALVES = {NAMES.gpu_cards_of("c0"): "2"}
 HELD = record(c0=(("GPU-n1-0",), 100, 0))
+LIMIT_40, LIMIT_80 = ({NAMES.core_limit: each} for each in ("40", "80"))
+WHOLE = "c0: 2 whole cards and 8 blocks (2 GiB)"
+UNBOUNDED = "c0: 1 whole card, no memory limit"
+SHARE = "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others do not use theirs"
+SPLIT = (
+    "c0: 30 cores and 4 blocks (1 GiB) of each of 2 cards, up to 40 while others do not use theirs"
+)
+STARTS = "is bound to n1 and is not running yet"
+
+
+def _bound(*limit: int, phase: str = "Pending", **annotations: str) -> Json:
+    cores, blocks = limit
+    return make_pod("a", (cores, blocks), node="n1", phase=phase, annotations=annotations)
 
 
 @pytest.mark.parametrize(
     ("pod", "summary", "last", "limit"),
     [
-        (
-            _ended("Succeeded"),
-            "succeeded on n1",
-            "succeeded",
-            "c0: 2 whole cards and 8 blocks (2 GiB)",
-        ),
+        (_ended("Succeeded"), "succeeded on n1", "succeeded", WHOLE),
         (
             _ended("Failed", reason="Error", message="no"),
-            "failed on n1: Error: no",
-            "Error: no",
-            "c0: 2 whole cards and 8 blocks (2 GiB)",
+            *("failed on n1: Error: no", "Error: no", WHOLE),
         ),
-        (
-            make_pod("a", (100, 0), node="n1", phase="Running", annotations=HELD),
-            "runs on n1",
-            "not yet",
-            "c0: 1 whole card, no memory limit",
-        ),
-        (
-            make_pod("a", (30, 4), node="n1", annotations={NAMES.core_limit: "80"}),
-            "is bound to n1 and is not running yet",
-            "not yet",
-            (
-                "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others "
-                "do not use theirs (vcuda-core-limit)"
-            ),
-        ),
-        (
-            make_pod("a", (60, 8), node="n1", annotations={**HALVES, NAMES.core_limit: "40"}),
-            "is bound to n1 and is not running yet",
-            "not yet",
-            (
-                "c0: 30 cores and 4 blocks (1 GiB) of each of 2 cards, up to 40 while others "
-                "do not use theirs (vcuda-core-limit)"
-            ),
-        ),
+        (_bound(100, 0, phase="Running", **HELD), "runs on n1", "not yet", UNBOUNDED),
+        (_bound(30, 4, **LIMIT_80), STARTS, "not yet", f"{SHARE} (vcuda-core-limit)"),
+        (_bound(60, 8, **HALVES, **LIMIT_40), STARTS, "not yet", f"{SPLIT} (vcuda-core-limit)"),
     ],
 )
 def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
@@ -110,34 +93,23 @@ def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
 
 
-def test_a_pods_unread_wishes_are_named_with_what_to_write() -> None:
-    annotations = {"tencent.com/use-gputype": "A30", NAMES.predicate_time: "1"}
-    pod = make_pod("a", (30, 4), annotations=annotations)
-    pod["metadata"]["labels"] = {NAMES.gpu_policy: "pack", "app": "a"}
-    assert explanation_of(state_of([make_node("n1", 2)], [pod]), "a").warnings == (
-        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
-        "write tencent.com/gpu-policy in metadata.annotations, not in labels",
-    )
+TWO = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1k"}
+HAMI = {
+    "dialect": "hami",
+    "resources": {"c0": TWO, "side": {"nvidia.com/gpu": "1"}},
+    "annotations": {"nvidia.com/use-gputype": "A100,T4"},
+    "schedulerName": "hami-scheduler",
+}
+HAMI_TEXT = (
+    "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
+    "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler"
+)
 
 
 @pytest.mark.parametrize(
     ("kept", "written"),
     [
-        (
-            {
-                "dialect": "hami",
-                "resources": {
-                    "c0": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1k"},
-                    "side": {"nvidia.com/gpu": "1"},
-                },
-                "annotations": {"nvidia.com/use-gputype": "A100,T4"},
-                "schedulerName": "hami-scheduler",
-            },
-            (
-                "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
-                "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler"
-            ),
-        ),
+        (HAMI, HAMI_TEXT),
         ({"dialect": "kai", "annotations": {"gpu-memory": "9"}}, "kai: gpu-memory=9"),
         ({"dialect": 1, "resources": [], "annotations": {"a": {}}}, "1: a={}"),
         ({"resources": {"c0": 7}}, ""),
@@ -153,7 +125,6 @@ def test_the_original_request_of_a_translated_pod_is_shown(kept: Any, written: s
 
 _EPOCH = "1970-01-01T00:00:00Z"
 _TIMES = {"startedAt": "2025-11-22T08:00:00Z", "finishedAt": "2025-11-22T09:00:00Z"}
-_LOST = "ContainerStatusUnknown"
 
 
 def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
@@ -161,47 +132,33 @@ def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
     return {"name": name, "state": {"terminated": ended}}
 
 
+_BEGAN = _TIMES["startedAt"]
+_NEVER = ("", "c0 did not start", "wrong")
+_SETUP = {"name": "c0", "state": {"waiting": {"reason": "PodInitializing"}}}
+_EVICTED = {
+    "name": "c0",
+    "restartCount": 3,
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": {"reason": "Error", "exitCode": 1, **_TIMES}},
+}
+_GONE = _terminated("c0", "ContainerStatusUnknown", 137, startedAt=None, finishedAt=None)
+
+
 @pytest.mark.parametrize(
     ("status", "started"),
     [
-        (
-            [_terminated("c0", "StartError", startedAt=_EPOCH)],
-            ("", "c0 did not start", "wrong"),
-        ),
-        (
-            [_terminated("c0", "ContainerCannotRun", 127, startedAt="0001-01-01T00:00:00Z")],
-            ("", "c0 did not start", "wrong"),
-        ),
-        (
-            [_terminated("c0", "OOMKilled", 137)],
-            ("2025-11-22T08:00:00Z", "started", "done"),
-        ),
+        ([_terminated("c0", "StartError", startedAt=_EPOCH)], _NEVER),
+        ([_terminated("c0", "ContainerCannotRun", 127, startedAt="0001-01-01T00:00:00Z")], _NEVER),
+        ([_terminated("c0", "OOMKilled", 137)], (_BEGAN, "started", "done")),
         (  # one of two
             [_terminated("c0", "Error", 1), _terminated("c1", "StartError", startedAt=_EPOCH)],
-            ("2025-11-22T08:00:00Z", "c1 did not start", "wrong"),
+            (_BEGAN, "c1 did not start", "wrong"),
         ),
-        (  # an init container ends the pod
-            [
-                _terminated("setup", "Error", 1),
-                {"name": "c0", "state": {"waiting": {"reason": "PodInitializing"}}},
-            ],
-            ("2025-11-22T08:00:00Z", "c0 did not start", "wrong"),
-        ),
-        (  # evicted while it waited for its next start
-            [
-                {
-                    "name": "c0",
-                    "restartCount": 3,
-                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-                    "lastState": {"terminated": {"reason": "Error", "exitCode": 1, **_TIMES}},
-                }
-            ],
-            ("", "started", "done"),
-        ),
-        (  # the kubelet found no container after its node's end
-            [_terminated("c0", _LOST, 137, startedAt=None, finishedAt=None)],
-            ("", "unknown: the kubelet has lost the container", "wrong"),
-        ),
+        # an init container ends the pod
+        ([_terminated("setup", "Error", 1), _SETUP], (_BEGAN, "c0 did not start", "wrong")),
+        ([_EVICTED], ("", "started", "done")),  # while it waited for its next start
+        # the kubelet found no container after its node's end
+        ([_GONE], ("", "unknown: the kubelet has lost the container", "wrong")),
         ([], ("", "never", "wrong")),
     ],
 )
@@ -286,10 +243,8 @@ def test_a_container_whose_start_was_vetoed_shows_the_reason() -> None:
         state.put_event(veto)
     found = explanation_of(state, "a")
     assert found.summary == "is bound to n1 and is not running yet: holds GPU-n1-1"
-    assert [each.message for each in found.pod.events] == [
-        "holds GPU-n1-1",
-        "first by the alphabet",
-    ]
+    messages = [each.message for each in found.pod.events]
+    assert messages == ["holds GPU-n1-1", "first by the alphabet"]
 
 
 def test_a_pod_bound_where_it_does_not_fit_shows_that_before_it_is_refused() -> None:

@@ -147,7 +147,13 @@ def test_a_manifest_with_a_share_of_several_cards_fits_on_different_ones() -> No
 
 
 def test_fit_denies_a_pod_with_the_messages_of_the_webhook() -> None:
-    pod = make_pod("a", (50, 4), annotations={NAMES.gpu_cards_of("c0"): "17"})
-    (found,) = state_of([make_node("n1", 2)]).fit(pod)
-    text = '[tencent.com/gpu-cards-c0]: Invalid value: "17": must be a whole number from 1 to 16'
-    assert (found.result, found.errors[0]) == ("would be denied", f"metadata.annotations{text}")
+    odd = make_pod("a", (50, 4), annotations={NAMES.gpu_cards_of("c0"): "17"})
+    misspelt = make_pod("a", (0, 4))
+    misspelt["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-cores"] = "50"
+    for pod, text in (
+        (odd, 'tencent.com/gpu-cards-c0]: Invalid value: "17": must be a whole number from 1 to'),
+        (misspelt, 'tencent.com/vcuda-cores]: Invalid value: "50": no node has such a resource: '),
+    ):
+        (found,) = state_of([make_node("n1", 2)]).fit(pod)
+        assert found.result == "would be denied"
+        assert text in found.errors[0]

@@ -30,42 +30,27 @@ def on(card: int, limit: tuple[int, int], name: str = "") -> Json:
 CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
 
 
+BOTH = "request 40 cores instead of 50 and 2 memory blocks instead of 4"
+SHARE = "request 40 cores instead of 100 and 28 memory blocks instead of whole cards"
+MANY = "request 200 cores instead of 2147483600 and 2 memory blocks instead of 8"
+
+
 @pytest.mark.parametrize(
     ("cards", "held", "limits", "expected"),
     [
         (1, [on(0, (60, 4))], [(50, 4)], ["request 40 cores instead of 50"]),
         (1, [on(0, (10, 30))], [(50, 4)], ["request 2 memory blocks instead of 4"]),
-        (
-            1,
-            [on(0, (60, 30))],
-            [(50, 4)],
-            ["request 40 cores instead of 50 and 2 memory blocks instead of 4"],
-        ),
+        (1, [on(0, (60, 30))], [(50, 4)], [BOTH]),
         # More than any card has, so MiB were meant: a card has 32 blocks of 256 MiB.
         (1, [], [(50, 2048)], ["request 8 memory blocks (2048 MiB) instead of 2048"]),
         (1, [on(0, (10, 28))], [(50, 2048)], ["request 4 memory blocks instead of 2048"]),
+        (1, [on(0, (60, 4))], [(100, 0)], [SHARE]),
         (
-            1,
-            [on(0, (60, 4))],
-            [(100, 0)],
-            ["request 40 cores instead of 100 and 28 memory blocks instead of whole cards"],
-        ),
-        (
-            1,
-            [],
-            [(60, 4), (60, 4)],
-            [
-                "request 40 cores instead of 60 in container c0",
-                "request 40 cores instead of 60 in container c1",
-            ],
+            *(1, [], [(60, 4), (60, 4)]),
+            [f"request 40 cores instead of 60 in container {each}" for each in ("c0", "c1")],
         ),
         (1, [on(0, (99, 32))], [(50, 4)], []),
-        (  # the webhook lets it pass: any int32 is a count
-            2,
-            [],
-            [(2_147_483_600, 8)],
-            ["request 200 cores instead of 2147483600 and 2 memory blocks instead of 8"],
-        ),
+        (2, [], [(2_147_483_600, 8)], [MANY]),  # the webhook lets it pass: any int32 is a count
     ],
 )
 def test_an_author_sees_the_smaller_request_that_fits(
@@ -74,109 +59,74 @@ def test_an_author_sees_the_smaller_request_that_fits(
     assert texts(fit([make_node("n1", cards)], held, *limits)) == expected
 
 
-@pytest.mark.parametrize(
-    ("wishes", "expected"),
-    [
-        ({NAMES.use_gpu_type: "h100"}, ["remove the annotation tencent.com/use-gpu-type"]),
-        (
-            {NAMES.use_gpu_type: "h100", NAMES.nouse_gpu_uuid: "GPU-n1-0"},
-            ["remove the annotations tencent.com/use-gpu-type and tencent.com/nouse-gpu-uuid"],
-        ),
-    ],
-)
-def test_wishes_are_removed_together(wishes: dict[str, str], expected: list[str]) -> None:
-    assert texts(fit([make_node("n1", 1)], [], (30, 4), annotations=wishes)) == expected
+def test_wishes_are_removed_together() -> None:
+    wishes = {NAMES.use_gpu_type: "h100", NAMES.nouse_gpu_uuid: "GPU-n1-0"}
+    assert texts(fit([make_node("n1", 1)], [], (30, 4), annotations=wishes)) == [
+        "remove the annotations tencent.com/use-gpu-type and tencent.com/nouse-gpu-uuid"
+    ]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "held", "limits", "expected"),
-    [
-        (
-            [make_node("n1", 2)],
-            [on(0, (60, 4)), on(1, (50, 4), "small"), on(1, (45, 4), "other")],
-            (55, 4),
-            "delete pod default/small on card 1 of n1 (frees 50 cores, 4 blocks)",
-        ),
-        (
-            [make_node("n1", 1)],
-            [on(0, (45, 4), "a"), on(0, (45, 4), "b"), on(0, (1, 1), "c")],
-            (90, 4),
-            (
-                "delete pod default/a on card 0 of n1 (frees 45 cores, 4 blocks) and pod default/b "
-                "on card 0 of n1 (frees 45 cores, 4 blocks)"
-            ),
-        ),
-        ([make_node("n1", 1, unhealthy=[0])], [], (60, 4), "repair card 0 of n1: Xid 79"),
-        ([make_node("n1", 1, cordoned=[0])], [], (60, 4), "uncordon card 0 of n1"),
-        (
-            [make_node("n1", 1, allocatable="0")],
-            [],
-            (60, 4),
-            "make n1 usable: its agent is not connected to the kubelet",
-        ),
-        ([CORDONED], [], (60, 4), "make n2 usable: the node is cordoned"),
-    ],
-)
+SMALL = [on(0, (60, 4)), on(1, (50, 4), "small"), on(1, (45, 4), "other")]
+THREE = [on(0, (45, 4), "a"), on(0, (45, 4), "b"), on(0, (1, 1), "c")]
+CAPACITY = {
+    "delete pod default/small on card 1 of n1 (frees 50 cores, 4 blocks)": (
+        *(make_node("n1", 2), SMALL),
+        (55, 4),
+    ),
+    "delete pod default/a on card 0 of n1 (frees 45 cores, 4 blocks) and pod default/b "
+    "on card 0 of n1 (frees 45 cores, 4 blocks)": (make_node("n1", 1), THREE, (90, 4)),
+    "repair card 0 of n1: Xid 79": (make_node("n1", 1, unhealthy=[0]), [], (60, 4)),
+    "uncordon card 0 of n1": (make_node("n1", 1, cordoned=[0]), [], (60, 4)),
+    "make n1 usable: its agent is not connected to the kubelet": (
+        *(make_node("n1", 1, allocatable="0"), []),
+        (60, 4),
+    ),
+    "make n2 usable: the node is cordoned": (CORDONED, [], (60, 4)),
+}
+
+
+@pytest.mark.parametrize(("expected", "given"), CAPACITY.items())
 def test_an_admin_sees_the_changes_that_free_capacity(
-    nodes: list[Json], held: list[Json], limits: tuple[int, int], expected: str
+    expected: str, given: tuple[Json, list[Json], tuple[int, int]]
 ) -> None:
-    assert texts(fit(nodes, held, limits), "admin") == [expected]
+    node, held, limits = given
+    assert texts(fit([node], held, limits), "admin") == [expected]
 
 
-HALVES = {NAMES.gpu_cards_of("c0"): "2"}
-THIRDS = {NAMES.gpu_cards_of("c0"): "3"}
+HALVES, THIRDS = ({NAMES.gpu_cards_of("c0"): each} for each in ("2", "3"))
 ONE_HALF = "request 50 cores instead of 100, 4 memory blocks instead of 8 and 1 card instead of 2"
+LESS = "request 80 cores instead of 100 and 4 memory blocks instead of 8"
+TWO_THIRDS = (
+    "request 60 cores instead of 90, 8 memory blocks instead of 12 and 2 cards instead of 3"
+)
 
 
 @pytest.mark.parametrize(
     ("cards", "held", "limits", "divided", "expected"),
     [
-        (2, [on(0, (60, 4))], (100, 8), HALVES, ["request 80 cores instead of 100", ONE_HALF]),
-        (2, [on(0, (60, 30))], (100, 8), HALVES, [ONE_HALF]),
+        (2, [(60, 4)], (100, 8), HALVES, ["request 80 cores instead of 100", ONE_HALF]),
+        (2, [(60, 30)], (100, 8), HALVES, [ONE_HALF]),
+        (2, [(60, 30)] * 2, (100, 8), HALVES, [LESS]),
         (
-            2,
-            [on(0, (60, 30)), on(1, (60, 30))],
-            (100, 8),
-            HALVES,
-            ["request 80 cores instead of 100 and 4 memory blocks instead of 8"],
-        ),
-        (
-            3,
-            [on(0, (60, 4)), on(1, (60, 4)), on(2, (60, 4))],
-            (90, 12),
-            HALVES,
+            *(3, [(60, 4)] * 3, (90, 12), HALVES),
             ["request 80 cores instead of 90", "request 3 cards instead of 2"],
         ),
         (  # more than any card has: MiB, of each card
-            2,
-            [],
-            (100, 4096),
-            HALVES,
+            *(2, [], (100, 4096), HALVES),
             ["request 16 memory blocks (4096 MiB) instead of 4096"],
         ),
-        (
-            2,
-            [],
-            (90, 12),
-            THIRDS,
-            [
-                "request 2 cards instead of 3",
-                (
-                    "request 60 cores instead of 90, 8 memory blocks instead of 12 and 2 cards "
-                    "instead of 3"
-                ),
-            ],
-        ),
+        (2, [], (90, 12), THIRDS, ["request 2 cards instead of 3", TWO_THIRDS]),
     ],
 )
 def test_an_author_of_a_divided_share_sees_smaller_requests_and_other_numbers_of_cards(
     cards: int,
-    held: list[Json],
+    held: list[tuple[int, int]],
     limits: tuple[int, int],
     divided: dict[str, str],
     expected: list[str],
 ) -> None:
-    found = fit([make_node("n1", cards)], held, limits, annotations=divided)
+    holders = [on(card, each) for card, each in enumerate(held)]
+    found = fit([make_node("n1", cards)], holders, limits, annotations=divided)
     assert texts(found) == expected
 
 
@@ -194,22 +144,13 @@ def test_a_smaller_request_names_the_fields_to_write() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "besides"),
-    [
-        ((50, 28), "or one of 7 other pods"),
-        ((50, 29), "or pods on 2 other nodes"),
-    ],
+    ("blocks", "besides"), [(28, "or one of 7 other pods"), (29, "or pods on 2 other nodes")]
 )
-def test_a_truncated_list_names_the_missing_permission(
-    limits: tuple[int, int], besides: str
-) -> None:
+def test_a_truncated_list_names_the_missing_permission(blocks: int, besides: str) -> None:
     nodes = [make_node(f"n{number}", 1) for number in range(5)]
-    held = [
-        scenes.running(f"{name}{number}", (50, 4), f"n{number}", 0)
-        for number in range(5)
-        for name in "ab"
-    ]
-    ends = [each for each in fit(nodes, held, limits).changes if each.kind == "delete-pods"]
+    names = [(f"{name}{number}", f"n{number}") for number in range(5) for name in "ab"]
+    held = [scenes.running(name, (50, 4), node, 0) for name, node in names]
+    ends = [each for each in fit(nodes, held, (50, blocks)).changes if each.kind == "delete-pods"]
     assert [each.besides for each in ends] == ["", "", besides]
     assert {each.needs for each in ends} == {"permission to delete pods in default"}
 
@@ -293,9 +234,8 @@ def test_a_suggested_request_fits_and_a_larger_one_does_not(
         found = _LESS.match(change.text)
         if change.kind != "reduce-request" or found is None:
             continue
-        cores, blocks, cards = (
-            int(got or old) for got, old in zip(found.groups(), limits, strict=True)
-        )
+        numbers = zip(found.groups(), limits, strict=True)
+        cores, blocks, cards = (int(got or old) for got, old in numbers)
         assert find(cores, blocks, cards).fits
         if found[3]:
             continue

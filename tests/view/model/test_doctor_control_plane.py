@@ -60,16 +60,10 @@ def entry(name: str = "pods", policy: str = "Fail", *, has_ca_bundle: bool = Tru
     return WebhookEntry(f"{name}.gpu-turnstile.io", policy, has_ca_bundle=has_ca_bundle)
 
 
-ACCEPTING = {
-    "w1": server("webhook"),
-    "w2": [
-        *server("webhook"),
-        *(
-            MetricSample("gpu_turnstile_webhook_accepts", {"system": each}, 1)
-            for each in ("hami", "kai")
-        ),
-    ],
-}
+ACCEPTED = [
+    MetricSample("gpu_turnstile_webhook_accepts", {"system": each}, 1) for each in ("hami", "kai")
+]
+ACCEPTING = {"w1": server("webhook"), "w2": [*server("webhook"), *ACCEPTED]}
 
 PROBLEMS: dict[str, Changes] = {
     "kubernetes-version error: v1.29.4: gpu-turnstile needs Kubernetes 1.30 or newer": {
@@ -112,9 +106,8 @@ PROBLEMS: dict[str, Changes] = {
     "created since, or each names another scheduler": {
         "extenders": {"k": server("scheduler", requests=0)}
     },
-    "extender-asked warning: no scheduler has called it since it started: GPU pods are "
-    "scheduled by counts per node": WITH_EXTENDER
-    | {"extenders": {"s": server("scheduler", requests=0)}},
+    "extender-asked warning: no scheduler has called it since it started: GPU pods are scheduled by "
+    "counts per node": WITH_EXTENDER | {"extenders": {"s": server("scheduler", requests=0)}},
     "extender-certificate error: the certificate of s expired 2 days ago": WITH_EXTENDER
     | {"extenders": {"s": server("scheduler", timedelta(days=-2))}},
     "scheduler-extender warning: installed beside scheduler-own, which has an extender: no "
@@ -139,34 +132,19 @@ NOT_INSTALLED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("release", "run"),
-    [
-        (
-            None,
-            (
-                "kubectl apply -k YOUR-KUSTOMIZATION  # with the component scheduler-own: "
-                "docs/install.md#a-scheduler-that-sees-cards"
-            ),
-        ),
-        (
-            ("gpus", "infra"),
-            "helm upgrade gpus YOUR-CHART --namespace infra --reuse-values --set scheduling=own",
-        ),
-    ],
-    ids=["kustomize", "helm"],
-)
-def test_without_an_extender_a_warning_says_that_no_scheduler_sees_cards(
-    release: tuple[str, str] | None, run: str
-) -> None:
+def test_without_an_extender_a_warning_says_that_no_scheduler_sees_cards() -> None:
     """It may be on purpose, so it is no error: with whole cards, or one size of shares."""
-    owned = ManagedObject("Deployment", "gpu-turnstile-webhook", "webhook", release)
-    changed = NO_EXTENDER | ({"managed": [owned]} if release else {})
-    found = findings(**changed)
-    assert [each.run for each in found if each.check == "scheduler-extender"] == [run]
-    if not release:
-        assert problems(**changed) == [f"scheduler-extender warning: {NOT_INSTALLED}"]
-        assert exit_code(found) == 0
+    assert problems(**NO_EXTENDER) == [f"scheduler-extender warning: {NOT_INSTALLED}"]
+    assert exit_code(findings(**NO_EXTENDER)) == 0
+    release = ManagedObject("Deployment", "gpu-turnstile-webhook", "webhook", ("gpus", "infra"))
+    (by_kubectl,) = findings("scheduler-extender", **NO_EXTENDER)
+    assert by_kubectl.run == (
+        "kubectl apply -k YOUR-KUSTOMIZATION  # with the component scheduler-own: "
+        "docs/install.md#a-scheduler-that-sees-cards"
+    )
+    (by_helm,) = findings("scheduler-extender", **NO_EXTENDER | {"managed": [release]})
+    helm = "helm upgrade gpus YOUR-CHART --namespace infra --reuse-values --set scheduling=own"
+    assert by_helm.run == helm
 
 
 LOOKUP = 'Post "http://127.0.0.1:8444/filter": dial tcp 127.0.0.1:8444: connect: connection refused'

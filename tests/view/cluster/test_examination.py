@@ -14,7 +14,7 @@ from contract.inventory import Amounts, Card, Inventory
 from contract.names import Names
 from tests.placement.cluster.builders import BLOCK, make_pod
 from tests.view import scenes
-from tests.view.cluster.conftest import ADMISSION, DAEMONSETS, SHAPE, read, run
+from tests.view.cluster.conftest import ADMISSION, DAEMONSETS, read, run
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
 from view.model.doctor.facts import (
@@ -46,19 +46,17 @@ def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
 
 
+OF_PROGRAMS = ["webhook-replicas", "agents", "agents-rollout", "kubelet", "agent-requests"]
+OF_PROGRAMS += ["scheduler-extender", "enforcement"]
+
+
 @pytest.mark.parametrize(
     ("path", "checks"),
     [
         ("/version", ["kubernetes-version"]),
         ("/api/v1/nodes", ["other-plugins", "cards", "allocatable"]),
         ("/api/v1/pods", ["allocations", "refusals"]),
-        (
-            "/api/v1/namespaces/gpu-turnstile/pods",
-            [
-                *("webhook-replicas", "agents", "agents-rollout", "kubelet", "agent-requests"),
-                *("scheduler-extender", "enforcement"),
-            ],
-        ),
+        ("/api/v1/namespaces/gpu-turnstile/pods", OF_PROGRAMS),
         (f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile", ["webhook-configuration"]),
         (f"{ADMISSION}/validatingadmissionpolicies", ["policies"]),
         (DAEMONSETS, ["agents", "agents-rollout", "enforcement"]),
@@ -80,33 +78,23 @@ CALL = "500 failed calling webhook"
 STAMPS = "Policy 'gpu-turnstile-stamps' denied request"
 
 
+NO_STAMPS = "a GPU pod would get no stamps: the API server does not call the webhook"
+DENIED = (
+    "a GPU pod without stamps is denied: the API server does not call the webhook, or another "
+    f"webhook removes the stamps: {STAMPS}"
+)
+UNREACHED = f"the API server cannot reach the webhook: {CALL}: refused"
+UNTRUSTED = f"the API server does not trust the webhook's certificate: {CALL}: x509: expired"
+
+
 @pytest.mark.parametrize(
     ("response", "level", "text"),
     [
-        (
-            {"metadata": {}},
-            "error",
-            "a GPU pod would get no stamps: the API server does not call the webhook",
-        ),
+        ({"metadata": {}}, "error", NO_STAMPS),
         (Rejected(403, "no quota"), "unknown", "the dry run of a GPU pod was denied: no quota"),
-        (
-            Rejected(422, STAMPS),
-            "error",
-            (
-                "a GPU pod without stamps is denied: the API server does not call the webhook, "
-                f"or another webhook removes the stamps: {STAMPS}"
-            ),
-        ),
-        (
-            Unavailable(f"{CALL}: refused"),
-            "error",
-            f"the API server cannot reach the webhook: {CALL}: refused",
-        ),
-        (
-            Unavailable(f"{CALL}: x509: expired"),
-            "error",
-            f"the API server does not trust the webhook's certificate: {CALL}: x509: expired",
-        ),
+        (Rejected(422, STAMPS), "error", DENIED),
+        (Unavailable(f"{CALL}: refused"), "error", UNREACHED),
+        (Unavailable(f"{CALL}: x509: expired"), "error", UNTRUSTED),
         (Unavailable("503 no etcd"), "unknown", "503 no etcd"),
     ],
 )
@@ -120,10 +108,8 @@ def test_a_dry_run_pod_is_created_and_its_result_reported(
 
 def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> None:
     api.responses[DAEMONSETS] = []
-    facts = read(api)
-    assert facts.enforcement == UnreadSource(
-        "DaemonSet gpu-turnstile-agent, which sets it, is missing"
-    )
+    why = "DaemonSet gpu-turnstile-agent, which sets it, is missing"
+    assert read(api).enforcement == UnreadSource(why)
 
 
 @pytest.mark.parametrize(
@@ -171,16 +157,14 @@ def test_an_allocation_that_contradicts_the_request_is_compared_too(api: FakeApi
     forged["c0"]["cores"] += 1
     pod["metadata"]["annotations"][key] = json.dumps(forged)
     api.responses["/api/v1/pods"] = [pod]
-    facts = read(api)
     cards = frozenset({"GPU-n1-0"})
-    assert facts.allocations == [ReportedAllocation("default", "forged", "c0", "n1", cards, 51)]
+    assert read(api).allocations == [ReportedAllocation("default", "forged", "c0", "n1", cards, 51)]
 
 
 def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
     api.responses["/version"] = {"major": "1"}
-    assert read(api).version == UnreadSource(
-        "unexpected response of the API server: KeyError('gitVersion')"
-    )
+    why = "unexpected response of the API server: KeyError('gitVersion')"
+    assert read(api).version == UnreadSource(why)
 
 
 def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
@@ -197,9 +181,8 @@ def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
         ManagedObject("Deployment", "b", "", None),
     ]
     assert not isinstance(facts.programs, UnreadSource)
-    assert [each.since for each in facts.programs if each.name == "agent-1"] == [
-        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
-    ]
+    (since,) = (each.since for each in facts.programs if each.name == "agent-1")
+    assert since == datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
 
 
 def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeApi) -> None:
@@ -234,13 +217,12 @@ SLICES, CLASS = (
 
 def resource_slice() -> dict[str, Any]:
     """As the agent publishes it."""
-    inventory = Inventory((Card("GPU-n1-0", 0, "A100", 4 * BLOCK),))
     devices = devices_of(
-        DeviceTable(inventory, BLOCK),
+        DeviceTable(Inventory((Card("GPU-n1-0", 0, "A100", 4 * BLOCK),)), BLOCK),
         domain="tencent.com",
         driver_version="",
-        unhealthy=lambda _uuid: "",
         cordoned=frozenset(),
+        unhealthy=lambda _uuid: "",
         pcie_root=lambda _bus: "",
     )
     ((name, spec),) = slices_of(devices, driver="gpu.tencent.com", node="n1").items()
@@ -279,23 +261,19 @@ def test_forbidden_slices_are_unknown_only_if_claims_are_served(api: FakeApi) ->
 
 @pytest.mark.parametrize("claims", ["off", "away", "on"])
 def test_a_dry_run_shows_what_the_webhook_does_about_claims(api: FakeApi, claims: str) -> None:
-    made = make_pod("try", (1, 1))
-    made["metadata"]["annotations"] = {"tencent.com/predicate-time": "1"}
-    match claims:
-        case "on":
-            made["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
-        case "away":
-            term = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
-            terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
-            required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-            made["spec"]["affinity"] = {"nodeAffinity": required}
+    made = make_pod("try", (1, 1), annotations={"tencent.com/predicate-time": "1"})
+    if claims == "on":
+        scenes.claimed(made)
+    elif claims == "away":
+        term = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        made["spec"]["affinity"] = {"nodeAffinity": required}
     api.responses["POST /api/v1/namespaces/team/pods"] = made
     assert read(api).dry_run == DryRun(stamped=True, claims=claims)
 
 
 def test_pending_pods_are_read_with_their_claims(api: FakeApi) -> None:
-    claimed, bare = scenes.waiting("claimed", (50, 2)), scenes.waiting("bare", (50, 2))
-    claimed["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
-    api.responses["/api/v1/pods"] += [claimed, bare, scenes.plain("plain")]
-    facts = read(api)
-    assert facts.waiting == {"default/claimed": True, "default/bare": False}
+    claimed, bare = (scenes.waiting(name, (50, 2)) for name in ("claimed", "bare"))
+    api.responses["/api/v1/pods"] += [scenes.claimed(claimed), bare, scenes.plain("plain")]
+    assert read(api).waiting == {"default/claimed": True, "default/bare": False}

@@ -7,7 +7,17 @@ import pytest
 
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
-from tests.view.cluster.conftest import AGENT_METRICS, FAILED, OWN_LEASE, pod, read, run
+from tests.view import scenes
+from tests.view.cluster.conftest import (
+    AGENT_METRICS,
+    FAILED,
+    NODE_PODS,
+    OWN_LEASE,
+    SYSTEM_PODS,
+    pod,
+    read,
+    run,
+)
 from tests.view.cluster.fake_api import FakeApi
 from view.model.doctor.facts import Level, UnreadSource
 
@@ -19,8 +29,8 @@ def test_the_extender_in_the_pod_of_a_kube_scheduler_is_read(api: FakeApi) -> No
     container["ports"][0]["name"] = "kube-scheduler"
     port = {"name": "http", "containerPort": 8444}
     own["spec"]["initContainers"] = [{"name": "scheduler", "image": "image:1", "ports": [port]}]
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"].append(own)
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods/k%3A8444/proxy/metrics"] = (
+    api.responses[SYSTEM_PODS].append(own)
+    api.responses[f"{SYSTEM_PODS}/k%3A8444/proxy/metrics"] = (
         'gpu_turnstile_scheduler_request_duration_seconds_count{verb="filter"} 3\n'
     )
     renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -37,7 +47,7 @@ def test_a_pod_without_an_address_gets_no_request(api: FakeApi) -> None:
     """The API server would respond ``address not allowed``, as if a firewall were the cause."""
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {"phase": "Pending"}
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    api.responses[SYSTEM_PODS] = [webhook]
     (found,) = run(api, "webhook-certificate")
     assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
 
@@ -50,16 +60,14 @@ def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeAp
 
 
 def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:
-    api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
-        pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
-    ]
+    api.responses[NODE_PODS] += [pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)]
     api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
     assert not isinstance(read(api).agents["n1"], UnreadSource)
 
 
 def test_an_agent_that_is_not_ready_does_not_count_for_its_node(api: FakeApi) -> None:
     """It would claim to enforce what the agent that serves does not."""
-    pods = api.responses["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    pods = api.responses[NODE_PODS]
     new = pod("gpu-turnstile-node", "agent-0", "agent", 9440)
     new["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     new["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
@@ -75,12 +83,11 @@ def test_an_agent_that_is_not_ready_does_not_count_for_its_node(api: FakeApi) ->
 
 
 def test_an_agent_that_is_not_created_has_the_reason_of_its_newest_warning(api: FakeApi) -> None:
-    pods = "/api/v1/namespaces/gpu-turnstile-node/pods"
     new = pod("gpu-turnstile-node", "agent-2", "agent", 9440)
     new["metadata"] |= {"uid": "u2", "creationTimestamp": "2026-01-01T00:00:01Z"}
     waiting = {"waiting": {"reason": "ContainerCreating"}}
     new["status"] = {"containerStatuses": [{"name": "agent", "state": waiting}]}
-    api.responses[pods] = [*api.responses[pods], new]
+    api.responses[NODE_PODS].append(new)
 
     def text() -> str:
         (found,) = run(api, "agents-rollout")
@@ -90,21 +97,18 @@ def test_an_agent_that_is_not_created_has_the_reason_of_its_newest_warning(api: 
     events = "/api/v1/namespaces/gpu-turnstile-node/events"
     api.responses[events] = Rejected(403, "events is forbidden")
     assert text() == "agent: ContainerCreating"
-    api.responses[events] = [
-        {
-            "metadata": {"uid": f"event of {at}"},
-            "involvedObject": {"kind": "Pod", "uid": uid},
-            "message": message,
-            "lastTimestamp": at,
-        }
-        for uid, message, at in (
-            ("u2", "hostPath type check failed: /usr/local/vgpu", "2026-01-01T00:02:00Z"),
-            ("u2", "an older one", "2026-01-01T00:01:00Z"),
-            ("another", "of another pod", "2026-01-01T00:03:00Z"),
-        )
+    other = {"kind": "Pod", "metadata": {"name": "other", "uid": "u3"}}
+    found = [
+        scenes.event(
+            new | {"kind": "Pod"}, "a", "hostPath type check failed: /x", "k", at="00:02:00"
+        ),
+        scenes.event(new | {"kind": "Pod"}, "b", "an older one", "k", at="00:01:00"),
+        scenes.event(other, "c", "of another pod", "k", at="00:03:00"),
     ]
-    expected = "agent: ContainerCreating: hostPath type check failed: /usr/local/vgpu"
-    assert text() == expected
+    for each in found:
+        each["metadata"]["uid"] = each["reason"]
+    api.responses[events] = found
+    assert text() == "agent: ContainerCreating: hostPath type check failed: /x"
 
 
 def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
@@ -117,8 +121,7 @@ def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
     agent["spec"]["affinity"] = {"nodeAffinity": affinity}
     why = "0/1 nodes are available: 1 Insufficient memory."
     agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
-    here = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    api.responses[here] = [agent, api.responses[here][1]]
+    api.responses[NODE_PODS][0] = agent
     (found,) = run(api, "agents")
     assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
@@ -130,28 +133,23 @@ def waits(reason: str, message: str = "", before: object = None) -> dict[str, An
     return state | ({"lastState": {"terminated": before}} if before else {})
 
 
-ENDED_TWICE = {
-    "state": {"terminated": FAILED},
-    "lastState": {"terminated": FAILED},
-    "restartCount": 1,
-}
+BACK_OFF = "CrashLoopBackOff"
+ENDED = {"state": {"terminated": FAILED}}
+ENDED_TWICE = {**ENDED, "lastState": {"terminated": FAILED}, "restartCount": 1}
 
 
 @pytest.mark.parametrize(
     ("status", "reason"),
     [
+        (waits(BACK_OFF, "back-off", {"exitCode": 2}), f"{BACK_OFF}, last exit code 2"),
         (
-            waits("CrashLoopBackOff", "back-off", {"exitCode": 2}),
-            "CrashLoopBackOff, last exit code 2",
-        ),
-        (
-            waits("CrashLoopBackOff", "back-off", {"exitCode": 128, "message": "no such device"}),
-            "CrashLoopBackOff, last exit code 128: no such device",
+            waits(BACK_OFF, "back-off", {"exitCode": 128, "message": "no such device"}),
+            f"{BACK_OFF}, last exit code 128: no such device",
         ),
         (waits("CreateContainerError", "not shared"), "CreateContainerError: not shared"),
         (waits("RunContainerError", f"of {'7e' * 32}"), "RunContainerError: of ..."),
         (waits("ContainerCreating"), "ContainerCreating"),
-        ({"state": {"terminated": FAILED}}, "Error: no port"),
+        (ENDED, "Error: no port"),
         (ENDED_TWICE, "Error, last exit code 1: no port"),
     ],
 )
@@ -163,6 +161,6 @@ def test_the_reason_of_an_unready_pod_is_that_of_its_status(
         "conditions": [{"type": "Ready", "status": "False"}],
         "containerStatuses": [{"name": "webhook", **status}],
     }
-    api.responses["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    api.responses[SYSTEM_PODS] = [webhook]
     (found,) = run(api, "webhook-replicas")
     assert found.text == f"0 of 1 pods are ready: webhook: {reason}"

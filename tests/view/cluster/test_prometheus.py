@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -37,14 +36,12 @@ RESPONSES = {
 
 
 class Server(ThreadingHTTPServer):
-    """A Prometheus that responds with *status* and *responses*."""
+    """A Prometheus that responds with *status* and *responses*; byte by byte if *drip*."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.status, self.responses = 200, dict(RESPONSES)
-        self.location = ""
-        self.drip = False
+        self.status, self.responses, self.drip = 200, dict(RESPONSES), False
         self.queries: list[tuple[str, str, str]] = []
         self.over = threading.Event()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -61,12 +58,14 @@ class Handler(BaseHTTPRequestHandler):
         body = next(each for key, each in self.server.responses.items() if key in query)
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
-        if self.server.location:
-            self.send_header("Location", self.server.location)
+        self.send_header("Location", "/x")
         self.end_headers()
-        for at in range(0, len(body), 1 if self.server.drip else max(len(body), 1)):
-            self.wfile.write(body[at:] if not self.server.drip else body[at : at + 1])
-            self.server.over.wait(0.02 if self.server.drip else 0)
+        if not self.server.drip:
+            self.wfile.write(body)
+            return
+        for each in body:
+            self.wfile.write(bytes([each]))
+            self.server.over.wait(0.02)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -111,56 +110,35 @@ def test_held_and_idle_amounts_are_queried(server: Server) -> None:
     ]
 
 
-def _all(body: bytes) -> dict[str, Any]:
-    return {"responses": {"": body}}
-
-
 _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples \\u202e"}'
+_NOTHING = "Prometheus has no gpu_turnstile_agent_card_cores_held of the last day: does it scrape"
+_GARBAGE = (
+    *(b"", b"\xff", b"[" * 100_000, b"[]", b'{"status":"success","data":null}'),
+    b'{"status":"success","data":{"result":[{"metric":[],"value":[1,"2"]}]}}',
+    b'{"status":"success","data":{"result":[{"metric":{},"value":[1]}]}}',
+    b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"two"]}]}}',
+)
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
+    ("status", "body", "problem"),
     [
-        (
-            _all(vector()),
-            (
-                "Prometheus has no gpu_turnstile_agent_card_cores_held of the last day: "
-                "does it scrape the agents?"
-            ),
-        ),
-        (
-            {"status": 422, **_all(_REFUSED)},
-            r"Prometheus responded with 422: too many samples \u202e",
-        ),
-        (_all(_REFUSED), r"Prometheus responded with 200: too many samples \u202e"),
-        ({"status": 401, **_all(b"<html>")}, "Prometheus responded with 401 and no result"),
-        ({"status": 302, "location": "/x"}, "Prometheus responded with 302 and no result"),
-        *(
-            (_all(garbage), "Prometheus responded with 200 and no result")
-            for garbage in (
-                b"",
-                b"\xff",
-                b"[" * 100_000,
-                b"[]",
-                b'{"status":"success","data":null}',
-                b'{"status":"success","data":{"result":[{"metric":[],"value":[1,"2"]}]}}',
-                b'{"status":"success","data":{"result":[{"metric":{},"value":[1]}]}}',
-                b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"two"]}]}}',
-            )
-        ),
-        (_all(b" " * 2_000_000), "the response of Prometheus is longer than 1 MiB"),
-        ({"drip": True}, "Prometheus did not respond in 0.3 s"),
+        (200, vector(), f"{_NOTHING} the agents?"),
+        (422, _REFUSED, r"Prometheus responded with 422: too many samples \u202e"),
+        (200, _REFUSED, r"Prometheus responded with 200: too many samples \u202e"),
+        (401, b"<html>", "Prometheus responded with 401 and no result"),
+        (302, vector(), "Prometheus responded with 302 and no result"),
+        *((200, each, "Prometheus responded with 200 and no result") for each in _GARBAGE),
+        (200, b" " * 2_000_000, "the response of Prometheus is longer than 1 MiB"),
+        (0, b" " * 999, "Prometheus did not respond in 0.3 s"),
     ],
 )
 def test_an_invalid_response_makes_it_unknown_with_a_reason(
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    fields: dict[str, Any],
-    problem: str,
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes, problem: str
 ) -> None:
     monkeypatch.setattr(module, "_LARGEST", 1 << 20)
-    vars(server).update(fields)
-    found = Prometheus(server.url, seconds=0.3 if "drip" in fields else 120).last_day()
+    server.status, server.responses, server.drip = status or 200, {"": body}, not status
+    found = Prometheus(server.url, seconds=120 if status else 0.3).last_day()
     assert (found.problem, found.pods) == (problem, ())
 
 

@@ -106,8 +106,8 @@ PROBLEMS: dict[str, Changes] = {
     "created since, or each names another scheduler": {
         "extenders": {"k": server("scheduler", requests=0)}
     },
-    "extender-asked warning: no scheduler has called it since it started: GPU pods are scheduled by "
-    "counts per node": WITH_EXTENDER | {"extenders": {"s": server("scheduler", requests=0)}},
+    "extender-asked warning: no scheduler has called it since it started: GPU pods are scheduled "
+    "by counts per node": WITH_EXTENDER | {"extenders": {"s": server("scheduler", requests=0)}},
     "extender-certificate error: the certificate of s expired 2 days ago": WITH_EXTENDER
     | {"extenders": {"s": server("scheduler", timedelta(days=-2))}},
     "scheduler-extender warning: installed beside scheduler-own, which has an extender: no "

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from common.apiserver.client import Client
 from contract.names import Names
 from simulator.api.server import ApiServer, kubeconfig_for
-from tests.placement.cluster.builders import make_node
+from tests.placement.cluster.builders import bare_node, make_node
 from tests.view.terminal.conftest import Gpu
 from view.terminal.cordoning import change_cordon
 
@@ -19,11 +20,9 @@ NODE = "/api/v1/nodes/n1"
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A client of a server of one's own, whose node has two cards."""
+    """A client of a server of one's own, whose first node has two cards."""
     with ApiServer() as api:
-        api.apply(
-            make_node("n1", 2), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}
-        )
+        api.apply(make_node("n1", 2), bare_node("n2"))
         path = tmp_path / "config"
         path.write_text(kubeconfig_for(api.url))
         monkeypatch.setenv("KUBECONFIG", str(path))
@@ -70,21 +69,15 @@ def test_a_missing_node_or_card_is_named(
 
 
 def test_a_concurrent_change_is_kept(own: Client) -> None:
-    class Interrupted:
-        """Somebody else cordons a card between reading and writing."""
+    """Somebody else cordons a card between reading and writing."""
+    others = [["0"]]
 
-        def __init__(self) -> None:
-            self.first = True
+    def call(method: str, *more: Any, **options: Any) -> Any:
+        if method == "PATCH" and others:
+            change_cordon(own, NAMES, "n1", others.pop(), cordon=True)
+        return own.call(method, *more, **options)
 
-        find = staticmethod(own.find)
-
-        def call(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
-            if method == "PATCH" and self.first:
-                self.first = False
-                change_cordon(own, NAMES, "n1", ["0"], cordon=True)
-            return own.call(method, path, body, **more)
-
-    client: Any = Interrupted()
+    client: Any = SimpleNamespace(find=own.find, call=call)
     change_cordon(client, NAMES, "n1", ["1"], cordon=True)
     assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
 

@@ -4,7 +4,7 @@ import re
 import threading
 from functools import partial
 from io import StringIO
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -16,7 +16,6 @@ from tests.placement.cluster.builders import make_node
 from tests.view.conftest import requests_since
 from tests.view.manual_time import ManualTime
 from tests.view.terminal.test_pages import Terminal
-from view.cluster.live import LiveCluster
 from view.terminal import commands
 from view.terminal.context import CommandContext
 
@@ -24,12 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
 
 class Watch:
-    """A command that watches in a thread, until it is interrupted.
-
-    Attributes:
-        code: its exit code.
-        time: its time.
-    """
+    """A command that watches in a thread, until it is interrupted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, out: StringIO, *words: str) -> None:
         self.time = ManualTime()
@@ -40,12 +34,10 @@ class Watch:
         monkeypatch.setattr("sys.stdout", out)
         wait = CommandContext._next
 
-        def wait_or_end(
-            context: CommandContext, cluster: LiveCluster, version: int, stop: threading.Event
-        ) -> int:
+        def wait_or_end(*arguments: Any) -> int:
             if self._over.is_set():
                 raise KeyboardInterrupt
-            return wait(context, cluster, version, stop)
+            return wait(*arguments)
 
         monkeypatch.setattr(CommandContext, "_next", wait_or_end)
         self._thread = threading.Thread(target=self._run)
@@ -68,24 +60,20 @@ class Watch:
         """Return what it has printed so far."""
         return self._out.getvalue()
 
-    def has(self, pattern: re.Pattern[str]) -> bool:
-        """Return whether a pattern matches what it has printed."""
-        return bool(pattern.search(self.text()))
-
-    def shows(self, text: str) -> bool:
-        """Return whether it has printed a text."""
-        return text in self.text()
+    def wait_for(self, text: str) -> None:
+        """Return when it has printed a text."""
+        eventually(lambda: text in self.text(), text)
 
 
 def test_a_watch_shows_that_it_is_stale_and_current_again(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Watch(monkeypatch, StringIO(), "pods", "-w", "--no-color") as watch:
-        eventually(lambda: watch.shows("Data from "), "a first page")
+        watch.wait_for("Data from ")
         api.fail(SILENCE)
         watch.time.now += 11
         stale = "(11s ago): the API server is unreachable (no response in time)"
-        eventually(lambda: watch.shows(stale), "a stale page")
+        watch.wait_for(stale)
         assert "\nSTALE: data from " in watch.text()
         pages = watch.text().count("Data from ")
         api.restore()
@@ -96,10 +84,10 @@ def test_a_json_watch_shows_that_it_is_stale(
     api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
-        eventually(lambda: watch.shows('"stale": ""'), "a first list")
+        watch.wait_for('"stale": ""')
         api.fail(SILENCE)
         watch.time.now += 11
-        eventually(lambda: watch.shows('"stale": "the API server is unreachable'), "a stale list")
+        watch.wait_for('"stale": "the API server is unreachable')
 
 
 def test_a_stale_page_is_colored_in_a_terminal_and_its_age_increases(
@@ -107,12 +95,12 @@ def test_a_stale_page_is_colored_in_a_terminal_and_its_age_increases(
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     with Watch(monkeypatch, Terminal(), "nodes", "n1", "-w") as watch:
-        eventually(lambda: watch.shows("Data from "), "a first page")
+        watch.wait_for("Data from ")
         api.fail(SILENCE)
         for seconds, shown in ((11, "11s ago"), (1, "12s ago")):
             watch.time.now += seconds
-            stale = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*\({shown}\)")
-            eventually(partial(watch.has, stale), shown)
+            watch.wait_for(f"({shown})")
+        assert re.search(r"\x1b\[1;31mSTALE: [^\x1b]*\(12s ago\)", watch.text())
 
 
 def test_a_watch_reads_no_list_twice_and_shows_changes_until_it_is_interrupted(
@@ -120,16 +108,14 @@ def test_a_watch_reads_no_list_twice_and_shows_changes_until_it_is_interrupted(
 ) -> None:
     since = len(api.requests)
     with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
-        eventually(lambda: watch.shows("NODE/CARD"), "a first page")
+        watch.wait_for("NODE/CARD")
         watched = {"watch /api/v1/nodes", "watch /api/v1/pods", "watch /api/v1/events"}
         eventually(lambda: watched <= {*requests_since(api, since)}, "watches of all collections")
         lists = [each for each in requests_since(api, since) if each.startswith("list ")]
         api.apply(make_node("watched", 1))
-        eventually(lambda: watch.shows("watched"), "a page with the new node")
+        watch.wait_for("watched")
         with ApiClient(api.url) as admin:
             admin.delete("/api/v1/nodes/watched")
     assert watch.code == 130
-    assert sorted(lists) == [
-        *["list /api/v1/events"] * 2,
-        *("list /api/v1/nodes", "list /api/v1/pods"),
-    ]
+    kinds = ("events", "events", "nodes", "pods")
+    assert sorted(lists) == [f"list /api/v1/{each}" for each in kinds]

@@ -17,7 +17,7 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime
 from tests.view.scenes import SHAPE, claimed
 from view.cluster.agents import read_usages
 from view.cluster.collections import Progress

@@ -15,7 +15,7 @@ from common.apiserver.errors import Rejected
 from tests.placement.cluster.builders import NAMES
 from tests.view.cluster.fake_api import FakeApi
 from tests.view.cluster.test_live import AGENTS, MEASURED, agent
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime
 from view.cluster import prometheus as module
 from view.cluster.prometheus import Prometheus
 from view.model.state import ClusterState

@@ -11,7 +11,6 @@ import yaml
 
 from tests.deploy.kustomize import build_components
 from tests.view import scenes
-from tests.view.model import test_doctor_nodes
 from tests.view.model.doctor_facts import (
     BOUND,
     HEALTHY_PROGRAMS,
@@ -210,22 +209,6 @@ CLOSING = "client connection is closing"
 
 def test_a_healthy_cluster_has_no_problems() -> None:
     assert problems() == []
-
-
-def test_only_findings_without_a_command_name_a_page_to_read() -> None:
-    tables = (PROBLEMS, test_doctor_nodes.PROBLEMS)
-    changes = [each for table in tables for each in table.values()]
-    changes += [{"managed": managed} for managed in LEFTOVERS.values()]
-    runs = {each.run for changed in changes for each in findings(**changed)}
-    pages = {each for each in runs if each.startswith("docs/")}
-    assert pages == {
-        "docs/install.md#2-choose-scheduler-device-injection-and-enforcement",
-        "docs/install.md#a-second-kube-scheduler",
-        "docs/install.md#pods-of-other-systems",
-        "docs/install.md#what-you-need",
-        "docs/options.md#what-hami-core-needs-on-a-node",
-        "docs/upgrade.md#from-020",
-    }
 
 
 LEFTOVERS: dict[str, list[ManagedObject]] = {

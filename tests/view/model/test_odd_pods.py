@@ -114,13 +114,7 @@ def test_repeatedly_refused_pods_are_counted_and_the_cause_is_named() -> None:
     storm = scenes.storm()
     state = state_of([make_node("n1", 1)], storm)
     starting = make_pod("web-5d-next", (50, 4), node="n1")  # the controller's next try
-    starting["metadata"] |= {
-        **storm[-1]["metadata"],
-        "name": "web-5d-next",
-        "uid": "u-next",
-        "creationTimestamp": "2025-11-22T09:00:01Z",
-    }
-    state.put_pod(starting)
+    state.put_pod(scenes.owned(starting, "ReplicaSet", "web-5d", "2025-11-22T09:00:01Z", "5d"))
     (group,) = group_pods([each for each in state.report().pods if each.stage is Stage.REFUSED])
     assert group.headline == (
         "Deployment default/web: refused 137 times in 20 s: default-scheduler does not see cards; "
@@ -133,13 +127,7 @@ def test_repeatedly_refused_pods_are_counted_and_the_cause_is_named() -> None:
     )
     # One that runs ends it, also one of the next revision.
     running = scenes.running("web-6e-0", (50, 4), "n1", 0)
-    owner = {"kind": "ReplicaSet", "name": "web-6e", "uid": "u-6e", "controller": True}
-    running["metadata"] |= {
-        "labels": {"pod-template-hash": "6e"},
-        "ownerReferences": [owner],
-        "creationTimestamp": "2025-11-22T09:00:02Z",
-    }
-    state.put_pod(running)
+    state.put_pod(scenes.owned(running, "ReplicaSet", "web-6e", "2025-11-22T09:00:02Z", "6e"))
     left = [each.name for each in state.report().pods if not each.replaced]
     assert left == ["web-5d-next", "web-6e-0"]
     state.drop_pod("u-web-6e-0")

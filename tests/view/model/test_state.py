@@ -231,9 +231,7 @@ def test_an_ended_pod_holds_nothing_and_shows_its_cards() -> None:
 
 def _of_web(name: str, created: str, node: str = "n1", **more: Any) -> Json:
     pod = make_pod(name, (30, 4), node=node, **more)
-    owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-web", "controller": True}
-    pod["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
-    return pod
+    return scenes.owned(pod, "ReplicaSet", "web-5d", created)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_pod
 from tests.view.cluster.test_prometheus import prometheus
-from tests.view.conftest import requests_since
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime, requests_since
 from tests.view.scenes import SHAPE, claimed
 from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal

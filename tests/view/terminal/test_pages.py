@@ -103,9 +103,7 @@ def test_a_low_screen_counts_hidden_rows_and_drops_nodes_before_pending_pods() -
 
 def test_150_pending_pods_of_one_owner_are_one_row() -> None:
     pods = [scenes.waiting(f"sweep-{each:03}", (90, 4)) for each in range(150)]
-    for each in pods:
-        owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
-        each["metadata"] |= {"ownerReferences": [owner]}
+    pods = [scenes.owned(each, "Job", "sweep") for each in pods]
     report = state_of([make_node("n1", 1)], pods).report()
     text = "\n".join(drawn(show_nodes(report, NOW)))
     assert text.count("sweep") == 1

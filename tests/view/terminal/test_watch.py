@@ -18,8 +18,7 @@ from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import bare_node, make_node
-from tests.view.conftest import requests_since
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime, requests_since
 from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
 from view.terminal import commands

@@ -8,7 +8,7 @@ import pytest
 from common.apiserver.client import Client
 from tests.placement.cluster.builders import NAMES, Json
 from tests.view import scenes
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime
 from view.model.pod_explanation import PodExplanation
 from view.model.reports import Freshness
 from view.model.state import ClusterState

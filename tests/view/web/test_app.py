@@ -4,7 +4,6 @@ import gzip
 import re
 from html import unescape
 from html.parser import HTMLParser
-from unittest.mock import Mock
 
 import pytest
 
@@ -12,12 +11,11 @@ from contract.inventory import Card
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.conftest import Shown
-from tests.view.web.sample import cluster, held_pod, waiting_pod
+from tests.view.web.sample import cluster, waiting_pod
 from view.model.reports import Gap
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.model.usage_history import History, PastUsage
 from view.model.words import evidence_text
-from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.feed import Feed
 from view.web.filters import PAGE
@@ -367,23 +365,6 @@ def test_requests_are_counted_and_internal_errors_are_not_exposed(
     for route, status in (("healthz", 200), ("readyz", 503), ("pod", 500), ("", 404)):
         labels = f'route="{route}",status="{status}"'
         assert f"gpu_turnstile_view_requests_total{{{labels}}} 1.0" in text
-
-
-def test_rows_are_written_once_for_as_long_as_nothing_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    write = Mock(wraps=figures.kinds)
-    monkeypatch.setattr(figures, "kinds", write)
-    shown = Shown()
-    shown.fill(make_node("n1"), make_node("n2"), held_pod("a", "p", ("n1", 0, 10, 1)))
-    for _ in range(2):
-        assert shown.text().count('<li class="node') == 2
-    shown.fill(waiting_pod("a", "w", 10, 1), held_pod("a", "q", ("n2", 0, 10, 1)))
-    shown.text()
-    assert [each.args[0].name for each in write.call_args_list] == ["n1", "n2", "n2"]
-    shown.state.drop_node("n1")
-    shown.publish()
-    assert shown.text().count('<li class="node') == 1
 
 
 def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown) -> None:

@@ -66,10 +66,7 @@ def test_equal_pending_pods_are_one_line_with_the_oldest_first() -> None:
     pods = []
     for number in range(150):
         pod = scenes.waiting(f"train-{number}", (100, 0))
-        owner = {"kind": "Job", "name": "train", "uid": "u-train", "controller": True}
-        pod["metadata"] |= {"ownerReferences": [owner]}
-        pod["metadata"]["creationTimestamp"] = f"2025-11-22T08:{number % 60:02}:00Z"
-        pods.append(pod)
+        pods.append(scenes.owned(pod, "Job", "train", f"2025-11-22T08:{number % 60:02}:00Z"))
     page = page_of(Filter(), *pods)
     assert (page.pending.number, len(page.pending.lines)) == (151, 2)
     job = next(group for group in page.attention if len(group.pods) == 150)

@@ -368,17 +368,16 @@ def test_an_agent_that_is_not_created_has_the_reason_of_its_newest_warning(api: 
     events = "/api/v1/namespaces/gpu-turnstile-node/events"
     api.responses[events] = Rejected(403, "events is forbidden")
     assert text() == "agent: ContainerCreating"
-    other = {"kind": "Pod", "metadata": {"name": "other", "uid": "u3"}}
-    found = [
-        scenes.event(
-            new | {"kind": "Pod"}, "a", "hostPath type check failed: /x", "k", at="00:02:00"
-        ),
-        scenes.event(new | {"kind": "Pod"}, "b", "an older one", "k", at="00:01:00"),
-        scenes.event(other, "c", "of another pod", "k", at="00:03:00"),
-    ]
-    for each in found:
-        each["metadata"]["uid"] = each["reason"]
-    api.responses[events] = found
+    api.responses[events] = []
+    for uid, message, at in (
+        ("u2", "hostPath type check failed: /x", "00:02:00"),
+        ("u2", "an older one", "00:01:00"),
+        ("u3", "of another pod", "00:03:00"),
+    ):
+        about = {"kind": "Pod", "metadata": {"name": "agent-2", "uid": uid}}
+        found = scenes.event(about, "Failed", message, "kubelet", at=at)
+        found["metadata"]["uid"] = at
+        api.responses[events].append(found)
     assert text() == "agent: ContainerCreating: hostPath type check failed: /x"
 
 

@@ -1,14 +1,17 @@
 """The routes of a page over a model that the test fills."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 import pytest
 
 from common.apiserver.client import Client
+from simulator.api.server import ApiServer
+from simulator.api.server import Settings as ApiSettings
 from tests.placement.cluster.builders import NAMES, Json
 from tests.view import scenes
-from tests.view.conftest import ManualTime
+from tests.view.conftest import ManualTime, populate
+from tests.view.web.sample import cluster
 from view.model.pod_explanation import PodExplanation
 from view.model.reports import Freshness
 from view.model.state import ClusterState
@@ -72,3 +75,11 @@ class Shown(Live):
 @pytest.fixture
 def shown() -> Shown:
     return Shown()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """An API server with the sample."""
+    with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
+        populate(running, cluster())
+        yield running

@@ -3,6 +3,7 @@
 import csv
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -145,15 +146,14 @@ def test_a_filter_is_written_as_it_is_read() -> None:
     ],
 )
 def test_a_card_is_filled_by_its_held_part(
-    paint: MapColor, fields: dict[str, object], kind: str, text: str
+    paint: MapColor, fields: dict[str, Any], kind: str, text: str
 ) -> None:
     (node,) = state_of([make_node("n1", 1)]).report().nodes
-    card = replace(node.cards[0], **fields)  # type: ignore[arg-type]  # fields of a card
+    card = replace(node.cards[0], **fields)
     drawn = card_map.picture(node, (card,), {card.uuid}, paint)
     assert [each for each, _ in drawn.fills] == [kind] * bool(kind)
     assert drawn.text.endswith(text)
-    faint = card_map.picture(node, (card,), (), paint)
-    assert faint.fills == ()
+    assert card_map.picture(node, (card,), (), paint).fills == ()
 
 
 def test_the_map_is_divided_by_pool_and_model() -> None:

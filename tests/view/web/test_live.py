@@ -11,14 +11,12 @@ from common.errors import SettingsError, Unavailable
 from contract.names import Names
 from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer, kubeconfig_for
-from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
-from tests.view.conftest import populate, requests_since
+from tests.view.conftest import requests_since
 from tests.view.web.in_process import PageInProcess
-from tests.view.web.sample import cluster
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model import state
@@ -31,13 +29,6 @@ from view.web.server import PageServer
 from view.web.settings import Settings
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
-        populate(running, cluster())
-        yield running
 
 
 @pytest.fixture

@@ -1,12 +1,20 @@
-"""The questions about node path, scheduler and webhook in tiny configurations: real processes."""
+"""The benches' questions in tiny configurations, and how results are written."""
 
+import io
+import json
 import threading
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
+from bench import __main__ as command
 from bench import nodepath, scheduler, webhook
 from bench.load import Load
+from bench.result import Result, Table, publish, wrong
 from bench.reviews import review
+from simulator.report import Report
 from tests.agent.fakes import eventually
 from webhook.admission.reviews import decode_review
 
@@ -49,3 +57,42 @@ def test_both_sizes_are_measured_and_no_honest_review_fails() -> None:
     assert [row[0] for row in costs.rows] == ["5 KB", "50 KB"]
     assert len(stalled.rows) == 1
     assert result.wrong == []
+
+
+# --- results ------------------------------------------------------------------------------
+
+
+def test_a_result_is_printed_with_what_is_wrong(tmp_path: Path) -> None:
+    out = io.StringIO()
+    table = Table("Colours", ("name", "ms"), (("red", 1.2345), ("blue", 2)), ("A note.",))
+    result = Result("colour", (table,), wrong({"too blue": 3, "too red": 0}))
+    publish(result, 3.2, tmp_path, Report(Console(file=out)))
+    *lines, last = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines == [
+        "",
+        "Colours",
+        "name     ms",
+        "red    1.23",
+        "blue      2",
+        "A note.",
+        "WRONG: too blue: 3",
+    ]
+    assert last.startswith("colour: 3 s, ")
+
+
+@pytest.mark.parametrize("found", [(), ("named wrongly: 2",)])
+def test_the_command_writes_json_and_fails_where_something_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(command, "QUESTIONS", {"webhook": lambda: Result("webhook", (), found)})
+    done = CliRunner().invoke(command.main, ["webhook", "--out", str(tmp_path / "made")])
+    assert done.exit_code == bool(found)
+    written = json.loads((tmp_path / "made" / "webhook.json").read_text())
+    assert written["wrong"] == list(found)
+    assert " cores, Python " in written["machine"]
+
+
+def test_an_unknown_question_is_refused_with_a_list_of_questions() -> None:
+    done = CliRunner().invoke(command.main, ["speed"])
+    assert done.exit_code == 2
+    assert "nodepath" in done.output

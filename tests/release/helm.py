@@ -45,10 +45,10 @@ def write(folder: Path) -> Path:
     return chart
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, within: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run helm."""
     command = [find_program("helm"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
 
 
 def template(

@@ -58,7 +58,7 @@ BACK_OFF = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}
 def failures() -> list[Json]:
     """Pods whose containers stand as the kubelet of a real cluster reports them."""
     pull = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
-    oom, runs = {"terminated": OOM}, {"running": {}}
+    oom, runs = {"terminated": OOM}, {"running": {"startedAt": "2025-11-22T08:31:00Z"}}
     return [
         with_status("oom", "Failed", {"state": oom}),
         with_status("error", "Failed", {"state": {"terminated": KILLED}}, reason="Evicted"),

@@ -1,4 +1,4 @@
-"""The page's summary, map of cards and usage table, for a known cluster."""
+"""The page's summary, map of cards, figures and usage table, for a known cluster."""
 
 import csv
 import io
@@ -6,15 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.placement.cluster.builders import NAMES, bare_node, make_node
+from placement.cluster.holdings import Provenance
+from tests.placement.cluster.builders import NAMES, bare_node, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import state_of
 from tests.view.web.conftest import put
 from tests.view.web.sample import cluster
+from view.model.reports import CardReport, Holder
+from view.model.state import ClusterState
 from view.model.usage_history import GroupBy, History, UsageRow
-from view.web import card_map
+from view.web import card_map, figures, pages
 from view.web.editions import EMPTY, next_edition
+from view.web.figures import COLORS, tenants
 from view.web.filters import CardFilter, Filter, MapColor, MapGrouping, NodeOrder
 from view.web.links import Dashboard
 from view.web.pages import NodesPage
@@ -216,3 +222,62 @@ def test_the_url_of_a_dashboard_names_the_pod() -> None:
     link = Dashboard("https://g/d?p={namespace}/{pod}&o={owner}&n={node}")
     assert link.url_of(pod) == "https://g/d?p=llm/a%26b%3Dc&o=train&n=a100-1"
     assert Dashboard().url_of(pod) == ""
+
+
+# --- figures in texts, and bars -----------------------------------------------------------
+
+
+HOLDERS = st.lists(
+    st.builds(
+        Holder,
+        namespace=st.sampled_from(["a", "b"]),
+        pod=st.sampled_from(["p", "q", "r", "s"]),
+        container=st.just("main"),
+        cores=st.integers(0, 100),
+        blocks=st.integers(0, 64),
+        source=st.sampled_from(Provenance),
+    ),
+    max_size=12,
+)
+
+
+def card(*holders: Holder) -> CardReport:
+    return CardReport(
+        *("GPU-1", 0, "A100", 8 << 30, None, "", False, 100, 0, 0, 32, 0, 0), False, 0, 0, holders
+    )
+
+
+@given(holders=HOLDERS)
+def test_bars_are_full_at_most_and_pods_side_by_side_differ(holders: list[Holder]) -> None:
+    drawn = tenants(card(*holders))
+    for each in drawn:
+        assert 0 <= each.cores_at <= each.cores_at + each.cores <= 100.02
+        assert 0 <= each.blocks_at <= each.blocks_at + each.blocks <= 100.02
+        assert 0 <= each.color < COLORS
+    colors = {(each.holder.namespace, each.holder.pod): each.color for each in drawn}
+    assert len(set(colors.values())) == len(colors)
+
+
+def test_figures_are_written_for_people() -> None:
+    sizes = [figures.memory(each) for each in (0, 5 << 28, 6400 << 30)]
+    assert sizes == ["0", "1.25 GiB", "6,400 GiB"]
+    assert [figures.cards(each) for each in (1250, 0)] == ["12.5", "0"]
+    assert [figures.percent(1, 3), figures.percent(0, 0)] == [33, 0]
+    assert figures.moment("2026-03-09T08:00:04Z") == "2026-03-09 08:00:04 UTC"
+    assert figures.moment("<soon>") == "<soon>"
+    assert pages.blocks_text(1, 0) == "1 block"
+    assert pages.blocks_text(8, 256 << 20) == "8 blocks (2 GiB)"
+
+
+def test_requests_of_a_pod_are_written_in_its_authors_units() -> None:
+    state = ClusterState(NAMES)
+    state.put_pod(make_pod("one", (50, 8)))
+    state.put_pod(make_pod("two", (50, 8), (200, 0)))
+    state.put_pod(make_pod("whole", (100, 0)))
+    found = [pages.requests_of(each) for each in state.report().pods]
+    assert found == ["50 cores, 8 blocks", "250 cores, 8 blocks in 2 containers", "100 cores"]
+    assert pages.requests_of(state.report().pods[0], 256 << 20) == "50 cores, 8 blocks (2 GiB)"
+    halves = make_pod("halves", (100, 16), annotations={NAMES.gpu_cards_of("c0"): "2"})
+    state.put_pod(halves)
+    assert pages.requests_of(state.report().pods[0]) == "50 cores, 8 blocks of each of 2 cards"
+    assert pages.Blocks(()).size("n1") == 0, "no node says how large a block is"

@@ -182,6 +182,7 @@ CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
 
 BOTH = "request 40 cores instead of 50 and 2 memory blocks instead of 4"
 SHARE = "request 40 cores instead of 100 and 28 memory blocks instead of whole cards"
+IN_EACH = [f"request 40 cores instead of 60 in container {each}" for each in ("c0", "c1")]
 MANY = "request 200 cores instead of 2147483600 and 2 memory blocks instead of 8"
 
 
@@ -195,10 +196,7 @@ MANY = "request 200 cores instead of 2147483600 and 2 memory blocks instead of 8
         (1, [], [(50, 2048)], ["request 8 memory blocks (2048 MiB) instead of 2048"]),
         (1, [on(0, (10, 28))], [(50, 2048)], ["request 4 memory blocks instead of 2048"]),
         (1, [on(0, (60, 4))], [(100, 0)], [SHARE]),
-        (
-            *(1, [], [(60, 4), (60, 4)]),
-            [f"request 40 cores instead of 60 in container {each}" for each in ("c0", "c1")],
-        ),
+        (1, [], [(60, 4), (60, 4)], IN_EACH),
         (1, [on(0, (99, 32))], [(50, 4)], []),
         (2, [], [(2_147_483_600, 8)], [MANY]),  # the webhook lets it pass: any int32 is a count
     ],
@@ -216,21 +214,17 @@ def test_wishes_are_removed_together() -> None:
     ]
 
 
-SMALL = [on(0, (60, 4)), on(1, (50, 4), "small"), on(1, (45, 4), "other")]
+HELD = [on(0, (60, 4)), on(1, (50, 4), "small"), on(1, (45, 4), "other")]
+SMALL = (make_node("n1", 2), HELD, (55, 4))
 THREE = [on(0, (45, 4), "a"), on(0, (45, 4), "b"), on(0, (1, 1), "c")]
+LOST = make_node("n1", 1, allocatable="0")
 CAPACITY = {
-    "delete pod default/small on card 1 of n1 (frees 50 cores, 4 blocks)": (
-        *(make_node("n1", 2), SMALL),
-        (55, 4),
-    ),
+    "delete pod default/small on card 1 of n1 (frees 50 cores, 4 blocks)": SMALL,
     "delete pod default/a on card 0 of n1 (frees 45 cores, 4 blocks) and pod default/b "
     "on card 0 of n1 (frees 45 cores, 4 blocks)": (make_node("n1", 1), THREE, (90, 4)),
     "repair card 0 of n1: Xid 79": (make_node("n1", 1, unhealthy=[0]), [], (60, 4)),
     "uncordon card 0 of n1": (make_node("n1", 1, cordoned=[0]), [], (60, 4)),
-    "make n1 usable: its agent is not connected to the kubelet": (
-        *(make_node("n1", 1, allocatable="0"), []),
-        (60, 4),
-    ),
+    "make n1 usable: its agent is not connected to the kubelet": (LOST, [], (60, 4)),
     "make n2 usable: the node is cordoned": (CORDONED, [], (60, 4)),
 }
 
@@ -245,6 +239,8 @@ def test_an_admin_sees_the_changes_that_free_capacity(
 
 HALVES, THIRDS = ({NAMES.gpu_cards_of("c0"): each} for each in ("2", "3"))
 ONE_HALF = "request 50 cores instead of 100, 4 memory blocks instead of 8 and 1 card instead of 2"
+MORE_CARDS = ["request 80 cores instead of 90", "request 3 cards instead of 2"]
+IN_MIB = ["request 16 memory blocks (4096 MiB) instead of 4096"]
 LESS = "request 80 cores instead of 100 and 4 memory blocks instead of 8"
 TWO_THIRDS = (
     "request 60 cores instead of 90, 8 memory blocks instead of 12 and 2 cards instead of 3"
@@ -257,14 +253,8 @@ TWO_THIRDS = (
         (2, [(60, 4)], (100, 8), HALVES, ["request 80 cores instead of 100", ONE_HALF]),
         (2, [(60, 30)], (100, 8), HALVES, [ONE_HALF]),
         (2, [(60, 30)] * 2, (100, 8), HALVES, [LESS]),
-        (
-            *(3, [(60, 4)] * 3, (90, 12), HALVES),
-            ["request 80 cores instead of 90", "request 3 cards instead of 2"],
-        ),
-        (  # more than any card has: MiB, of each card
-            *(2, [], (100, 4096), HALVES),
-            ["request 16 memory blocks (4096 MiB) instead of 4096"],
-        ),
+        (3, [(60, 4)] * 3, (90, 12), HALVES, MORE_CARDS),
+        (2, [], (100, 4096), HALVES, IN_MIB),  # more than any card has, of each card
         (2, [], (90, 12), THIRDS, ["request 2 cards instead of 3", TWO_THIRDS]),
     ],
 )

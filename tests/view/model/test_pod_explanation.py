@@ -69,6 +69,7 @@ SHARE = "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others do
 SPLIT = (
     "c0: 30 cores and 4 blocks (1 GiB) of each of 2 cards, up to 40 while others do not use theirs"
 )
+FAILED = _ended("Failed", reason="Error", message="no")
 STARTS = "is bound to n1 and is not running yet"
 
 
@@ -81,10 +82,7 @@ def _bound(*limit: int, phase: str = "Pending", **annotations: str) -> Json:
     ("pod", "summary", "last", "limit"),
     [
         (_ended("Succeeded"), "succeeded on n1", "succeeded", WHOLE),
-        (
-            _ended("Failed", reason="Error", message="no"),
-            *("failed on n1: Error: no", "Error: no", WHOLE),
-        ),
+        (FAILED, "failed on n1: Error: no", "Error: no", WHOLE),
         (_bound(100, 0, phase="Running", **HELD), "runs on n1", "not yet", UNBOUNDED),
         (_bound(30, 4, **LIMIT_80), STARTS, "not yet", f"{SHARE} (vcuda-core-limit)"),
         (_bound(60, 8, **HALVES, **LIMIT_40), STARTS, "not yet", f"{SPLIT} (vcuda-core-limit)"),

@@ -67,6 +67,7 @@ CREATING = _status(
     containerStatuses=[{"name": "c0", "state": {"waiting": {"reason": "ContainerCreating"}}}],
 )
 WAITS = make_pod("a", (30, 4))
+GATED = _status(WAITS, conditions=[scenes.unschedulable("gate", "SchedulingGated")])
 ODD = make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"})
 OUT = "OutOftencent.com/vcuda-core"
 FITS = "it fits on the cards of n1; default-scheduler has not reported anything yet"
@@ -81,10 +82,7 @@ INVALID = (
         (CREATING, Stage.RUNNING, ""),
         (make_pod("a", (30, 4), node="n1", phase="Succeeded"), Stage.SUCCEEDED, ""),
         (_status(make_pod("a", (30, 4), phase="Failed"), reason=OUT), Stage.REFUSED, OUT),
-        (
-            _status(WAITS, conditions=[scenes.unschedulable("gate", "SchedulingGated")]),
-            *(Stage.PENDING, "SchedulingGated: gate"),
-        ),
+        (GATED, Stage.PENDING, "SchedulingGated: gate"),
         (WAITS, Stage.PENDING, FITS),
         (ODD, Stage.PENDING, INVALID),
     ],

@@ -72,7 +72,8 @@ def test_every_flag_reaches_the_server(
     assert settings.prometheus is not None
     assert "secret" not in repr(settings)
     assert settings == Settings(
-        *(9000, "::1"),
+        9000,
+        "::1",
         names=Names("example.org"),
         kubeconfig=Path("kc"),
         policy=Policy.SPREAD,

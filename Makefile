@@ -100,8 +100,7 @@ e2e: $(STAMP)
 	$(BIN)/python -m pytest -m e2e tests/e2e
 
 pictures: $(STAMP)
-	$(BIN)/python -m tests.view.web.pictures
-	$(BIN)/python -m tests.view.terminal.pictures
+	$(BIN)/python -m tests.view.pictures
 
 format: $(STAMP)
 	$(BIN)/ruff format .

@@ -39,39 +39,26 @@ def test_the_table_shows_what_passed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "shown", "outcome"),
-    [
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", CheckOutcome.RIGHT),
-        ("\u2122", "none", CheckOutcome.WRONG),
-    ],
-)
-def test_the_label_is_right_where_kubernetes_takes_it(
-    model: str, shown: str, outcome: CheckOutcome
-) -> None:
+def test_the_label_is_right_where_kubernetes_takes_it() -> None:
+    models = {"NVIDIA A100-SXM4-80GB": "NVIDIA-A100-SXM4-80GB", "\u2122": "none"}
     (card,) = device_table(1).inventory.cards
-    rows = list_cards(Discovery(Inventory((replace(card, model=model),))))
-    assert [each for each in rows if each.check == "label"] == [
-        Row("label", "a label's value", shown, outcome)
-    ]
+    for model, shown in models.items():
+        rows = list_cards(Discovery(Inventory((replace(card, model=model),))))
+        outcome = CheckOutcome.WRONG if shown == "none" else CheckOutcome.RIGHT
+        assert Row("label", "a label's value", shown, outcome) in rows
 
 
 @pytest.mark.parametrize(
-    ("pairs", "found", "outcome"),
-    [
-        (((0, 1), (0, 2), (1, 2)), "3 pairs", CheckOutcome.RIGHT),
-        (((0, 1),), "1 pairs", CheckOutcome.WRONG),
-    ],
+    ("pairs", "outcome"),
+    [([(0, 1), (0, 2), (1, 2)], CheckOutcome.RIGHT), ([(0, 1)], CheckOutcome.WRONG)],
 )
 def test_every_pair_of_cards_needs_a_link_and_may_have_two(
-    pairs: tuple[tuple[int, int], ...], found: str, outcome: CheckOutcome
+    pairs: list[tuple[int, int]], outcome: CheckOutcome
 ) -> None:
     """Cards with NVLinks have their way over PCIe, too."""
     links = tuple(Link(pair, kind) for pair in pairs for kind in ("PIX", "NV4"))
     rows = list_cards(Discovery(replace(device_table(3).inventory, links=links)))
-    assert [each for each in rows if each.check == "topology"] == [
-        Row("topology", "3 pairs", found, outcome)
-    ]
+    assert Row("topology", "3 pairs", f"{len(pairs)} pairs", outcome) in rows
 
 
 @pytest.mark.parametrize(

@@ -22,20 +22,16 @@ DEVICE_PLUGIN, CLAIMS = MODES
 
 
 def node(name: str, *free: Amounts, pods: int = 110, claims: bool = False, **spec: Any) -> Json:
-    """Return a node with a card for each of the free amounts."""
+    """A node with a card for each of the free amounts."""
     cards = tuple(Card(f"GPU-{index}", index, "A", 1 << 35) for index in range(len(free)))
     text = encode_inventory(PublishedInventory(1 << 28, cards, (), free))
+    labels = {MODE_LABEL: DRA_MODE} if claims else {}
+    allocatable = {NAMES.core: f"{100 * len(free)}", "pods": f"{pods}"}
+    ready = {"type": "Ready", "status": "True"}
     return {
-        "metadata": {
-            "name": name,
-            "annotations": {NAMES.gpu_cards: text},
-            "labels": {MODE_LABEL: DRA_MODE} if claims else {},
-        },
+        "metadata": {"name": name, "annotations": {NAMES.gpu_cards: text}, "labels": labels},
         "spec": spec,
-        "status": {
-            "allocatable": {NAMES.core: f"{100 * len(free)}", "pods": f"{pods}"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
+        "status": {"allocatable": allocatable, "conditions": [ready]},
     }
 
 
@@ -75,11 +71,9 @@ def test_a_mode_without_room_is_not_measured(nodes: list[Json], reason: str) -> 
 
 
 class Cluster:
-    """An API server whose pods all run some seconds after the first was created.
+    """An API server whose pods all run, or fail, some seconds after the first was created.
 
-    Args:
-        seconds: until the pods run, of shares and of pods without a GPU.
-        failing: whether the pods fail instead.
+    Those of pods with a share, and those of pods without a GPU.
     """
 
     def __init__(self, seconds: tuple[float, float] = (3.0, 2.0), *, failing: bool = False) -> None:
@@ -132,25 +126,16 @@ def bursts(cluster: Cluster) -> Bursts:
 def test_shares_and_pods_without_a_gpu_take_turns_after_one_of_each(mode: str) -> None:
     cluster = Cluster()
     seconds = bursts(cluster).measure(Target(mode, "a", 2), 36, 3)
-    for turn in seconds:
-        assert turn == pytest.approx((3.0, 2.0), abs=0.2)
     assert len(seconds) == 3
+    assert all(each == pytest.approx((3.0, 2.0), abs=0.2) for each in seconds)
     assert cluster.bursts == [(True, 1), (False, 1), *[(True, 36), (False, 36)] * 3]
 
 
-@pytest.mark.parametrize(
-    ("cluster", "message"),
-    [
-        (Cluster(failing=True), "pod burst-0 failed: no card"),
-        (Cluster((1000.0, 1.0)), "not within 300 s: all 1 pods run"),
-    ],
-    ids=["failed", "late"],
-)
-def test_a_pod_that_fails_or_does_not_run_ends_the_measurement(
-    cluster: Cluster, message: str
-) -> None:
-    with pytest.raises(ProcessFailed, match=f"^{message}$"):
-        bursts(cluster).measure(Target(DEVICE_PLUGIN, "a", 2), 36, 1)
+def test_a_pod_that_fails_or_does_not_run_ends_the_measurement() -> None:
+    with pytest.raises(ProcessFailed, match=r"^pod burst-0 failed: no card$"):
+        bursts(Cluster(failing=True)).measure(Target(DEVICE_PLUGIN, "a", 2), 36, 1)
+    with pytest.raises(ProcessFailed, match=r"^not within 300 s: all 1 pods run$"):
+        bursts(Cluster((1000.0, 1.0))).measure(Target(DEVICE_PLUGIN, "a", 2), 36, 1)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ProcessFailed, Unavailable])

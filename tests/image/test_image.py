@@ -1,14 +1,45 @@
-"""The image's programs have all that they need, and no more."""
+"""The image's programs have all that they need, and no more; so have its lists of packages."""
 
 import os
 import re
 import subprocess
 import sys
+import tomllib
+import zipfile
+from importlib.metadata import distribution, requires, version
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from tests.image.conftest import ROOT
+from release.__main__ import build_wheel
+
+ROOT = Path(__file__).parents[2]
+
+
+def pinned(name: str) -> dict[str, str]:
+    """Read names and versions of a list of deploy/image."""
+    text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, flags=re.MULTILINE))
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's files, and links to what is pinned."""
+    folder = tmp_path_factory.mktemp("image")
+    build_wheel(folder, 1_700_000_000)
+    (wheel,) = folder.glob("*.whl")
+    there = folder / "site-packages"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(there)
+    for name in pinned("requirements.txt"):
+        found = distribution(name)
+        for top in {each.parts[0] for each in found.files or ()} - {"..", "__pycache__"}:
+            if not (there / top).exists():
+                (there / top).symlink_to(Path(str(found.locate_file(top))))
+    return there
+
 
 pytestmark = pytest.mark.timeout(300)  # the first test builds the tree
 
@@ -76,3 +107,50 @@ def test_the_image_runs_without_root_and_without_a_package_manager() -> None:
     last = (ROOT / "Dockerfile").read_text(encoding="utf-8").rpartition("\nFROM ")[2]
     assert re.search(r"^USER [1-9]\d*:[1-9]\d*$", last, re.MULTILINE)  # runAsNonRoot needs numbers
     assert "rm -rf /usr/local/lib/python3*/ensurepip /usr/local/bin/pip* " in last
+
+
+# --- lists of packages ------------------------------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def needed_by(wanted: list[Requirement], versions: dict[str, str]) -> set[str]:
+    """Return the names of all that *wanted* needs, by what is installed here.
+
+    A range is compared with the list if it is of the project, or of a package installed as pinned.
+    """
+    found: set[str] = set()
+    waiting = [(each, True) for each in wanted]
+    while waiting:
+        needed, as_pinned = waiting.pop()
+        name = canonicalize_name(needed.name)
+        if as_pinned:
+            assert versions.get(name, "nothing") in needed.specifier, needed
+        if name not in found:
+            found.add(name)
+            waiting += [
+                (each, version(name) == versions.get(name))
+                for each in map(Requirement, requires(name) or ())
+                if each.marker is None or each.marker.evaluate({"extra": ""})
+            ]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("requirements.txt", PROJECT["project"]["dependencies"]),
+        ("build-requirements.txt", PROJECT["build-system"]["requires"]),
+    ],
+)
+def test_the_list_has_every_requirement_with_its_hash_and_nothing_else(
+    name: str, wanted: list[str]
+) -> None:
+    """pip refuses what is not in the list, and installs what nothing needs any more."""
+    versions = pinned(name)
+    unneeded = versions.keys() - needed_by([Requirement(each) for each in wanted], versions)
+    assert not unneeded, f"make {name} again (CONTRIBUTING.md), nothing needs {unneeded}"
+    text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
+    for entry in re.findall(r"^[a-z0-9](?:.*\\\n)*.*", text, flags=re.MULTILINE):
+        assert "--hash=sha256:" in entry, entry
+    assert "://" not in text  # from the index that the builder's pip uses

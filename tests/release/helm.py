@@ -21,11 +21,6 @@ KUBE_SCHEDULER = "v1.36.2"
 """As the component scheduler-own has it."""
 
 
-def helm() -> str:
-    """Find helm."""
-    return find_program("helm")
-
-
 def chart_files() -> Mapping[str, str]:
     """Make the chart, once."""
 
@@ -52,7 +47,7 @@ def write(folder: Path) -> Path:
 
 def run(*arguments: str, within: float = 120.0) -> subprocess.CompletedProcess[str]:
     """Run helm."""
-    command = [helm(), *arguments]
+    command = [find_program("helm"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
 
 

@@ -12,22 +12,22 @@ import yaml
 
 from agent.injection.inject import Injection
 from release.chart import NEEDS, by_name, components
-from tests.deploy.kustomize import OVERLAYS, SCHEDULERS, build, build_components, taken_by
-from tests.deploy.manifests import (
-    DEPLOY,
-    Json,
-    containers,
-    environment,
-    find,
-    pod_specs,
+from tests.deploy.kustomize import (
+    OVERLAYS,
+    SCHEDULERS,
+    build,
+    build_components,
+    find_program,
+    taken_by,
 )
-from tests.release.helm import INJECTIONS, helm, render, run, template, values_for, write
+from tests.deploy.manifests import DEPLOY, Json, containers, environment, find, pod_specs
+from tests.release.helm import INJECTIONS, render, run, template, values_for, write
 from webhook.admission.dialects.registry import Dialect
 
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    helm()  # else skipped
+    find_program("helm")  # else skipped
     return write(tmp_path_factory.mktemp("chart"))
 
 
@@ -46,11 +46,11 @@ def _identity(each: Json) -> tuple[str, str, str, str]:
 
 
 def _by_identity(objects: list[Json]) -> dict[Any, Json]:
-    return {
-        _identity(each): _ordered(each)
-        for each in objects
-        if "config.kubernetes.io/local-config" not in (each["metadata"].get("annotations") or {})
-    }
+    local = "config.kubernetes.io/local-config"
+    installed = [
+        each for each in objects if local not in (each["metadata"].get("annotations") or ())
+    ]
+    return {_identity(each): _ordered(each) for each in installed}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
@@ -114,14 +114,13 @@ def test_namespaces_are_named_once(chart: Path) -> None:
     values["namespaces"] = {"system": "one", "node": "two"}
     objects = render(chart, values)
     plain = {each["metadata"]["name"] for each in objects}
-    for each in objects:
-        assert each["metadata"].get("namespace", "one") in ("one", "two", "kube-system")
     assert {"one", "two"} <= plain
     text = yaml.safe_dump_all(objects, width=10_000)
     for rest in ('-node"', "gpu-turnstile-node:", ".gpu-turnstile.svc", ":gpu-turnstile:"):
         assert rest not in text
     assert 'namespace="gpu-turnstile' not in text.replace("\\", "")
     for each in objects:
+        assert each["metadata"].get("namespace", "one") in ("one", "two", "kube-system")
         for entry in each.get("webhooks", ()):
             excluded, *_ = entry["namespaceSelector"]["matchExpressions"]
             assert excluded["values"] == ["kube-system", "one", "two"]
@@ -134,33 +133,27 @@ def test_the_namespace_of_the_release_is_not_created_again(chart: Path) -> None:
 
 
 def test_values_reach_the_pods(chart: Path) -> None:
-    objects = render(
-        chart,
-        {
-            "image": {"repository": "registry.example/gpu", "tag": "1"},
-            "proxyImage": {"tag": "0"},
-            "webhook": {
-                "replicas": 3,
-                "env": {"GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY": 4, "GPU_TURNSTILE_WEBHOOK_PORT": 1},
-                "resources": {"limits": {"memory": "1Gi"}},
-            },
-            "kubeletDir": "/var/lib/k0s/kubelet",
-            "imagePullSecrets": [{"name": "pull"}],
-            "tolerations": [{"operator": "Exists"}],
-        },
-    )
+    env = {"GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY": 4, "GPU_TURNSTILE_WEBHOOK_PORT": 1}
+    limits = {"limits": {"memory": "1Gi"}}
+    values = {
+        "image": {"repository": "registry.example/gpu", "tag": "1"},
+        "proxyImage": {"tag": "0"},
+        "webhook": {"replicas": 3, "env": env, "resources": limits},
+        "kubeletDir": "/var/lib/k0s/kubelet",
+        "imagePullSecrets": [{"name": "pull"}],
+        "tolerations": [{"operator": "Exists"}],
+    }
+    objects = render(chart, values)
     specs = pod_specs(objects)
     images = {containers(spec)[0]["name"]: containers(spec)[0]["image"] for spec in specs.values()}
     assert images.pop("proxy") == "registry.example/gpu:0"
     assert set(images.values()) == {"registry.example/gpu:1"}
     webhook = containers(specs["Deployment/gpu-turnstile-webhook"])[0]
-    given = environment(webhook)
-    assert given["GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY"] == "4"
-    assert given["GPU_TURNSTILE_WEBHOOK_PORT"] == "1"
+    assert {name: str(each) for name, each in env.items()}.items() <= environment(webhook).items()
     names = [each["name"] for each in webhook["env"]]
     assert len(names) == len(set(names))
-    assert webhook["resources"]["limits"] == {"memory": "1Gi"}
-    assert webhook["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
+    requests = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+    assert webhook["resources"] == limits | requests
     assert find(objects, "Deployment", "gpu-turnstile-webhook")["spec"]["replicas"] == 3
     agent = specs["DaemonSet/gpu-turnstile-agent"]
     paths = {each["name"]: each["hostPath"]["path"] for each in agent["volumes"]}
@@ -195,47 +188,31 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
 
 
 def test_pods_get_a_scheduler_that_sees_cards_unless_values_say_otherwise(chart: Path) -> None:
-    specs = pod_specs(render(chart, {}))
-    second, webhook = (
-        "Deployment/gpu-turnstile-kube-scheduler",
-        environment(containers(specs["Deployment/gpu-turnstile-webhook"])[0]),
-    )
-    assert second in specs
-    assert webhook["GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME"] == "gpu-turnstile-scheduler"
-    stock = pod_specs(render(chart, {"scheduling": "stock"}))
-    assert second not in stock
-    assert "SCHEDULER_NAME" not in str(stock["Deployment/gpu-turnstile-webhook"])
+    own, stock = (pod_specs(render(chart, each)) for each in ({}, {"scheduling": "stock"}))
+    second, webhook = (f"Deployment/gpu-turnstile-{each}" for each in ("kube-scheduler", "webhook"))
+    assert (second in own, second in stock) == (True, False)
+    given = environment(containers(own[webhook])[0])
+    assert given["GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME"] == "gpu-turnstile-scheduler"
+    assert "SCHEDULER_NAME" not in str(stock[webhook])
 
 
 def test_values_of_the_extender_reach_it_as_a_sidecar_too(chart: Path) -> None:
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
     env = {"GPU_TURNSTILE_SCHEDULER_NODE_POLICY": "spread"}
-    values = {
-        "scheduler": {"replicas": 5, "env": env, "resources": resources},
-        "kubeScheduler": {"replicas": 3},
-    }
-    (deployment,) = (
-        each
-        for each in render(chart, values)
-        if each["metadata"]["name"] == "gpu-turnstile-kube-scheduler"
-        and each["kind"] == "Deployment"
-    )
-    assert deployment["spec"]["replicas"] == 3
-    (sidecar,) = deployment["spec"]["template"]["spec"]["initContainers"]
+    extender = {"replicas": 5, "env": env, "resources": resources}
+    objects = render(chart, {"scheduler": extender, "kubeScheduler": {"replicas": 3}})
+    spec = find(objects, "Deployment", "gpu-turnstile-kube-scheduler")["spec"]
+    assert spec["replicas"] == 3
+    (sidecar,) = spec["template"]["spec"]["initContainers"]
     assert env.items() <= environment(sidecar).items()
     assert sidecar["resources"] == resources
 
 
-@pytest.mark.parametrize(
-    ("version", "served"),
-    [
-        ("v1.30.0", False),
-        ("v1.35.9-gke.1183000", False),
-        ("v1.36.0-rc.1", True),
-        ("v1.36.2-gke.1183000", True),
-        ("v1.37.0", True),
-    ],
-)
+SERVED = {"v1.30.0": False, "v1.35.9-gke.1183000": False}
+SERVED |= dict.fromkeys(("v1.36.0-rc.1", "v1.36.2-gke.1183000", "v1.37.0"), True)
+
+
+@pytest.mark.parametrize(("version", "served"), SERVED.items())
 def test_claims_need_a_cluster_that_has_them(version: str, served: bool, chart: Path) -> None:
     done = template(chart, {"components": {"dra": True}}, "--kube-version", version)
     assert (done.returncode == 0) == served, done.stderr
@@ -244,6 +221,10 @@ def test_claims_need_a_cluster_that_has_them(version: str, served: bool, chart: 
         assert text in done.stderr
     plain = template(chart, {}, "--kube-version", version)
     assert plain.returncode == 0, plain.stderr
+
+
+FORBIDDEN = r"env\.{}: Forbidden: other values of the chart"
+ACCEPT, LIMITER = "GPU_TURNSTILE_WEBHOOK_ACCEPT", "GPU_TURNSTILE_ENFORCEMENT"
 
 
 @pytest.mark.parametrize(
@@ -256,14 +237,8 @@ def test_claims_need_a_cluster_that_has_them(version: str, served: bool, chart: 
         ({"dialects": {"accept": ["hamy"]}}, r"dialects.accept"),
         ({"dialects": {"accept": ["gpushare", "gpushare-mib"]}}, r"dialects.accept"),
         ({"dialects": {"accept": ["hami"], "namespaces": "some"}}, r"dialects.namespaces"),
-        (
-            {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},
-            r"agent\.env\.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",
-        ),
-        (
-            {"webhook": {"env": {"GPU_TURNSTILE_WEBHOOK_ACCEPT": "hami"}}},
-            r"webhook\.env\.GPU_TURNSTILE_WEBHOOK_ACCEPT: Forbidden: other values of the chart",
-        ),
+        ({"agent": {"env": {LIMITER: "vcuda"}}}, rf"agent\.{FORBIDDEN.format(LIMITER)}"),
+        ({"webhook": {"env": {ACCEPT: "hami"}}}, rf"webhook\.{FORBIDDEN.format(ACCEPT)}"),
     ],
 )
 def test_an_impossible_value_is_refused_with_a_reason(values: Json, text: str, chart: Path) -> None:
@@ -273,15 +248,12 @@ def test_an_impossible_value_is_refused_with_a_reason(values: Json, text: str, c
     assert re.search(text, done.stderr), done.stderr
 
 
+OWN_DRA = {"scheduling": "own", "components": {"dra": True}}
+TRY_OUT = {"components": {"try-out": True}}
+
+
 @pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"scheduling": "stock"},
-        {"scheduling": "extender"},
-        {"scheduling": "own", "components": {"dra": True}},
-        {"components": {"try-out": True}},
-    ],
+    "values", [{}, {"scheduling": "stock"}, {"scheduling": "extender"}, OWN_DRA, TRY_OUT]
 )
 def test_notes_end_with_a_command(values: Json, chart: Path) -> None:
     file = chart.parent / "notes.yaml"

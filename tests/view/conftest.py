@@ -1,4 +1,4 @@
-"""A simulated API server with the scene of :mod:`tests.view.scenes`."""
+"""A simulated API server with the scene of :mod:`tests.view.scenes`, and a manual clock."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -10,6 +10,7 @@ from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.placement.cluster.builders import Json
 from tests.view import scenes
+from view.cluster.timing import Timing
 
 
 def populate(server: ApiServer, objects: Iterable[Json]) -> None:
@@ -34,6 +35,20 @@ def populate(server: ApiServer, objects: Iterable[Json]) -> None:
 def requests_since(server: ApiServer, since: int) -> list[str]:
     """Return verb and path of each request after the first ones."""
     return [f"{each.verb} {each.path}" for each in server.requests[since:]]
+
+
+class ManualTime:
+    """Unix time, also used as monotonic time, that passes only if a test says so."""
+
+    def __init__(self, now: float = 1_763_802_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def timing(self) -> Timing:
+        """Return clocks that both show this time, and short pauses."""
+        return Timing(now=self, monotonic=self, heartbeat=0.5, pause=0.05, redraw=0.1)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from contract.stamps import OrderStamp
 from tests.placement.cluster.builders import (
+    BLOCK,
     NAMES,
     Json,
     bare_node,
@@ -50,9 +52,25 @@ def waiting(name: str, *limits: tuple[int, int], message: str = "", **pod: Any) 
     obj = make_pod(name, *limits, annotations=annotations, **pod)
     obj["metadata"]["creationTimestamp"] = CREATED
     if message:
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        obj["status"]["conditions"] = [{**condition, "message": message}]
+        obj["status"]["conditions"] = [unschedulable(message)]
     return obj
+
+
+def unschedulable(message: str, reason: str = "Unschedulable") -> Json:
+    """The condition of a pod that got no node."""
+    return {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+
+
+SHAPE = "gpu-turnstile-0123456789abcdef"
+
+
+def claimed(pod: Json, claim: str = "") -> Json:
+    """The pod with the claim of the webhook; with a name of the claim it is made, too."""
+    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
+    if claim:
+        made = {"name": "gpus", "resourceClaimName": claim}
+        pod["status"]["resourceClaimStatuses"] = [made]
+    return pod
 
 
 def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
@@ -67,22 +85,26 @@ def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
     return obj
 
 
+def owned(pod: Json, kind: str, name: str, created: str = CREATED, revision: str = "") -> Json:
+    """The pod as one of a workload."""
+    uid = f"u-{name.partition('-')[0]}"
+    owner = {"kind": kind, "name": name, "uid": uid, "controller": True}
+    pod["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
+    if revision:
+        pod["metadata"]["labels"] = {"pod-template-hash": revision}
+    return pod
+
+
 def storm(count: int = 137, seconds: int = 20) -> list[Json]:
     """Pods of a Deployment that an agent refuses one after the other, the last one just now."""
-    owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-web", "controller": True}
     pods = []
     for number in range(count):
         # The cards' free amounts differ from refusal to refusal.
         text = f"gpu-turnstile: no card fits 50 cores: GPU-n1-0: {10 + number % 3} of 50 cores free"
         pod = refused(f"web-5d-{number}", (50, 4), "n1", text)
         at = NOW - timedelta(seconds=seconds - number * seconds // (count - 1))
-        pod["metadata"] |= {
-            "ownerReferences": [owner],
-            "labels": {"pod-template-hash": "5d"},
-            "creationTimestamp": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        pod["status"]["startTime"] = pod["metadata"]["creationTimestamp"]
-        pods.append(pod)
+        created = pod["status"]["startTime"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+        pods.append(owned(pod, "ReplicaSet", "web-5d", created, revision="5d"))
     return pods
 
 
@@ -96,27 +118,27 @@ def plain(name: str, **limits: str) -> Json:
 
 def event(about: Json, reason: str, message: str, source: str, *, at: str = "08:00:00") -> Json:
     """An Event about an object."""
-    metadata = about["metadata"]
-    namespace = metadata.get("namespace", "default")
+    of = about["metadata"]
+    namespace = of.get("namespace", "default")
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{metadata['name']}.{reason.lower()}", "namespace": namespace},
-        "involvedObject": {
-            "kind": about["kind"],
-            "namespace": namespace,
-            "name": metadata["name"],
-            "uid": metadata.get("uid", ""),
-        },
+        "metadata": {"name": f"{of['name']}.{reason.lower()}", "namespace": namespace},
+        "involvedObject": {"kind": about["kind"], "namespace": namespace, "name": of["name"]}
+        | {"uid": of.get("uid", "")},
         "reason": reason,
         "message": message,
         "type": "Warning",
         "source": {"component": source},
         "reportingComponent": source,
-        "firstTimestamp": f"2025-11-22T{at}Z",
-        "lastTimestamp": f"2025-11-22T{at}Z",
-        "count": 1,
+        **dict.fromkeys(("firstTimestamp", "lastTimestamp"), f"2025-11-22T{at}Z"),
     }
+
+
+def node_with(name: str, *cards: Card) -> Json:
+    """A node with these free cards."""
+    free = (Amounts(100, 32),) * len(cards)
+    return bare_node(name, encode_inventory(PublishedInventory(BLOCK, cards, free=free)))
 
 
 def nodes() -> list[Json]:
@@ -138,8 +160,10 @@ def free(node: Json, cores: int = 100, blocks: int = 32) -> Json:
     return node
 
 
+LATE = "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free"
+
+
 def pods() -> list[Json]:
-    """Pods in every stage."""
     return [
         running("train", (60, 16), "n1", 0),
         running("whole", (100, 8), "n1", 1),
@@ -148,12 +172,7 @@ def pods() -> list[Json]:
         make_pod("bound", (10, 2), node="n2", annotations=stamps("n2")),
         waiting("big", (60, 8), message="0/5 nodes are available: 5 Insufficient vcuda-core."),
         waiting("picky", (20, 4), annotations={NAMES.use_gpu_type: "h100"}),
-        refused(
-            "late",
-            (90, 4),
-            "n1",
-            "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free",
-        ),
+        refused("late", (90, 4), "n1", LATE),
         plain("plain"),
         plain("hami", gpu="1", gpumem="4096"),
     ]
@@ -170,7 +189,5 @@ def denied() -> Json:
 
 
 def events() -> list[Json]:
-    """All Events."""
     late = next(each for each in pods() if each["metadata"]["name"] == "late")
-    text = "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free"
-    return [event(late, "GPURefused", text, "gpu-turnstile"), denied()]
+    return [event(late, "GPURefused", LATE, "gpu-turnstile"), denied()]

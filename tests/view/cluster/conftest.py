@@ -17,43 +17,32 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases"
 LEASE, OWN_LEASE = (f"{LEASES}/gpu-turnstile-{each}" for each in ("scheduler", "kube-scheduler"))
 AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
-SHAPE = "gpu-turnstile-0123456789abcdef"
+GIVEN_UP = 'gpu_turnstile_proxy_given_up{resource="r"}'
+STAMPS = "gpu-turnstile-stamps"
 FAILED = {"exitCode": 1, "reason": "Error", "message": "no port"}
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
+SYSTEM_PODS = "/api/v1/namespaces/gpu-turnstile/pods"
+NODE_PODS = "/api/v1/namespaces/gpu-turnstile-node/pods"
 
 
 def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
-    port_name = "https" if port == 8443 else "http"
+    labels = {"app.kubernetes.io/name": f"gpu-turnstile-{component}"}
+    ports = [{"name": "https" if port == 8443 else "http", "containerPort": port}]
+    container = {"name": component, "image": "image:1", "ports": ports}
     return {
-        "metadata": {
-            "namespace": namespace,
-            "name": name,
-            "labels": {"app.kubernetes.io/name": f"gpu-turnstile-{component}"},
-        },
-        "spec": {
-            "nodeName": "n1",
-            "containers": [
-                {
-                    "name": component,
-                    "image": "image:1",
-                    "ports": [{"name": port_name, "containerPort": port}],
-                }
-            ],
-        },
+        "metadata": {"namespace": namespace, "name": name, "labels": labels},
+        "spec": {"nodeName": "n1", "containers": [container]},
         "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
 
 def daemonset(component: str) -> dict[str, Any]:
     env = [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]
+    counts = ("desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled")
     return {
         "metadata": {"name": f"gpu-turnstile-{component}"},
         "spec": {"template": {"spec": {"containers": [{"env": env}]}}},
-        "status": {
-            "desiredNumberScheduled": 1,
-            "currentNumberScheduled": 1,
-            "updatedNumberScheduled": 1,
-        },
+        "status": dict.fromkeys(counts, 1),
     }
 
 
@@ -64,17 +53,18 @@ def cluster() -> dict[str, Any]:
     node["status"]["allocatable"] = offered
     share = scenes.running("share", (50, 2), "n1", 0)
     hook = {"name": "pods.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
+    stamped = {"tencent.com/predicate-time": "1"}
     held = 'namespace="default",pod="share",container="c0",card="GPU-n1-0"'
     return {
         "/version": {"gitVersion": "v1.36.2"},
         "/api/v1/nodes": [node],
         "/api/v1/pods": [share],
-        "/api/v1/namespaces/gpu-turnstile/pods": [pod("gpu-turnstile", "w", "webhook", 8443)],
-        "/api/v1/namespaces/gpu-turnstile-node/pods": [
+        SYSTEM_PODS: [pod("gpu-turnstile", "w", "webhook", 8443)],
+        NODE_PODS: [
             pod("gpu-turnstile-node", "agent-1", "agent", 9440),
             pod("gpu-turnstile-node", "proxy-1", "proxy", 9441),
         ],
-        "/api/v1/namespaces/gpu-turnstile/pods/https%3Aw%3A8443/proxy/metrics": (
+        f"{SYSTEM_PODS}/https%3Aw%3A8443/proxy/metrics": (
             "gpu_turnstile_webhook_certificate_expiry_timestamp_seconds 4e9\n"
         ),
         AGENT_METRICS: (
@@ -85,19 +75,11 @@ def cluster() -> dict[str, Any]:
             f"gpu_turnstile_agent_container_cores_held{{{held}}} 50\n"
             "python_info 1\n"
         ),
-        "/api/v1/namespaces/gpu-turnstile-node/pods/proxy-1%3A9441/proxy/metrics": (
-            'gpu_turnstile_proxy_given_up{resource="r"} 0\n'
-        ),
-        "POST /api/v1/namespaces/team/pods": {
-            "metadata": {"annotations": {"tencent.com/predicate-time": "1"}}
-        },
+        f"{NODE_PODS}/proxy-1%3A9441/proxy/metrics": f"{GIVEN_UP} 0\n",
+        "POST /api/v1/namespaces/team/pods": {"metadata": {"annotations": stamped}},
         f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile": {"webhooks": [hook]},
-        f"{ADMISSION}/validatingadmissionpolicies": [
-            {"metadata": {"name": "gpu-turnstile-stamps"}}
-        ],
-        f"{ADMISSION}/validatingadmissionpolicybindings": [
-            {"spec": {"policyName": "gpu-turnstile-stamps"}}
-        ],
+        f"{ADMISSION}/validatingadmissionpolicies": [{"metadata": {"name": STAMPS}}],
+        f"{ADMISSION}/validatingadmissionpolicybindings": [{"spec": {"policyName": STAMPS}}],
         LEASE: Rejected(404, "not found"),
         OWN_LEASE: Rejected(404, "not found"),
         DAEMONSETS: [daemonset("agent"), daemonset("proxy")],

@@ -14,7 +14,18 @@ from contract.inventory import Amounts, Card, Inventory
 from contract.names import Names
 from tests.placement.cluster.builders import BLOCK, make_pod
 from tests.view import scenes
-from tests.view.cluster.conftest import ADMISSION, DAEMONSETS, SHAPE, read, run
+from tests.view.cluster.conftest import (
+    ADMISSION,
+    AGENT_METRICS,
+    DAEMONSETS,
+    FAILED,
+    NODE_PODS,
+    OWN_LEASE,
+    SYSTEM_PODS,
+    pod,
+    read,
+    run,
+)
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import collect_facts
 from view.model.doctor.facts import (
@@ -46,19 +57,17 @@ def test_one_node_alone_can_be_shown(api: FakeApi) -> None:
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
 
 
+OF_PROGRAMS = ["webhook-replicas", "agents", "agents-rollout", "kubelet", "agent-requests"]
+OF_PROGRAMS += ["scheduler-extender", "enforcement"]
+
+
 @pytest.mark.parametrize(
     ("path", "checks"),
     [
         ("/version", ["kubernetes-version"]),
         ("/api/v1/nodes", ["other-plugins", "cards", "allocatable"]),
         ("/api/v1/pods", ["allocations", "refusals"]),
-        (
-            "/api/v1/namespaces/gpu-turnstile/pods",
-            [
-                *("webhook-replicas", "agents", "agents-rollout", "kubelet", "agent-requests"),
-                *("scheduler-extender", "enforcement"),
-            ],
-        ),
+        ("/api/v1/namespaces/gpu-turnstile/pods", OF_PROGRAMS),
         (f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile", ["webhook-configuration"]),
         (f"{ADMISSION}/validatingadmissionpolicies", ["policies"]),
         (DAEMONSETS, ["agents", "agents-rollout", "enforcement"]),
@@ -80,33 +89,23 @@ CALL = "500 failed calling webhook"
 STAMPS = "Policy 'gpu-turnstile-stamps' denied request"
 
 
+NO_STAMPS = "a GPU pod would get no stamps: the API server does not call the webhook"
+DENIED = (
+    "a GPU pod without stamps is denied: the API server does not call the webhook, or another "
+    f"webhook removes the stamps: {STAMPS}"
+)
+UNREACHED = f"the API server cannot reach the webhook: {CALL}: refused"
+UNTRUSTED = f"the API server does not trust the webhook's certificate: {CALL}: x509: expired"
+
+
 @pytest.mark.parametrize(
     ("response", "level", "text"),
     [
-        (
-            {"metadata": {}},
-            "error",
-            "a GPU pod would get no stamps: the API server does not call the webhook",
-        ),
+        ({"metadata": {}}, "error", NO_STAMPS),
         (Rejected(403, "no quota"), "unknown", "the dry run of a GPU pod was denied: no quota"),
-        (
-            Rejected(422, STAMPS),
-            "error",
-            (
-                "a GPU pod without stamps is denied: the API server does not call the webhook, "
-                f"or another webhook removes the stamps: {STAMPS}"
-            ),
-        ),
-        (
-            Unavailable(f"{CALL}: refused"),
-            "error",
-            f"the API server cannot reach the webhook: {CALL}: refused",
-        ),
-        (
-            Unavailable(f"{CALL}: x509: expired"),
-            "error",
-            f"the API server does not trust the webhook's certificate: {CALL}: x509: expired",
-        ),
+        (Rejected(422, STAMPS), "error", DENIED),
+        (Unavailable(f"{CALL}: refused"), "error", UNREACHED),
+        (Unavailable(f"{CALL}: x509: expired"), "error", UNTRUSTED),
         (Unavailable("503 no etcd"), "unknown", "503 no etcd"),
     ],
 )
@@ -120,10 +119,8 @@ def test_a_dry_run_pod_is_created_and_its_result_reported(
 
 def test_without_the_agents_daemonset_enforcement_is_unknown(api: FakeApi) -> None:
     api.responses[DAEMONSETS] = []
-    facts = read(api)
-    assert facts.enforcement == UnreadSource(
-        "DaemonSet gpu-turnstile-agent, which sets it, is missing"
-    )
+    why = "DaemonSet gpu-turnstile-agent, which sets it, is missing"
+    assert read(api).enforcement == UnreadSource(why)
 
 
 @pytest.mark.parametrize(
@@ -171,16 +168,14 @@ def test_an_allocation_that_contradicts_the_request_is_compared_too(api: FakeApi
     forged["c0"]["cores"] += 1
     pod["metadata"]["annotations"][key] = json.dumps(forged)
     api.responses["/api/v1/pods"] = [pod]
-    facts = read(api)
     cards = frozenset({"GPU-n1-0"})
-    assert facts.allocations == [ReportedAllocation("default", "forged", "c0", "n1", cards, 51)]
+    assert read(api).allocations == [ReportedAllocation("default", "forged", "c0", "n1", cards, 51)]
 
 
 def test_a_response_of_another_form_is_unknown(api: FakeApi) -> None:
     api.responses["/version"] = {"major": "1"}
-    assert read(api).version == UnreadSource(
-        "unexpected response of the API server: KeyError('gitVersion')"
-    )
+    why = "unexpected response of the API server: KeyError('gitVersion')"
+    assert read(api).version == UnreadSource(why)
 
 
 def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
@@ -197,9 +192,8 @@ def test_helm_releases_and_the_time_of_readiness_are_read(api: FakeApi) -> None:
         ManagedObject("Deployment", "b", "", None),
     ]
     assert not isinstance(facts.programs, UnreadSource)
-    assert [each.since for each in facts.programs if each.name == "agent-1"] == [
-        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
-    ]
+    (since,) = (each.since for each in facts.programs if each.name == "agent-1")
+    assert since == datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
 
 
 def test_refused_and_unreached_pods_and_the_start_of_a_proxy_are_read(api: FakeApi) -> None:
@@ -234,13 +228,12 @@ SLICES, CLASS = (
 
 def resource_slice() -> dict[str, Any]:
     """As the agent publishes it."""
-    inventory = Inventory((Card("GPU-n1-0", 0, "A100", 4 * BLOCK),))
     devices = devices_of(
-        DeviceTable(inventory, BLOCK),
+        DeviceTable(Inventory((Card("GPU-n1-0", 0, "A100", 4 * BLOCK),)), BLOCK),
         domain="tencent.com",
         driver_version="",
-        unhealthy=lambda _uuid: "",
         cordoned=frozenset(),
+        unhealthy=lambda _uuid: "",
         pcie_root=lambda _bus: "",
     )
     ((name, spec),) = slices_of(devices, driver="gpu.tencent.com", node="n1").items()
@@ -279,23 +272,165 @@ def test_forbidden_slices_are_unknown_only_if_claims_are_served(api: FakeApi) ->
 
 @pytest.mark.parametrize("claims", ["off", "away", "on"])
 def test_a_dry_run_shows_what_the_webhook_does_about_claims(api: FakeApi, claims: str) -> None:
-    made = make_pod("try", (1, 1))
-    made["metadata"]["annotations"] = {"tencent.com/predicate-time": "1"}
-    match claims:
-        case "on":
-            made["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
-        case "away":
-            term = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
-            terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
-            required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-            made["spec"]["affinity"] = {"nodeAffinity": required}
+    made = make_pod("try", (1, 1), annotations={"tencent.com/predicate-time": "1"})
+    if claims == "on":
+        scenes.claimed(made)
+    elif claims == "away":
+        term = {"key": "gpu-turnstile.io/mode", "operator": "NotIn", "values": ["dra"]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        made["spec"]["affinity"] = {"nodeAffinity": required}
     api.responses["POST /api/v1/namespaces/team/pods"] = made
     assert read(api).dry_run == DryRun(stamped=True, claims=claims)
 
 
 def test_pending_pods_are_read_with_their_claims(api: FakeApi) -> None:
-    claimed, bare = scenes.waiting("claimed", (50, 2)), scenes.waiting("bare", (50, 2))
-    claimed["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": SHAPE}]
-    api.responses["/api/v1/pods"] += [claimed, bare, scenes.plain("plain")]
+    claimed, bare = (scenes.waiting(name, (50, 2)) for name in ("claimed", "bare"))
+    api.responses["/api/v1/pods"] += [scenes.claimed(claimed), bare, scenes.plain("plain")]
+    assert read(api).waiting == {"default/claimed": True, "default/bare": False}
+
+
+# --- our programs' pods, their metrics, and why they are not ready ------------------------
+
+
+def test_the_extender_in_the_pod_of_a_kube_scheduler_is_read(api: FakeApi) -> None:
+    own = pod("gpu-turnstile", "k", "kube-scheduler", 10259)
+    (container,) = own["spec"]["containers"]
+    container |= {"image": "kube-scheduler:v1.36.1"}
+    container["ports"][0]["name"] = "kube-scheduler"
+    port = {"name": "http", "containerPort": 8444}
+    own["spec"]["initContainers"] = [{"name": "scheduler", "image": "image:1", "ports": [port]}]
+    api.responses[SYSTEM_PODS].append(own)
+    api.responses[f"{SYSTEM_PODS}/k%3A8444/proxy/metrics"] = (
+        'gpu_turnstile_scheduler_request_duration_seconds_count{verb="filter"} 3\n'
+    )
+    renewed = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "k_0", "leaseDurationSeconds": 15, "renewTime": renewed}
+    api.responses[OWN_LEASE] = {"spec": spec}
+    found = {each.check: each.text for each in run(api)}
+    assert found["scheduler-own"] == "1 of 1 pods are ready"
+    assert found["extender-lease"].startswith("k_0 is the leader, last renewal ")
+    assert found["extender-asked"] == "schedulers called it 3 times"
+    assert not {"scheduler-extender", "extender-certificate"} & found.keys()
+
+
+def test_a_pod_without_an_address_gets_no_request(api: FakeApi) -> None:
+    """The API server would respond ``address not allowed``, as if a firewall were the cause."""
+    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
+    webhook["status"] = {"phase": "Pending"}
+    api.responses[SYSTEM_PODS] = [webhook]
+    (found,) = run(api, "webhook-certificate")
+    assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
+
+
+def test_an_agent_that_does_not_respond_is_unknown_on_its_node_alone(api: FakeApi) -> None:
+    api.responses[AGENT_METRICS] = Unavailable("no route")
     facts = read(api)
-    assert facts.waiting == {"default/claimed": True, "default/bare": False}
+    assert facts.agents == {"n1": UnreadSource("no route")}
+    assert not isinstance(facts.proxies["n1"], UnreadSource)
+
+
+def test_of_two_agents_on_a_node_the_one_that_responds_counts(api: FakeApi) -> None:
+    api.responses[NODE_PODS] += [pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)]
+    api.responses[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
+    assert not isinstance(read(api).agents["n1"], UnreadSource)
+
+
+def test_an_agent_that_is_not_ready_does_not_count_for_its_node(api: FakeApi) -> None:
+    """It would claim to enforce what the agent that serves does not."""
+    pods = api.responses[NODE_PODS]
+    new = pod("gpu-turnstile-node", "agent-0", "agent", 9440)
+    new["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    new["metadata"]["creationTimestamp"] = "2026-01-01T00:00:01Z"
+    pods.insert(0, new)
+    api.responses[AGENT_METRICS.replace("agent-1", "agent-0")] = api.responses[AGENT_METRICS]
+    api.responses[AGENT_METRICS] = api.responses[AGENT_METRICS].replace("vcuda", "none")
+    found = [each for each in run(api) if each.level is Level.ERROR and each.nodes]
+    assert [(each.check, each.nodes) for each in found] == [
+        ("agents-rollout", ("n1",)),
+        ("enforcement", ("n1",)),
+    ]
+    assert found[1].text == "the agent's enforcement is none, its DaemonSet sets vcuda"
+
+
+def test_an_agent_that_is_not_created_has_the_reason_of_its_newest_warning(api: FakeApi) -> None:
+    new = pod("gpu-turnstile-node", "agent-2", "agent", 9440)
+    new["metadata"] |= {"uid": "u2", "creationTimestamp": "2026-01-01T00:00:01Z"}
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    new["status"] = {"containerStatuses": [{"name": "agent", "state": waiting}]}
+    api.responses[NODE_PODS].append(new)
+
+    def text() -> str:
+        (found,) = run(api, "agents-rollout")
+        assert (found.level, found.nodes) == ("error", ("n1",))
+        return found.text.partition("still runs: ")[2]
+
+    events = "/api/v1/namespaces/gpu-turnstile-node/events"
+    api.responses[events] = Rejected(403, "events is forbidden")
+    assert text() == "agent: ContainerCreating"
+    api.responses[events] = []
+    for uid, message, at in (
+        ("u2", "hostPath type check failed: /x", "00:02:00"),
+        ("u2", "an older one", "00:01:00"),
+        ("u3", "of another pod", "00:03:00"),
+    ):
+        about = {"kind": "Pod", "metadata": {"name": "agent-2", "uid": uid}}
+        found = scenes.event(about, "Failed", message, "kubelet", at=at)
+        found["metadata"]["uid"] = at
+        api.responses[events].append(found)
+    assert text() == "agent: ContainerCreating: hostPath type check failed: /x"
+
+
+def test_a_pod_is_reported_as_waiting_for_its_node(api: FakeApi) -> None:
+    """A DaemonSet's pod names its node by an affinity, until the scheduler has bound it."""
+    agent = pod("gpu-turnstile-node", "agent-1", "agent", 9440)
+    del agent["spec"]["nodeName"]
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    agent["spec"]["affinity"] = {"nodeAffinity": affinity}
+    why = "0/1 nodes are available: 1 Insufficient memory."
+    agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
+    api.responses[NODE_PODS][0] = agent
+    (found,) = run(api, "agents")
+    assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
+    assert found.run.endswith("get events --field-selector reason=FailedScheduling")
+
+
+def waits(reason: str, message: str = "", before: object = None) -> dict[str, Any]:
+    """The status of a container that waits, and how it ended before."""
+    state = {"state": {"waiting": {"reason": reason, "message": message}}}
+    return state | ({"lastState": {"terminated": before}} if before else {})
+
+
+BACK_OFF = "CrashLoopBackOff"
+ENDED = {"state": {"terminated": FAILED}}
+ENDED_TWICE = {**ENDED, "lastState": {"terminated": FAILED}, "restartCount": 1}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (waits(BACK_OFF, "back-off", {"exitCode": 2}), f"{BACK_OFF}, last exit code 2"),
+        (
+            waits(BACK_OFF, "back-off", {"exitCode": 128, "message": "no such device"}),
+            f"{BACK_OFF}, last exit code 128: no such device",
+        ),
+        (waits("CreateContainerError", "not shared"), "CreateContainerError: not shared"),
+        (waits("RunContainerError", f"of {'7e' * 32}"), "RunContainerError: of ..."),
+        (waits("ContainerCreating"), "ContainerCreating"),
+        (ENDED, "Error: no port"),
+        (ENDED_TWICE, "Error, last exit code 1: no port"),
+    ],
+)
+def test_the_reason_of_an_unready_pod_is_that_of_its_status(
+    api: FakeApi, status: dict[str, Any], reason: str
+) -> None:
+    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
+    webhook["status"] = {
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [{"name": "webhook", **status}],
+    }
+    api.responses[SYSTEM_PODS] = [webhook]
+    (found,) = run(api, "webhook-replicas")
+    assert found.text == f"0 of 1 pods are ready: webhook: {reason}"

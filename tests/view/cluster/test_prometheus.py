@@ -1,6 +1,7 @@
-"""Usage of the last day, from a server with Prometheus' HTTP API, and from invalid ones."""
+"""Usage of agents and of Prometheus, also from an invalid one; a failure is logged once."""
 
 import json
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +11,18 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.view.manual_time import ManualTime
+from common.apiserver.errors import Rejected
+from tests.placement.cluster.builders import NAMES
+from tests.view.cluster.fake_api import FakeApi
+from tests.view.cluster.test_live import AGENTS, MEASURED, agent
+from tests.view.conftest import ManualTime
 from view.cluster import prometheus as module
 from view.cluster.prometheus import Prometheus
-from view.model.usage_history import PastUsage
+from view.model.state import ClusterState
+from view.model.usage_history import GroupBy, PastUsage
+from view.web.feed import Feed
+from view.web.live import Live
+from view.web.metrics import Metrics
 
 
 def vector(*samples: tuple[dict[str, str], str]) -> bytes:
@@ -37,14 +46,12 @@ RESPONSES = {
 
 
 class Server(ThreadingHTTPServer):
-    """A Prometheus that responds with *status* and *responses*."""
+    """A Prometheus that responds with *status* and *responses*; byte by byte if *drip*."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.status, self.responses = 200, dict(RESPONSES)
-        self.location = ""
-        self.drip = False
+        self.status, self.responses, self.drip = 200, dict(RESPONSES), False
         self.queries: list[tuple[str, str, str]] = []
         self.over = threading.Event()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -61,12 +68,14 @@ class Handler(BaseHTTPRequestHandler):
         body = next(each for key, each in self.server.responses.items() if key in query)
         self.send_response(self.server.status)
         self.send_header("Content-Length", str(len(body)))
-        if self.server.location:
-            self.send_header("Location", self.server.location)
+        self.send_header("Location", "/x")
         self.end_headers()
-        for at in range(0, len(body), 1 if self.server.drip else max(len(body), 1)):
-            self.wfile.write(body[at:] if not self.server.drip else body[at : at + 1])
-            self.server.over.wait(0.02 if self.server.drip else 0)
+        if not self.server.drip:
+            self.wfile.write(body)
+            return
+        for each in body:
+            self.wfile.write(bytes([each]))
+            self.server.over.wait(0.02)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -111,56 +120,35 @@ def test_held_and_idle_amounts_are_queried(server: Server) -> None:
     ]
 
 
-def _all(body: bytes) -> dict[str, Any]:
-    return {"responses": {"": body}}
-
-
 _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples \\u202e"}'
+_NOTHING = "Prometheus has no gpu_turnstile_agent_card_cores_held of the last day: does it scrape"
+_GARBAGE = (
+    *(b"", b"\xff", b"[" * 100_000, b"[]", b'{"status":"success","data":null}'),
+    b'{"status":"success","data":{"result":[{"metric":[],"value":[1,"2"]}]}}',
+    b'{"status":"success","data":{"result":[{"metric":{},"value":[1]}]}}',
+    b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"two"]}]}}',
+)
 
 
 @pytest.mark.parametrize(
-    ("fields", "problem"),
+    ("status", "body", "problem"),
     [
-        (
-            _all(vector()),
-            (
-                "Prometheus has no gpu_turnstile_agent_card_cores_held of the last day: "
-                "does it scrape the agents?"
-            ),
-        ),
-        (
-            {"status": 422, **_all(_REFUSED)},
-            r"Prometheus responded with 422: too many samples \u202e",
-        ),
-        (_all(_REFUSED), r"Prometheus responded with 200: too many samples \u202e"),
-        ({"status": 401, **_all(b"<html>")}, "Prometheus responded with 401 and no result"),
-        ({"status": 302, "location": "/x"}, "Prometheus responded with 302 and no result"),
-        *(
-            (_all(garbage), "Prometheus responded with 200 and no result")
-            for garbage in (
-                b"",
-                b"\xff",
-                b"[" * 100_000,
-                b"[]",
-                b'{"status":"success","data":null}',
-                b'{"status":"success","data":{"result":[{"metric":[],"value":[1,"2"]}]}}',
-                b'{"status":"success","data":{"result":[{"metric":{},"value":[1]}]}}',
-                b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"two"]}]}}',
-            )
-        ),
-        (_all(b" " * 2_000_000), "the response of Prometheus is longer than 1 MiB"),
-        ({"drip": True}, "Prometheus did not respond in 0.3 s"),
+        (200, vector(), f"{_NOTHING} the agents?"),
+        (422, _REFUSED, r"Prometheus responded with 422: too many samples \u202e"),
+        (200, _REFUSED, r"Prometheus responded with 200: too many samples \u202e"),
+        (401, b"<html>", "Prometheus responded with 401 and no result"),
+        (302, vector(), "Prometheus responded with 302 and no result"),
+        *((200, each, "Prometheus responded with 200 and no result") for each in _GARBAGE),
+        (200, b" " * 2_000_000, "the response of Prometheus is longer than 1 MiB"),
+        (0, b" " * 999, "Prometheus did not respond in 0.3 s"),
     ],
 )
 def test_an_invalid_response_makes_it_unknown_with_a_reason(
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    fields: dict[str, Any],
-    problem: str,
+    server: Server, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes, problem: str
 ) -> None:
     monkeypatch.setattr(module, "_LARGEST", 1 << 20)
-    vars(server).update(fields)
-    found = Prometheus(server.url, seconds=0.3 if "drip" in fields else 120).last_day()
+    server.status, server.responses, server.drip = status or 200, {"": body}, not status
+    found = Prometheus(server.url, seconds=120 if status else 0.3).last_day()
     assert (found.problem, found.pods) == (problem, ())
 
 
@@ -194,3 +182,42 @@ def test_an_invalid_url_is_refused_without_showing_its_password(url: str, shown:
     with pytest.raises(ValueError, match=r".") as caught:
         Prometheus(url)
     assert str(caught.value) == f"Invalid value: {shown}: {rule}"
+
+
+# --- the page's periodic queries ----------------------------------------------------------
+
+
+def test_measuring_nodes_are_known_until_permission_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    api: Any = FakeApi({AGENTS: [agent("a1", "n1"), agent("a2", "n2")]})
+    proxy = f"{AGENTS}/a{{}}%3A9440/proxy/metrics"
+    api.responses |= {proxy.format(1): MEASURED, proxy.format(2): "# nothing\n"}
+    live = Live(api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default")
+    assert live._measure() == 15
+    assert set(live.uses) == {"n1"}
+    api.responses[AGENTS] = Rejected(403, "pods is forbidden")
+    assert [live._measure() for _ in range(2)] == [300, 300]
+    assert live.uses == {}
+    reasons = [each.reason for each in caplog.records if each.message == "usage not available"]  # type: ignore[attr-defined]
+    assert reasons == ["pods is forbidden"]
+
+
+def test_the_last_day_is_queried_from_prometheus(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    api: Any = FakeApi({})
+    with prometheus() as server:
+        source = Prometheus(server.url.replace("//", "//ana:secret@"))
+        live = Live(
+            api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default", prometheus=source
+        )
+        assert live.history is not None
+        assert live.history.problem == "Prometheus is being queried"
+        assert live._read_history() == 300
+        assert [each.pod for each in live.usage(GroupBy.POD, "team")] == ["a", "b", "odd"]
+        server.responses = {"": vector()}
+        assert [live._read_history() for _ in range(2)] == [15, 15]
+    assert live.history.problem.endswith("does it scrape the agents?")
+    assert caplog.text.count("usage of the last day not available") == 1
+    assert "secret" not in caplog.text

@@ -71,39 +71,36 @@ def node(
     return read_node(made, NAMES)
 
 
+def sample(name: str, value: float = 1.0, **labels: str) -> MetricSample:
+    return MetricSample(AGENT + name, labels, value)
+
+
 def failing(**reasons: str) -> list[MetricSample]:
     """Whether requests fail: by verb and resource, such as ``list_pods``, the reason."""
     kinds = dict.fromkeys(("list_pods", "patch_pods", "get_nodes", "create_events"), "") | reasons
-    labels = {
-        kind: dict(zip(("verb", "resource"), kind.split("_"), strict=True)) | {"reason": reason}
-        for kind, reason in kinds.items()
-    }
-    name = AGENT + "requests_failing"
-    return [MetricSample(name, each, float(bool(each["reason"]))) for each in labels.values()]
+    found = []
+    for kind, reason in kinds.items():
+        verb, resource = kind.split("_")
+        labels = {"verb": verb, "resource": resource, "reason": reason}
+        found.append(sample("requests_failing", float(bool(reason)), **labels))
+    return found
 
 
 def agent(enforcement: str = "hami-core", **changed: float) -> list[MetricSample]:
-    """The metrics of an agent."""
     values = {"registered": 1.0, "list_readable": 1.0, "checkpoint_readable": 1.0, **changed}
     held = {"namespace": "default", "pod": "share", "container": "main", "card": "GPU-n1-0"}
     return [
-        *(MetricSample(AGENT + name, {}, each) for name, each in values.items()),
-        MetricSample(AGENT + "cards", {"state": "served"}, 2.0),
+        *(sample(name, each) for name, each in values.items()),
         *failing(),
-        MetricSample(AGENT + "info", {"version": "0.3.0", "enforcement": enforcement}, 1.0),
-        MetricSample(AGENT + "folder_writable", {"folder": "plugin-dir"}, 1.0),
-        MetricSample(AGENT + "container_cores_held", held, 50.0),
+        sample("cards", 2, state="served"),
+        sample("info", version="0.3.0", enforcement=enforcement),
+        sample("folder_writable", folder="plugin-dir"),
+        sample("container_cores_held", 50, **held),
     ]
 
 
 def with_agent(*more: MetricSample, enforcement: str = "hami-core", **changed: float) -> Changes:
-    """The agent of n1 has these metrics."""
     return {"agents": {"n1": [*agent(enforcement, **changed), *more]}}
-
-
-def sample(name: str, value: float = 1.0, **labels: str) -> MetricSample:
-    """A metric of an agent."""
-    return MetricSample(AGENT + name, labels, value)
 
 
 def server(
@@ -128,20 +125,13 @@ BOUND = dict.fromkeys(control_plane.POLICIES, True)
 
 
 def owned_without(component: str) -> list[ManagedObject]:
-    """All objects but the workload of a component."""
     kind, name = control_plane.WORKLOADS[component]
     owned = {*OWNED, ManagedObject("ServiceAccount", name, component)}
-    deleted = (component, kind, name)
-    return [each for each in owned if (each.component, each.kind, each.name) != deleted]
+    return [each for each in owned if each != ManagedObject(kind, name, component)]
 
 
-HEALTHY_PROGRAMS = [
-    pod("agent", "a"),
-    pod("proxy", "p"),
-    pod("webhook", "w1"),
-    pod("webhook", "w2"),
-    pod("kube-scheduler", "k"),
-]
+HEALTHY_PROGRAMS = [pod("agent", "a"), pod("proxy", "p"), pod("kube-scheduler", "k")]
+HEALTHY_PROGRAMS += [pod("webhook", "w1"), pod("webhook", "w2")]
 
 
 HEALTHY = Facts(
@@ -187,7 +177,6 @@ def problems(**changed: object) -> list[str]:
 
 
 def without(*components: str) -> list[ProgramPod]:
-    """The pods of all other components."""
     assert not isinstance(HEALTHY.programs, UnreadSource)
     left_out = {f"gpu-turnstile-{each}" for each in components}
     return [each for each in HEALTHY.programs if each.component not in left_out]

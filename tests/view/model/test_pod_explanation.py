@@ -15,38 +15,40 @@ def explain(name: str) -> PodExplanation:
     return explanation_of(scene(), name)
 
 
+def alone(pod: Json, node: Json | None = None) -> PodExplanation:
+    """The explanation of a pod in a cluster of one node, of two cards if none is given."""
+    return explanation_of(state_of([node or make_node("n1", 2)], [pod]), pod["metadata"]["name"])
+
+
+REFUSED = (
+    "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free. "
+    "default-scheduler does not see cards. "
+    "Smallest change: request 40 cores instead of 90 (fits on n1, n2)"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "summary", "steps"),
     [
         ("train", "runs on n1", ["done"] * 5),
         ("hinted", "is bound to n2 and is not running yet", [*["done"] * 3, *["missing"] * 2]),
-        (
-            "late",
-            (
-                "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: "
-                "40 of 90 cores free. default-scheduler does not see cards. "
-                "Smallest change: request 40 cores instead of 90 (fits on n1, n2)"
-            ),
-            [*["done"] * 3, *["wrong"] * 2],
-        ),
+        ("late", REFUSED, [*["done"] * 3, *["wrong"] * 2]),
     ],
 )
 def test_the_progress_of_a_pod_ends_at_its_current_step(
     name: str, summary: str, steps: list[str]
 ) -> None:
     found = explain(name)
-    assert found.summary == summary
-    assert [each.state for each in found.steps] == steps
+    assert (found.summary, [each.state for each in found.steps]) == (summary, steps)
 
 
 def test_a_step_has_its_time_author_and_evidence() -> None:
     _, admitted, bound, allocated, started = explain("train").steps
     assert admitted.at == "2025-11-22T08:26:40Z"
     assert bound.text == "to n1 by default-scheduler"
-    assert allocated.text == (
-        "c0: 60 cores and 16 blocks of card 0, reported by the agent, evidence witness: "
-        "no other container matched the call"
-    )
+    held, _, evidence = allocated.text.partition(", evidence ")
+    assert held == "c0: 60 cores and 16 blocks of card 0, reported by the agent"
+    assert evidence == "witness: no other container matched the call"
     assert (started.at, started.text) == ("2025-11-22T08:00:00Z", "running")
     assert "which chose c0: card 0" in explain("hinted").steps[2].text
 
@@ -60,84 +62,56 @@ def _ended(phase: str, **status: Any) -> Json:
 
 HALVES = {NAMES.gpu_cards_of("c0"): "2"}
 HELD = record(c0=(("GPU-n1-0",), 100, 0))
+LIMIT_40, LIMIT_80 = ({NAMES.core_limit: each} for each in ("40", "80"))
+WHOLE = "c0: 2 whole cards and 8 blocks (2 GiB)"
+UNBOUNDED = "c0: 1 whole card, no memory limit"
+SHARE = "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others do not use theirs"
+SPLIT = (
+    "c0: 30 cores and 4 blocks (1 GiB) of each of 2 cards, up to 40 while others do not use theirs"
+)
+FAILED = _ended("Failed", reason="Error", message="no")
+STARTS = "is bound to n1 and is not running yet"
+
+
+def _bound(*limit: int, phase: str = "Pending", **annotations: str) -> Json:
+    cores, blocks = limit
+    return make_pod("a", (cores, blocks), node="n1", phase=phase, annotations=annotations)
 
 
 @pytest.mark.parametrize(
     ("pod", "summary", "last", "limit"),
     [
-        (
-            _ended("Succeeded"),
-            "succeeded on n1",
-            "succeeded",
-            "c0: 2 whole cards and 8 blocks (2 GiB)",
-        ),
-        (
-            _ended("Failed", reason="Error", message="no"),
-            "failed on n1: Error: no",
-            "Error: no",
-            "c0: 2 whole cards and 8 blocks (2 GiB)",
-        ),
-        (
-            make_pod("a", (100, 0), node="n1", phase="Running", annotations=HELD),
-            "runs on n1",
-            "not yet",
-            "c0: 1 whole card, no memory limit",
-        ),
-        (
-            make_pod("a", (30, 4), node="n1", annotations={NAMES.core_limit: "80"}),
-            "is bound to n1 and is not running yet",
-            "not yet",
-            (
-                "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others "
-                "do not use theirs (vcuda-core-limit)"
-            ),
-        ),
-        (
-            make_pod("a", (60, 8), node="n1", annotations={**HALVES, NAMES.core_limit: "40"}),
-            "is bound to n1 and is not running yet",
-            "not yet",
-            (
-                "c0: 30 cores and 4 blocks (1 GiB) of each of 2 cards, up to 40 while others "
-                "do not use theirs (vcuda-core-limit)"
-            ),
-        ),
+        (_ended("Succeeded"), "succeeded on n1", "succeeded", WHOLE),
+        (FAILED, "failed on n1: Error: no", "Error: no", WHOLE),
+        (_bound(100, 0, phase="Running", **HELD), "runs on n1", "not yet", UNBOUNDED),
+        (_bound(30, 4, **LIMIT_80), STARTS, "not yet", f"{SHARE} (vcuda-core-limit)"),
+        (_bound(60, 8, **HALVES, **LIMIT_40), STARTS, "not yet", f"{SPLIT} (vcuda-core-limit)"),
     ],
 )
 def test_an_explanation_ends_with_the_pods_end_and_lists_its_limits(
     pod: Json, summary: str, last: str, limit: str
 ) -> None:
-    found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
+    found = alone(pod)
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
 
 
-def test_a_pods_unread_wishes_are_named_with_what_to_write() -> None:
-    annotations = {"tencent.com/use-gputype": "A30", NAMES.predicate_time: "1"}
-    pod = make_pod("a", (30, 4), annotations=annotations)
-    pod["metadata"]["labels"] = {NAMES.gpu_policy: "pack", "app": "a"}
-    assert explanation_of(state_of([make_node("n1", 2)], [pod]), "a").warnings == (
-        "write tencent.com/use-gpu-type: gpu-turnstile does not read tencent.com/use-gputype",
-        "write tencent.com/gpu-policy in metadata.annotations, not in labels",
-    )
+TWO = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1k"}
+HAMI = {
+    "dialect": "hami",
+    "resources": {"c0": TWO, "side": {"nvidia.com/gpu": "1"}},
+    "annotations": {"nvidia.com/use-gputype": "A100,T4"},
+    "schedulerName": "hami-scheduler",
+}
+HAMI_TEXT = (
+    "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
+    "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler"
+)
 
 
 @pytest.mark.parametrize(
     ("kept", "written"),
     [
-        (
-            {
-                "dialect": "hami",
-                "resources": {
-                    "c0": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1k"},
-                    "side": {"nvidia.com/gpu": "1"},
-                },
-                "annotations": {"nvidia.com/use-gputype": "A100,T4"},
-                "schedulerName": "hami-scheduler",
-            },
-            (
-                "hami: c0: nvidia.com/gpu 1, nvidia.com/gpumem 1k; side: nvidia.com/gpu 1; "
-                "nvidia.com/use-gputype=A100,T4; schedulerName=hami-scheduler"
-            ),
-        ),
+        (HAMI, HAMI_TEXT),
         ({"dialect": "kai", "annotations": {"gpu-memory": "9"}}, "kai: gpu-memory=9"),
         ({"dialect": 1, "resources": [], "annotations": {"a": {}}}, "1: a={}"),
         ({"resources": {"c0": 7}}, ""),
@@ -147,13 +121,12 @@ def test_a_pods_unread_wishes_are_named_with_what_to_write() -> None:
 def test_the_original_request_of_a_translated_pod_is_shown(kept: Any, written: str) -> None:
     text = kept if isinstance(kept, str) else json.dumps(kept)
     pod = make_pod("a", (30, 4), annotations={NAMES.translated_from: text})
-    found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
+    found = alone(pod)
     assert found.pod.translated_from == written
 
 
 _EPOCH = "1970-01-01T00:00:00Z"
 _TIMES = {"startedAt": "2025-11-22T08:00:00Z", "finishedAt": "2025-11-22T09:00:00Z"}
-_LOST = "ContainerStatusUnknown"
 
 
 def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
@@ -161,47 +134,33 @@ def _terminated(name: str, reason: str, code: int = 128, **times: Any) -> Json:
     return {"name": name, "state": {"terminated": ended}}
 
 
+_BEGAN = _TIMES["startedAt"]
+_NEVER = ("", "c0 did not start", "wrong")
+_SETUP = {"name": "c0", "state": {"waiting": {"reason": "PodInitializing"}}}
+_EVICTED = {
+    "name": "c0",
+    "restartCount": 3,
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": {"reason": "Error", "exitCode": 1, **_TIMES}},
+}
+_GONE = _terminated("c0", "ContainerStatusUnknown", 137, startedAt=None, finishedAt=None)
+
+
 @pytest.mark.parametrize(
     ("status", "started"),
     [
-        (
-            [_terminated("c0", "StartError", startedAt=_EPOCH)],
-            ("", "c0 did not start", "wrong"),
-        ),
-        (
-            [_terminated("c0", "ContainerCannotRun", 127, startedAt="0001-01-01T00:00:00Z")],
-            ("", "c0 did not start", "wrong"),
-        ),
-        (
-            [_terminated("c0", "OOMKilled", 137)],
-            ("2025-11-22T08:00:00Z", "started", "done"),
-        ),
+        ([_terminated("c0", "StartError", startedAt=_EPOCH)], _NEVER),
+        ([_terminated("c0", "ContainerCannotRun", 127, startedAt="0001-01-01T00:00:00Z")], _NEVER),
+        ([_terminated("c0", "OOMKilled", 137)], (_BEGAN, "started", "done")),
         (  # one of two
             [_terminated("c0", "Error", 1), _terminated("c1", "StartError", startedAt=_EPOCH)],
-            ("2025-11-22T08:00:00Z", "c1 did not start", "wrong"),
+            (_BEGAN, "c1 did not start", "wrong"),
         ),
-        (  # an init container ends the pod
-            [
-                _terminated("setup", "Error", 1),
-                {"name": "c0", "state": {"waiting": {"reason": "PodInitializing"}}},
-            ],
-            ("2025-11-22T08:00:00Z", "c0 did not start", "wrong"),
-        ),
-        (  # evicted while it waited for its next start
-            [
-                {
-                    "name": "c0",
-                    "restartCount": 3,
-                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-                    "lastState": {"terminated": {"reason": "Error", "exitCode": 1, **_TIMES}},
-                }
-            ],
-            ("", "started", "done"),
-        ),
-        (  # the kubelet found no container after its node's end
-            [_terminated("c0", _LOST, 137, startedAt=None, finishedAt=None)],
-            ("", "unknown: the kubelet has lost the container", "wrong"),
-        ),
+        # an init container ends the pod
+        ([_terminated("setup", "Error", 1), _SETUP], (_BEGAN, "c0 did not start", "wrong")),
+        ([_EVICTED], ("", "started", "done")),  # while it waited for its next start
+        # the kubelet found no container after its node's end
+        ([_GONE], ("", "unknown: the kubelet has lost the container", "wrong")),
         ([], ("", "never", "wrong")),
     ],
 )
@@ -210,7 +169,7 @@ def test_a_container_that_never_started_is_not_shown_as_started(
 ) -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     pod["status"] = {"phase": "Failed", "containerStatuses": status}
-    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
+    found = alone(pod, make_node("n1", 1))
     step = next(each for each in found.steps if each.name == "started")
     assert (step.at, step.text, step.state) == started
     assert "1970" not in str(found)
@@ -218,7 +177,7 @@ def test_a_container_that_never_started_is_not_shown_as_started(
 
 
 def test_a_pod_that_did_not_pass_the_webhook_is_marked() -> None:
-    found = explanation_of(state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]), "a")
+    found = alone(make_pod("a", (30, 4), node="n1"))
     assert [each.state for each in found.steps[1:3]] == ["wrong", "wrong"]
     assert found.steps[1].text == "without a stamp: the webhook was not called"
 
@@ -226,27 +185,23 @@ def test_a_pod_that_did_not_pass_the_webhook_is_marked() -> None:
 def test_a_node_named_by_the_manifest_is_not_a_schedulers_choice() -> None:
     pod = scenes.refused("a", (50, 4), "n1", "no card fits 50 cores")
     del pod["metadata"]["annotations"][NAMES.bind_order]
-    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
-    assert found.steps[2].text == (
-        "to n1, without a stamp: its manifest names the node (spec.nodeName), or the webhook was "
-        "not called for its binding"
-    )
+    found = alone(pod, make_node("n1", 1))
+    text = "to n1, without a stamp: its manifest names the node (spec.nodeName), or the webhook"
+    assert found.steps[2].text == f"{text} was not called for its binding"
     assert "scheduler" not in found.summary
 
 
 def test_a_fault_of_a_pods_card_or_node_is_in_its_first_line() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
-    unhealthy = state_of([make_node("n1", 1, unhealthy=[0])], [pod])
-    text = "container c0 holds card 0, which is unhealthy (Xid 79)"
-    found = explanation_of(unhealthy, "a")
-    assert found.summary == f"runs on n1; {text}"
+    found = alone(pod, make_node("n1", 1, unhealthy=[0]))
+    assert found.summary == "runs on n1; container c0 holds card 0, which is unhealthy (Xid 79)"
     assert found.steps[-1].text == "running"
-    found = explanation_of(state_of([make_node("n1", 1, allocatable="0")], [pod]), "a")
+    found = alone(pod, make_node("n1", 1, allocatable="0"))
     assert found.node_problem == "the agent is not connected to the kubelet: nothing is allocatable"
     assert found.summary == f"runs on n1, which is unavailable: {found.node_problem}"
     ended = pod | {"status": {"phase": "Succeeded"}}
-    state = state_of([make_node("n1", 1, unhealthy=[0], allocatable="0")], [ended])
-    assert explanation_of(state, "a").summary == "succeeded on n1"
+    broken = make_node("n1", 1, unhealthy=[0], allocatable="0")
+    assert alone(ended, broken).summary == "succeeded on n1"
 
 
 TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
@@ -256,14 +211,12 @@ def test_other_reasons_against_a_node_are_quoted_from_the_scheduler() -> None:
     """A taint is the scheduler's to judge: cards are free there, and that is all we say."""
     node = make_node("n1", 1)
     node["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
-    found = explanation_of(state_of([node], [scenes.waiting("a", (30, 4), message=TAINTED)]), "a")
-    assert found.summary == (
-        f'is pending: it fits on the cards of n1; default-scheduler: "{TAINTED}"'
-    )
-    assert found.steps[-1].text == (
-        f'default-scheduler: Unschedulable: "{TAINTED}" '
-        "(a node may be counted under several reasons)"
-    )
+    found = alone(scenes.waiting("a", (30, 4), message=TAINTED), node)
+    quoted = f'is pending: it fits on the cards of n1; default-scheduler: "{TAINTED}"'
+    assert found.summary == quoted
+    reason, _, note = found.steps[-1].text.partition(" (")
+    assert reason == f'default-scheduler: Unschedulable: "{TAINTED}"'
+    assert note == "a node may be counted under several reasons)"
     assert (found.changes, found.no_change) == ((), "")
 
 
@@ -280,30 +233,26 @@ def test_a_container_whose_start_was_vetoed_shows_the_reason() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     pod["status"] = {"phase": "Pending"}
     state = state_of([make_node("n1", 1)], [pod])
-    for at, text in (("08:00:00", "first by the alphabet"), ("09:00:00", "holds GPU-n1-1")):
+    texts = {"09:00:00": "holds GPU-n1-1", "08:00:00": "first by the alphabet"}
+    for at, text in texts.items():
         veto = scenes.event(pod, "GPUStartVetoed", text, "gpu-turnstile", at=at)
         veto["metadata"]["name"] = at
         state.put_event(veto)
     found = explanation_of(state, "a")
     assert found.summary == "is bound to n1 and is not running yet: holds GPU-n1-1"
-    assert [each.message for each in found.pod.events] == [
-        "holds GPU-n1-1",
-        "first by the alphabet",
-    ]
+    assert [each.message for each in found.pod.events] == [*texts.values()]
 
 
 def test_a_pod_bound_where_it_does_not_fit_shows_that_before_it_is_refused() -> None:
     pods = [scenes.running("a", (60, 4), "n1", 0), make_pod("b", (60, 4), node="n1")]
     found = explanation_of(state_of([make_node("n1", 1)], pods), "b")
-    assert found.summary == (
-        "is bound to n1 and is not running yet; it does not fit there now: "
-        "no card has 60 cores and 4 blocks free"
-    )
+    why = "it does not fit there now: no card has 60 cores and 4 blocks free"
+    assert found.summary == f"is bound to n1 and is not running yet; {why}"
 
 
 def test_a_refused_pod_shows_where_a_new_one_would_fit() -> None:
     pod = scenes.refused("a", (30, 4), "n1", "full")
-    found = explanation_of(state_of([make_node("n1", 1)], [pod]), "a")
+    found = alone(pod, make_node("n1", 1))
     assert found.summary == "was refused on n1: full. A new pod would now fit on n1"
     assert found.changes == ()
 
@@ -311,7 +260,7 @@ def test_a_refused_pod_shows_where_a_new_one_would_fit() -> None:
 def test_a_share_of_several_cards_shows_what_it_has_of_each() -> None:
     cards = record(c0=(("GPU-n1-0", "GPU-n1-1"), 100, 8))
     pod = make_pod("a", (100, 8), node="n1", phase="Running", annotations={**HALVES, **cards})
-    found = explanation_of(state_of([make_node("n1", 2)], [pod]), "a")
+    found = alone(pod)
     assert found.steps[3].text.startswith("c0: 50 cores and 4 blocks of each of cards 0, 1, ")
     (container,) = found.pod.containers
     assert (container.cores, container.blocks, container.split) == (100, 8, 2)

@@ -66,7 +66,14 @@ CREATING = _status(
     scenes.running("a", (30, 4), "n1", 0),
     containerStatuses=[{"name": "c0", "state": {"waiting": {"reason": "ContainerCreating"}}}],
 )
-GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gate"}
+WAITS = make_pod("a", (30, 4))
+GATED = _status(WAITS, conditions=[scenes.unschedulable("gate", "SchedulingGated")])
+ODD = make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"})
+OUT = "OutOftencent.com/vcuda-core"
+FITS = "it fits on the cards of n1; default-scheduler has not reported anything yet"
+INVALID = (
+    'metadata.annotations[tencent.com/gpu-policy]: Invalid value: "x": must be binpack or spread'
+)
 
 
 @pytest.mark.parametrize(
@@ -74,29 +81,10 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
     [
         (CREATING, Stage.RUNNING, ""),
         (make_pod("a", (30, 4), node="n1", phase="Succeeded"), Stage.SUCCEEDED, ""),
-        (
-            _status(make_pod("a", (30, 4), phase="Failed"), reason="OutOftencent.com/vcuda-core"),
-            Stage.REFUSED,
-            "OutOftencent.com/vcuda-core",
-        ),
-        (
-            _status(make_pod("a", (30, 4)), conditions=[GATED]),
-            Stage.PENDING,
-            "SchedulingGated: gate",
-        ),
-        (
-            make_pod("a", (30, 4)),
-            Stage.PENDING,
-            "it fits on the cards of n1; default-scheduler has not reported anything yet",
-        ),
-        (
-            make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"}),
-            Stage.PENDING,
-            (
-                'metadata.annotations[tencent.com/gpu-policy]: Invalid value: "x": '
-                "must be binpack or spread"
-            ),
-        ),
+        (_status(make_pod("a", (30, 4), phase="Failed"), reason=OUT), Stage.REFUSED, OUT),
+        (GATED, Stage.PENDING, "SchedulingGated: gate"),
+        (WAITS, Stage.PENDING, FITS),
+        (ODD, Stage.PENDING, INVALID),
     ],
 )
 def test_the_reason_of_a_pending_pod_is_one_line(pod: Json, stage: Stage, why: str) -> None:
@@ -153,31 +141,24 @@ NOT_READY["status"]["conditions"] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("node", "pods", "note"),
-    [
-        (
-            make_node("n1", 2),
-            [],
-            (
-                "cards 0, 1: the agent reports less free than the pods in the API leave: a pod has "
-                "just ended, or was force-deleted and still runs"
-            ),
-        ),
-        (
-            scenes.free(make_node("n1", 1)),
-            [scenes.running(name, (60, 4), "n1", 0) for name in ("a", "b")],
-            "card 0: overcommitted",
-        ),
-        (
-            {**scenes.free(make_node("n1", 1)), "spec": {"unschedulable": True}},
-            [],
-            "the node is cordoned: it gets no new pods",
-        ),
-        (NOT_READY, [], "NotReady: NodeStatusUnknown"),
-    ],
-)
-def test_a_node_has_notes_on_what_is_odd(node: Json, pods: list[Json], note: str) -> None:
+NOTES = {
+    "cards 0, 1: the agent reports less free than the pods in the API leave: a pod has just ended, "
+    "or was force-deleted and still runs": (make_node("n1", 2), []),
+    "card 0: overcommitted": (
+        scenes.free(make_node("n1", 1)),
+        [scenes.running(name, (60, 4), "n1", 0) for name in ("a", "b")],
+    ),
+    "the node is cordoned: it gets no new pods": (
+        {**scenes.free(make_node("n1", 1)), "spec": {"unschedulable": True}},
+        [],
+    ),
+    "NotReady: NodeStatusUnknown": (NOT_READY, []),
+}
+
+
+@pytest.mark.parametrize(("note", "objects"), NOTES.items())
+def test_a_node_has_notes_on_what_is_odd(note: str, objects: tuple[Json, list[Json]]) -> None:
+    node, pods = objects
     assert state_of([node], pods).report().nodes[0].notes == (note,)
 
 
@@ -209,8 +190,7 @@ def test_a_state_after_changes_equals_a_new_one() -> None:
     state.drop_pod("u-train")
     state.put_pod(moved)
     state.put_node(scenes.free(make_node("n4", 1)))
-    late = scenes.events()[0]
-    state.drop_event(late)
+    state.drop_event(scenes.events()[0])
     state.drop_node("n3")
     nodes = {each["metadata"]["name"]: each for each in scenes.nodes()}
     nodes["n4"] = scenes.free(make_node("n4", 1))
@@ -227,19 +207,12 @@ def test_a_whole_card_holds_all_of_its_memory() -> None:
     expected = make_pod("expected", (200, 0), node="n1", annotations=scenes.stamps("n1", 1))
     report = state_of([make_node("n1", 4, blocks=16)], [both, expected]).report()
     node = node_in(report, "n1")
-    assert [(each.blocks_held, each.blocks_free) for each in node.cards] == [
-        (16, 0),
-        (4, 12),
-        (16, 0),
-        (16, 0),
-    ]
+    assert [each.blocks_held for each in node.cards] == [16, 4, 16, 16]
+    assert [each.blocks_free for each in node.cards] == [0, 12, 0, 0]
     assert [[one.blocks for one in each.holders] for each in node.cards] == [[16], [4], [16], [16]]
     assert not any(each.overbooked for each in node.cards)
     parts = [part for each in pod_in(report, "both").containers for part in each.parts]
     assert [(part.cores, part.blocks) for part in parts] == [(100, 16), (10, 4)]
-    recorded = make_pod("whole", (100, 6), node="n1", annotations=record(c0=(["GPU-n1-0"], 100, 6)))
-    pod = pod_in(state_of([make_node("n1", 1, blocks=16)], [recorded]).report(), "whole")
-    assert [(part.cores, part.blocks) for part in pod.containers[0].parts] == [(100, 16)]
 
 
 def test_an_ended_pod_holds_nothing_and_shows_its_cards() -> None:
@@ -254,16 +227,9 @@ def test_an_ended_pod_holds_nothing_and_shows_its_cards() -> None:
     assert state.report() == ClusterReport((), (), (), ())
 
 
-def _denied(at: str) -> Json:
-    event = scenes.denied()
-    return {**event, "lastTimestamp": at}
-
-
 def _of_web(name: str, created: str, node: str = "n1", **more: Any) -> Json:
     pod = make_pod(name, (30, 4), node=node, **more)
-    owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-web", "controller": True}
-    pod["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
-    return pod
+    return scenes.owned(pod, "ReplicaSet", "web-5d", created)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +245,7 @@ def _of_web(name: str, created: str, node: str = "n1", **more: Any) -> Json:
 )
 def test_a_denial_that_no_longer_applies_is_not_shown(at: str, created: str, shown: bool) -> None:
     state = state_of([make_node("n1", 1)], [_of_web("a", created)] if created else [])
-    state.put_event(_denied(at))
+    state.put_event({**scenes.denied(), "lastTimestamp": at})
     assert [each.at for each in state.report().denied] == [at] * shown
 
 
@@ -300,16 +266,12 @@ def test_a_deleted_pod_is_explained_for_15_minutes() -> None:
     state.put_pod(scenes.waiting("b", (30, 400)))
     for uid in ("u-a", "u-b"):
         state.drop_pod(uid)
-    for name, summary in (
-        ("a", "runs on n1"),
-        ("b", "is pending: no card has 400 blocks (1 node)"),
-    ):
-        explanation = explanation_of(state, name)
-        assert explanation.deleted == "2025-11-22T09:00:00Z"
-        assert (
-            explanation.summary == f"was deleted at {explanation.deleted}; before that it {summary}"
-        )
-        assert (explanation.nodes, explanation.cards, explanation.changes) == ((), (), ())
+    summaries = {"a": "runs on n1", "b": "is pending: no card has 400 blocks (1 node)"}
+    for name, summary in summaries.items():
+        found = explanation_of(state, name)
+        assert found.deleted == "2025-11-22T09:00:00Z"
+        assert found.summary == f"was deleted at {found.deleted}; before that it {summary}"
+        assert (found.nodes, found.cards, found.changes) == ((), (), ())
     assert state.report().pods == ()
     now += timedelta(minutes=16)
     assert state.explain("default", "a") is None
@@ -392,10 +354,8 @@ def test_a_mig_instance_is_no_whole_card() -> None:
     state = state_of([node], pods)
     assert node_in(state.report(), "n1").whole_cards == 0
     (fit,) = explanation_of(state, "whole").nodes
-    assert (fit.fits, fit.reason) == (
-        False,
-        "no card has 100 cores free, not counting MIG instances",
-    )
+    assert not fit.fits
+    assert fit.reason == "no card has 100 cores free, not counting MIG instances"
     assert [each.why_not for each in fit.cards] == [
         "50 cores free, 100 needed",
         "MIG instance: only for shares of one card, unless use-gpu-type or use-gpu-uuid names it",

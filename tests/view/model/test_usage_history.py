@@ -18,8 +18,7 @@ def report() -> ClusterReport:
         annotations = record(c0=((uuid,), cores, 1))
         pod = make_pod(name, (cores, 1), node="n1", namespace="team", annotations=annotations)
         if name != "lone":
-            owner = {"kind": "Job", "name": "train", "uid": "u-train", "controller": True}
-            pod["metadata"]["ownerReferences"] = [owner]
+            scenes.owned(pod, "Job", "train")
         state.put_pod(pod)
     state.put_pod(scenes.waiting("late", (100, 0), (50, 1)))
     return state.report()

@@ -17,11 +17,9 @@ from view.model.usage_history import History
 from view.terminal.documents import API_VERSION
 
 FILE = Path(__file__).parents[3] / "docs/kubectl-gpu.schema.json"
+_PODS = tuple[PodReport, ...]
 KINDS: dict[str, tuple[type, dict[str, Any]]] = {
-    "GpuNodeList": (
-        NodeReport,
-        {"pods": tuple[PodReport, ...], "denied": tuple[DeniedReport, ...]},
-    ),
+    "GpuNodeList": (NodeReport, {"pods": _PODS, "denied": tuple[DeniedReport, ...]}),
     "GpuPodList": (PodReport, {"uses": tuple[ContainerUsage, ...] | None}),
     "GpuPodExplanationList": (PodExplanation, {}),
     "GpuFitList": (FitReport, {}),
@@ -76,14 +74,11 @@ def _of(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     assert is_dataclass(kind), kind
     if kind.__name__ not in known:
         known[kind.__name__] = {}
-        types, description = (
-            get_type_hints(kind, include_extras=True),
-            _attribute_descriptions(kind.__doc__ or ""),
-        )
-        names = {each.name: _camel(each.name) for each in fields(kind)}
+        types = get_type_hints(kind, include_extras=True)
+        description = _attribute_descriptions(kind.__doc__ or "")
         properties = {
-            key: _field(types[name], description.get(name, ""), known)
-            for name, key in names.items()
+            _camel(each.name): _field(types[each.name], description.get(each.name, ""), known)
+            for each in fields(kind)
         }
         summary = (kind.__doc__ or "").split("\n")[0]
         known[kind.__name__] = {"description": summary, **_object(properties)}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,8 +16,8 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_pod
 from tests.view.cluster.test_prometheus import prometheus
-from tests.view.conftest import requests_since
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime, requests_since
+from tests.view.scenes import SHAPE, claimed
 from tests.view.terminal.conftest import Gpu
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
@@ -26,6 +27,12 @@ from view.terminal.faults import CommandError, as_command_errors
 from view.terminal.screen import Progress
 
 ROOT = Path(__file__).parents[3]
+
+
+NO_AGENT = (
+    "No agent found: no agent pod runs in namespace gpu-turnstile-node (--agent-namespace sets "
+    "another). The simulator has none: its agents are not pods."
+)
 
 
 @pytest.mark.parametrize(
@@ -38,14 +45,7 @@ ROOT = Path(__file__).parents[3]
         ("pods -A -o wide", "use-gpu-type=h100"),
         ("explain big", "Smallest change: request 40 cores instead of 60 (fits on n1, n2)"),
         ("explain pod/train --no-color", "Pod default/train runs on n1"),
-        (
-            "top",
-            (
-                "No agent found: no agent pod runs in namespace gpu-turnstile-node "
-                "(--agent-namespace sets another). "
-                "The simulator has none: its agents are not pods."
-            ),
-        ),
+        ("top", NO_AGENT),
         ("--policy spread nodes", "NODE/CARD"),
         ("--version", "kubectl gpu, version"),
     ],
@@ -56,38 +56,25 @@ def test_a_command_prints_its_table(gpu: Gpu, arguments: str, expected: str) -> 
     assert expected in result.out
 
 
+NO_GPU = "requests no GPU: no container has tencent.com/vcuda-core in its limits"
+HAMI = (
+    f'error: pod "hami" {NO_GPU}; write tencent.com/vcuda-core (100 is one card): gpu-turnstile '
+    "does not serve nvidia.com/gpu; write tencent.com/vcuda-memory (in blocks): gpu-turnstile does "
+    "not serve nvidia.com/gpumem; or accept pods of that system: "
+    "docs/install.md#pods-of-other-systems\n"
+)
+MISSING = "Error from server (NotFound)"
+ELSEWHERE = f'{MISSING}: pods "train" not found: there is one in namespace default\n'
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        ("explain unknown", 1, 'Error from server (NotFound): pods "unknown" not found\n'),
-        (
-            "explain train -n other",
-            1,
-            (
-                'Error from server (NotFound): pods "train" not found: '
-                "there is one in namespace default\n"
-            ),
-        ),
-        (
-            "explain plain",
-            1,
-            (
-                'error: pod "plain" requests no GPU: no container has tencent.com/vcuda-core in '
-                "its limits\n"
-            ),
-        ),
-        (
-            "explain hami",
-            1,
-            (
-                'error: pod "hami" requests no GPU: no container has tencent.com/vcuda-core in '
-                "its limits; write tencent.com/vcuda-core (100 is one card): gpu-turnstile does "
-                "not serve nvidia.com/gpu; write tencent.com/vcuda-memory (in blocks): "
-                "gpu-turnstile does not serve nvidia.com/gpumem; or accept pods of that system: "
-                "docs/install.md#pods-of-other-systems\n"
-            ),
-        ),
-        ("nodes nowhere", 1, 'Error from server (NotFound): nodes "nowhere" not found\n'),
+        ("explain unknown", 1, f'{MISSING}: pods "unknown" not found\n'),
+        ("explain train -n other", 1, ELSEWHERE),
+        ("explain plain", 1, f'error: pod "plain" {NO_GPU}\n'),
+        ("explain hami", 1, HAMI),
+        ("nodes nowhere", 1, f'{MISSING}: nodes "nowhere" not found\n'),
         ("nodes n5", 1, 'error: node "n5" has no GPUs\n'),
         ("--context other pods", 1, None),
         ("--kubeconfig /no/such pods", 1, "error: stat /no/such: no such file or directory\n"),
@@ -97,10 +84,7 @@ def test_a_command_prints_its_table(gpu: Gpu, arguments: str, expected: str) -> 
     ],
 )
 def test_an_error_is_one_line_in_the_words_of_kubectl(
-    gpu: Gpu,
-    arguments: str,
-    code: int,
-    error: str | None,
+    gpu: Gpu, arguments: str, code: int, error: str | None
 ) -> None:
     result = gpu(*arguments.split())
     assert (result.code, result.out) == (code, "")
@@ -183,20 +167,21 @@ def test_the_last_day_is_queried_from_prometheus(gpu: Gpu, monkeypatch: pytest.M
     assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')
 
 
-@pytest.mark.parametrize(("flags", "code"), [([], 0), (["--use"], 1)])
 def test_forbidden_agents_are_an_error_only_with_use(
-    gpu: Gpu,
-    monkeypatch: pytest.MonkeyPatch,
-    flags: list[str],
-    code: int,
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        raise Rejected(403, "pods is forbidden")
-
+    refuse = Mock(side_effect=Rejected(403, "pods is forbidden"))
     monkeypatch.setattr(commands, "read_usages", refuse)
-    result = gpu("pods", *flags)
-    assert result.code == code
-    assert result.err == ("Error from server (Forbidden): pods is forbidden\n" if code else "")
+    assert (gpu("pods").code, gpu("pods").err) == (0, "")
+    result = gpu("pods", "--use")
+    assert result.code == 1
+    assert result.err == "Error from server (Forbidden): pods is forbidden\n"
+
+
+_REFUSED = (
+    "The connection to the server h:6443 was refused - did you specify the right host or port?"
+)
+_ETCD = "Error from server (ServiceUnavailable): no etcd"
 
 
 @pytest.mark.parametrize(
@@ -207,17 +192,8 @@ def test_forbidden_agents_are_an_error_only_with_use(
         (Rejected(418, "tea\x1b[31m"), r"Error from server: tea\x1b[31m"),
         (Gone("old"), "Error from server (Expired): old"),
         (CredentialsError("bad"), "error: bad"),
-        (
-            Unavailable("API server: connection refused by h:6443"),
-            (
-                "The connection to the server h:6443 was refused - did you specify the right host "
-                "or port?"
-            ),
-        ),
-        (
-            Unavailable("API server: 503 no etcd"),
-            "Error from server (ServiceUnavailable): no etcd",
-        ),
+        (Unavailable("API server: connection refused by h:6443"), _REFUSED),
+        (Unavailable("API server: 503 no etcd"), _ETCD),
         (Unavailable("API server: 599 odd"), "Error from server: odd"),
         (Unavailable("API server: timed out"), "Unable to connect to the server: timed out"),
     ],
@@ -274,24 +250,15 @@ def test_progress_is_shown_in_a_terminal_and_removed() -> None:
 
 
 def test_a_result_is_read_again_after_some_seconds_and_kept_if_that_fails() -> None:
-    results: list[int | Exception] = [1, 2, Unavailable("no response"), 3]
-
-    def take() -> int:
-        result = results.pop(0)
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    now = ManualTime()
-    read = at_most_every(15, take, now)
+    now, failure = ManualTime(), Unavailable("no response")
+    read = at_most_every(15, Mock(side_effect=[1, 2, failure, 3]), now)
     found = []
     for seconds in (0, 14, 1, 15, 14, 1):
         now.now += seconds
         found.append(read())
     assert found == [1, 1, 2, 2, 2, 3]
-    results.append(Unavailable("no response"))
     with pytest.raises(Unavailable):
-        at_most_every(15, take)()
+        at_most_every(15, Mock(side_effect=failure))()
 
 
 @pytest.mark.slow
@@ -305,13 +272,10 @@ def test_without_its_extra_the_plugin_names_it() -> None:
 
 
 def test_explain_reads_the_template_that_a_pod_waits_for(server: ApiServer, gpu: Gpu) -> None:
-    shape = "gpu-turnstile-0123456789abcdef"
-    pod = make_pod("claimant", (30, 4), uid="")
-    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": shape}]
-    server.apply(pod)
+    server.apply(claimed(make_pod("claimant", (30, 4), uid="")))
     (item,) = json.loads(gpu("explain", "claimant", "-o", "json").out)["items"]
-    assert (item["pod"]["claimTemplate"], item["pod"]["claim"]) == (shape, "")
-    text = f"is pending: it waits for a claim: template {shape} is not made yet."
+    assert (item["pod"]["claimTemplate"], item["pod"]["claim"]) == (SHAPE, "")
+    text = f"is pending: it waits for a claim: template {SHAPE} is not made yet."
     assert item["summary"].startswith(text)
     with ApiClient(server.url) as admin:
         admin.delete("/api/v1/namespaces/default/pods/claimant", grace_period_seconds=0)
@@ -325,9 +289,6 @@ def test_only_the_doctor_reads_the_api_of_claims_in_a_cluster_without_claims(
     shown = gpu(*command.split())
     requests = [each for each in requests_since(server, since) if "resource.k8s.io" in each]
     api = "/apis/resource.k8s.io/v1"
-    assert sorted(requests) == (
-        [f"get {api}/deviceclasses/gpu.tencent.com", f"list {api}/resourceslices"]
-        if command == "doctor"
-        else []
-    )
+    both = [f"get {api}/deviceclasses/gpu.tencent.com", f"list {api}/resourceslices"]
+    assert sorted(requests) == (both if command == "doctor" else [])
     assert "claim" not in shown.out.replace("uses claims", "")

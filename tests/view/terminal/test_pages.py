@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from contract.inventory import decode_inventory, encode_inventory
-from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from contract.inventory import Card
+from tests.placement.cluster.builders import BLOCK, NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import ALL_PODS, explanation_of, pod_in, scene, state_of
 from view.model.doctor.facts import Finding, Level
@@ -50,8 +50,8 @@ def drawn(page: Page, width: int | None = 400, *, color: bool = False) -> list[s
     return Screen(StringIO(), color=color, width=width).draw(page).splitlines()
 
 
-def explanation(state: ClusterState, name: str, *, wide: bool = False) -> Page:
-    return show_explanation(explanation_of(state, name), NOW, wide=wide)
+def explanation(state: ClusterState, name: str) -> Page:
+    return show_explanation(explanation_of(state, name), NOW)
 
 
 def pages(state: ClusterState) -> Mapping[str, Page]:
@@ -70,11 +70,8 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
 
 def test_the_documentation_shows_what_is_printed() -> None:
     page = (Path(__file__).parents[3] / "docs/kubectl-gpu.md").read_text(encoding="utf-8")
-    for lines in (
-        drawn(show_nodes(scene().report(), NOW), 128),
-        drawn(explanation(scene(), "big"), 118),
-    ):
-        assert "\n".join(lines) in page
+    assert "\n".join(drawn(show_nodes(scene().report(), NOW), 128)) in page
+    assert "\n".join(drawn(explanation(scene(), "big"), 118)) in page
 
 
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
@@ -94,11 +91,10 @@ def test_a_terminal_has_a_thousand_rows_and_a_file_all_of_them() -> None:
 def test_a_low_screen_counts_hidden_rows_and_drops_nodes_before_pending_pods() -> None:
     nodes = [make_node(f"many-{each:02}", 2) for each in range(30)]
     state = state_of(nodes, [scenes.waiting(f"w{each}", (900, 0)) for each in range(2)])
-    lines = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 20).splitlines()
+    text = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 20)
+    lines = text.splitlines()
     assert 16 < len(lines) <= 20  # a row has up to three lines
-    assert any(
-        re.match(r"\.\.\. \d+ more rows \(the terminal is too low\)", each) for each in lines
-    )
+    assert re.search(r"^\.\.\. \d+ more rows \(the terminal is too low\)", text, re.MULTILINE)
     assert "Pending pods (2); one row per pod: --all" in lines
     assert any(each.startswith("default/w0") for each in lines)
     lowest = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 5).splitlines()
@@ -107,9 +103,7 @@ def test_a_low_screen_counts_hidden_rows_and_drops_nodes_before_pending_pods() -
 
 def test_150_pending_pods_of_one_owner_are_one_row() -> None:
     pods = [scenes.waiting(f"sweep-{each:03}", (90, 4)) for each in range(150)]
-    for each in pods:
-        owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
-        each["metadata"] |= {"ownerReferences": [owner]}
+    pods = [scenes.owned(each, "Job", "sweep") for each in pods]
     report = state_of([make_node("n1", 1)], pods).report()
     text = "\n".join(drawn(show_nodes(report, NOW)))
     assert text.count("sweep") == 1
@@ -119,24 +113,18 @@ def test_150_pending_pods_of_one_owner_are_one_row() -> None:
 
 
 def test_a_deleted_pod_is_shown_as_deleted() -> None:
-    page = show_explanation(
-        replace(explanation_of(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW
-    )
-    assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z. Last known state:"
+    state = scene()
+    state.drop_pod("u-train")
+    deleted = "Deleted at 2025-11-22T09:00:00Z. Last known state:"
+    assert drawn(explanation(state, "train"))[0] == deleted
 
 
-@pytest.mark.parametrize(
-    ("gaps", "lines"),
-    [
-        ([], ["No node has GPUs: no agent has written an inventory of cards."]),
-        (
-            [Gap("nodes", "", "nodes is forbidden"), ALL_PODS, Gap("events", "", "no")],
-            ["Nodes and cards: unknown"],
-        ),
-    ],
-)
-def test_an_empty_page_shows_why_it_is_empty(gaps: Sequence[Gap], lines: list[str]) -> None:
-    assert drawn(show_nodes(state_of([], [], *gaps).report(), NOW)) == lines
+def test_an_empty_page_shows_why_it_is_empty() -> None:
+    gaps = [Gap("nodes", "", "nodes is forbidden"), ALL_PODS, Gap("events", "", "no")]
+    no_card = "No node has GPUs: no agent has written an inventory of cards."
+    assert drawn(show_nodes(state_of([]).report(), NOW)) == [no_card]
+    unknown = show_nodes(state_of([], [], *gaps).report(), NOW)
+    assert drawn(unknown) == ["Nodes and cards: unknown"]
 
 
 def test_hidden_pods_are_shown_as_hidden() -> None:
@@ -165,23 +153,15 @@ def test_a_share_of_several_cards_shows_what_it_requests_of_each() -> None:
 
 
 def test_usage_is_shown_beside_held_amounts() -> None:
-    assert drawn(show_usage(USES, CARDS)) == [
-        "NODE   CARD   MODEL   CORES USED              CORES HELD   MEMORY USED   MEMORY HELD",
-        "n1     0      A100    75           ██████░░   60/100       3.0 GiB       4.0/8.0 GiB",
-        "n2     0      T4      -                       50/100       -             1.0/2.0 GiB",
+    heads = "CORES USED CORES HELD MEMORY USED MEMORY HELD"
+    assert [" ".join(each.split()) for each in drawn(show_usage(USES, CARDS))] == [
+        f"NODE CARD MODEL {heads}",
+        "n1 0 A100 75 ██████░░ 60/100 3.0 GiB 4.0/8.0 GiB",
+        "n2 0 T4 - 50/100 - 1.0/2.0 GiB",
         "",
-        (
-            "POD             CONTAINER   CARDS             CORE"
-            "S USED   CORES HELD   MEMORY USED   MEMORY HELD"
-        ),
-        (
-            "default/train   c0          0                 75  "
-            "         60           3.0 GiB       4.0 GiB"
-        ),
-        (
-            "team/idle       c0          GPU-x (missing)   0   "
-            "         30           -             1.0 GiB"
-        ),
+        f"POD CONTAINER CARDS {heads}",
+        "default/train c0 0 75 60 3.0 GiB 4.0 GiB",
+        "team/idle c0 GPU-x (missing) 0 30 - 1.0 GiB",
         "n3: the metrics of agent cannot be read: no route",
         "Usage is not measured on n2: only held amounts are shown.",
     ]
@@ -229,11 +209,8 @@ def test_a_narrow_terminal_loses_columns_but_neither_nodes_nor_pods(name: str, w
     state.put_pod(scenes.waiting("big", (60, 400)))
     shown = {**pages(state), "top": show_usage((USES[0],), CARDS)}[name]
     lines = drawn(shown, width)
-    heads = " ".join(lines)
-    for column in {"pods": ["NAME", "NODE"], "all": ["NAME", "NODE"], "top": ["NODE", "POD"]}.get(
-        name, ["NODE"]
-    ):
-        assert column in heads
+    columns = {"pods": {"NAME"}, "all": {"NAME"}, "top": {"POD"}}.get(name, set())
+    assert columns | {"NODE"} <= set(re.split(r"[\s/]+", " ".join(lines)))
     assert max(map(len, lines)) <= (130 if name == "all" else width)
 
 
@@ -254,14 +231,10 @@ def test_a_cordoned_card_has_a_status_of_its_own() -> None:
 def hostile_state() -> ClusterState:
     """Hostile text wherever the API server lets it pass."""
     evil = scenes.HOSTILE
-    node = scenes.free(make_node("n1", 2, models=[evil, evil]))
-    annotations = node["metadata"]["annotations"]
-    inventory = decode_inventory(annotations[NAMES.gpu_cards])
-    unhealthy = replace(inventory.cards[0], unhealthy=evil)
-    annotations[NAMES.gpu_cards] = encode_inventory(
-        replace(inventory, cards=(unhealthy, *inventory.cards[1:]))
-    )
-    node["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": evil}]
+    cards = [Card(f"GPU-n1-{at}", at, evil, 32 * BLOCK, None, evil * (1 - at)) for at in (0, 1)]
+    node = scenes.node_with("n1", *cards)
+    ready = {"type": "Ready", "status": "False", "reason": evil}
+    node["status"] = {"allocatable": {NAMES.core: "200"}, "conditions": [ready]}
     wish: dict[str, Any] = {"annotations": {NAMES.use_gpu_type: evil, NAMES.gpu_policy: evil}}
     pods: list[Json] = [
         scenes.waiting("big", (60, 8), message=evil, **wish),
@@ -299,8 +272,8 @@ def test_styles_are_used_in_a_terminal_unless_switched_off() -> None:
 def test_pages_follow_each_other_in_a_file_and_replace_each_other_in_a_terminal() -> None:
     out, terminal = StringIO(), Terminal()
     with Screen(out).redrawing(on=False) as redraw:
-        redraw(show_usage((), {}))
-        redraw(show_usage((), {}))
+        for _ in range(2):
+            redraw(show_usage((), {}))
     first, second = out.getvalue().splitlines()
     assert first == second
     with Screen(terminal).redrawing() as redraw:
@@ -310,35 +283,18 @@ def test_pages_follow_each_other_in_a_file_and_replace_each_other_in_a_terminal(
     assert "\x1b[?1049l" in terminal.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("held", "total", "drawing"),
-    [
-        (0, 100, "░" * 8),
-        (1, 100, "█" + "░" * 7),
-        (99, 100, "█" * 7 + "░"),
-        (100, 100, "█" * 8),
-        (0, 0, "░" * 8),
-    ],
-)
-def test_a_bar_never_rounds_something_to_nothing_or_to_all(
-    held: int, total: int, drawing: str
-) -> None:
-    assert bar(held, total) == drawing
+def test_a_bar_never_rounds_something_to_nothing_or_to_all() -> None:
+    full = [bar(held, 100).count("█") for held in (0, 1, 99, 100)]
+    assert full == [0, 1, 7, 8]
+    assert bar(1, 100) == "█" + "░" * 7
+    assert bar(0, 0) == "░" * 8
 
 
-@pytest.mark.parametrize(
-    ("created", "expected"),
-    [
-        ("2025-11-22T08:59:01Z", "59s"),
-        ("2025-11-22T08:00:00Z", "60m"),
-        ("2025-11-22T05:00:00Z", "4h"),
-        ("2025-11-19T09:00:00Z", "3d"),
-        ("2025-11-22T09:30:00Z", "0s"),
-        ("", "<unknown>"),
-    ],
-)
-def test_ages_are_written_as_kubectl_does(created: str, expected: str) -> None:
-    assert age(created, NOW) == expected
+def test_ages_are_written_as_kubectl_does() -> None:
+    ages = {"22T08:59:01": "59s", "22T08:00:00": "60m", "22T05:00:00": "4h", "19T09:00:00": "3d"}
+    assert {at: age(f"2025-11-{at}Z", NOW) for at in ages} == ages
+    assert age("2025-11-22T09:30:00Z", NOW) == "0s"
+    assert age("", NOW) == "<unknown>"
 
 
 def test_line_ends_become_spaces_and_other_control_characters_are_escaped() -> None:
@@ -361,7 +317,8 @@ def test_equal_nodes_and_cards_are_one_row() -> None:
 
 
 def test_a_pod_without_a_suggested_change_shows_that() -> None:
-    state = state_of([make_node("n1", 2)], [on_card(card) for card in (0, 1)])
+    held = [scenes.running(f"a{card}", (60, 4), "n1", card) for card in (0, 1)]
+    state = state_of([make_node("n1", 2)], held)
     state.put_pod(scenes.waiting("b", (900, 0)))
     message = (
         "No single change that gpu-turnstile can suggest would make it fit: "
@@ -379,10 +336,6 @@ def test_instructions_are_shown_for_changes_that_the_author_can_make() -> None:
         assert any(line.startswith(how) for line in drawn(explanation(state, "b"))) == shown
 
 
-def on_card(card: int) -> Json:
-    return scenes.running(f"a{card}", (60, 4), "n1", card)
-
-
 def test_an_amount_of_one_is_singular() -> None:
     held = [scenes.running("a", (99, 31), "n1", 0)]
     state = state_of([make_node("n1", 1)], [*held, scenes.waiting("b", (1, 2), (1, 1))])
@@ -396,8 +349,7 @@ def test_a_card_without_its_agent_is_shown_as_unknown_for_its_pod_too() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     for allocatable, status in (("200", "Healthy"), ("0", "Unknown")):
         state = state_of([make_node("n1", 1, allocatable=allocatable)], [pod])
-        page = show_explanation(explanation_of(state, "a"), NOW)
-        (row,) = (each for each in drawn(page) if each.startswith("0 "))
+        (row,) = (each for each in drawn(explanation(state, "a")) if each.startswith("0 "))
         assert status in row.split()
 
 
@@ -414,10 +366,7 @@ def test_a_translated_pod_shows_its_original_request() -> None:
     lines = drawn(explanation(state_of([make_node("n1", 2)], [pod]), "a"))
     assert lines[2] == "Translated from hami: c0: nvidia.com/gpu 3"
     (how,) = (each for each in lines if "To apply a change" in each)
-    assert how.endswith(
-        "Its author wrote another system's names: write the change in these, or all in ours, as a "
-        "pod with both is denied."
-    )
+    assert "Its author wrote another system's names: write the change in these, or all" in how
 
 
 def test_a_long_finding_wraps_below_its_text_not_below_its_level() -> None:

@@ -58,52 +58,36 @@ BACK_OFF = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}
 def failures() -> list[Json]:
     """Pods whose containers stand as the kubelet of a real cluster reports them."""
     pull = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
+    oom, runs = {"terminated": OOM}, {"running": {"startedAt": "2025-11-22T08:31:00Z"}}
     return [
-        with_status("oom", "Failed", {"state": {"terminated": OOM}}),
+        with_status("oom", "Failed", {"state": oom}),
         with_status("error", "Failed", {"state": {"terminated": KILLED}}, reason="Evicted"),
-        with_status(
-            "loop", "Running", {"state": {"waiting": BACK_OFF}, "lastState": {"terminated": OOM}}
-        ),
+        with_status("loop", "Running", {"state": {"waiting": BACK_OFF}, "lastState": oom}),
         with_status("pull", "Pending", {"restartCount": 0, "state": {"waiting": pull}}),
-        with_status(
-            "again",
-            "Running",
-            {"state": {"running": {"startedAt": "2025-11-22T08:31:00Z"}}},
-        ),
-        with_status(
-            "again-oom",
-            "Running",
-            {"state": {"running": {}}, "lastState": {"terminated": OOM}},
-        ),
+        with_status("again", "Running", {"state": runs}),
+        with_status("again-oom", "Running", {"state": runs, "lastState": oom}),
     ]
 
 
 # --- failed pods ------------------------------------------------------------------------
 
 
+KILL = "OOMKilled, exit code 137 (SIGKILL)"
+LOOP = f"c0: CrashLoopBackOff: back-off 5m0s; last ended with {KILL}; restarted 3 times"
+
+
 @pytest.mark.parametrize(
     ("name", "stage", "expected"),
     [
-        ("oom", "failed", "c0: OOMKilled, exit code 137 (SIGKILL); restarted 3 times"),
+        ("oom", "failed", f"c0: {KILL}; restarted 3 times"),
         ("error", "failed", "Evicted; c0: Error, exit code 1: no such file; restarted 3 times"),
-        (
-            "loop",
-            "failing",
-            (
-                "c0: CrashLoopBackOff: back-off 5m0s; last ended with OOMKilled, exit code 137 "
-                "(SIGKILL); restarted 3 times"
-            ),
-        ),
+        ("loop", "failing", LOOP),
         ("pull", "failing", 'c0: ImagePullBackOff: Back-off pulling image "x"'),
-        (
-            "again-oom",
-            "running",
-            "c0: last ended with OOMKilled, exit code 137 (SIGKILL); restarted 3 times",
-        ),
+        ("again-oom", "running", f"c0: last ended with {KILL}; restarted 3 times"),
     ],
 )
 def test_a_failed_pod_is_shown_with_its_reason(
-    api: ApiServer, gpu: Gpu, name: str, stage: str, expected: str
+    gpu: Gpu, name: str, stage: str, expected: str
 ) -> None:
     rows = gpu("pods", "--no-headers").out.splitlines()
     row = next(each for each in rows if each.startswith(f"{name} "))
@@ -118,7 +102,7 @@ def test_a_failed_pod_is_shown_with_its_reason(
         assert f"default/{name}" in overview[section:]
 
 
-def test_the_status_of_a_pod_is_laid_out_and_in_json(api: ApiServer, gpu: Gpu) -> None:
+def test_the_status_of_a_pod_is_laid_out_and_in_json(gpu: Gpu) -> None:
     text = gpu("explain", "pod/loop").out
     assert "Containers (phase of the pod: Running)" in text
     assert re.search(r"c0 +waiting +3 +137 \(SIGKILL\) +2025-11-22T08:30:00Z +CrashLoop", text)
@@ -136,10 +120,9 @@ def test_without_permission_to_list_nodes_they_are_unknown(api: ApiServer, gpu: 
     assert text.startswith("Nodes and cards: unknown\n")
     assert "No node has GPUs" not in text
     assert (
-        "Unknown: cards, free amounts and what fits. "
-        'Missing permission: list nodes (User "ana" cannot list /api/v1/nodes)\n'
-        f"{GRANT.format('nodes')}\n"
-    ) in text
+        "Unknown: cards, free amounts and what fits. Missing permission: list nodes (User" in text
+    )
+    assert f"{GRANT.format('nodes')}\n" in text
     why = 'unknown: nodes cannot be read (User "ana" cannot list /api/v1/nodes)'
     assert why in gpu("explain", "big").out
     result = gpu("nodes", "n1")
@@ -150,9 +133,7 @@ def test_without_permission_to_list_nodes_they_are_unknown(api: ApiServer, gpu: 
     assert [(each["verb"], each["what"]) for each in found["unknown"]] == [("list", "nodes")]
 
 
-def test_a_user_who_may_read_single_nodes_sees_those_of_known_pods(
-    api: ApiServer, gpu: Gpu
-) -> None:
+def test_single_nodes_that_a_user_may_read_are_shown(api: ApiServer, gpu: Gpu) -> None:
     api.deny(NODES, "get /api/v1/nodes/n2")
     text = gpu().out
     assert re.search(r"^n1 +2x A100", text, re.MULTILINE)
@@ -178,9 +159,7 @@ def test_without_permission_to_list_pods_pending_pods_are_unknown(api: ApiServer
     assert "Missing permission: list pods" in rows.err
 
 
-def test_a_user_who_may_read_one_namespace_sees_that_others_are_unknown(
-    api: ApiServer, gpu: Gpu
-) -> None:
+def test_other_namespaces_than_a_users_own_are_unknown(api: ApiServer, gpu: Gpu) -> None:
     api.deny("list /api/v1/pods", "list /api/v1/events")
     text = gpu("pods", "-A").out
     assert "train" in text
@@ -203,6 +182,9 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
     return {"kind": kind, "metadata": {"name": "web"}, "spec": spec}
 
 
+TWO_40 = [deployment(40, 1)] * 2
+
+
 @pytest.mark.parametrize(
     ("manifests", "code", "expected"),
     [
@@ -210,25 +192,15 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
         ([deployment(10, 20)], 1, "Deployment web does not fit: 7 of 20 pods fit on 2 nodes"),
         # Each fits by itself, and both do not.
         ([deployment(40, 1), deployment(30, 1)], 0, "fits on 1 node: n2"),
-        ([deployment(40, 1)] * 2, 1, "Deployment web fits on no node: no card has 40 cores"),
-        (
-            [{"kind": "List", "items": [deployment(40, 1)] * 2}],
-            1,
-            "web fits on no node: no card has",
-        ),
+        (TWO_40, 1, "Deployment web fits on no node: no card has 40 cores"),
+        ([{"kind": "List", "items": TWO_40}], 1, "web fits on no node: no card has"),
         ([deployment(60, 1)], 1, "- request 40 cores instead of 60: resources.limits["),
         ([deployment(10, 1, "DaemonSet")], 1, "2 of 4 pods fit on 2 nodes: n1, n2"),
         ([deployment(150, 1)], 1, "would be denied when it is created"),
     ],
 )
 def test_the_exit_code_of_fit_is_about_all_pods(
-    api: ApiServer,
-    tmp_path: Path,
-    gpu: Gpu,
-    *,
-    manifests: Sequence[Json],
-    code: int,
-    expected: str,
+    tmp_path: Path, gpu: Gpu, manifests: Sequence[Json], code: int, expected: str
 ) -> None:
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(manifests))
     found = gpu("fit", "-f", str(tmp_path / "all.yaml"))
@@ -291,20 +263,14 @@ def test_texts_of_pods_are_escaped_and_truncated_for_terminals(api: ApiServer, g
         ("po -n=default -o name --field-selector status.phase=Running", ["pod/again"]),
         ("pods -A -oname -l app=none", []),
         ("no -o name -l nvidia.com/gpu.present=true", ["node/n4"]),
-        ("no/n1", None),
     ],
 )
-def test_flags_are_those_of_kubectl(
-    api: ApiServer, gpu: Gpu, words: str, lines: list[str] | None
-) -> None:
-    found = gpu(*words.split())
-    if lines is None:
-        assert found.code == 2
-    else:
-        assert found.out.splitlines()[: len(lines) or None] == lines
+def test_flags_are_those_of_kubectl(gpu: Gpu, words: str, lines: list[str]) -> None:
+    assert gpu(*words.split()).out.splitlines()[: len(lines) or None] == lines
+    assert gpu("no/n1").code == 2
 
 
-def test_order_and_headers(api: ApiServer, gpu: Gpu) -> None:
+def test_order_and_headers(gpu: Gpu) -> None:
     def names(*words: str) -> list[str]:
         return [each.split()[0] for each in gpu(*words, "--no-headers").out.splitlines()]
 
@@ -313,10 +279,8 @@ def test_order_and_headers(api: ApiServer, gpu: Gpu) -> None:
     ordered = names("pods", "--sort-by", ".metadata.name")
     assert ordered == sorted(ordered)
     wrong = gpu("pods", "--sort-by", ".nope")
-    assert (wrong.code, wrong.err) == (
-        1,
-        'error: couldn\'t find any field with path ".nope" in the list of objects\n',
-    )
+    why = 'error: couldn\'t find any field with path ".nope" in the list of objects\n'
+    assert (wrong.code, wrong.err) == (1, why)
 
 
 def test_a_user_and_groups_are_impersonated(api: ApiServer, gpu: Gpu) -> None:
@@ -326,7 +290,7 @@ def test_a_user_and_groups_are_impersonated(api: ApiServer, gpu: Gpu) -> None:
     assert headers.getall("Impersonate-Group") == ["a", "b"]  # type: ignore[attr-defined]
 
 
-def test_a_pod_is_named_as_it_is_printed(api: ApiServer, gpu: Gpu) -> None:
+def test_a_pod_is_named_as_it_is_printed(gpu: Gpu) -> None:
     for words in (["default/big"], ["pod/big"], ["po", "big"], ["pod/default/big"]):
         assert gpu("explain", *words).out.startswith("Pod default/big is pending")
     assert "not found" in gpu("explain", "other/big").err
@@ -334,23 +298,13 @@ def test_a_pod_is_named_as_it_is_printed(api: ApiServer, gpu: Gpu) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("nodes",), 1),
-        (("pods", "-A"), 1),
-        (("explain", "big"), 1),
-        (("top",), 1),
-        (("doctor",), 3),
-        (("cordon", "n1", "0"), 1),
-    ],
+    "words", ["nodes", "pods -A", "explain big", "top", "cordon n1 0", "doctor"]
 )
-def test_each_request_has_the_timeout_of_the_flag(
-    api: ApiServer, gpu: Gpu, words: Sequence[str], code: int
-) -> None:
+def test_each_request_has_the_timeout_of_the_flag(api: ApiServer, gpu: Gpu, words: str) -> None:
     api.fail(SILENCE)
-    found = gpu(*words, "--request-timeout", "500ms")
+    found = gpu(*words.split(), "--request-timeout", "500ms")
     where = api.url.rpartition("/")[2]
-    assert (found.code, found.out) == (code, "")
+    assert (found.code, found.out) == (3 if words == "doctor" else 1, "")
     assert found.err == f"Unable to connect to the server: no response from {where} in time\n"
 
 
@@ -366,9 +320,8 @@ def test_an_interrupt_ends_the_pause_before_a_repeated_request(api: ApiServer, g
 
     try:
         with ThreadPoolExecutor(1) as pool:
-            interruption = pool.submit(interrupt)
+            pool.submit(interrupt)
             assert gpu("nodes").code == 130
-            interruption.result()
     finally:
         signal.signal(signal.SIGINT, given)
 
@@ -381,19 +334,14 @@ def test_a_pause_longer_than_the_timeout_is_an_error(api: ApiServer, gpu: Gpu) -
 
 
 def test_a_json_list_has_its_schema_and_age(api: ApiServer, gpu: Gpu) -> None:
-    kinds = {
-        "": "GpuNodeList",
-        "pods": "GpuPodList",
-        "explain big": "GpuPodExplanationList",
-        "top": "GpuUseList",
-    }
-    for words, kind in kinds.items():
+    kinds = {"": "Node", "pods": "Pod", "explain big": "PodExplanation", "top": "Use"}
+    for words, short in kinds.items():
+        kind = f"Gpu{short}List"
         found = json.loads(gpu(*words.split(), "-o", "json").out)
         assert (found["apiVersion"], found["kind"]) == ("view.gpu-turnstile.io/v1", kind)
         assert found["metadata"]["asOf"].endswith("Z")
         assert found["metadata"]["stale"] == ""
         assert found["metadata"]["server"] == api.url
-        assert isinstance(found["items"], list)
         assert found["unknown"] == []
         jsonschema.validate(found, schema.schema())
         same = yaml.safe_load(gpu(*words.split(), "-o=yaml").out)
@@ -411,7 +359,5 @@ def test_the_doctor_reports_an_unreachable_cluster_once(gpu: Gpu, tmp_path: Path
     (tmp_path / "other").write_text(kubeconfig_for("http://127.0.0.1:1"))
     found = gpu("doctor", "--kubeconfig", str(tmp_path / "other"))
     assert (found.code, found.out) == (3, "")
-    assert found.err == (
-        "The connection to the server 127.0.0.1:1 was refused - did you specify the right host "
-        "or port?\n"
-    )
+    assert found.err.startswith("The connection to the server 127.0.0.1:1 was refused - ")
+    assert found.err.count("\n") == 1

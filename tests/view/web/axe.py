@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import shutil
 import subprocess
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +13,6 @@ VERSION = "4.14.1"
 FOLDER = Path(__file__).parents[3] / "node_modules"
 FETCH = ("npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--silent")
 RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice")
-_SECONDS = 120
 
 
 @lru_cache(maxsize=1)
@@ -25,21 +23,15 @@ def script() -> str:
         LookupError: it is not in ``node_modules`` and cannot be fetched.
     """
     file = FOLDER / "axe-core" / "axe.min.js"
+    command = [*FETCH, "--prefix", str(FOLDER.parent), f"axe-core@{VERSION}"]
     with Path(__file__).open() as lock:  # tests run side by side, and one of them fetches it
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not file.exists():
-            _fetch()
+        try:
+            if not file.exists():
+                subprocess.run(command, check=True, capture_output=True, timeout=120)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise LookupError(f"npm cannot fetch axe-core: {error}") from error
     return file.read_text()
-
-
-def _fetch() -> None:
-    if shutil.which("npm") is None:
-        raise LookupError("no axe-core, and no npm to fetch it")
-    command = [*FETCH, "--prefix", str(FOLDER.parent), f"axe-core@{VERSION}"]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise LookupError(f"axe-core cannot be fetched: {error}") from error
 
 
 def violations(driver: WebDriver, *, only: str = "") -> list[str]:

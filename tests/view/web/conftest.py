@@ -1,15 +1,17 @@
 """The routes of a page over a model that the test fills."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 import pytest
-from flask.testing import FlaskClient
 
 from common.apiserver.client import Client
-from tests.placement.cluster.builders import NAMES
+from simulator.api.server import ApiServer
+from simulator.api.server import Settings as ApiSettings
+from tests.placement.cluster.builders import NAMES, Json
 from tests.view import scenes
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime, populate
+from tests.view.web.sample import cluster
 from view.model.pod_explanation import PodExplanation
 from view.model.reports import Freshness
 from view.model.state import ClusterState
@@ -22,6 +24,14 @@ from view.web.live import Live
 from view.web.metrics import Metrics
 
 
+def put(state: ClusterState, objects: Iterable[Json]) -> None:
+    """Let a model know these objects, as far as it reads their kind."""
+    puts = {"Node": state.put_node, "Pod": state.put_pod, "Event": state.put_event}
+    for each in objects:
+        if each["kind"] in puts:
+            puts[each["kind"]](each)
+
+
 class Shown(Live):
     """A page over a model that the test fills."""
 
@@ -32,17 +42,13 @@ class Shown(Live):
         super().__init__(client, self.state, Feed(1), Metrics(), namespace="default", timing=timing)
         self.waiting_for = ""
         self.broken = False
-        self.fresh = Freshness(self.now())
+        self.client = create_app(self, Feed(1), hosts=Hosts(), metrics=Metrics()).test_client()
 
-    def fill(self, *objects: dict[str, object]) -> None:
-        puts = {
-            "Node": self.state.put_node,
-            "Pod": self.state.put_pod,
-            "Event": self.state.put_event,
-        }
-        for each in objects:
-            if str(each["kind"]) in puts:
-                puts[str(each["kind"])](each)
+    def text(self, path: str = "/") -> str:
+        return self.client.get(path).text
+
+    def fill(self, *objects: Json) -> None:
+        put(self.state, objects)
         self.publish()
 
     def publish(self) -> None:
@@ -59,7 +65,7 @@ class Shown(Live):
 
     @property
     def freshness(self) -> Freshness:
-        return self.fresh
+        return Freshness(self.now())
 
     @property
     def measured_at(self) -> float:
@@ -71,13 +77,9 @@ def shown() -> Shown:
     return Shown()
 
 
-@pytest.fixture
-def feed() -> Iterator[Feed]:
-    feed = Feed(1)
-    yield feed
-    feed.close()
-
-
-@pytest.fixture
-def client(shown: Shown, feed: Feed) -> FlaskClient:
-    return create_app(shown, feed, hosts=Hosts(), metrics=Metrics()).test_client()
+@pytest.fixture(scope="module")
+def server() -> Iterator[ApiServer]:
+    """An API server with the sample."""
+    with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
+        populate(running, cluster())
+        yield running

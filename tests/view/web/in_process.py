@@ -16,7 +16,7 @@ from common.serving.wsgi import Wsgi
 from simulator.api.server import kubeconfig_for
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES
-from tests.view.manual_time import ManualTime
+from tests.view.conftest import ManualTime
 from view.cluster.connection import connect
 from view.model.state import ClusterState
 from view.web.app import contact, create_app
@@ -30,21 +30,14 @@ CONTACT = 0.1
 
 
 class PageInProcess:
-    """The page of a simulated cluster.
+    """The page of a simulated cluster; it follows the API server at *api* after its start."""
 
-    Attributes:
-        time: the time of the page.
-        live: follows the cluster.
-        client: sends requests to the page without a socket.
-    """
-
-    def __init__(self, api: str, folder: Path, *, streams: int = 8) -> None:
-        """Prepare; the page follows the API server at *api* after :meth:`start`."""
+    def __init__(self, api: str, folder: Path) -> None:
         (folder / "view.kubeconfig").write_text(kubeconfig_for(api))
         connection = connect(str(folder / "view.kubeconfig"), None, {})
         self.time = ManualTime()
         self.feed = feed = Feed(
-            streams,
+            8,
             contact=lambda: contact(self.live.freshness, self.time()),
             heartbeat=CONTACT,
         )
@@ -60,12 +53,10 @@ class PageInProcess:
         self.client = TestClient(self.app, Response)
 
     def start(self) -> None:
-        """Follow the cluster; return when the page is ready."""
         self.live.start()
         eventually(lambda: not self.live.not_ready(), "the page is ready")
 
     def text(self, path: str = "/") -> str:
-        """Return the body of a response."""
         return self.client.get(path).text
 
 
@@ -83,8 +74,7 @@ def page_in_process(api: str, folder: Path) -> Iterator[PageInProcess]:
 class PageSocket(ThreadingHTTPServer):
     """Serves a page to browsers, below a prefix as ``kubectl proxy`` does if one is given.
 
-    Attributes:
-        responds: cleared, the server accepts connections and sends nothing, like a stopped process.
+    Without *responds* it accepts connections and sends nothing, like a stopped process.
     """
 
     daemon_threads = True

@@ -1,11 +1,12 @@
 """A cluster worth looking at, as the API server has it: for browser tests and pictures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 
-from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
-from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, hint, make_pod, record
+from contract.inventory import Amounts, decode_inventory, encode_inventory
+from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
 from tests.view import scenes
 
 A100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"
@@ -26,42 +27,32 @@ def gpu_node(
     disconnected: bool = False,
 ) -> Json:
     """A node, and what its agent has counted."""
-    found, free = [], []
+    node = make_node(name, cards, blocks=blocks, models=[model] * cards, unhealthy=unhealthy)
+    free = []
     for index in range(cards):
-        of_card = [each for each in held if each[:2] == (name, index)]
-        found.append(
-            Card(
-                f"GPU-{name}-{index}",
-                index,
-                model,
-                blocks * BLOCK,
-                index // 2,
-                "Xid 79: the card has fallen off the bus" if index in unhealthy else "",
-            )
-        )
-        size, taken = Amounts(100, blocks), (Amounts(*each[2:4]) for each in of_card)
-        free.append(reduce(Amounts.minus, taken, size))
-    node = bare_node(
-        name, encode_inventory(PublishedInventory(BLOCK, tuple(found), free=tuple(free)))
-    )
+        taken = (Amounts(*each[2:]) for each in held if each[:2] == (name, index))
+        free.append(reduce(Amounts.minus, taken, Amounts(100, blocks)))
+    annotations = node["metadata"]["annotations"]
+    inventory = replace(decode_inventory(annotations[NAMES.gpu_cards]), free=tuple(free))
+    annotations[NAMES.gpu_cards] = encode_inventory(inventory)
     node["metadata"]["uid"] = f"u-{name}"
+    offered = 0 if disconnected else 100 * (cards - len(unhealthy))
     node["status"] = {
-        "allocatable": {NAMES.core: "0" if disconnected else str(100 * (cards - len(unhealthy)))},
-        "capacity": {NAMES.core: str(100 * cards)},
+        "allocatable": {NAMES.core: str(offered)},
         "conditions": [{"type": "Ready", "status": "True"}],
     }
     return node
 
 
-def held_pod(namespace: str, name: str, *parts: Part, container: str = "main") -> Json:
+def held_pod(namespace: str, name: str, *parts: Part) -> Json:
     """A pod that runs, with all its cards in one container."""
     node, blocks = parts[0][0], sum(each[3] for each in parts)
     cores = sum(each[2] for each in parts)
     uuids = [f"GPU-{node}-{index}" for _, index, _, _ in parts]
     pod = _pod(namespace, name, cores, blocks, node=node, phase="Running")
-    pod["spec"]["containers"][0]["name"] = container
-    pod["metadata"]["annotations"] |= record(**{container: (uuids, cores, blocks)})
-    status = {"name": container, "state": {"running": {"startedAt": "2026-03-09T08:00:04Z"}}}
+    pod["spec"]["containers"][0]["name"] = "main"
+    pod["metadata"]["annotations"] |= record(main=(uuids, cores, blocks))
+    status = {"name": "main", "state": {"running": {"startedAt": "2026-03-09T08:00:04Z"}}}
     pod["status"]["containerStatuses"] = [status]
     return pod
 
@@ -70,26 +61,19 @@ def waiting_pod(namespace: str, name: str, cores: int, blocks: int, message: str
     """A pod that has no node."""
     pod = _pod(namespace, name, cores, blocks)
     if message:
-        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        pod["status"]["conditions"] = [condition | {"message": message}]
+        pod["status"]["conditions"] = [scenes.unschedulable(message)]
     return pod
 
 
 def _pod(namespace: str, name: str, *limit: int, node: str = "", phase: str = "Pending") -> Json:
     """A pod with the stamps of the webhook."""
     cores, blocks = limit
-    uid = f"u-{namespace}-{name}"
-    annotations = scenes.stamps(node, int(BEGAN.timestamp()))
-    pod = make_pod(
-        name,
-        (cores, blocks),
-        node=node,
-        phase=phase,
-        uid=uid,
-        namespace=namespace,
-        annotations=annotations,
-    )
-    pod["metadata"]["creationTimestamp"] = BEGAN.strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod = make_pod(name, (cores, blocks), node=node, phase=phase, namespace=namespace)
+    pod["metadata"] |= {
+        "uid": f"u-{namespace}-{name}",
+        "annotations": scenes.stamps(node, int(BEGAN.timestamp())),
+        "creationTimestamp": BEGAN.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
     pod["spec"]["schedulerName"] = "gpu-turnstile"
     return pod
 
@@ -111,6 +95,14 @@ _HELD = {
 }
 
 
+FULL = "no card has 80 cores and 160 blocks free"
+DENIED = (
+    'Error creating: admission webhook "pods.gpu-turnstile.io" denied the request: '
+    "spec.containers[0].resources.limits[tencent.com/vcuda-core]: Invalid value: 150: "
+    "must be 1 to 100, or whole cards: 100, 200, ..."
+)
+
+
 def cluster() -> list[Json]:
     """Four nodes of which one has lost its agent, and pods of all kinds."""
     pods = [held_pod(namespace, name, *parts) for (namespace, name), parts in _HELD.items()]
@@ -123,7 +115,7 @@ def cluster() -> list[Json]:
     refused["status"] |= {
         "reason": "UnexpectedAdmissionError",
         "message": "Allocate failed due to rpc error: code = ResourceExhausted desc = "
-        "no card has 80 cores and 160 blocks free, which is unexpected",
+        f"{FULL}, which is unexpected",
     }
     owner = {"kind": "ReplicaSet", "metadata": {"name": "embedder-6b8f", "namespace": "research"}}
     return [
@@ -136,21 +128,8 @@ def cluster() -> list[Json]:
         chosen,
         wide,
         refused,
-        scenes.event(
-            refused,
-            "GPURefused",
-            "no card has 80 cores and 160 blocks free",
-            "gpu-turnstile-agent",
-        ),
-        scenes.event(
-            owner,
-            "FailedCreate",
-            'Error creating: admission webhook "pods.gpu-turnstile.io" denied the request: '
-            "spec.containers[0].resources.limits[tencent.com/vcuda-core]: Invalid value: 150: "
-            "must be 1 to 100, or whole cards: 100, 200, ...",
-            "replicaset-controller",
-            at="08:57:00",
-        ),
+        scenes.event(refused, "GPURefused", FULL, "gpu-turnstile-agent"),
+        scenes.event(owner, "FailedCreate", DENIED, "replicaset-controller", at="08:57:00"),
     ]
 
 

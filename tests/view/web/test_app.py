@@ -6,24 +6,16 @@ from html import unescape
 from html.parser import HTMLParser
 
 import pytest
-from flask.testing import FlaskClient
 
-from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
-from tests.placement.cluster.builders import (
-    BLOCK,
-    NAMES,
-    Json,
-    bare_node,
-    make_node,
-    make_pod,
-    record,
-)
+from contract.inventory import Card
+from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.conftest import Shown
-from tests.view.web.sample import cluster, held_pod, waiting_pod
-from view.model.reports import Gap, NodeReport
+from tests.view.web.sample import cluster, waiting_pod
+from view.model.reports import Gap
+from view.model.usage import CardUsage, ContainerUsage, NodeUsage
+from view.model.usage_history import History, PastUsage
 from view.model.words import evidence_text
-from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.feed import Feed
 from view.web.filters import PAGE
@@ -65,11 +57,9 @@ def text_of(markup: str) -> str:
 # --- what is shown --------------------------------------------------------------------
 
 
-def test_every_card_and_holder_of_the_model_is_on_the_page(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_every_card_and_holder_of_the_model_is_on_the_page(shown: Shown) -> None:
     shown.fill(*cluster())
-    page = client.get("/").text
+    page = shown.text()
     rows = re.findall(
         r'<li class="node[^"]*" id="n-([^"]+)"(.*?)(?=<li class="node|</section>)',
         page,
@@ -91,155 +81,184 @@ def test_every_card_and_holder_of_the_model_is_on_the_page(
             assert f"{pod.namespace}/ {pod.name}" in text
             assert pod.why in text
     assert report.denied[0].message in text
-    assert "unhealthy: Xid 79: the card has fallen off the bus" in text
+    assert "unhealthy: Xid 79" in text
 
 
-def test_a_pods_page_has_its_explanation(shown: Shown, client: FlaskClient) -> None:
-    waits = waiting_pod("llm", "waits-for-claim", 20, 4, "")
-    shown.fill(*cluster(), named_template(waits))
-    for namespace, name in (
-        *(("llm", "pretrain-13b"), ("vision", "augment-xl"), ("llm", "waits-for-claim")),
-        *(("llm", "finetune-70b"), ("vision", "detect-canary")),
+def test_a_pods_page_has_its_explanation(shown: Shown) -> None:
+    shown.fill(*cluster(), scenes.claimed(waiting_pod("llm", "waits-for-claim", 20, 4)))
+    for path in (
+        *("llm/pretrain-13b", "vision/augment-xl", "llm/waits-for-claim"),
+        *("llm/finetune-70b", "vision/detect-canary"),
     ):
-        explanation = shown.state.explain(namespace, name)
-        assert explanation is not None
-        text = text_of(client.get(f"/pods/{namespace}/{name}").text)
-        texts = [
-            *(explanation.summary, *(each.text for each in explanation.steps), *explanation.limits),
-            *(
-                part
-                for each in explanation.changes
-                for part in (each.text, each.manifest, each.needs)
-            ),
-            *(each.node for each in explanation.nodes),
-            *(
-                card.why_not
-                for node in explanation.nodes
-                for card in node.cards
-                if not explanation.cards
-            ),
-            *(evidence_text(each) for each in explanation.pod.containers),
-            *(
-                f"{each.namespace}/{each.pod} {each.container}"
-                for card in explanation.cards
-                for each in card.holders
-            ),
-            *(each.message for each in explanation.pod.events),
-            *(part.uuid for each in explanation.pod.containers for part in each.parts),
-        ]
+        found = shown.state.explain(*path.split("/"))
+        assert found is not None
+        texts = [found.summary, *(each.text for each in found.steps), *found.limits]
+        for change in found.changes:
+            texts += [change.text, change.manifest, change.needs]
+        for node in found.nodes:
+            texts += [node.node, *(each.why_not for each in node.cards if not found.cards)]
+        for each in found.pod.containers:
+            texts += [evidence_text(each), *(part.uuid for part in each.parts)]
+        for card in found.cards:
+            texts += [f"{each.namespace}/{each.pod} {each.container}" for each in card.holders]
+        texts += [each.message for each in found.pod.events]
+        text = text_of(shown.text(f"/pods/{path}"))
         assert [each for each in texts if each not in text] == []
 
 
-def named_template(pod: Json, claim: str = "") -> Json:
-    """The pod with a claim, which is made if it is named."""
-    template = "gpu-turnstile-0123456789abcdef"
-    pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
-    made = {"name": "gpus", "resourceClaimName": claim}
-    pod["status"]["resourceClaimStatuses"] = [made] if claim else []
-    return pod
-
-
-def test_a_refused_pod_is_not_shown_as_still_waiting_for_cards(
-    shown: Shown, client: FlaskClient
-) -> None:
-    shown.fill(make_node("n1", 1), scenes.refused("late", (90, 4), "n1", "no card fits"))
-    assert "none yet" not in client.get("/pods/default/late").text
-
-
-def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown, client: FlaskClient) -> None:
+def test_a_pod_with_cards_shows_the_pods_that_share_them(shown: Shown) -> None:
     """Not its own cards as free for it, as if it looked for some."""
     shown.fill(*cluster())
+    for path in ("/", "/pods/llm/pretrain-13b"):
+        text = text_of(shown.text(path))
+        assert "100 cores are one card. 1 block is 256 MiB of GPU memory." in text
+        assert "512 blocks (128 GiB)" in text
     for name, has in (("train-resnet-0", True), ("augment-xl", False)):
-        text = text_of(client.get(f"/pods/vision/{name}").text)
+        text = text_of(shown.text(f"/pods/vision/{name}"))
         assert ("Cards Card Model" in text, "Candidate cards" in text) == (has, not has)
-    text = text_of(client.get("/pods/vision/detect-canary").text)
+    assert "none yet" not in shown.text("/pods/vision/augment-xl"), "it was refused"
+    text = text_of(shown.text("/pods/vision/detect-canary"))
     assert "vision/label-preview main 30 cores, 16 GiB" in text
     assert "vision/detect-canary c0 40 cores, 16 GiB chosen" in text
 
 
-def test_both_pages_show_their_units(shown: Shown, client: FlaskClient) -> None:
+def test_a_deleted_pod_keeps_its_page(shown: Shown) -> None:
     shown.fill(*cluster())
-    for path in ("/", "/pods/llm/pretrain-13b"):
-        text = text_of(client.get(path).text)
-        assert "100 cores are one card. 1 block is 256 MiB of GPU memory." in text
-        assert "512 blocks (128 GiB)" in text
+    shown.state.drop_pod("u-llm-finetune-70b")
+    text = shown.text("/pods/llm/finetune-70b")
+    assert "Deleted at <time" in text
+    assert "card 3: 100 cores, 320 blocks" in text
+    assert "evidence witness: no other container matched the call" in text
 
 
-def test_unknown_values_are_shown_as_unknown(shown: Shown, client: FlaskClient) -> None:
+def test_unknown_values_are_shown_as_unknown(shown: Shown) -> None:
     shown.waiting_for = "not ready yet: pods are being listed"
-    assert shown.waiting_for in client.get("/").text
-    assert shown.waiting_for in client.get("/pods/a/b").text
+    assert shown.waiting_for in shown.text()
+    assert shown.waiting_for in shown.text("/pods/a/b")
     shown.state.set_gaps([Gap("pods", "", "403 <forbidden>")])
     shown.fill(make_node("n1"))
-    assert "Missing permission: list pods (403 &lt;forbidden&gt;)" in client.get("/").text
-    assert shown.waiting_for in client.get("/").text
+    assert "Missing permission: list pods (403 &lt;forbidden&gt;)" in shown.text()
+    assert shown.waiting_for in shown.text()
     shown.waiting_for = ""
-    assert client.get("/readyz").text == "ok\n"
+    assert shown.text("/readyz") == "ok\n"
 
 
-def test_pods_of_other_namespaces_are_faint(shown: Shown, client: FlaskClient) -> None:
+def test_pods_of_other_namespaces_are_faint(shown: Shown) -> None:
     shown.fill(*cluster())
-    page = client.get("/?namespace=llm").text
+    page = shown.text("/?namespace=llm")
     assert rows_of(page) == ["a100-1", "a100-2"]
     assert 'Pending, failing or refused pods <span class="count">1</span>' in page
     assert 'class="holder other"' in page
     assert "<option selected>llm</option>" in page
 
 
-def test_more_nodes_than_a_page_holds_are_on_the_next(shown: Shown, client: FlaskClient) -> None:
+def test_more_nodes_than_a_page_holds_are_on_the_next(shown: Shown) -> None:
     shown.fill(*(bare_node(f"n{number:04}", "{}") for number in range(PAGE + 1)))
-    first, second = client.get("/?search=n").text, client.get(f"/?search=n&from={PAGE}").text
+    first, second = shown.text("/?search=n"), shown.text(f"/?search=n&from={PAGE}")
     assert (len(rows_of(first)), len(marks_of(first))) == (PAGE, PAGE + 1)
     assert f'href="./?search=n&amp;from={PAGE}"' in first
     assert rows_of(second) == [f"n{PAGE}"]
     assert 'href="./?search=n"' in second
 
 
-def test_a_browser_gets_the_changes_since_its_edition(shown: Shown, client: FlaskClient) -> None:
+def test_a_browser_gets_the_changes_since_its_edition(shown: Shown) -> None:
     shown.fill(make_node("n1"), make_node("n2"), make_node("n3"))
     first = shown.edition.number
-    assert client.get(f"/rows?since={first}").text.count("data-node") == 0
+    assert shown.text(f"/rows?since={first}").count("data-node") == 0
     shown.state.drop_node("n3")
     shown.fill(make_pod("p", (10, 1), node="n2", annotations=record(c0=(["GPU-n2-0"], 10, 1))))
-    changes = client.get(f"/rows?since={first}").text
+    changes = shown.text(f"/rows?since={first}")
     assert (rows_of(changes), marks_of(changes)) == (["n2"], ["n2"])
     assert 'data-order="n1 n2"' in changes
     assert 'data-order="0/n1 0/n2"' in changes
     assert f'data-edition="{shown.edition.number}"' in changes
     for unknown in ("", "x", "-1", "9" * 20, str(first + 9)):
-        assert "data-reload" in client.get(f"/rows?since={unknown}").text
+        assert "data-reload" in shown.text(f"/rows?since={unknown}")
+
+
+def test_measured_usage_is_shown_beside_held_amounts(shown: Shown) -> None:
+    shown.fill(*cluster())
+    use = NodeUsage(
+        "a100-1",
+        measured=True,
+        cards=(CardUsage("GPU-a100-1-0", 85, 15, 0, 0, 31.0, 10.0 * 2**30),),
+        containers=(
+            ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 30.0, 9.0 * 2**30),
+        ),
+    )
+    shown.uses = {"a100-1": use}
+    shown.publish()
+    page = shown.text()
+    assert 'aria-label="85 of 100 cores held, 35 used"' in page
+    assert 'aria-label="60 GiB of 80 GiB memory held, 10 GiB used"' in page
+    assert page.count('class="used"') == 2
+    assert "35 cores" not in shown.text("/pods/vision/train-resnet-1")
+    assert "<td>30 cores, 9 GiB</td>" in shown.text("/pods/vision/train-resnet-0")
+
+
+def test_usage_is_a_page_and_a_table_with_its_period(shown: Shown) -> None:
+    shown.fill(*cluster())
+    uses = ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
+    shown.uses = {"a100-1": NodeUsage("a100-1", measured=True, containers=(uses,))}
+    shown.publish()
+    path = "by=pod&namespace=vision"
+    page = text_of(shown.text(f"/use?{path}"))
+    assert "Only current usage is shown. For the last day, set --prometheus URL" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 vision/" in page
+    assert "Idle %" not in page
+
+    shown.history = History("Prometheus responded with 401 <b>")
+    page = text_of(shown.text(f"/use?{path}"))
+    assert "Usage of the last day: unknown. Prometheus responded with 401 <b>" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 unknown unknown unknown" in page
+
+    past = (
+        PastUsage("vision", "train-resnet-0", 0.006, 0.006, 0.0045),
+        PastUsage("vision", "train-resnet-1", 0.006, None, None),
+        PastUsage("vision", "deleted", 0.25, 0.25, 0.0),
+        PastUsage("vision", "odd", None, None, None),
+        PastUsage("llm", "finetune-70b", 9.0, None, None),
+    )
+    shown.history = History("", 90_400.0, 7_200.0, past)
+    page = text_of(shown.text(f"/use?{path}"))
+    assert "until 1970-01-02 01:06:40 UTC (2.0 hours observed), from Prometheus" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
+    assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
+    assert "vision/ deleted 0 - 0 0.25 0 0 %" in page
+    assert "vision/ odd 0 - 0 unknown unknown unknown" in page
+    assert "vision/ detect-canary 0.4 unknown 0 0 - -" in page
+    assert "finetune-70b" not in page
+    table = shown.client.get(f"/use.csv?{path}")
+    assert table.headers["Content-Disposition"] == 'attachment; filename="gpus-by-pod.csv"'
+    rows = table.text.splitlines()
+    assert rows[1].startswith("vision,,train-resnet-0,0.6,0.15,0.0,0.006,0.006,0.004")
+    assert rows[3].startswith("vision,,train-resnet-1,0.6,,0.0,0.006,,,1970-01-01T01:06:40Z,")
+    assert rows[3].endswith("1970-01-02T01:06:40Z,7200")
 
 
 # --- hostile cluster ------------------------------------------------------------------
 
 
-def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskClient) -> None:
+def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown) -> None:
     card = Card("GPU-1", 0, EVIL, 32 * BLOCK, None, EVIL)
-    node = bare_node(
-        "n1", encode_inventory(PublishedInventory(BLOCK, (card,), free=(Amounts(100, 32),)))
-    )
+    node = scenes.node_with("n1", card)
     pod = make_pod("p", (10, 1), annotations={NAMES.use_gpu_type: EVIL, NAMES.bind_order: EVIL})
     pod["spec"]["schedulerName"] = pod["status"]["phase"] = EVIL
     pod["spec"]["containers"][0]["name"] = EVIL
-    pod["status"]["conditions"] = [
-        {"type": "PodScheduled", "status": "False", "reason": EVIL, "message": EVIL}
-    ]
+    pod["status"]["conditions"] = [scenes.unschedulable(EVIL, EVIL)]
     owner = {"kind": EVIL, "metadata": {"name": EVIL, "namespace": EVIL}}
     denied = scenes.event(owner, "FailedCreate", f"gpu-turnstile {EVIL}", EVIL)
     annotations = record(c0=(["GPU-1"], 10, 1))
     holder = make_pod(EVIL, (10, 1), node="n1", annotations=annotations, namespace=EVIL)
     shown.state.set_gaps([Gap(EVIL, EVIL, EVIL)])
-    named_template(pod, EVIL)
+    scenes.claimed(pod, EVIL)
     shown.fill(node, pod, holder, denied, scenes.event(pod, EVIL, EVIL, EVIL))
+    rows = f"/rows?since={shown.edition.number}"
     for path in (
-        *(
-            "/",
-            f"/rows?since={shown.edition.number}",
-            f"/?namespace={EVIL}&node={EVIL}&model={EVIL}",
-        ),
+        *("/", rows, f"/?namespace={EVIL}&node={EVIL}&model={EVIL}"),
         *("/pods/default/p", f"/pods/{SHORT}/x", "/pods/default/unknown"),
     ):
-        page = client.get(path).text
+        page = shown.text(path)
         found = Elements(page)
         assert not found.tags & {"img", "iframe", "object"}
         assert "unknown" in path or SHORT in text_of(page)
@@ -249,44 +268,33 @@ def test_texts_of_pods_and_nodes_are_never_markup(shown: Shown, client: FlaskCli
         assert "49" not in text_of(page).split()
 
 
-def test_texts_of_pods_cannot_reverse_the_text_direction_and_are_truncated(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_texts_of_pods_cannot_reverse_the_text_direction_and_are_truncated(shown: Shown) -> None:
     hostile = f"{scenes.HOSTILE}{'x' * 5000}"
     pod = scenes.waiting("p", (10, 1), message=hostile, annotations={NAMES.use_gpu_type: hostile})
     denied = {**scenes.denied(), "message": f"gpu-turnstile {hostile}"}
     shown.fill(make_node("n1", 1), pod, denied, scenes.event(pod, "Odd", hostile, hostile))
     for path in ("/", "/pods/default/p"):
-        text = unescape(client.get(path).text)
+        text = unescape(shown.text(path))
         assert r"\x1b[31m[red]evil\x1b]0;title\x07\u202e" in text
         assert all(char.isprintable() or char == "\n" for char in text)
         assert "x" * 1001 not in text
 
 
 @pytest.mark.parametrize(
-    "card",
-    [
-        Card("GPU-1", 0, "\ud800", 32 * BLOCK),
-        Card("GPU-1", 0, "A100", 10**400),
-    ],
+    "card", [Card("GPU-1", 0, "\ud800", 32 * BLOCK), Card("GPU-1", 0, "A100", 10**400)]
 )
-def test_an_invalid_node_annotation_does_not_break_the_page(
-    shown: Shown, client: FlaskClient, card: Card
-) -> None:
-    node = bare_node(
-        "n1", encode_inventory(PublishedInventory(BLOCK, (card,), free=(Amounts(100, 32),)))
-    )
-    shown.fill(node, make_node("n2", 1), make_pod("p", (10, 1)))
+def test_an_invalid_node_annotation_does_not_break_the_page(shown: Shown, card: Card) -> None:
+    shown.fill(scenes.node_with("n1", card), make_node("n2", 1), make_pod("p", (10, 1)))
     for path in ("/", f"/rows?since={shown.edition.number}", "/pods/default/p"):
-        assert client.get(path).status_code == 200
-    assert "the inventory of cards cannot be read" in text_of(client.get("/").text)
+        assert shown.client.get(path).status_code == 200
+    assert "the inventory of cards cannot be read" in text_of(shown.text())
 
 
-def test_every_url_is_relative_and_nothing_is_inline(shown: Shown, client: FlaskClient) -> None:
+def test_every_url_is_relative_and_nothing_is_inline(shown: Shown) -> None:
     """So that the page works below any prefix, and the policy can forbid all that is inline."""
     shown.fill(*cluster())
     for path, up in (("/", "./"), ("/pods/llm/pretrain-13b", "../../"), ("/pods/a/b", "../../")):
-        page = client.get(path).text
+        page = shown.text(path)
         urls = [
             value
             for key, value in Elements(page).attributes
@@ -303,8 +311,8 @@ def test_every_url_is_relative_and_nothing_is_inline(shown: Shown, client: Flask
 @pytest.mark.parametrize(
     "path", ["/", "/rows", "/pods/a/b", "/static/page.js", "/healthz", "/metrics", "/no/such"]
 )
-def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
-    with client.get(path) as response:  # a file is closed with it
+def test_strict_headers_are_everywhere(shown: Shown, path: str) -> None:
+    with shown.client.get(path) as response:  # a file is closed with it
         headers = response.headers
     policy = dict(each.split(" ", 1) for each in headers["Content-Security-Policy"].split("; "))
     assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
@@ -319,13 +327,13 @@ def test_strict_headers_are_everywhere(client: FlaskClient, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
 @pytest.mark.parametrize("path", ["/", "/static/page.js", "/no/such"])
-def test_only_read_methods_are_served(client: FlaskClient, path: str, method: str) -> None:
-    response = client.open(path, method=method)
+def test_only_read_methods_are_served(shown: Shown, path: str, method: str) -> None:
+    response = shown.client.open(path, method=method)
     assert (response.status_code, response.headers["Allow"]) == (405, "GET, HEAD")
 
 
-def test_a_page_of_another_name_is_not_served(client: FlaskClient) -> None:
-    response = client.get("/", headers={"Host": "evil.example:8480"})
+def test_a_page_of_another_name_is_not_served(shown: Shown) -> None:
+    response = shown.client.get("/", headers={"Host": "evil.example:8480"})
     assert response.status_code == 421
     assert response.text == (
         'host "evil.example:8480" is not allowed; '
@@ -333,60 +341,35 @@ def test_a_page_of_another_name_is_not_served(client: FlaskClient) -> None:
     )
 
 
-def test_long_pages_are_compressed_for_clients_that_support_it(
-    shown: Shown, client: FlaskClient
-) -> None:
+def test_long_pages_are_compressed_for_clients_that_support_it(shown: Shown) -> None:
     shown.fill(*cluster())
-    plain = client.get("/")
-    packed = client.get("/", headers={"Accept-Encoding": "gzip, br"})
+    plain = shown.client.get("/")
+    packed = shown.client.get("/", headers={"Accept-Encoding": "gzip, br"})
     assert packed.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(packed.data) == plain.data
     assert "Accept-Encoding" in plain.headers["Vary"]
-    assert "Content-Encoding" not in client.get("/healthz").headers
+    assert "Content-Encoding" not in shown.client.get("/healthz").headers
 
 
 def test_requests_are_counted_and_internal_errors_are_not_exposed(
-    shown: Shown, client: FlaskClient, caplog: pytest.LogCaptureFixture
+    shown: Shown, caplog: pytest.LogCaptureFixture
 ) -> None:
     shown.waiting_for = "shutting down"
-    assert (client.get("/healthz").status_code, client.get("/readyz").status_code) == (200, 503)
-    assert client.get("/no/such").text == "no such page\n"
+    assert [shown.client.get(each).status_code for each in ("/healthz", "/readyz")] == [200, 503]
+    assert shown.text("/no/such") == "no such page\n"
     shown.broken = True
-    response = client.get("/pods/a/b")
+    response = shown.client.get("/pods/a/b")
     assert (response.status_code, response.text) == (500, f"{INTERNAL}\n")
     assert "a mistake of ours" in caplog.text
-    text = client.get("/metrics").text
+    text = shown.text("/metrics")
     for route, status in (("healthz", 200), ("readyz", 503), ("pod", 500), ("", 404)):
         labels = f'route="{route}",status="{status}"'
         assert f"gpu_turnstile_view_requests_total{{{labels}}} 1.0" in text
 
 
-def test_rows_are_written_once_for_as_long_as_nothing_changes(
-    shown: Shown, feed: Feed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[str] = []
-    real = figures.kinds
-
-    def write(node: NodeReport) -> str:
-        written.append(node.name)
-        return real(node)
-
-    monkeypatch.setattr(figures, "kinds", write)
-    client = create_app(shown, feed, hosts=Hosts(), metrics=Metrics()).test_client()
-    shown.fill(make_node("n1"), make_node("n2"), held_pod("a", "p", ("n1", 0, 10, 1)))
-    for _ in range(2):
-        assert client.get("/").text.count('<li class="node') == 2
-    shown.fill(waiting_pod("a", "w", 10, 1), held_pod("a", "q", ("n2", 0, 10, 1)))
-    client.get("/")
-    assert written == ["n1", "n2", "n2"]
-    shown.state.drop_node("n1")
-    shown.publish()
-    assert client.get("/").text.count('<li class="node') == 1
-
-
-def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown, feed: Feed) -> None:
+def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown) -> None:
     link = Dashboard("https://grafana.example/d/x?pod={pod}&node={node}")
-    app = create_app(shown, feed, hosts=Hosts(), metrics=Metrics(), dashboard=link)
+    app = create_app(shown, Feed(1), hosts=Hosts(), metrics=Metrics(), dashboard=link)
     shown.fill(*cluster())
     page = app.test_client().get("/pods/vision/train-resnet-0").text
     assert 'href="https://grafana.example/d/x?pod=train-resnet-0&amp;node=a100-1"' in page

@@ -2,29 +2,28 @@
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
-from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
+from contract.inventory import Card
 from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, make_pod, record
+from tests.placement.cluster.builders import BLOCK, NAMES, Json, make_pod, record
+from tests.view import scenes
 from tests.view.conftest import populate
+from tests.view.model.test_state import state_of
 from tests.view.web import axe
 from tests.view.web.browsing import DEADLINE, chromium, console, open_page, resize
 from tests.view.web.in_process import PageInProcess, PageSocket, browsable, page_in_process
 from tests.view.web.sample import cluster, gpu_node, held_pod
-from view.model.state import ClusterState
 
 pytestmark = pytest.mark.slow
 
@@ -32,29 +31,23 @@ EVIL = """<img src=x onerror="window.pwned=1"><script>window.pwned=2</script>"""
 PREFIX = "/api/v1/namespaces/gpu-turnstile/services/gpu-turnstile-view:http/proxy/"
 
 ROWS = """
-return [...document.querySelectorAll("#nodes > li")].map((row) => ({
-  name: row.dataset.key,
-  cards: [...row.querySelectorAll(".card")].map((card) => ({
-    bars: [...card.querySelectorAll("svg.bar")].map((bar) => bar.getAttribute("aria-label")),
-    holders: [...card.querySelectorAll(".holder a")].map((each) => each.textContent),
-  })),
-}));
+return [...document.querySelectorAll("#nodes > li")].map((row) => [
+  row.dataset.key,
+  ...[...row.querySelectorAll(".card")].map((card) => [
+    ...[...card.querySelectorAll("svg.bar")].map((bar) => bar.getAttribute("aria-label")),
+    ...[...card.querySelectorAll(".holder a")].map((each) => each.textContent),
+  ]),
+]);
 """
 
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[ApiServer]:
     with ApiServer(ApiSettings(bookmark_s=0.2)) as running:
-        evil = PublishedInventory(
-            BLOCK,
-            (Card("GPU-evil", 0, EVIL, 32 * BLOCK, None, EVIL),),
-            free=(Amounts(100, 32),),
-        )
         pod = make_pod("evil", (10, 1), annotations={NAMES.use_gpu_type: EVIL})
-        pod["status"]["conditions"] = [
-            {"type": "PodScheduled", "status": "False", "reason": EVIL, "message": EVIL}
-        ]
-        populate(running, [*cluster(), bare_node("evil", encode_inventory(evil)), pod])
+        pod["status"]["conditions"] = [scenes.unschedulable(EVIL, EVIL)]
+        node = scenes.node_with("evil", Card("GPU-evil", 0, EVIL, 32 * BLOCK, None, EVIL))
+        populate(running, [*cluster(), node, pod])
         yield running
 
 
@@ -89,37 +82,33 @@ def driver(browser: WebDriver) -> Iterator[WebDriver]:
     assert console(browser) == []
 
 
+NAMES_OF_ROWS = "return [...document.querySelectorAll('#nodes > li')].map((it) => it.dataset.key)"
+STATUS = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
+AGE = "return Number(/\\(([0-9]+)s ago/.exec(document.getElementById('age').textContent)[1])"
+
+
 def run(driver: WebDriver, script: str) -> Any:
     """Run JavaScript; return what it returns."""
     return driver.execute_script(script)
 
 
-def state_of(api: ApiServer) -> ClusterState:
-    """The model of what the API server has."""
-    state = ClusterState(NAMES)
+def rows_of_model(api: ApiServer) -> list[list[Any]]:
+    """The rows of a model of what the API server has."""
     with ApiClient(api.url) as admin:
-        for put, path in ((state.put_node, "nodes"), (state.put_pod, "pods")):
-            for each in admin.list(f"/api/v1/{path}")["items"]:
-                put(each)
-    return state
-
-
-def rows_of_model(api: ApiServer) -> list[Json]:
+        nodes, pods = (admin.list(f"/api/v1/{each}")["items"] for each in ("nodes", "pods"))
     return [
-        {
-            "name": node.name,
-            "cards": [
-                {
-                    "bars": [
-                        f"{card.cores_held} of {card.cores} cores held",
-                        f"{_gib(card.blocks_held)} of {_gib(card.blocks)} memory held",
-                    ],
-                    "holders": [f"{each.namespace}/{each.pod}" for each in card.holders],
-                }
+        [
+            node.name,
+            *(
+                [
+                    f"{card.cores_held} of {card.cores} cores held",
+                    f"{_gib(card.blocks_held)} of {_gib(card.blocks)} memory held",
+                    *(f"{each.namespace}/{each.pod}" for each in card.holders),
+                ]
                 for card in node.cards
-            ],
-        }
-        for node in state_of(api).report().nodes
+            ),
+        ]
+        for node in state_of(nodes, pods).report().nodes
     ]
 
 
@@ -154,12 +143,8 @@ def test_texts_of_pods_are_never_markup_in_updates(
         assert EVIL in run(driver, "return document.querySelector('main').textContent")
     open_page(driver, page.url)
     run(driver, "document.querySelector('#n-evil').remove()")
-    evil = PublishedInventory(
-        BLOCK,
-        (Card("GPU-e", 0, f"{EVIL}2", BLOCK, None, f"{EVIL}3"),),
-        free=(Amounts(100, 1),),
-    )
-    api.apply(bare_node("evil", encode_inventory(evil)))
+    card = Card("GPU-e", 0, f"{EVIL}2", 32 * BLOCK, None, f"{EVIL}3")
+    api.apply(scenes.node_with("evil", card))
     text = "return (document.querySelector('#n-evil') || {}).textContent || ''"
     eventually(lambda: f"{EVIL}3" in run(driver, text), "it comes as a change")
     assert run(driver, "return [window.pwned || 0, document.images.length]") == [0, 0]
@@ -212,9 +197,6 @@ def test_the_map_is_one_stop_of_the_keyboard_and_arrows_go_from_node_to_node(
     ActionChains(driver).send_keys(Keys.ENTER).perform()
     node = first.split("/")[1]
     eventually(lambda: f"node={node}" in driver.current_url, "the node's page")
-
-
-NAMES_OF_ROWS = "return [...document.querySelectorAll('#nodes > li')].map((it) => it.dataset.key)"
 
 
 def test_choices_are_kept_in_the_address_and_need_no_new_page(
@@ -285,35 +267,24 @@ def test_a_chosen_color_scheme_is_kept(page: PageSocket, driver: WebDriver) -> N
     assert run(driver, back) == light
 
 
-def _shows(button: WebElement, text: str) -> bool:
-    return button.text == text
-
-
 def test_names_and_uuids_can_be_copied(page: PageSocket, driver: WebDriver) -> None:
     driver.execute_cdp_cmd(
         "Browser.grantPermissions",
         {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": page.url},
     )
     open_page(driver, f"{page.url}pods/vision/train-resnet-0")
-    buttons = driver.find_elements("css selector", "button.copy")
-    copied = []
-    for each in buttons:
+    copied = {}
+    for each in driver.find_elements("css selector", "button.copy"):
         text = each.text
         each.click()
-        eventually(partial(_shows, each, "Copied"), "it is copied")
-        copied.append(
-            (
-                text,
-                driver.execute_async_script(
-                    "navigator.clipboard.readText().then(arguments[0], arguments[0])"
-                ),
-            )
-        )
-    assert copied == [
-        ("Copy name", "vision/train-resnet-0"),
-        ("Copy kubectl command", "kubectl gpu explain -n vision train-resnet-0"),
-        ("Copy UUID", "GPU-a100-1-0"),
-    ]
+        eventually(lambda: each.text == "Copied", "it is copied")  # noqa: B023 -- at once
+        read = "navigator.clipboard.readText().then(arguments[0], arguments[0])"
+        copied[text] = driver.execute_async_script(read)
+    assert copied == {
+        "Copy name": "vision/train-resnet-0",
+        "Copy kubectl command": "kubectl gpu explain -n vision train-resnet-0",
+        "Copy UUID": "GPU-a100-1-0",
+    }
 
 
 @pytest.mark.parametrize("width", [360, 1440], ids=["telephone", "desk"])
@@ -343,10 +314,6 @@ PAGES = (
     "pods/vision/augment-xl",
     "use?by=pod",
 )
-
-
-STATUS = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
-AGE = "return Number(/\\(([0-9]+)s ago/.exec(document.getElementById('age').textContent)[1])"
 
 
 def test_a_page_shows_that_the_api_server_is_unreachable(

@@ -1,31 +1,35 @@
-"""The page's summary, map of cards and usage table, for a known cluster."""
+"""The page's summary, map of cards, figures and usage table, for a known cluster."""
 
 import csv
 import io
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.placement.cluster.builders import NAMES, bare_node, make_node
+from placement.cluster.holdings import Provenance
+from tests.placement.cluster.builders import NAMES, bare_node, make_node, make_pod
 from tests.view import scenes
+from tests.view.model.test_state import state_of
+from tests.view.web.conftest import put
 from tests.view.web.sample import cluster
-from view.model.reports import CardReport, NodeReport
+from view.model.reports import CardReport, Holder
 from view.model.state import ClusterState
 from view.model.usage_history import GroupBy, History, UsageRow
-from view.web import card_map, filters
+from view.web import card_map, figures, pages
 from view.web.editions import EMPTY, next_edition
-from view.web.filters import CardFilter, Filter, MapColor, MapGrouping
+from view.web.figures import COLORS, tenants
+from view.web.filters import CardFilter, Filter, MapColor, MapGrouping, NodeOrder
 from view.web.links import Dashboard
 from view.web.pages import NodesPage
 from view.web.usage_table import UsageOrder, UsageSelection, as_csv, in_order
 
 
 def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  # noqa: B008 -- frozen
-    state = ClusterState(NAMES, now=lambda: scenes.NOW)
-    puts = {"Node": state.put_node, "Pod": state.put_pod, "Event": state.put_event}
-    for each in (*cluster(), *more):
-        if str(each["kind"]) in puts:
-            puts[str(each["kind"])](each)
+    state = state_of([])
+    put(state, (*cluster(), *more))
     return NodesPage(next_edition(EMPTY, state.report()), chosen)
 
 
@@ -69,10 +73,7 @@ def test_equal_pending_pods_are_one_line_with_the_oldest_first() -> None:
     pods = []
     for number in range(150):
         pod = scenes.waiting(f"train-{number}", (100, 0))
-        owner = {"kind": "Job", "name": "train", "uid": "u-train", "controller": True}
-        pod["metadata"] |= {"ownerReferences": [owner]}
-        pod["metadata"]["creationTimestamp"] = f"2025-11-22T08:{number % 60:02}:00Z"
-        pods.append(pod)
+        pods.append(scenes.owned(pod, "Job", "train", f"2025-11-22T08:{number % 60:02}:00Z"))
     page = page_of(Filter(), *pods)
     assert (page.pending.number, len(page.pending.lines)) == (151, 2)
     job = next(group for group in page.attention if len(group.pods) == 150)
@@ -81,17 +82,6 @@ def test_equal_pending_pods_are_one_line_with_the_oldest_first() -> None:
     assert (page.attention_count, page.attention_shown) == (153, 153)
     every = page_of(Filter(every=True), *pods)
     assert all(len(group.pods) == 1 for group in every.attention)
-
-
-def test_a_storm_of_refused_pods_is_counted_and_named_once() -> None:
-    page = page_of(Filter(), *scenes.storm())
-    storm = (
-        "Deployment default/web: refused 137 times in 20 s: default-scheduler does not see cards"
-    )
-    (group,) = (each for each in page.attention if len(each.pods) == 137)
-    assert group.headline.startswith(storm)
-    assert page.problems.number == 4 + 137
-    assert page.attention_count == 3 + 137
 
 
 @pytest.mark.parametrize(
@@ -128,40 +118,21 @@ def test_the_card_filter_does_not_change_the_summary() -> None:
     assert numbers[0] == numbers[1]
 
 
-@pytest.mark.parametrize(
-    ("sort", "first", "last"),
-    [
-        (filters.NodeOrder.NAME, "a100-1", "l40s-2"),
-        (filters.NodeOrder.FREE, "a100-2", "l40s-2"),
-        (filters.NodeOrder.HELD, "a100-1", "l40s-2"),
-    ],
-)
-def test_nodes_are_sorted(sort: filters.NodeOrder, first: str, last: str) -> None:
-    names = [each.name for each in page_of(Filter(sort=sort)).shown]
-    assert (names[0], names[-1]) == (first, last)
+def test_nodes_are_sorted() -> None:
+    for sort in (NodeOrder.NAME, NodeOrder.FREE, NodeOrder.HELD):
+        names = [each.name for each in page_of(Filter(sort=sort)).shown]
+        first = "a100-2" if sort is NodeOrder.FREE else "a100-1"
+        assert (names[0], names[-1]) == (first, "l40s-2")
 
 
 def test_a_filter_is_written_as_it_is_read() -> None:
-    chosen = Filter(
-        "a",
-        "b",
-        "c",
-        "d",
-        CardFilter.IDLE,
-        filters.NodeOrder.IDLE,
-        MapColor.USE,
-        MapGrouping.POOL,
-        every=True,
-    )
+    orders = (CardFilter.IDLE, NodeOrder.IDLE, MapColor.USE, MapGrouping.POOL)
+    chosen = Filter("a", "b", "c", "d", *orders, every=True)
     written = dict(each.split("=") for each in chosen.query(start=7).split("&"))
     assert Filter.parse(written) == replace(chosen, start=7)
     assert replace(chosen, start=7).query() == chosen.query(), "from the first node on"
     assert len(Filter.parse({"search": "x" * 999}).search) == 253
     assert Filter.parse({"show": "x", "sort": "x", "paint": "x", "group": "x"}) == Filter()
-
-
-def _card(node: NodeReport, **fields: object) -> CardReport:
-    return replace(node.cards[0], **fields)  # type: ignore[arg-type]  # fields of a card
 
 
 @pytest.mark.parametrize(
@@ -181,17 +152,14 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
     ],
 )
 def test_a_card_is_filled_by_its_held_part(
-    paint: MapColor, fields: dict[str, object], kind: str, text: str
+    paint: MapColor, fields: dict[str, Any], kind: str, text: str
 ) -> None:
-    state = ClusterState(NAMES)
-    state.put_node(make_node("n1", 1))
-    (node,) = state.report().nodes
-    card = _card(node, **fields)
+    (node,) = state_of([make_node("n1", 1)]).report().nodes
+    card = replace(node.cards[0], **fields)
     drawn = card_map.picture(node, (card,), {card.uuid}, paint)
     assert [each for each, _ in drawn.fills] == [kind] * bool(kind)
     assert drawn.text.endswith(text)
-    faint = card_map.picture(node, (card,), (), paint)
-    assert faint.fills == ()
+    assert card_map.picture(node, (card,), (), paint).fills == ()
 
 
 def test_the_map_is_divided_by_pool_and_model() -> None:
@@ -218,17 +186,10 @@ def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
         UsageRow("a", "-1", "", 2, 1, 0, 1, 1, 0.75),
         UsageRow("c", "", "@p", 0.5),
     ]
-    orders = {
-        sort: "".join(each.namespace for each in in_order(usage, sort)) for sort in UsageOrder
-    }
-    assert orders == {
-        UsageOrder.IDLE: "bac",
-        UsageOrder.HELD: "bac",
-        UsageOrder.SHARE: "abc",
-        UsageOrder.NOW: "abc",
-        UsageOrder.PENDING: "bac",
-        UsageOrder.NAME: "abc",
-    }
+    bac = {UsageOrder.IDLE, UsageOrder.HELD, UsageOrder.PENDING}
+    for sort in UsageOrder:
+        order = "".join(each.namespace for each in in_order(usage, sort))
+        assert order == ("bac" if sort in bac else "abc")
     rows = list(csv.DictReader(io.StringIO(as_csv(in_order(usage, UsageOrder.NOW), History()))))
     assert [(each["owner"], each["pod"]) for each in rows] == [
         ("'-1", ""),
@@ -241,18 +202,15 @@ def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
     assert UsageSelection(GroupBy.POD, "llm").query(every=True).startswith("by=pod&namespace=llm")
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("ftp://x/{pod}", "'ftp://x/{pod}' must begin with http:// or https:// and a host"),
-        ("javascript:alert(1)", "must begin with http:// or https:// and a host"),
-        ("https://{pod}/", "fields are not allowed in the host"),
-        (
-            "https://g/{pods}",
-            "unknown field {pods}: known fields: {namespace}, {pod}, {node}, {owner}",
-        ),
-    ],
-)
+INVALID_DASHBOARDS = {
+    "ftp://x/{pod}": "'ftp://x/{pod}' must begin with http:// or https:// and a host",
+    "javascript:alert(1)": "must begin with http:// or https:// and a host",
+    "https://{pod}/": "fields are not allowed in the host",
+    "https://g/{pods}": "unknown field {pods}: known fields: {namespace}, {pod}, {node}, {owner}",
+}
+
+
+@pytest.mark.parametrize(("template", "reason"), INVALID_DASHBOARDS.items())
 def test_an_invalid_dashboard_url_is_refused(template: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         Dashboard(template)
@@ -260,8 +218,66 @@ def test_an_invalid_dashboard_url_is_refused(template: str, reason: str) -> None
 
 
 def test_the_url_of_a_dashboard_names_the_pod() -> None:
-    pod = page_of().edition.report.pods[0]
-    pod = replace(pod, name="a&b=c", owner="Job/train")
+    pod = replace(page_of().edition.report.pods[0], name="a&b=c", owner="Job/train")
     link = Dashboard("https://g/d?p={namespace}/{pod}&o={owner}&n={node}")
     assert link.url_of(pod) == "https://g/d?p=llm/a%26b%3Dc&o=train&n=a100-1"
     assert Dashboard().url_of(pod) == ""
+
+
+# --- figures in texts, and bars -----------------------------------------------------------
+
+
+HOLDERS = st.lists(
+    st.builds(
+        Holder,
+        namespace=st.sampled_from(["a", "b"]),
+        pod=st.sampled_from(["p", "q", "r", "s"]),
+        container=st.just("main"),
+        cores=st.integers(0, 100),
+        blocks=st.integers(0, 64),
+        source=st.sampled_from(Provenance),
+    ),
+    max_size=12,
+)
+
+
+def card(*holders: Holder) -> CardReport:
+    return CardReport(
+        *("GPU-1", 0, "A100", 8 << 30, None, "", False, 100, 0, 0, 32, 0, 0), False, 0, 0, holders
+    )
+
+
+@given(holders=HOLDERS)
+def test_bars_are_full_at_most_and_pods_side_by_side_differ(holders: list[Holder]) -> None:
+    drawn = tenants(card(*holders))
+    for each in drawn:
+        assert 0 <= each.cores_at <= each.cores_at + each.cores <= 100.02
+        assert 0 <= each.blocks_at <= each.blocks_at + each.blocks <= 100.02
+        assert 0 <= each.color < COLORS
+    colors = {(each.holder.namespace, each.holder.pod): each.color for each in drawn}
+    assert len(set(colors.values())) == len(colors)
+
+
+def test_figures_are_written_for_people() -> None:
+    sizes = [figures.memory(each) for each in (0, 5 << 28, 6400 << 30)]
+    assert sizes == ["0", "1.25 GiB", "6,400 GiB"]
+    assert [figures.cards(each) for each in (1250, 0)] == ["12.5", "0"]
+    assert [figures.percent(1, 3), figures.percent(0, 0)] == [33, 0]
+    assert figures.moment("2026-03-09T08:00:04Z") == "2026-03-09 08:00:04 UTC"
+    assert figures.moment("<soon>") == "<soon>"
+    assert pages.blocks_text(1, 0) == "1 block"
+    assert pages.blocks_text(8, 256 << 20) == "8 blocks (2 GiB)"
+
+
+def test_requests_of_a_pod_are_written_in_its_authors_units() -> None:
+    state = ClusterState(NAMES)
+    state.put_pod(make_pod("one", (50, 8)))
+    state.put_pod(make_pod("two", (50, 8), (200, 0)))
+    state.put_pod(make_pod("whole", (100, 0)))
+    found = [pages.requests_of(each) for each in state.report().pods]
+    assert found == ["50 cores, 8 blocks", "250 cores, 8 blocks in 2 containers", "100 cores"]
+    assert pages.requests_of(state.report().pods[0], 256 << 20) == "50 cores, 8 blocks (2 GiB)"
+    halves = make_pod("halves", (100, 16), annotations={NAMES.gpu_cards_of("c0"): "2"})
+    state.put_pod(halves)
+    assert pages.requests_of(state.report().pods[0]) == "50 cores, 8 blocks of each of 2 cards"
+    assert pages.Blocks(()).size("n1") == 0, "no node says how large a block is"

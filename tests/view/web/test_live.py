@@ -11,19 +11,16 @@ from common.errors import SettingsError, Unavailable
 from contract.names import Names
 from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer, kubeconfig_for
-from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
-from tests.view.conftest import populate, requests_since
+from tests.view.conftest import requests_since
 from tests.view.web.in_process import PageInProcess
-from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model import state
 from view.model.node_facts import NodeFacts, read_node
-from view.model.pod_explanation import PodExplanation
 from view.model.reports import ClusterReport, Freshness
 from view.web import server as module
 from view.web.app import contact
@@ -32,13 +29,6 @@ from view.web.server import PageServer
 from view.web.settings import Settings
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
-        populate(running, cluster())
-        yield running
 
 
 @pytest.fixture
@@ -162,22 +152,6 @@ def test_without_permissions_all_data_is_unknown(api: ApiServer, page: PageInPro
     assert "No node has GPUs" not in text
     assert "Missing permission: list nodes" in text
     assert "kubectl create clusterrole gpu-viewer" in text
-
-
-def test_a_deleted_pod_keeps_its_page(api: ApiServer, page: PageInProcess) -> None:
-    populate(api, [held_pod("llm", "short", ("a100-2", 3, 10, 1))])
-
-    def explanation() -> PodExplanation | None:
-        return page.live.explain("llm", "short")
-
-    eventually(explanation, "the pod is known")
-    with ApiClient(api.url) as admin:
-        admin.delete("/api/v1/namespaces/llm/pods/short", grace_period_seconds=0)
-    eventually(lambda: (found := explanation()) and found.deleted, "its end is known")
-    text = page.text("/pods/llm/short")
-    assert "Deleted at <time" in text
-    assert "card 3: 10 cores, 1 block" in text
-    assert "evidence witness: no other container matched the call" in text
 
 
 def test_an_object_that_cannot_be_read_affects_no_other(

@@ -4,7 +4,6 @@ import http.client
 import json
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -12,18 +11,9 @@ import pytest
 
 from simulator.api.server import ApiServer
 from tests.agent.fakes import eventually
-from tests.view.conftest import populate
 from tests.view.web.browsing import DEADLINE, page_process
-from tests.view.web.sample import cluster
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        populate(running, cluster())
-        yield running
 
 
 SLOW = {

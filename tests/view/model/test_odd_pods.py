@@ -1,0 +1,158 @@
+"""Pods whose cards are missing or not recorded, and pods that are refused again and again."""
+
+import pytest
+
+from placement.cluster.holdings import Provenance
+from tests.placement.cluster.builders import Json, hint, make_node, make_pod, record
+from tests.view import scenes
+from tests.view.model.test_state import explanation_of, node_in, pod_in, state_of
+from view.model.pod_groups import group_pods
+from view.model.reports import Part, Stage
+
+# --- a recorded card that the node lacks ------------------------------------------------
+
+ONE, TWO, MISSING = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
+
+
+def lost(name: str = "lost", cards: tuple[str, ...] = (MISSING,), cores: int = 50) -> Json:
+    annotations = record(c0=(cards, cores, 8)) | hint("0")
+    return make_pod(name, (cores, 8), node="n1", annotations=annotations, phase="Running")
+
+
+def test_a_lost_card_is_shown_in_all_views() -> None:
+    state = state_of([make_node("n1", 2)], [lost()])
+    report = state.report()
+    assert [card.holders for card in node_in(report, "n1").cards] == [(), ()]
+    (container,) = pod_in(report, "lost").containers
+    assert container.parts == (Part(MISSING, None, "", 50, 8, lost=True),)
+    assert container.source is Provenance.RECORDED
+    text = "container c0 holds a missing card (GPU-gone-0)"
+    assert pod_in(report, "lost").why == text
+    note = "pod default/lost holds a missing card (GPU-gone-0)"
+    assert note in node_in(report, "n1").notes
+    explanation = explanation_of(state, "lost")
+    assert explanation.summary == f"runs on n1; {text}"
+    allocated = next(each for each in explanation.steps if each.name == "allocated")
+    held = "c0: 50 cores and 8 blocks of a missing card (GPU-gone-0), reported by the agent"
+    assert (allocated.state, allocated.text.rpartition(", evidence")[0]) == ("wrong", held)
+
+
+def test_one_of_two_cards_may_be_lost() -> None:
+    state = state_of([make_node("n1", 2)], [lost(cards=(MISSING, TWO), cores=200)])
+    report = state.report()
+    one, two = node_in(report, "n1").cards
+    assert (one.holders, two.cores_held) == ((), 100)
+    (container,) = pod_in(report, "lost").containers
+    assert [(each.uuid, each.lost) for each in container.parts] == [(TWO, False), (MISSING, True)]
+    held = "c0: 200 cores and 8 blocks of card 1 and a missing card (GPU-gone-0), "
+    assert explanation_of(state, "lost").steps[3].text.startswith(held)
+
+
+def test_another_pod_fits_beside_it_and_its_deletion_is_not_suggested() -> None:
+    node = make_node("n1", 1)
+    state = state_of([node], [lost(), make_pod("new", (60, 4))])
+    assert [each.fits for each in explanation_of(state, "new").nodes] == [True]
+    state = state_of([node], [lost(), lost("held", (ONE,), 60), make_pod("new", (60, 4))])
+    changes = explanation_of(state, "new").changes
+    assert [each.text for each in changes if each.kind == "delete-pods"] == [
+        "delete pod default/held on card 0 of n1 (frees 60 cores, 8 blocks)"
+    ]
+
+
+def test_a_chosen_card_that_the_node_lacks_is_not_shown_as_chosen() -> None:
+    """The agent will place the pod; it shows where it is expected."""
+    pod = make_pod("early", (50, 8), node="n1", annotations=hint("7"))
+    (container,) = pod_in(state_of([make_node("n1", 2)], [pod]).report(), "early").containers
+    assert container.source is Provenance.EXPECTED
+    assert [each.index for each in container.parts] == [0]
+
+
+def test_an_ended_pod_has_no_lost_card() -> None:
+    pod = lost() | {"status": {"phase": "Succeeded"}}
+    (container,) = pod_in(state_of([make_node("n1", 2)], [pod]).report(), "lost").containers
+    assert container.parts == (Part(MISSING, None, "", 50, 8),)
+
+
+# --- a pod that runs without recorded cards ---------------------------------------------
+
+ESTIMATE = "not recorded by the agent: the cards shown are an estimate"
+
+
+def unrecorded(name: str = "dark", phase: str = "Running", **annotations: str) -> Json:
+    return make_pod(name, (50, 8), node="n1", annotations=annotations, phase=phase)
+
+
+def test_node_pod_and_explanation_show_that_the_card_is_an_estimate() -> None:
+    state = state_of([make_node("n1", 2)], [unrecorded(), lost("known", (TWO,))])
+    report = state.report()
+    assert f"1 running pod (default/dark) {ESTIMATE}" in node_in(report, "n1").notes
+    assert pod_in(report, "dark").why == f"container c0 is {ESTIMATE}"
+    assert pod_in(report, "known").why == ""
+    explanation = explanation_of(state, "dark")
+    assert explanation.summary == f"runs on n1; container c0 is {ESTIMATE}"
+    allocated = next(each for each in explanation.steps if each.name == "allocated")
+    assert (allocated.state, allocated.text) == ("wrong", "not reported by the agent")
+
+
+def test_a_schedulers_choice_is_an_estimate_too() -> None:
+    """The agent takes another card if the chosen one does not fit."""
+    state = state_of([make_node("n1", 2)], [unrecorded(**hint("0"))])
+    assert f"1 running pod (default/dark) {ESTIMATE}" in node_in(state.report(), "n1").notes
+
+
+def test_a_starting_pod_is_not_shown_as_unrecorded() -> None:
+    state = state_of([make_node("n1", 2)], [unrecorded(phase="Pending")])
+    report = state.report()
+    assert not [each for each in node_in(report, "n1").notes if ESTIMATE in each]
+    assert pod_in(report, "dark").why == ""
+
+
+# --- pods of one owner that are refused again and again ---------------------------------
+
+
+def test_repeatedly_refused_pods_are_counted_and_the_cause_is_named() -> None:
+    storm = scenes.storm()
+    state = state_of([make_node("n1", 1)], storm)
+    starting = make_pod("web-5d-next", (50, 4), node="n1")  # the controller's next try
+    state.put_pod(scenes.owned(starting, "ReplicaSet", "web-5d", "2025-11-22T09:00:01Z", "5d"))
+    (group,) = group_pods([each for each in state.report().pods if each.stage is Stage.REFUSED])
+    assert group.headline == (
+        "Deployment default/web: refused 137 times in 20 s: default-scheduler does not see cards; "
+        "gpu-turnstile: no card fits 50 cores: GPU-n1-0: 11 of 50 cores free"
+    )
+    assert not any(each.replaced for each in state.report().pods)
+    assert (
+        "Deployment/web was refused 137 times in 20 s: default-scheduler does not see cards"
+        in explanation_of(state, "web-5d-3").summary
+    )
+    # One that runs ends it, also one of the next revision.
+    running = scenes.running("web-6e-0", (50, 4), "n1", 0)
+    state.put_pod(scenes.owned(running, "ReplicaSet", "web-6e", "2025-11-22T09:00:02Z", "6e"))
+    left = [each.name for each in state.report().pods if not each.replaced]
+    assert left == ["web-5d-next", "web-6e-0"]
+    state.drop_pod("u-web-6e-0")
+    assert not any(each.replaced for each in state.report().pods)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, "default-scheduler does not see cards; "),
+        ({"annotations": {**scenes.stamps("n1"), **hint("0")}}, ""),  # cards were chosen
+        ({"message": "Pod was rejected: OutOfcpu"}, ""),  # not for want of a card
+    ],
+)
+def test_a_scheduler_is_named_only_if_it_is_the_cause(change: Json, named: str) -> None:
+    storm = scenes.storm(2)
+    for pod in storm:
+        pod["metadata"]["annotations"] = change.get("annotations", pod["metadata"]["annotations"])
+        pod["status"]["message"] = change.get("message", pod["status"]["message"])
+    (group,) = group_pods(state_of([make_node("n1", 1)], storm).report().pods)
+    assert group.name == "Deployment default/web: refused 2 times in 20 s"
+    assert group.why.startswith(named)
+    assert ("does not see cards" in group.why) is bool(named)
+
+
+def test_pods_refused_at_the_same_time_are_not_refused_repeatedly() -> None:
+    (group,) = group_pods(state_of([], scenes.storm(4, seconds=0)).report().pods)
+    assert group.name == "Deployment default/web: 4 pods"

@@ -47,14 +47,6 @@ class Seen:
 def findings(
     containers: Sequence[Seen], *, init_recorded: bool = True, enforced: bool = True
 ) -> list[str]:
-    """Find everything that does not fit together.
-
-    Args:
-        containers: all containers that have started.
-        init_recorded: whether the annotation must have ordinary init containers. ``List`` omits
-            them, so an agent that starts after a kill cannot know them.
-        enforced: whether containers must find their limits; else they must find none.
-    """
     found = [
         f"{each}: {wrong}"
         for each in containers

@@ -1,6 +1,8 @@
-"""The cluster's API as the suite uses it: raw JSON. The only importer of ``kubernetes`` here."""
+"""The cluster's API as the suite uses it, and kubectl. The only importer of ``kubernetes`` here."""
 
 import json
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,7 @@ _SECONDS = 30
 
 
 class ApiError(Exception):
-    """The API server refused a request.
-
-    Attributes:
-        code: the HTTP status.
-        status: the ``Status`` object of the response, empty if there was none.
-    """
+    """The API server refused a request; *status* is the ``Status`` of its response."""
 
     def __init__(self, code: int, status: Json) -> None:
         self.code = code
@@ -54,11 +51,9 @@ class Cluster:
         return self._call(self._core.read_node, name)
 
     def annotate_node(self, name: str, key: str, value: str | None) -> None:
-        """Set an annotation of a node, or remove it."""
         self._call(self._core.patch_node, name, {"metadata": {"annotations": {key: value}}})
 
     def topology_policy(self, node: str) -> str:
-        """Read the Topology Manager policy of the node's kubelet."""
         found = self._call(self._core.connect_get_node_proxy_with_path, node, "configz")
         configuration = found["kubeletconfig"]
         return str(configuration.get("topologyManagerPolicy") or "none")
@@ -153,3 +148,54 @@ def _status(error: client.ApiException) -> Json:
     except ValueError:
         return {"message": error.body}
     return decoded if isinstance(decoded, dict) else {}
+
+
+class KubectlError(Exception):
+    """kubectl failed; the message is what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KubectlOutput:
+    """What one call printed; *err* has the API server's warnings."""
+
+    out: str
+    err: str
+
+
+class Kubectl:
+    """``kubectl``, with its credentials."""
+
+    def __init__(self, program: str, kubeconfig: Path) -> None:
+        self._program = program
+        self._kubeconfig = kubeconfig
+
+    def run(self, *arguments: str, stdin: str = "", within: float = 60.0) -> KubectlOutput:
+        done = subprocess.run(
+            [self._program, f"--kubeconfig={self._kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
+        )
+        if done.returncode:
+            message = done.stderr.strip() or done.stdout.strip()
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {message}")
+        return KubectlOutput(done.stdout, done.stderr)
+
+    def json(self, *arguments: str) -> Json:
+        decoded: Json = json.loads(self.run(*arguments, "--output=json").out)
+        return decoded
+
+    def items(self, *arguments: str) -> list[Json]:
+        found: list[Json] = self.json("get", *arguments)["items"]
+        return found
+
+    def with_token(self, token: str, folder: Path) -> "Kubectl":
+        """Return one with only a token; its kubeconfig is written to *folder*."""
+        config = self.json("config", "view", "--raw", "--minify", "--flatten")
+        (context,) = config["contexts"]
+        config["users"] = [{"name": context["context"]["user"], "user": {"token": token}}]
+        path = folder / "token.kubeconfig"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return Kubectl(self._program, path)

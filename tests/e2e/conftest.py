@@ -8,14 +8,15 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.kustomize import kubectl as find_kubectl
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, Kubectl
 from tests.e2e.ground import Ground, choose_node, occupied
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import Deploy, deploying
 from tests.e2e.settings import NotRequested, Settings, read_settings
 from tests.e2e.stage import Stage
 
@@ -62,7 +63,6 @@ def settings(pytestconfig: pytest.Config) -> Settings:
 
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Takes lines for the end of the run."""
     return pytestconfig.stash[_LINES].append
 
 
@@ -99,6 +99,14 @@ def ground(
     """The node, without an agent, and a namespace for the tests' pods."""
     with occupied(Ground(settings, cluster, node=node, report=report, enforced=False)) as ground:
         yield ground
+
+
+@pytest.fixture(scope="module")
+def deploy(
+    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Deploy:
+    """Installs what a module's tests want; removed in the end."""
+    return partial(deploying, settings, kubectl, ground, tmp_path_factory.mktemp("deployed"))
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,6 @@ GroundT = TypeVar("GroundT", bound="Ground")
 
 
 def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
-    """Wait until *condition* holds; fail with *what* if it does not in time."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
@@ -41,7 +40,6 @@ def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) ->
 
 @contextmanager
 def occupied(ground: GroundT) -> Iterator[GroundT]:
-    """Use the node and a new namespace; clean up in the end."""
     try:
         ground.occupy()
         yield ground
@@ -51,15 +49,7 @@ def occupied(ground: GroundT) -> Iterator[GroundT]:
 
 
 class Ground:
-    """A node and a namespace, for processes and for installations.
-
-    Args:
-        settings: of the suite.
-        cluster: the cluster, and the namespace to make and remove.
-        node: the node to work on.
-        report: takes lines for the end of the run.
-        enforced: whether containers find files of their limits.
-    """
+    """A node and a namespace, for processes and for installations."""
 
     def __init__(
         self,
@@ -99,7 +89,6 @@ class Ground:
         wait("the namespace's service account", self.cluster.has_service_account)
 
     def leave(self) -> None:
-        """Remove the namespace with all that is in it, if it is there."""
         if self.cluster.has_namespace():
             self.clear()
             self.cluster.delete_namespace()
@@ -117,7 +106,6 @@ class Ground:
     # --- looking ---------------------------------------------------------------------
 
     def offered(self) -> int:
-        """Return the number of cores that the node offers."""
         allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
         return int(allocatable.get(self.names.core, "0"))
 
@@ -160,20 +148,20 @@ class Ground:
         )
 
     def run_timed(self, count: int, midway: Callable[[], None]) -> str:
-        """Create pods at once, do something, wait until all run; return the time as text."""
         began = time.monotonic()
         made = self.submit([self.make.single(f"timed-{at}", 5, 4) for at in range(count)])
         midway()
-        pods = self.settled(each.result(60)["metadata"]["name"] for each in made)
+        pods = self.settle(made)
         seconds = time.monotonic() - began
         assert self.refused(pods) == {}
         return f"the last of {count} pods ran after {seconds:.1f} s"
 
     def run(self, *pods: Json) -> dict[str, Json]:
-        """Create pods and wait until each runs or was refused."""
-        for done in self.submit(pods):
-            done.result(60)
-        return self.settled(each["metadata"]["name"] for each in pods)
+        return self.settle(self.submit(pods))
+
+    def settle(self, creating: Iterable[Future[Json]]) -> dict[str, Json]:
+        """Wait until all are created, and each runs or was refused."""
+        return self.settled([each.result(60)["metadata"]["name"] for each in creating])
 
     def settled(self, names: Iterable[str]) -> dict[str, Json]:
         """Wait until each of these pods runs and has its annotation, or was refused."""
@@ -209,11 +197,7 @@ class Ground:
         return f"{len(late)} not settled, such as {late[:3]}: {status}"
 
     def audit(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
-        """Compare kubelet, annotation and log of every running container, and report it.
-
-        Raises:
-            AssertionError: with all findings.
-        """
+        """Compare kubelet, annotation and log of every running container, and report it."""
         running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
         requests = [(name, each) for name, pod in running.items() for each in self._requests(pod)]
         with ThreadPoolExecutor(_CLIENTS) as pool:
@@ -243,7 +227,6 @@ class Ground:
         return seen
 
     def limits_of(self, _pod: Json, container: str) -> str:
-        """Return the container whose limits a container finds: its own."""
         return container
 
     def _core_limit(self, pod: Json) -> int | None:
@@ -260,11 +243,9 @@ class Ground:
             time.sleep(0.2)
 
     def restart_kubelet(self) -> None:
-        """Restart the kubelet."""
         self._command(self.settings.restart_kubelet)
 
     def kill_kubelet(self) -> None:
-        """Kill the kubelet with SIGKILL, and start it again."""
         self._command(self.settings.kill_kubelet)
 
     def _command(self, command: Sequence[str]) -> None:
@@ -280,7 +261,6 @@ class Ground:
         assert done.returncode == 0, f"{command}: {done.stdout}"
 
     def refused(self, pods: dict[str, Json]) -> dict[str, str]:
-        """Return the messages of the pods that the node refused."""
         return {
             name: str(pod["status"].get("message"))
             for name, pod in sorted(pods.items())
@@ -288,7 +268,6 @@ class Ground:
         }
 
     def wait_for_event(self, pod: str, reason: str) -> None:
-        """Wait until a pod has an event of ours, as ``kubectl describe`` shows it."""
         wait(
             f"the event {reason} on {pod}",
             lambda: reason in {each["reason"] for each in self.cluster.events(pod)},
@@ -311,7 +290,6 @@ def was_admitted_again(pod: Json, words: str) -> bool:
 
 
 def is_ready(pod: Json) -> bool:
-    """Return whether all containers of a pod run, by its conditions."""
     conditions = pod["status"].get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 

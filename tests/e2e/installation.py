@@ -7,17 +7,25 @@ import re
 import shlex
 import signal
 import ssl
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from tests.deploy.kustomize import copy_settings
 from tests.deploy.manifests import DEPLOY, base, pod_specs
-from tests.e2e.cluster import Json
-from tests.e2e.ground import wait
-from tests.e2e.kubectl import Kubectl, KubectlError
+from tests.e2e.cluster import Json, Kubectl, KubectlError
+from tests.e2e.ground import Ground, wait
+from tests.e2e.manifests import CARDS
+from tests.e2e.settings import Settings
+from tests.e2e.stream import Load
 
 NAMESPACE, AGENTS = "gpu-turnstile", "gpu-turnstile-node"
 WEBHOOK, AGENT = "deployment/gpu-turnstile-webhook", "daemonset/gpu-turnstile-agent"
@@ -33,17 +41,7 @@ _RENEWED_SECONDS = 150.0
 
 
 class Installation:
-    """One installation, from applying to deleting it.
-
-    Args:
-        kubectl: as an administrator.
-        folder: for the kustomization that replaces the published image by *image*.
-        image: of our programs, the proxy too; the cluster has it, or can pull it.
-        overlay: what is applied.
-        components: what is added to the overlay.
-        images: of other programs, by the name that they have in manifests.
-        more: fields of the kustomization beside these.
-    """
+    """One installation, from applying to deleting it; *images* are by the names in manifests."""
 
     def __init__(
         self,
@@ -71,8 +69,6 @@ class Installation:
         self._write()
 
     def _write(self) -> None:
-        """Write what is to be applied."""
-
         def relative(path: Path) -> str:
             return os.path.relpath(path, self._folder.resolve())
 
@@ -97,15 +93,10 @@ class Installation:
         return self._kubectl.run("apply", f"--kustomize={self._folder}").out.splitlines()
 
     def compare(self) -> None:
-        """Compare the cluster with the manifests.
-
-        Raises:
-            KubectlError: to apply it again would change something.
-        """
+        """Fail if to apply it again would change something."""
         self._kubectl.run("diff", f"--kustomize={self._folder}")
 
     def wait_until_ready(self) -> None:
-        """Wait for the first certificate, both webhooks and the agent."""
         self.rolled_out(NAMESPACE, WEBHOOK)
         self.rolled_out(AGENTS, AGENT)
 
@@ -156,7 +147,6 @@ class Installation:
         wait("the end of the old agents", ended, within=_DELETED_SECONDS)
 
     def scale_webhook(self, replicas: int) -> None:
-        """Change how many there are, and wait until there are so many."""
         self._kubectl.run("--namespace", NAMESPACE, "scale", WEBHOOK, f"--replicas={replicas}")
         if replicas:
             self.rolled_out(NAMESPACE, WEBHOOK)
@@ -174,11 +164,7 @@ class Installation:
             self._kubectl.run(*arguments)
 
     def begin_renewal(self, *, settle: int, grace: int) -> None:
-        """Let authority and certificate be replaced, and wait until the new one is stored.
-
-        A Job does it instead of the Deployment, with other pauses. A missing authority is made
-        anew.
-        """
+        """Let a Job replace authority and certificate, with other pauses than the Deployment's."""
         self._in("scale", CERTS, "--replicas=0")
         self._in("wait", "pods", _CERTS, "--for=delete", f"--timeout={_READY_SECONDS:g}s")
         before = self.secret("tls")["tls.crt"]
@@ -187,14 +173,10 @@ class Installation:
         wait("the new certificate", lambda: self.secret("tls")["tls.crt"] != before)
 
     def refresh_secrets(self) -> None:
-        """Make kubelets update the mounted Secrets of the webhooks.
-
-        A kubelet updates them when it syncs a pod: once a minute, or when the pod changes.
-        """
+        """Make kubelets update the mounted Secrets now, not when they next sync the pods."""
         self._in("annotate", "pods", _WEBHOOKS, "--overwrite", "e2e/look=now")
 
     def end_renewal(self) -> str:
-        """Wait until the job is complete, and return its log."""
         try:
             self._in(
                 *("wait", "job/renewal", "--for=condition=Complete"),
@@ -230,13 +212,11 @@ class Installation:
     # --- looking ---------------------------------------------------------------------
 
     def lines(self, app: str, container: str = "") -> list[Json]:
-        """Read what the pods of a program have logged."""
         where = ("--container", container) if container else ()
         log = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1", *where)
         return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
 
     def holder(self, lease: str) -> Json | None:
-        """Return the pod that holds a lease; ``None`` if no pod does."""
         held = self._kubectl.json("get", "lease", lease, f"--namespace={NAMESPACE}")
         pods = self._kubectl.items("pods", f"--namespace={NAMESPACE}")
         name, _, _ = (held["spec"].get("holderIdentity") or "").partition("_")
@@ -248,7 +228,6 @@ class Installation:
         return {each["metadata"]["name"]: each["status"].get("podIP", "") for each in found}
 
     def agents(self) -> dict[str, str]:
-        """Return the node of each agent."""
         return {each["metadata"]["name"]: each["spec"]["nodeName"] for each in self._agents()}
 
     def _agents(self) -> list[Json]:
@@ -256,7 +235,6 @@ class Installation:
         return self._kubectl.items("pods", f"--namespace={AGENTS}", selector)
 
     def trusted(self) -> set[str]:
-        """Return the different bundles by which API servers trust webhooks."""
         return {
             base64.b64decode(hook["clientConfig"].get("caBundle", "")).decode("ascii").strip()
             for kind in CONFIGURATIONS
@@ -264,7 +242,6 @@ class Installation:
         }
 
     def secret(self, which: str) -> dict[str, str]:
-        """Read one of the two Secrets."""
         found = self._kubectl.json(
             *("get", "secret", f"gpu-turnstile-webhook-{which}", f"--namespace={NAMESPACE}")
         )
@@ -274,14 +251,12 @@ class Installation:
         }
 
     def served(self) -> set[str]:
-        """Return the different certificates that the replicas serve."""
         return {
             ssl.get_server_certificate((address, 8443), timeout=10).strip()
             for address in self.webhooks().values()
         }
 
     def policy_warnings(self) -> Json:
-        """Return the API server's warnings about expressions of our policies."""
         return {
             each["metadata"]["name"]: each["status"]["typeChecking"]
             for each in self._kubectl.items("validatingadmissionpolicies", f"--selector={OURS}")
@@ -295,7 +270,6 @@ class Installation:
 
 
 def kill(program: str, uid: str) -> None:
-    """Kill a program of ours on this host, in the pod with that UID, and wait for its end."""
     found = [each.parent for each in Path("/proc").glob("[0-9]*/cgroup")]
     processes = [each for each in found if _runs_in(each.name, program, uid)]
     assert processes, f"no process of {program} in pod {uid}"
@@ -318,9 +292,111 @@ def _runs_in(pid: str, program: str, uid: str) -> bool:
 
 
 def image_parts(image: str) -> dict[str, str]:
-    """Split an image into the fields of a kustomization."""
     name, at, digest = image.partition("@")
     if at:
         return {"newName": name, "digest": digest}
     matched = re.fullmatch(r"(.+):([^/:]+)", image)
     return {"newName": matched[1], "newTag": matched[2]} if matched else {"newName": image}
+
+
+KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """An installation, and the ground it works on."""
+
+    ground: Ground
+    installation: Installation
+    kubectl: Kubectl
+
+    def load(self) -> Load:
+        """Clients that create GPU pods; none is kept, each must have got its stamp."""
+
+        def create(number: int) -> None:
+            pod = self.ground.make.single(f"load-{number}", 5, 4)
+            made = self.ground.cluster.create(pod, dry_run=True)
+            assert self.ground.names.admission_order in made["metadata"]["annotations"]
+
+        return Load(create)
+
+    def wait_for_cards(self) -> None:
+        wait("the node's cards", lambda: self.ground.offered() == CARDS * 100)
+
+
+@contextmanager
+def installing(
+    settings: Settings, kubectl: Kubectl, folder: Path, **wanted: Any
+) -> Iterator[Installation]:
+    """What is to be installed, as *wanted*; removed in the end, whatever became of it."""
+    if not settings.deploy_image:
+        pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
+    installation = Installation(kubectl, folder, settings.deploy_image, **wanted)
+    found = installation.leftovers()
+    assert found == [], f"gpu-turnstile is installed: {found}"
+    try:
+        yield installation
+    finally:
+        installation.remove()
+
+
+Deploy = Callable[..., AbstractContextManager[Deployed]]
+
+
+@contextmanager
+def deploying_scheduler(deploy: Deploy, settings: Settings, *components: str) -> Iterator[Deployed]:
+    """Install with our own kube-scheduler, too."""
+    if not settings.scheduler_image:
+        pytest.skip("GPU_TURNSTILE_E2E_SCHEDULER_IMAGE names no image of kube-scheduler")
+    wanted = {
+        "components": ("scheduler-own", *components),
+        "images": {"registry.k8s.io/kube-scheduler": settings.scheduler_image},
+    }
+    with deploy(**wanted) as deployed:
+        deployed.installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
+        yield deployed
+
+
+@contextmanager
+def deploying(
+    settings: Settings, kubectl: Kubectl, ground: Ground, folder: Path, **wanted: Any
+) -> Iterator[Deployed]:
+    """What is installed, ready, with the node's cards; removed in the end."""
+    with installing(settings, kubectl, folder, **wanted) as installation:
+        began = time.monotonic()
+        installation.apply()
+        installation.wait_until_ready()
+        deployed = Deployed(ground, installation, kubectl)
+        deployed.wait_for_cards()
+        ground.report(f"installed and ready after {time.monotonic() - began:.1f} s")
+        yield deployed
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorResult:
+    """The doctor's exit code and findings."""
+
+    code: int
+    items: list[Json]
+
+    @property
+    def wrong(self) -> set[tuple[str, str]]:
+        """Check and level of all that is not ok."""
+        return {(each["check"], each["level"]) for each in self.items if each["level"] != "ok"}
+
+    def one(self, check: str, level: str) -> Json:
+        (found,) = (e for e in self.items if (e["check"], e["level"]) == (check, level))
+        return found
+
+
+def run_doctor(settings: Settings, *options: str) -> DoctorResult:
+    program = Path(sys.executable).with_name("kubectl-gpu")
+    done = subprocess.run(
+        [program, "doctor", f"--kubeconfig={settings.kubeconfig}", "-o=json", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return DoctorResult(done.returncode, json.loads(done.stdout)["items"])

@@ -45,16 +45,12 @@ def cards_file() -> Json:
 
 
 def visible(log: str) -> tuple[str, ...] | None:
-    """Read from a container's log which cards it sees; ``None`` if it has not printed them yet."""
     lines = [line for line in log.splitlines() if line.startswith(f"{_CARDS_VARIABLE}=")]
     return tuple(lines[-1].partition("=")[2].split(",")) if lines else None
 
 
 def limits(log: str) -> VcudaConfig | None:
-    """Read from a container's log the limits of its last start.
-
-    ``None`` if it has not printed them, or found no readable limits.
-    """
+    """Read from a container's log the limits of its last start; ``None`` without readable ones."""
     lines = [line for line in log.splitlines() if line.startswith(f"{_LIMITS}=")]
     try:
         return decode(gzip.decompress(base64.b64decode(lines[-1].partition("=")[2])))
@@ -71,15 +67,12 @@ class Maker:
         self._names = names
 
     def plain(self, name: str) -> Json:
-        """Make a pod without a GPU."""
         return self.pod(name, [self.idle("main")])
 
     def idle(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
-        """Make a container without a GPU."""
         return self._container(name, run=run, **more)
 
     def single(self, name: str, cores: object, memory: object = None) -> Json:
-        """Make a pod of one container."""
         return self.pod(name, [self.container("main", cores, memory)])
 
     def short(self, name: str) -> Json:

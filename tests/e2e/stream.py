@@ -1,5 +1,6 @@
-"""Short pods created at a steady rate while something else happens, and their results."""
+"""Calls, and short pods at a steady rate, while something else happens, and their results."""
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -18,15 +19,7 @@ MOST = 15
 
 
 class Stream:
-    """Creates pods from entering to leaving; leaving waits until all have ended.
-
-    Args:
-        create: creates the pod of this name.
-        list_pods: lists all pods by name.
-        per_second: how many are created, unless the node is behind.
-        most: how many may not have ended before more come.
-        within: seconds in which the last have to end.
-    """
+    """Creates pods from entering to leaving; leaving waits until all have ended."""
 
     def __init__(
         self,
@@ -67,14 +60,12 @@ class Stream:
             time.sleep(0.2)
 
     def __str__(self) -> str:
-        """Return the number of pods, and the reasons of failed ones, as text."""
         failed = Counter(self.failed.values())
         why = "".join(f"; {count} times {text}" for text, count in failed.most_common())
         return f"{len(self.pods)} pods, {failed.total()} failed{why}"
 
     @property
     def failed(self) -> dict[str, str]:
-        """The failed pods, with the kubelet's messages."""
         return {
             name: f"{pod['status'].get('reason')}: {_message(pod['status'])}"
             for name, pod in self.pods.items()
@@ -111,7 +102,6 @@ class Stream:
 
 
 def _message(status: Json) -> str:
-    """Return why a pod failed: the kubelet's words on the pod, or on its container."""
     ended = [
         each["state"]["terminated"]
         for each in status.get("containerStatuses", ())
@@ -119,3 +109,51 @@ def _message(status: Json) -> str:
     ]
     words = [f"{each.get('reason')} {each.get('exitCode')} {each.get('message')}" for each in ended]
     return str(status.get("message") or "; ".join(words))
+
+
+class Load:
+    """Clients that call again at every response; *call* gets a unique number."""
+
+    def __init__(self, call: Callable[[int], None], *, clients: int = 8) -> None:
+        self._call = call
+        self._over = threading.Event()
+        self._numbers = itertools.count(1)
+        self._began = time.monotonic()
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
+        self.seconds: list[float] = []
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def __str__(self) -> str:
+        took = sorted(self.seconds) or [0.0]
+        middle, late, longest = (
+            took[at] * 1000 for at in (len(took) // 2, len(took) * 99 // 100, -1)
+        )
+        return (
+            f"{len(self.seconds)} calls of {len(self._threads)} clients, {len(self.failures)} "
+            f"failed; p50 {middle:.0f} ms, p99 {late:.0f} ms, longest {longest:.0f} ms"
+        )
+
+    def more(self, calls: int) -> Callable[[], bool]:
+        until = len(self.seconds) + calls
+        return lambda: len(self.seconds) >= until
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            try:
+                self._call(next(self._numbers))
+            # Whatever it was: a load that ended early and silently would prove nothing.
+            except Exception as error:  # noqa: BLE001
+                after = began - self._began
+                self.failures.append(f"after {after:.1f} s: {type(error).__name__}: {error}")
+            self.seconds.append(time.monotonic() - began)

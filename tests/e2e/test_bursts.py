@@ -49,10 +49,7 @@ def test_an_agent_killed_in_a_burst_fails_no_pod_and_finds_the_right_targets(
     wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= allocates)
     stage.kill_agent()
     creating += stage.submit(after)
-    for done in creating:
-        done.result(60)
-
-    pods = stage.settled(each["metadata"]["name"] for each in made)
+    pods = stage.settle(creating)
 
     assert stage.refused(pods) == {}
     stage.audit("agent killed", pods, init_recorded=False)
@@ -74,10 +71,7 @@ def test_a_kubelet_restarted_midway_loses_nothing(stage: Stage) -> None:
     creating = stage.submit(under_way)
     wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= UNDER_WAY)
     stage.restart_kubelet()
-    for done in creating:
-        done.result(60)
-
-    pods = before | stage.settled(each["metadata"]["name"] for each in under_way)
+    pods = before | stage.settle(creating)
 
     _only_the_kubelet_refused(stage, "kubelet restarted", pods)
     # Pods in mid-admission may be refused; running ones stay, and new ones start.

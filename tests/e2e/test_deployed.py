@@ -7,16 +7,9 @@ import pytest
 
 from bench import start
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.cluster import ApiError, Json
-from tests.e2e.deployed import Deployed, deploying
+from tests.e2e.cluster import ApiError, Json, Kubectl, KubectlError
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import (
-    AGENTS,
-    NAMESPACE,
-    WEBHOOK,
-)
-from tests.e2e.kubectl import Kubectl, KubectlError
-from tests.e2e.settings import Settings
+from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Deploy, Deployed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -25,10 +18,8 @@ EXAMPLES = sorted((DEPLOY / "examples").glob("[0-9]*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    with deploying(settings, kubectl, ground, tmp_path_factory.mktemp("deployed")) as deployed:
+def whole(deploy: Deploy) -> Iterator[Deployed]:
+    with deploy() as deployed:
         yield deployed
 
 
@@ -79,7 +70,7 @@ def test_a_deleted_proxy_pod_fails_at_most_one_pod_and_causes_an_event(deployed:
     proxies = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
     made = ground.submit(ground.make.burst(20, seed=7))
     kubectl.run("delete", "pod", *proxies, "--wait=true")
-    pods = ground.settled(each.result(60)["metadata"]["name"] for each in made)
+    pods = ground.settle(made)
     refused = ground.refused(pods)
     ground.report(f"the proxy's pod deleted while 20 pods start: {len(refused)} failed")
 
@@ -224,9 +215,7 @@ def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
             creating += ground.submit(staying[roll::rolls])
             deployed.installation.roll_agents()
         wait("more pods", stream.more(10))
-    for done in creating:
-        done.result(60)
-    pods = ground.settled(each["metadata"]["name"] for each in staying)
+    pods = ground.settle(creating)
 
     ground.report(f"{rolls} rolling updates of the agent: {stream}")
     assert stream.failed == {}

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from contract.requests import read_pod_demand
-from tests.e2e.cluster import ApiError, Json
-from tests.e2e.deployed import Deployed, deploying
-from tests.e2e.ground import Ground, wait
-from tests.e2e.kubectl import Kubectl, KubectlError
-from tests.e2e.settings import Settings
+from tests.e2e.cluster import ApiError, Json, KubectlError
+from tests.e2e.ground import wait
+from tests.e2e.installation import Deploy, Deployed
 from tests.foreign_pods import FOREIGN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -19,11 +17,8 @@ LABEL = "gpu-turnstile.io/dialects"
 
 
 @pytest.fixture(scope="module")
-def deployed(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    folder = tmp_path_factory.mktemp("dialects")
-    with deploying(settings, kubectl, ground, folder, components=("dialects",)) as deployed:
+def deployed(deploy: Deploy) -> Iterator[Deployed]:
+    with deploy(components=("dialects",)) as deployed:
         yield deployed
 
 

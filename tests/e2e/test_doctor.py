@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, deploying
-from tests.e2e.doctor import DoctorResult, run_doctor
-from tests.e2e.ground import Ground, wait
-from tests.e2e.installation import AGENT, AGENTS, CERTS, NAMESPACE
-from tests.e2e.kubectl import Kubectl, KubectlError
+from tests.e2e.cluster import Json, KubectlError
+from tests.e2e.ground import wait
+from tests.e2e.installation import (
+    AGENT,
+    AGENTS,
+    CERTS,
+    NAMESPACE,
+    Deploy,
+    Deployed,
+    DoctorResult,
+    run_doctor,
+)
 from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-COMPONENTS = ("scheduler-extender",)
 EXTENDER = "deployment/gpu-turnstile-scheduler"
 POLICY = "validatingadmissionpolicybinding/gpu-turnstile-{}"
 HOOKS = "mutatingwebhookconfiguration/gpu-turnstile"
@@ -70,11 +75,8 @@ class Doctor:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Doctor]:
-    folder = tmp_path_factory.mktemp("doctor")
-    with deploying(settings, kubectl, ground, folder, components=COMPONENTS) as deployed:
+def whole(settings: Settings, deploy: Deploy) -> Iterator[Doctor]:
+    with deploy(components=("scheduler-extender",)) as deployed:
         deployed.installation.rolled_out(NAMESPACE, EXTENDER)
         yield Doctor(settings, deployed)
 

@@ -11,16 +11,10 @@ import pytest
 
 from bench import start
 from contract.claims import named_template
-from tests.e2e.claimed import (
-    Claimed,
-    ClaimGround,
-    claiming,
-    kill_pods_of,
-)
-from tests.e2e.cluster import ApiError, Cluster, Json
+from tests.e2e.claimed import Claimed, ClaimGround, claiming
+from tests.e2e.cluster import ApiError, Cluster, Json, Kubectl, KubectlError
 from tests.e2e.ground import occupied, phase, wait
 from tests.e2e.installation import NAMESPACE
-from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 from view.model.state import ClusterState
@@ -93,13 +87,13 @@ def test_every_container_gets_its_own_limits(claimed: Claimed, midway: str) -> N
         if midway == "agent":
             for part in (0, PODS // 4, PODS // 2):
                 wait("a part runs", partial(claimed.runs_more_than, part))
-                claimed.kill_agent()
+                claimed.kill("agent")
         elif midway == "kubelet":
             wait("a part runs", lambda: claimed.running() > PODS / 4)
             ground.kill_kubelet()
         elif midway == "claims":
-            kill_pods_of(ground.kubectl, NAMESPACE, "gpu-turnstile-claims", "claims")
-        running = ground.settled(each.result(60)["metadata"]["name"] for each in made)
+            claimed.kill("claims", NAMESPACE)
+        running = ground.settle(made)
 
     assert ground.refused(running) == {}
     seen = ground.audit(f"claims, killed: {midway}", running)
@@ -123,7 +117,7 @@ def test_a_burst_with_a_killed_agent_is_timed(claimed: Claimed) -> None:
     def kill() -> None:
         for part in (0, 9, 18):
             wait("a part runs", partial(claimed.runs_more_than, part))
-            claimed.kill_agent()
+            claimed.kill("agent")
 
     for _ in range(3):
         ground.report(f"claims, agent killed thrice: {ground.run_timed(36, kill)}")

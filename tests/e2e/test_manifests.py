@@ -7,9 +7,9 @@ import yaml
 
 from tests.deploy.kustomize import OVERLAYS
 from tests.deploy.manifests import DEPLOY, Json, read_yaml
+from tests.e2e.cluster import Kubectl
 from tests.e2e.ground import wait
 from tests.e2e.installation import OURS
-from tests.e2e.kubectl import Kubectl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -16,11 +16,9 @@ import yaml
 
 from tests.agent.driver.driver_host import DriverHost
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, installing
+from tests.e2e.cluster import Json, Kubectl
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Deployed, installing
 from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -12,11 +12,18 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.deployed import installing
-from tests.e2e.doctor import run_doctor
+from tests.e2e.cluster import Kubectl
 from tests.e2e.ground import wait
-from tests.e2e.installation import AGENT, AGENTS, NAMESPACE, OURS, WEBHOOK, image_parts
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import (
+    AGENT,
+    AGENTS,
+    NAMESPACE,
+    OURS,
+    WEBHOOK,
+    image_parts,
+    installing,
+    run_doctor,
+)
 from tests.e2e.settings import Settings
 from tests.release import helm
 

@@ -11,11 +11,16 @@ from random import Random
 import pytest
 
 from scheduler.nominations import CONDITION
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import KUBE_SCHEDULER, Deployed, deploying_scheduler
+from tests.e2e.cluster import Json, Kubectl
 from tests.e2e.ground import Ground, phase, wait
-from tests.e2e.installation import NAMESPACE, kill
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import (
+    KUBE_SCHEDULER,
+    NAMESPACE,
+    Deploy,
+    Deployed,
+    deploying_scheduler,
+    kill,
+)
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
@@ -28,12 +33,9 @@ _TRY_AGAIN_SECONDS = 15.0
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    folder = tmp_path_factory.mktemp("preemption")
+def whole(settings: Settings, kubectl: Kubectl, deploy: Deploy) -> Iterator[Deployed]:
     classes = json.dumps({"apiVersion": "v1", "kind": "List", "items": _priority_classes()})
-    with deploying_scheduler(settings, kubectl, ground, folder, "scheduler-preemption") as deployed:
+    with deploying_scheduler(deploy, settings, "scheduler-preemption") as deployed:
         try:
             kubectl.run("apply", "--filename=-", stdin=classes)
             yield deployed
@@ -115,10 +117,7 @@ def test_two_pods_at_once_get_a_card_each(deployed: Deployed) -> None:
     ground = deployed.ground
     _fill(ground, grace=5)
     pods = [_pod(ground, name, PROD, "e2e-prod") for name in ("prod-1", "prod-2")]
-    for done in ground.submit(pods):
-        done.result(60)
-
-    running = ground.settled(["prod-1", "prod-2"])
+    running = ground.run(*pods)
     assert ground.refused(running) == {}
     assert len(_missing(ground)) == 2
     ground.audit("after two preemptions", ground.cluster.pods())
@@ -220,7 +219,6 @@ def _pod(
 def _fill(
     ground: Ground, *, cores: int = BATCH, grace: int = 1, app: dict[str, str] | None = None
 ) -> None:
-    """Let two batch pods run on each card."""
     labels = app or {}
     pods = [
         _pod(ground, name, cores, "e2e-batch", grace=grace, app=labels.get(name, ""))
@@ -230,7 +228,6 @@ def _fill(
 
 
 def _card(ground: Ground, name: str) -> str:
-    """Return the card of a pod's container, by the annotation."""
     (card,) = ground.allocations(ground.cluster.pods()[name])["main"].cards
     return card
 
@@ -245,7 +242,6 @@ def _is_leaving(pod: Json) -> bool:
 
 
 def _missing(ground: Ground) -> set[str]:
-    """Return the batch pods that have been evicted."""
     pods = ground.cluster.pods()
     return {name for name in _names() if name not in pods or _is_leaving(pods[name])}
 

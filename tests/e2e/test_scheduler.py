@@ -7,11 +7,16 @@ import pytest
 
 from contract.names import Names
 from contract.requests import read_pod_demand
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import KUBE_SCHEDULER, Deployed, deploying_scheduler
+from tests.e2e.cluster import Json, KubectlError
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import NAMESPACE, kill
-from tests.e2e.kubectl import Kubectl, KubectlError
+from tests.e2e.installation import (
+    KUBE_SCHEDULER,
+    NAMESPACE,
+    Deploy,
+    Deployed,
+    deploying_scheduler,
+    kill,
+)
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
@@ -22,11 +27,8 @@ CONTAINER = "scheduler"
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    folder = tmp_path_factory.mktemp("scheduler")
-    with deploying_scheduler(settings, kubectl, ground, folder) as deployed:
+def whole(settings: Settings, deploy: Deploy) -> Iterator[Deployed]:
+    with deploying_scheduler(deploy, settings) as deployed:
         yield deployed
 
 
@@ -68,11 +70,7 @@ def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
     assert "nodeName" not in ground.cluster.pods()["waits"]["spec"]
 
     ground.cluster.delete("full-7")
-    wait(
-        "it runs",
-        lambda: phase(ground.cluster.pods()["waits"]) == "Running",
-        within=30,
-    )
+    wait("it runs", lambda: phase(ground.cluster.pods()["waits"]) == "Running", within=30)
 
 
 @pytest.mark.parametrize("killed", ["the extender", "its pod", "kube-scheduler"])
@@ -100,7 +98,7 @@ def test_a_leader_that_ends_or_is_killed_fails_no_pod_of_a_burst(
         done.result(60)
     wait("another one is bound", lambda: len(_bound(ground)) > at_the_end, within=60)
     gap = time.monotonic() - ended
-    pods = ground.settled(each["metadata"]["name"] for each in burst)
+    pods = ground.settle(creating)
 
     ground.report(
         f"{killed} ended with {at_the_end} of {len(burst)} pods bound, next after {gap:.1f} s"
@@ -147,7 +145,6 @@ def _cards(text: str) -> dict[str, set[int]]:
 
 
 def _with_gpus(pod: Json) -> set[str]:
-    """Return the names of a pod's containers that request GPUs."""
     return {each.name for each in read_pod_demand(pod, Names())[0].containers}
 
 

@@ -27,10 +27,16 @@ from tests.certs.fakes import (
     FakeReplicas,
     Killed,
     World,
+    at,
+    drop,
+    install,
+    installed,
     interleave,
+    renew_both,
+    renew_serving,
+    switch,
 )
 from tests.certs.fakes import settings as rotation
-from tests.certs.phases import at, drop, install, installed, renew_both, renew_serving, switch
 from tests.examples import share
 
 pytestmark = pytest.mark.usefixtures("certificates_read_once")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.logs import FIELDS, TRACE, JsonFormatter, configure
+from common.text import cut
 
 
 @pytest.fixture(autouse=True)
@@ -94,3 +95,8 @@ def test_debug_logs_more_and_configuring_twice_does_not_write_twice(
     configure("debug")
     logging.getLogger("agent").debug("finer")
     assert json.loads(capsys.readouterr().err)["message"] == "finer"
+
+
+@pytest.mark.parametrize(("text", "shown"), [("abcd", "abcd"), ("abcde", "a...")])
+def test_cut_shows_that_it_was(text: str, shown: str) -> None:
+    assert cut(text, 4) == shown

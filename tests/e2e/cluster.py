@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import urllib3
 from kubernetes import client, config
 
 Json = dict[str, Any]
@@ -21,10 +20,6 @@ class ApiError(Exception):
         self.code = code
         self.status = status
         super().__init__(f"{code}: {status.get('message')}")
-
-
-class Unreachable(Exception):
-    """The API server of the kubeconfig cannot be reached."""
 
 
 class Cluster:
@@ -137,8 +132,6 @@ class Cluster:
             data: bytes = response.data
         except client.ApiException as error:
             raise ApiError(error.status or 0, _status(error)) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"API server: {error}") from error
         return data
 
 

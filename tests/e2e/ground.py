@@ -1,14 +1,17 @@
-"""A node of the cluster, pods on it, and the kubelet's ``List``."""
+"""A node of the cluster, pods on it, the kubelet's ``List``, and what of these must agree."""
 
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from agent.allocator.interfaces import ListedPod
+from agent.allocator.slots import Slot
+from agent.enforcement.vcuda.config import VcudaConfig
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from contract.allocation import Allocation, decode_allocations
@@ -17,11 +20,112 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.wishes import read_wishes
-from tests.e2e.audit import Seen, findings
+from simulator.node.limits import own_limits
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.manifests import Maker, limits, visible
 from tests.e2e.settings import Settings
 from tests.e2e.stream import MOST, Stream
+
+BLOCK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One container, by kubelet, annotation and its own log.
+
+    Attributes:
+        pod: its pod's name.
+        container: its name and request.
+        held: the device IDs that ``List`` shows.
+        recorded: its part of the annotation ``gpu-allocation``.
+        visible: the cards in its environment, as it printed them; ``None`` if it has not.
+        uid: its pod's UID.
+        limits: the limits it found when it started, as it printed them; ``None`` if it found none.
+        limits_of: the container whose limits it must find; ``""`` for its own.
+        core_limit: percent of a card that it may use while others do not; ``None`` if its cores.
+    """
+
+    pod: str
+    container: ContainerDemand
+    held: Mapping[Resource, frozenset[str]]
+    recorded: Allocation | None
+    visible: tuple[str, ...] | None
+    uid: str = ""
+    limits: VcudaConfig | None = None
+    core_limit: int | None = None
+    limits_of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.pod} {self.container.name}"
+
+
+def findings(
+    containers: Sequence[Seen], *, init_recorded: bool = True, enforced: bool = True
+) -> list[str]:
+    found = [
+        f"{each}: {wrong}"
+        for each in containers
+        for wrong in (*_wrong_limits(each, enforced), *_wrong(each, init_recorded))
+    ]
+    owners: dict[tuple[Resource, str], Seen] = {}
+    for each in containers:
+        for resource, ids in each.held.items():
+            for device_id in sorted(ids):
+                other = owners.setdefault((resource, device_id), each)
+                if other is not each:
+                    found.append(f"{device_id} of {resource} is held by {other} and {each}")
+    return found
+
+
+def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
+    demand, recorded = seen.container.demand, seen.recorded
+    init = seen.container.kind is ContainerKind.INIT
+    wrong = []
+    if seen.visible is None:
+        wrong.append("has not printed its cards")
+    if not init:
+        cards = {
+            resource: {Slot.parse(each).card for each in seen.held.get(resource, ())}
+            for resource in Resource
+        }
+        for resource in Resource:
+            held = len(seen.held.get(resource, ()))
+            if held != resource.count_in(demand):
+                wrong.append(f"requests {resource.count_in(demand)} of {resource}, holds {held}")
+        if demand.memory and cards[Resource.MEMORY] != cards[Resource.CORE]:
+            wrong.append(
+                f"has its cores on {sorted(cards[Resource.CORE])} "
+                f"and its memory on {sorted(cards[Resource.MEMORY])}"
+            )
+        if seen.visible is not None and set(seen.visible) != cards[Resource.CORE]:
+            wrong.append(
+                f"sees {seen.visible}, the kubelet allocated {sorted(cards[Resource.CORE])}"
+            )
+        for resource in Resource if demand.is_share else ():
+            parts = Counter(Slot.parse(each).card for each in seen.held.get(resource, ()))
+            if tuple(sorted(parts.values(), reverse=True)) != demand.per_card(resource):
+                wrong.append(f"requests {demand.per_card(resource)} of {resource}, has {parts}")
+    if recorded is None:
+        if init_recorded or not init:
+            wrong.append("is not in the annotation")
+        return wrong
+    if (recorded.cores, recorded.memory_blocks) != (demand.cores, demand.memory):
+        wrong.append(
+            f"requests {demand.cores} cores and {demand.memory} blocks, "
+            f"{recorded.cores} cores and {recorded.memory_blocks} blocks are in the annotation"
+        )
+    if seen.visible is not None and recorded.cards != seen.visible:
+        wrong.append(f"sees {seen.visible}, the annotation has {recorded.cards}")
+    return wrong
+
+
+def _wrong_limits(seen: Seen, enforced: bool) -> list[str]:
+    container = replace(seen.container, name=seen.limits_of or seen.container.name)
+    own = own_limits(seen.uid, container, block=BLOCK_BYTES) if enforced else None
+    if own is not None and seen.core_limit is not None:
+        own = replace(own, hard_limit=False, limit=seen.core_limit)
+    return [] if seen.limits == own else [f"found {seen.limits}"]
+
 
 SETTLE_SECONDS = 150.0
 _CLIENTS = 16
@@ -203,6 +307,10 @@ class Ground:
         with ThreadPoolExecutor(_CLIENTS) as pool:
             logs = list(pool.map(lambda each: self.wait_for_log(each[0], each[1].name), requests))
         held = self.listed()
+        wishes = {
+            name: read_wishes(pod["metadata"].get("annotations") or {}, self.names)[0]
+            for name, pod in running.items()
+        }
         seen = [
             Seen(
                 pod=name,
@@ -212,7 +320,7 @@ class Ground:
                 visible=visible(log),
                 uid=running[name]["metadata"]["uid"],
                 limits=limits(log),
-                core_limit=self._core_limit(running[name]) if container.demand.is_share else None,
+                core_limit=wishes[name].core_limit if container.demand.is_share else None,
                 limits_of=self.limits_of(running[name], container.name),
             )
             for (name, container), log in zip(requests, logs, strict=True)
@@ -228,10 +336,6 @@ class Ground:
 
     def limits_of(self, _pod: Json, container: str) -> str:
         return container
-
-    def _core_limit(self, pod: Json) -> int | None:
-        wishes, _ = read_wishes(pod["metadata"].get("annotations") or {}, self.names)
-        return wishes.core_limit
 
     def wait_for_log(self, pod: str, container: str) -> str:
         """Return a container's log once it names its cards, or as it is after a minute."""

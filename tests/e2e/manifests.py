@@ -93,6 +93,9 @@ class Maker:
         return self._container(name, run=run, resources={"limits": requested}, **more)
 
     def pod(self, name: str, containers: Sequence[Json], **spec: Any) -> Json:
+        only = {"key": "metadata.name", "operator": "In", "values": [self._node]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [only]}]}
+        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -100,7 +103,7 @@ class Maker:
             "spec": {
                 "automountServiceAccountToken": False,
                 "terminationGracePeriodSeconds": 0,
-                "affinity": {"nodeAffinity": _only_on(self._node)},
+                "affinity": {"nodeAffinity": affinity},
                 "tolerations": [{"operator": "Exists"}],
                 "containers": list(containers),
                 **spec,
@@ -136,12 +139,6 @@ class Maker:
             "command": ["sh", "-c", _PRINT_LIMITS_AND_CARDS + run],
             **more,
         }
-
-
-def _only_on(node: str) -> Json:
-    """Name one node, whatever its labels are."""
-    fields = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [fields]}}
 
 
 def webhooks(name: str) -> Json:

@@ -6,7 +6,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -101,7 +100,10 @@ class Webhook(Program):
 
     def start(self) -> None:
         if not self._certificates.exists():
-            issue_certificates(self._certificates, self._host)
+            issue = ["issue", "--out", str(self._certificates), "--ip", self._host]
+            subprocess.run(
+                [sys.executable, "-m", "certs", *issue], check=True, timeout=_STOP_SECONDS
+            )
         super().start()
         context = ssl.create_default_context(cafile=self._certificates / "ca.crt")
 
@@ -140,16 +142,6 @@ class Webhook(Program):
         except AssertionError as error:
             return f"{error}: {reason or 'it does not call it'}"
         return None
-
-
-def issue_certificates(folder: Path, host: str) -> None:
-    with tempfile.TemporaryFile() as output:
-        subprocess.run(
-            [sys.executable, "-m", "certs", "issue", "--out", str(folder), "--ip", host],
-            check=True,
-            stdout=output,
-            timeout=_STOP_SECONDS,
-        )
 
 
 PATIENCE = 20.0
@@ -250,6 +242,9 @@ class Stage(Ground):
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    def wait_for_allocations(self, number: int) -> None:
+        wait("a burst is under way", lambda: len(self.agent.events("allocate")) >= number)
 
     def wait_for_cards(self) -> None:
         wait("the node's cards", lambda: self.registered() and self.offered() == CARDS * 100)

@@ -14,6 +14,8 @@ from tests.e2e.cluster import Json
 _CLIENTS = 8
 _END_SECONDS = 150.0
 _LOOK_EVERY = 5
+_EVERY = 0.2
+"""Seconds between two pods, unless the node is behind."""
 MOST = 15
 """How many pods may not have ended before more come."""
 
@@ -26,15 +28,11 @@ class Stream:
         create: Callable[[str], object],
         list_pods: Callable[[], Mapping[str, Json]],
         *,
-        per_second: float = 5.0,
         most: int = MOST,
-        within: float = _END_SECONDS,
     ) -> None:
         self._create = create
         self._list_pods = list_pods
-        self._every = 1 / per_second
         self._most = most
-        self._within = within
         self._over = threading.Event()
         self._creating: dict[str, Future[object]] = {}
         self._pool = ThreadPoolExecutor(_CLIENTS + 1)
@@ -52,7 +50,7 @@ class Stream:
         if error is not None:
             return
         self._running.result()  # a stream that ended early and silently would prove nothing
-        deadline = time.monotonic() + self._within
+        deadline = time.monotonic() + _END_SECONDS
         for each in self._creating.values():
             each.result()
         while late := self._not_ended():
@@ -80,7 +78,7 @@ class Stream:
     def _run(self) -> None:
         began, count, under_way = time.monotonic(), 0, 0
         while not self._over.wait(max(0.0, began - time.monotonic())):
-            began = max(began + self._every, time.monotonic() - 1)
+            began = max(began + _EVERY, time.monotonic() - 1)
             if count % _LOOK_EVERY == 0 or under_way >= self._most:
                 # A slow node gets no more pods than it can start: else it becomes slower.
                 under_way = len(self._not_ended())
@@ -114,12 +112,12 @@ def _message(status: Json) -> str:
 class Load:
     """Clients that call again at every response; *call* gets a unique number."""
 
-    def __init__(self, call: Callable[[int], None], *, clients: int = 8) -> None:
+    def __init__(self, call: Callable[[int], None]) -> None:
         self._call = call
         self._over = threading.Event()
         self._numbers = itertools.count(1)
         self._began = time.monotonic()
-        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
+        self._threads = [threading.Thread(target=self._run) for _ in range(_CLIENTS)]
         self.seconds: list[float] = []
         self.failures: list[str] = []
 

@@ -32,7 +32,6 @@ def deployed(whole: Deployed) -> Iterator[Deployed]:
 
 def test_both_webhooks_serve_a_certificate_that_api_servers_trust(deployed: Deployed) -> None:
     installation = deployed.installation
-
     assert len(installation.webhooks()) == 2
     assert installation.trusted() == {installation.secret("ca")["ca.crt"]}
     assert installation.served() == {installation.secret("tls")["tls.crt"]}
@@ -73,7 +72,6 @@ def test_a_deleted_proxy_pod_fails_at_most_one_pod_and_causes_an_event(deployed:
     pods = ground.settle(made)
     refused = ground.refused(pods)
     ground.report(f"the proxy's pod deleted while 20 pods start: {len(refused)} failed")
-
     wait("the next proxy", lambda: all(map(is_ready, kubectl.items("pods", *proxies))))
     field = "--field-selector=reason=GPUProxyEnded"
     assert kubectl.items("events", "--namespace=default", field)
@@ -127,7 +125,6 @@ def test_a_token_that_names_no_node_may_write_nothing(deployed: Deployed, tmp_pa
     ground = deployed.ground
     ground.run(ground.make.single("own", 5, 4))
     agent = _with_token_of(deployed, None, tmp_path)
-
     with pytest.raises(KubectlError, match="the agent may change only pods of its own node"):
         _try(agent, ground, "annotate", "pod", "own", f"{ground.names.gpu_assigned}=true")
 
@@ -135,7 +132,6 @@ def test_a_token_that_names_no_node_may_write_nothing(deployed: Deployed, tmp_pa
 def test_no_other_user_can_change_a_pods_allocation(deployed: Deployed) -> None:
     ground, admin = deployed.ground, deployed.kubectl
     ground.run(ground.make.single("own", 5, 4))
-
     _try(admin, ground, "annotate", "pod", "own", "e2e/other=1")
     for name in (ground.names.gpu_allocation, ground.names.predicate_time):
         with pytest.raises(KubectlError, match="of an existing pod"):
@@ -178,7 +174,6 @@ def test_no_creation_fails_while_all_webhooks_are_replaced(deployed: Deployed) -
         wait("calls", load.more(100))
         deployed.installation.roll(NAMESPACE, WEBHOOK)
         wait("more calls", load.more(100))
-
     deployed.ground.report(f"webhooks replaced: {load}")
     assert load.failures == []
     after = deployed.installation.webhooks
@@ -197,7 +192,6 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed:
         installation.refresh_secrets()
         log = installation.end_renewal()
         wait("more calls", load.more(100))
-
     deployed.ground.report(f"certificate renewed, {'late' if late else 'soon'} served: {load}")
     assert load.failures == [], log
     assert installation.trusted() == {installation.secret("ca")["ca.crt"]} != before
@@ -216,7 +210,6 @@ def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
             deployed.installation.roll_agents()
         wait("more pods", stream.more(10))
     pods = ground.settle(creating)
-
     ground.report(f"{rolls} rolling updates of the agent: {stream}")
     assert stream.failed == {}
     assert len(stream.pods) > rolls * 10
@@ -229,9 +222,7 @@ def test_a_deleted_installation_leaves_nothing_and_gpu_pods_still_run(deployed: 
     """The last one: it ends what the others need."""
     ground = deployed.ground
     ground.run(ground.make.single("stays", 5, 4))
-
     deployed.installation.remove()
-
     assert deployed.installation.leftovers() == []
     wait("the node offers nothing", lambda: ground.offered() == 0)
     pods = ground.cluster.pods()

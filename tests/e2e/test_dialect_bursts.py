@@ -110,7 +110,7 @@ def test_every_container_gets_its_own_parts_of_its_own_cards(admitting: Stage, m
         pytest.skip("GPU_TURNSTILE_E2E_KILL_KUBELET names no command")
     burst, wanted = _burst(stage.make, stage.names, seed=41)
     creating = stage.submit(burst)
-    wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= UNDER_WAY)
+    stage.wait_for_allocations(UNDER_WAY)
     if midway == "agent killed":
         stage.kill_agent()
     elif midway == "kubelet killed":

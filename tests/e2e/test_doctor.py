@@ -125,7 +125,6 @@ def test_a_user_without_permissions_sees_everything_as_unknown(doctor: Doctor) -
 
 def test_an_unreachable_webhook(doctor: Doctor) -> None:
     doctor.deployed.installation.scale_webhook(0)
-
     doctor.error("webhook", "the API server cannot reach the webhook")
     found = doctor.error(
         "webhook-replicas", "Deployment gpu-turnstile-webhook has no pods, or is missing"
@@ -137,7 +136,7 @@ def test_an_unreachable_webhook(doctor: Doctor) -> None:
 def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
     doctor, kubectl = no_certs, no_certs.deployed.kubectl
     other = kubectl.json("get", "configmap", "kube-root-ca.crt", f"--namespace={NAMESPACE}")
-    encoded = _base64(other["data"]["ca.crt"])
+    encoded = base64.b64encode(other["data"]["ca.crt"].encode()).decode()
     hooks = range(len(kubectl.json("get", HOOKS)["webhooks"]))
     path = "/webhooks/{}/clientConfig/caBundle"
     _patch(
@@ -145,7 +144,6 @@ def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
         HOOKS,
         *({"op": "replace", "path": path.format(each), "value": encoded} for each in hooks),
     )
-
     found = doctor.error("webhook", "does not trust the webhook's certificate")
     kubectl.run(f"--namespace={NAMESPACE}", "scale", CERTS, "--replicas=1")
     kubectl.run(*found["run"].split()[1:])
@@ -155,14 +153,12 @@ def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
 def test_a_policy_without_its_binding_and_a_missing_one(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run("delete", POLICY.format("stamps"))
     doctor.error("policies", "without a binding: gpu-turnstile-stamps")
-
     doctor.deployed.kubectl.run("delete", "validatingadmissionpolicy/gpu-turnstile-requests")
     doctor.error("policies", "missing: gpu-turnstile-requests")
 
 
 def test_missing_agents(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", AGENT)
-
     found = doctor.error("agents", "DaemonSet gpu-turnstile-agent is missing")
     assert found["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
     result = doctor.until(
@@ -173,7 +169,8 @@ def test_missing_agents(doctor: Doctor) -> None:
 
 
 def test_a_node_is_no_error_while_agent_and_proxy_are_replaced(doctor: Doctor) -> None:
-    _delete_proxies(doctor)
+    proxies = "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
+    doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
     doctor.deployed.installation.roll_agents()
 
     def settled(result: DoctorResult) -> bool:
@@ -181,11 +178,6 @@ def test_a_node_is_no_error_while_agent_and_proxy_are_replaced(doctor: Doctor) -
         return result.wrong == TRUE_WARNINGS
 
     doctor.until("the node offers its cards again", settled)
-
-
-def _delete_proxies(doctor: Doctor) -> None:
-    proxies = "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
-    doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
 
 
 def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
@@ -202,7 +194,6 @@ def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
         deployed.kubectl.run(*change)
     deployed.kubectl.run("delete", POLICY.format("pod-annotations"))
     wait("no policy forbids it", lambda: _may(lambda: deployed.kubectl.run(*change)))
-
     found = doctor.error("allocations", "holds other devices in the kubelet")
     assert f"pod {ground.cluster.namespace}/share: container {container} " in found["text"]
     assert found["run"] == f"kubectl gpu explain -n {ground.cluster.namespace} share"
@@ -216,15 +207,10 @@ def test_an_unreachable_extender(doctor: Doctor) -> None:
         {"op": "replace", "path": "/spec/strategy", "value": {"type": "Recreate"}},
         options=(f"--namespace={NAMESPACE}",),
     )
-
     found = doctor.error("scheduler-extender", "pods are ready: scheduler: ")
     output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
     assert "e2e:no" in output
     doctor.error("extender-lease", "")
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
 
 
 def _may(change: Callable[[], object]) -> bool:

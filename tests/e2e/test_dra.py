@@ -274,7 +274,6 @@ def test_the_second_pod_of_a_card_allocated_twice_waits_for_the_first(claimed: C
     claimed.allocate_as(first, "second")
     ground.wait_for_event("second", "FailedPrepareDynamicResources")
     assert phase(ground.cluster.pods()["second"]) == "Pending"
-
     ground.cluster.delete("first")
     with claimed.timed("a card allocated twice: the second ran after the first's end"):
         running = ground.settled(["second"])

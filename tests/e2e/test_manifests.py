@@ -46,12 +46,10 @@ def test_an_api_server_accepts_all_manifests_without_a_warning(
     )
     tried = [each for each in built if each["kind"] in known]
     left_out = sorted({each["kind"] for each in built} - known)
-
     output = kubectl.run(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-"),
         stdin=yaml.safe_dump_all(tried),
     )
-
     assert output.err == ""
     assert len(output.out.splitlines()) == len(tried)
     if left_out:

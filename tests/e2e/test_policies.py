@@ -323,7 +323,6 @@ def test_additions_of_a_late_webhook_are_checked(admitting: Gate) -> None:
 
 def test_a_late_webhook_may_add_a_request_to_a_stamped_pod(admitting: Gate) -> None:
     made = _patched(admitting, _REQUEST, gpu_assigned="false")
-
     assert made["metadata"]["annotations"].keys() == stamps(NAMES).keys()
     with pytest.raises(ApiError, match="request 100 or 200"):
         _patched(admitting, _HALF, gpu_assigned="false")
@@ -333,7 +332,6 @@ def test_stamps_are_removed_with_a_request_that_a_late_webhook_removes(admitting
     plain = {"op": "add", "path": "/spec/containers/0/resources", "value": {}}
     with admitting.late_webhook(patch_with(plain)):
         made = admitting.cluster.create(_pod(GPU), dry_run=True)
-
     assert made["metadata"].get("annotations", {}) == {}
 
 
@@ -351,13 +349,11 @@ def test_a_manifest_copied_from_a_running_pod_is_created(
         gpu_allocation="{}",
         predicate_gpu_idx_0="3",
     )
-
     output = admitting.kubectl.run(
         *("create", f"--namespace={admitting.cluster.namespace}", "--dry-run=server"),
         *("--filename=-", "--output=json"),
         stdin=json.dumps({"apiVersion": "v1", "kind": "Pod", **copied}),
     )
-
     made = json.loads(output.out)["metadata"].get("annotations", {})
     assert made.keys() == (stamps(NAMES).keys() if limits else set())
     why = "gpu-turnstile writes it" if limits else "the pod requests no GPU"

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.names import Names
 from contract.requests import read_pod_demand
 from tests.e2e.cluster import Json, KubectlError
 from tests.e2e.ground import Ground, is_ready, phase, wait
@@ -42,7 +41,6 @@ def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) ->
     """By the extender's log: the agent writes the annotation too, once it has decided."""
     ground = deployed.ground
     pods = ground.run(*ground.make.burst(30, seed=5), ground.make.single("whole", 200))
-
     assert ground.refused(pods) == {}
     seen = ground.audit("burst through the extender", pods)
     got = {(each.pod, each.container.name): each.visible for each in seen}
@@ -55,7 +53,8 @@ def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) ->
     assert bound.keys() == pods.keys()
     for name, chosen in bound.items():
         assert chosen == {each: _indices(got[name, each]) for each in chosen}, name
-        assert chosen.keys() == _with_gpus(pods[name]), name
+        requests = read_pod_demand(pods[name], ground.names)[0].containers
+        assert chosen.keys() == {each.name for each in requests}, name
 
 
 def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
@@ -64,11 +63,9 @@ def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
     """A stock scheduler would bind it, for the node has enough free cores, and it would fail."""
     ground = deployed.ground
     ground.run(*(ground.make.single(f"full-{number}", 60, 4) for number in range(CARDS)))
-
     ground.cluster.create(ground.make.single("waits", 50, 4))
     wait("its refusal", lambda: "no card has 50 cores" in _why_not(ground.cluster.pods()["waits"]))
     assert "nodeName" not in ground.cluster.pods()["waits"]["spec"]
-
     ground.cluster.delete("full-7")
     wait("it runs", lambda: phase(ground.cluster.pods()["waits"]) == "Running", within=30)
 
@@ -123,7 +120,6 @@ def test_pods_without_gpus_stay_with_the_cluster_s_own_scheduler(deployed: Deplo
     ground.cluster.create(ground.make.plain("plain"))
     gpu = ground.run(ground.make.single("gpu", 10, 4))["gpu"]
     wait("the plain pod runs", lambda: is_ready(ground.cluster.pods()["plain"]))
-
     schedulers = {name: pod["spec"]["schedulerName"] for name, pod in ground.cluster.pods().items()}
     assert schedulers == {"plain": "default-scheduler", "gpu": "gpu-turnstile-scheduler"}
     assert ground.refused({"gpu": gpu}) == {}
@@ -142,10 +138,6 @@ def _cards(text: str) -> dict[str, set[int]]:
     """Read the cards of each container as the extender logs them: ``c0: 3, c1: 4,5``."""
     parts = [each.partition(": ") for each in text.split(", ") if each]
     return {name: set(map(int, cards.split(","))) for name, _, cards in parts}
-
-
-def _with_gpus(pod: Json) -> set[str]:
-    return {each.name for each in read_pod_demand(pod, Names())[0].containers}
 
 
 def _indices(visible: tuple[str, ...] | None) -> set[int]:

@@ -100,12 +100,7 @@ def admitted_pod(
 
 @dataclass(frozen=True)
 class Box:
-    """A node: its machine, and of every card what is free and what there is.
-
-    Attributes:
-        free: cores and blocks of each card.
-        blocks: that each card has in all.
-    """
+    """A node: its machine, cores and blocks that are free of each card, and all blocks of each."""
 
     machine: Machine
     free: tuple[tuple[int, int], ...]
@@ -218,7 +213,6 @@ class Placing:
 
     @property
     def goes_by(self) -> str:
-        """The policy of shares, by the author's wish or without."""
         return self.wishes.get("gpu-policy", self.policy)
 
     def rate(self, text: str) -> tuple[float, ...]:
@@ -259,7 +253,6 @@ class Admission:
     node: str = ""
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Send a review to the webhook's own decision; rules and warnings explain the result."""
         spec = {"nodeName": self.node} if self.node else {}
         request = {
             "uid": "1",
@@ -285,7 +278,6 @@ class Wish:
     uuid: str = "GPU-0"
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Return ``yes``, ``no``, or ``refused`` with the webhook's rules."""
         annotations = {f"{NAMES.domain}/{key}": text for key, text in self.wishes.items()}
         wishes, errors = read_wishes(annotations, NAMES)
         if errors:
@@ -326,7 +318,6 @@ class Counted:
     phase: str
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Return ``yes`` or ``no``, as the extender counts."""
         return OurResult(
             "no"
             if read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES).terminal
@@ -351,7 +342,6 @@ class Choice:
     inventories: Mapping[int, str] = field(default_factory=dict)
 
     def evaluate(self, wants: str) -> OurResult:
-        """Decide about each node as filter and prioritize do."""
         largest = max((blocks for box in self.boxes for blocks in box.blocks), default=0)
         pod = admitted_pod(self.pod, self.wishes, largest)
         if pod is None:
@@ -387,5 +377,4 @@ def _links(machine: Machine) -> Links:
 
 @lru_cache(maxsize=65536)
 def choose_whole(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
-    """Choose whole cards with our own code."""
     return _links(machine).best(size, free, free=frozenset(free))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.cases import Case, read_cases
+from tests.peers.cases import BETTER, RULES, SAME, Case, Rule, explain, read_cases
 from tests.peers.machines import MACHINES, choose_as_nvidia
 from tests.peers.questions import (
     ALLOWED,
@@ -24,7 +24,6 @@ from tests.peers.questions import (
     used,
     whole,
 )
-from tests.peers.verdicts import BETTER, RULES, SAME, Rule, explain
 
 CASES = list(read_cases())
 MIGRATE = Path(__file__).parents[2] / "docs" / "migrate.md"

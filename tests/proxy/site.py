@@ -4,6 +4,7 @@ The kubelet is the simulated one, which obeys K11, K18, K19 and K26. The proxy r
 this process, with a clock that tests advance.
 """
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -24,8 +25,48 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.trace import TraceEvent
-from tests.proxy.clock import SLOW, Clock
 from tests.proxy.plugin import RESOURCE, WITHIN
+
+SLOW = 0.1
+"""Seconds of a clock in a second: a loaded machine does not exceed the proxy's short timeouts."""
+
+
+class Clock:
+    """The clock of event loops, also on other threads."""
+
+    def __init__(self, speed: float = SLOW) -> None:
+        self._speed = speed
+        self._advanced = 0.0
+        self._loops: list[ClockedLoop] = []
+
+    def __call__(self) -> float:
+        return time.monotonic() * self._speed + self._advanced
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass at once; return when the loops are awake."""
+        self._advanced += seconds
+        for each in self._loops:
+            awake = threading.Event()
+            with suppress(RuntimeError):  # it is closed
+                each.call_soon_threadsafe(awake.set)
+                awake.wait(1)
+
+    def make_loop(self) -> asyncio.AbstractEventLoop:
+        made = ClockedLoop(self)
+        self._loops.append(made)
+        return made
+
+
+class ClockedLoop(asyncio.SelectorEventLoop):
+    """An event loop with a clock of its own; timers, timeouts and sleeps follow it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        super().__init__()
+
+    def time(self) -> float:
+        return self._clock()
+
 
 T = TypeVar("T")
 
@@ -34,7 +75,6 @@ PATIENCE = 10_000.0
 
 
 def wait(what: str, condition: Callable[[], object]) -> None:
-    """Wait until a condition holds."""
     end = time.monotonic() + WITHIN
     while not condition():
         assert time.monotonic() < end, f"not within {WITHIN:g} s: {what}"
@@ -65,12 +105,7 @@ class PluginProcess:
 
 
 class Site:
-    """A kubelet's folder, a proxy's folder, and all that runs between them.
-
-    Attributes:
-        clock: the proxy's.
-        defect: the error with which a proxy has ended.
-    """
+    """A kubelet's folder, a proxy's folder, and all that runs between them."""
 
     mode = PLUGIN
 
@@ -160,16 +195,13 @@ class Site:
 
     @property
     def endpoint(self) -> KubeletEndpoint:
-        """The proxy's server for the kubelet."""
         return self.proxy.endpoints[RESOURCE]
 
     @property
     def service(self) -> ProxiedResource:
-        """The calls and plugins of the resource."""
         return self.endpoint.resource
 
     def metrics(self, name: str = RESOURCE) -> dict[str, float]:
-        """Return the proxy's metrics of a resource or driver."""
         page = metrics(ProxyMetrics(self.proxy.endpoints, self.proxy.drivers.found, lambda: 0))
         found = re.findall(
             rf'^gpu_turnstile_proxy_(\w+){{resource="{name}"}} (\S+)$',
@@ -192,11 +224,9 @@ class Site:
         return response.envs["BY"]
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call in a thread."""
         return self._pool.submit(call)
 
     def begin_allocate(self) -> Future[str]:
-        """Call Allocate in a thread."""
         return self.begin(self.allocate)
 
     def begin_waiting(self, calls: int = 1) -> list[Future[str]]:
@@ -229,9 +259,7 @@ class Site:
 
     @property
     def healthy(self) -> int:
-        """How many devices it would give out."""
         return self.kubelet.capacity()[1].get(RESOURCE, 0)
 
     def wait_known(self, devices: int = 4) -> None:
-        """Wait until the kubelet has so many healthy devices."""
         wait(f"{devices} devices are known", lambda: self.healthy == devices)

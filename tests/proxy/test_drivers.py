@@ -26,14 +26,7 @@ PATIENCE = 20.0
 
 
 class Driver:
-    """One instance of a driver, which names itself in the error of each claim.
-
-    Attributes:
-        registered: whether it was notified of its registration.
-        calls: number of calls for claims.
-        infos: number of calls of ``GetInfo``.
-        prepared: the UIDs of prepared claims.
-    """
+    """One instance of a driver, which names itself in the error of each claim."""
 
     def __init__(self, folder: Path, name: str, kind: str = "DRAPlugin") -> None:
         self._name, self._kind = name, kind
@@ -66,7 +59,6 @@ class Driver:
             each.wait()
 
     def stop_listening(self) -> None:
-        """Listen no more; calls in progress go on."""
         for each in self._servers:
             each.stop(WITHIN)
 
@@ -111,8 +103,6 @@ class Driver:
 
 
 class DriverSite(Site):
-    """A proxy, and the kubelet's registry of drivers."""
-
     mode = DRA
 
     def __init__(self, folder: Path, **how: float) -> None:
@@ -124,11 +114,9 @@ class DriverSite(Site):
         return list(self.registry.iterdir())
 
     def figures(self) -> dict[str, float]:
-        """Return the proxy's metrics of the driver."""
         return self.metrics(DRIVER)
 
     def register(self, *known: Path) -> registration.PluginInfo:
-        """Register the proxy, as a kubelet does; return its info."""
         wait("a registration", lambda: len({*self.sockets} - {*known}) == 1)
         (socket,) = {*self.sockets} - {*known}
         with grpc.insecure_channel(f"unix:{socket}") as channel:
@@ -144,7 +132,6 @@ class DriverSite(Site):
         return info
 
     def watch_health(self) -> Iterator[Any]:
-        """Connect as a kubelet, and watch the health of devices."""
         (endpoint,) = self.plugin_dir.glob("proxy-*.sock")
         with grpc.insecure_channel(f"unix:{endpoint}") as channel:
             stub = make_stub(channel, health_api.DESCRIPTOR, "DRAResourceHealth")
@@ -179,7 +166,6 @@ def site(short_folder: Path) -> Iterator[DriverSite]:
 
 @pytest.fixture
 def driver(short_folder: Path) -> Iterator[StartDriver]:
-    """Starts instances of a driver, which end after the test."""
     started: list[Driver] = []
 
     def start(name: str = "driver", **how: Any) -> Driver:

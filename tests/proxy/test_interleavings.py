@@ -58,7 +58,6 @@ class Machine(RuleBasedStateMachine):
         return start
 
     def _register_again(self, number: int) -> Action:
-        """Let a plugin register again, as if it had found a new ``kubelet.sock``."""
         made = self._plugins[number % len(self._plugins)]
 
         def register() -> None:

@@ -28,12 +28,10 @@ def _begin_hung_call(running: Site, hung: Plugin) -> Future[str]:
 def test_calls_lists_and_options_pass(running: Site, plugin: MakePlugin) -> None:
     made = plugin().register()
     running.wait_known()
-
     client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
     assert running.allocate() == "a"
     client.pre_start(("d0",))
-
     assert running.options == {"pre_start": True, "preferred": True}
     assert made.calls == [
         "GetDevicePluginOptions",
@@ -51,7 +49,6 @@ def test_a_plugin_that_registers_again_serves_by_its_newest_registration(
     made = plugin().register()
     running.wait_known()
     made.register()
-
     assert running.allocate() == "a"
     assert len(running.service.roster.instances) == 1
     assert running.lists == [(4, 4)]
@@ -59,7 +56,6 @@ def test_a_plugin_that_registers_again_serves_by_its_newest_registration(
 
 def test_a_plugin_without_devices_is_registered_as_well(running: Site, plugin: MakePlugin) -> None:
     plugin(devices=0).register()
-
     wait("a list", lambda: running.lists)
     assert running.lists == [(0, 0)]
 
@@ -77,10 +73,8 @@ def test_a_refusal_of_the_plugin_passes_unchanged_and_is_not_sent_again(
     made = plugin().register()
     made.on_allocate = lambda context: context.abort(code, "no card fits")
     running.wait_known()
-
     call = running.begin_allocate()
     running.advance_until("the call ends", call.done)
-
     with pytest.raises(PluginCallFailed, match=f"code = {shown} desc = no card fits$"):
         call.result()
     assert made.calls.count("Allocate") == 1
@@ -93,9 +87,7 @@ def test_the_kubelet_does_not_notice_a_plugins_end_and_its_calls_wait_for_the_su
     running.wait_known()
     first.end()
     calls = running.begin_waiting(20)
-
     plugin("b").register()
-
     assert [each.result(WITHIN) for each in calls] == ["b"] * 20
     assert running.losses == 0
     assert len(running.lists) == 1
@@ -106,10 +98,8 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site, plugin: MakeP
     older = plugin("a", devices=4).register()
     plugin("b", devices=5).register()
     running.wait_known(5)
-
     older.offer(3)
     plugin("c", devices=6).register()  # lists arrive in the order of their sending
-
     running.wait_known(6)
     assert running.lists[-2:] == [(5, 5), (6, 6)]
 
@@ -122,14 +112,12 @@ def test_after_patience_devices_are_unhealthy_and_calls_fail_with_a_reason(
     first.end()
     (call,) = running.begin_waiting()
     running.clock.advance(PATIENCE)
-
     with pytest.raises(PluginCallFailed, match=f"code = Unavailable desc = {UNAVAILABLE}$"):
         call.result(WITHIN)
     running.wait_known(0)
     assert running.lists[-1] == (4, 0)
     with pytest.raises(PluginCallFailed, match=UNAVAILABLE):  # at once, not after patience
         running.allocate()
-
     plugin("b").register()
     running.wait_known(4)
     assert running.allocate() == "b"
@@ -144,9 +132,7 @@ def test_an_ending_plugin_finishes_its_calls(running: Site, plugin: MakePlugin) 
     wait("it is called", lambda: "Allocate" in made.calls)
     made.end_stream()
     wait("its stream has ended", lambda: not running.service.roster.instances)
-
     made.go_on()
-
     assert call.result(WITHIN) == "a"
 
 
@@ -157,7 +143,6 @@ def test_a_hung_plugin_is_skipped_until_it_responds(running: Site, plugin: MakeP
     hung.hang()
     call = _begin_hung_call(running, hung)
     running.advance_until("the call ends", call.done)
-
     with pytest.raises(PluginCallFailed, match=SILENT):
         call.result()
     running.wait_known(5)
@@ -177,12 +162,10 @@ def test_a_hung_plugin_alone_is_given_up_until_it_responds(
     hung.fail_options = errors
     call = _begin_hung_call(running, hung)
     running.advance_until("the call ends", call.done)
-
     with pytest.raises(PluginCallFailed, match=SILENT):
         call.result()
     wait("its devices are unhealthy", lambda: (4, 0) in running.lists)
     hung.go_on()
-
     running.advance_until("it serves again", lambda: running.healthy == 4)
     assert running.allocate() == "a"
 
@@ -193,10 +176,8 @@ def test_a_plugin_that_hangs_in_one_call_only_keeps_its_devices_healthy(
     hung = plugin().register()
     running.wait_known()
     hung.hang("Allocate")
-
     with pytest.raises(PluginCallFailed, match=SILENT):
         _begin_hung_call(running, hung).result(WITHIN)
-
     hung.go_on()
     assert running.allocate() == "a"
     assert running.lists == [(4, 4)]
@@ -211,9 +192,7 @@ def test_an_older_plugin_that_hangs_is_not_called_after_the_newest_has_ended(
     older.hang()
     newer.end()
     (call,) = running.begin_waiting()
-
     plugin("c").register()
-
     assert call.result(WITHIN) == "c"
     assert "Allocate" not in older.calls
 
@@ -231,9 +210,7 @@ def test_waiting_and_calling_together_take_no_longer_than_patience(
     hung.hang("Allocate")
     hung.register()
     wait("it is called", lambda: "Allocate" in hung.calls)
-
     running.clock.advance(1)
-
     with pytest.raises(PluginCallFailed, match=SILENT):
         call.result(WITHIN)
 
@@ -273,10 +250,8 @@ def test_an_unreadable_list_ends_its_plugin_and_never_reaches_the_kubelet(
     running.wait_known()
     broken = plugin("b")
     broken.lists = [b"\x0a\xff\xff\xff"]
-
     with pytest.raises(grpc.RpcError) as raised:
         broken.register()
-
     assert raised.value.details() == "b.sock: its list of devices cannot be read"
     assert running.allocate() == "a"
     assert len(running.lists) == 1
@@ -287,9 +262,7 @@ def test_changed_options_are_registered_with_the_kubelet(running: Site, plugin: 
     running.wait_known()
     newer = plugin("b", devices=5)
     newer.options = b""
-
     newer.register()
-
     wait("the kubelet knows", lambda: not running.options["pre_start"])
     running.wait_known(5)
     assert running.allocate() == "b"
@@ -303,12 +276,10 @@ def test_the_number_of_calls_is_bounded(
     running.wait_known()
     first.end()
     calls = running.begin_waiting(2)
-
     with pytest.raises(
         PluginCallFailed, match=f"ResourceExhausted desc = 2 calls for {re.escape(RESOURCE)} "
     ):
         running.allocate()
-
     plugin("b").register()
     assert [each.result(WITHIN) for each in calls] == ["b", "b"]
 
@@ -316,7 +287,6 @@ def test_the_number_of_calls_is_bounded(
 def test_an_endpoint_is_a_file_name_and_not_a_uri(running: Site, plugin: MakePlugin) -> None:
     plugin("a", endpoint="xA.sock", devices=9)
     plugin("b", endpoint="x%41.sock", devices=5).register()
-
     running.wait_known(5)
     assert running.allocate() == "b"
 
@@ -339,10 +309,8 @@ def test_a_plugin_killed_at_any_point_of_a_call_fails_no_pod(
         if method in {"GetDevicePluginOptions", "ListAndWatch"}:
             following.wait_registered()
         running.wait_known()
-
         client = running.client()
         assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
         assert running.allocate() in {"killed.sock", "next.sock"}
         client.pre_start(("d0",))
-
         assert running.losses == 0

@@ -133,7 +133,6 @@ def test_a_port_in_use_is_reported_on_one_line(tmp_path: Path) -> None:
             ["--kubelet-dir", str(tmp_path / "k"), "--plugin-dir", str(tmp_path / "p"),
              "--http-host", "127.0.0.1", "--http-port", str(port)],
         )  # fmt: skip
-
     assert found.exit_code == 2
     assert found.stderr.startswith(f"error: http-port: cannot listen on 127.0.0.1:{port}: ")
     assert found.stderr.count("\n") == 1
@@ -142,7 +141,6 @@ def test_a_port_in_use_is_reported_on_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("patience", ["0", "26"])
 def test_patience_has_bounds(patience: str) -> None:
     found = CliRunner().invoke(main, ["--patience", patience])
-
     assert found.exit_code == 2
     assert "Invalid value for '--patience'" in found.output
 
@@ -164,7 +162,6 @@ def test_a_hung_event_loop_ends_the_process(short_folder: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-c", hang], capture_output=True, text=True, timeout=WITHIN, check=False
     )
-
     assert found.returncode == 1
     assert "Timeout (0:00:00.500000)!" in found.stderr
     assert "in hang" in found.stderr
@@ -192,6 +189,5 @@ def test_a_defect_of_a_task_ends_the_proxy_in_order(running: Site) -> None:
 
     running._loop.call_soon_threadsafe(lambda: running.proxy._spawn(fail()))
     wait("it ends", lambda: not running.proxy_runs)
-
     assert repr(running.defect) == "RuntimeError('a defect')"
     running.defect = None

@@ -54,7 +54,6 @@ def test_an_endpoint_that_is_not_a_socket_of_the_folder_is_refused(
 ) -> None:
     with pytest.raises(BadRegistration) as raised:
         check_endpoint(plugins, endpoint)
-
     assert raised.value.text == message
 
 
@@ -62,7 +61,6 @@ def test_an_endpoint_that_is_not_a_socket_of_the_folder_is_refused(
 def test_a_socket_of_another_user_is_refused(plugins: Path) -> None:
     with pytest.raises(BadRegistration) as raised:
         check_endpoint(plugins, "other.sock")
-
     assert raised.value.text == (
         "endpoint: Forbidden: 'other.sock': must belong to root, but belongs to user 1234"
     )
@@ -100,7 +98,6 @@ def test_a_bad_registration_is_refused_and_counted(
 ) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         register_bytes(running.plugin_dir, request_.SerializeToString())
-
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert raised.value.details() == message
     assert running.proxy.registration.refused == 1
@@ -119,7 +116,6 @@ def test_bytes_that_are_not_a_registration_are_refused_and_disturb_no_plugin(
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(str(running.kubelet_dir.parent / name))
             raw.sendall(os.urandom(4096))
-
     assert running.allocate() == "a"
     assert running.connections == 1
 
@@ -130,7 +126,6 @@ def test_a_plugin_that_does_not_respond_is_refused(running: Site) -> None:
         made.listen()
         registering = running.begin(lambda: register(running.plugin_dir, "silent.sock"))
         running.advance_until("the plugin gets its response", registering.done)
-
     error = registering.exception()
     assert isinstance(error, grpc.RpcError)
     assert error.details() == "the plugin at silent.sock does not respond within 3 s"
@@ -139,7 +134,6 @@ def test_a_plugin_that_does_not_respond_is_refused(running: Site) -> None:
 def test_the_kubelets_refusal_reaches_the_plugin(running: Site, plugin: MakePlugin) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         plugin("a").register(resource="no-domain")
-
     assert raised.value.code() is grpc.StatusCode.UNKNOWN
     assert 'the ResourceName "no-domain" is invalid' in str(raised.value.details())
 
@@ -171,10 +165,8 @@ def test_resources_and_their_plugins_are_bounded(
 ) -> None:
     monkeypatch.setattr(bound, 1)
     plugin("a").register()
-
     with pytest.raises(grpc.RpcError) as raised:
         plugin("b").register(resource=resource)
-
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert raised.value.details() == message
 
@@ -188,5 +180,4 @@ def test_refused_registrations_do_not_count_as_resources(
     for number in range(2):
         with pytest.raises(grpc.RpcError, match="its options cannot be read"):
             bad.register(resource=f"example.com/bad-{number}")
-
     plugin("good").register()

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from proxy.kubelet import KubeletEndpoint
@@ -25,7 +24,7 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.trace import TraceEvent
-from tests.proxy.plugin import RESOURCE, WITHIN
+from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
 
 SLOW = 0.1
 """Seconds of a clock in a second: a loaded machine does not exceed the proxy's short timeouts."""
@@ -122,23 +121,26 @@ class Site:
         self.terminate: Callable[[], Callable[[], None]] = lambda: lambda: None
         """Stops the newest proxy as SIGTERM does; the function waits for its end."""
         self._pool = ThreadPoolExecutor(32)
+        self._plugins: list[Plugin] = []
 
     def __enter__(self) -> Self:
         self.kubelet.start()
         self.start_proxy()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
+        for each in self._plugins:
+            each.end()
         self.stop_proxy()
         self.kubelet.kill()
         self._pool.shutdown()
-        if error is None:
+        if not any(raised):
             assert self.defect is None
+
+    def plugin(self, name: str = "a", *, endpoint: str = "", devices: int = 4) -> Plugin:
+        """Make a plugin that serves, and is not registered yet."""
+        self._plugins.append(Plugin(self.plugin_dir, name, endpoint=endpoint, devices=devices))
+        return self._plugins[-1]
 
     # --- the proxy -----------------------------------------------------------------------
 

@@ -15,33 +15,28 @@ from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
 from common.kubelet_api import CHECKPOINT_FILE
 from proxy.program import Proxy
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
-from tests.proxy.conftest import MakePlugin
 from tests.proxy.plugin import RESOURCE, WITHIN, Plugin, register
 from tests.proxy.site import Site, wait
 
 
-def test_the_proxy_registers_with_a_new_kubelet_without_a_plugin(
-    running: Site, plugin: MakePlugin
-) -> None:
-    first = plugin("a").register()
+def test_the_proxy_registers_with_a_new_kubelet_without_a_plugin(running: Site) -> None:
+    first = running.plugin("a").register()
     running.wait_known()
     first.end()
     running.kubelet.restart()
     running.wait_known()
     (call,) = running.begin_waiting()
-    plugin("b").register()
+    running.plugin("b").register()
     assert call.result(WITHIN) == "b"
 
 
-def test_the_proxy_registers_again_with_a_kubelet_that_drops_it(
-    running: Site, plugin: MakePlugin
-) -> None:
+def test_the_proxy_registers_again_with_a_kubelet_that_drops_it(running: Site) -> None:
     """An agent of an earlier version registered directly, and ends (K18)."""
-    direct = plugin("direct")
+    direct = running.plugin("direct")
     shutil.move(running.plugin_dir / "direct.sock", running.kubelet_dir / "direct.sock")
     register(running.kubelet_dir, "direct.sock")
     running.wait_known()
-    plugin("a").register()
+    running.plugin("a").register()
     wait("both lists", lambda: len(running.lists) == 2)
     direct.end()
     wait("it is dropped", lambda: running.losses == 1)
@@ -50,11 +45,9 @@ def test_the_proxy_registers_again_with_a_kubelet_that_drops_it(
     assert running.allocate() == "a"
 
 
-def test_calls_are_served_although_the_kubelets_folder_is_emptied(
-    running: Site, plugin: MakePlugin
-) -> None:
+def test_calls_are_served_although_the_kubelets_folder_is_emptied(running: Site) -> None:
     """Its own socket too: the kubelet runs on, but no plugin can register until the next one."""
-    plugin("a").register()
+    running.plugin("a").register()
     running.wait_known()
     for each in running.kubelet_dir.iterdir():
         each.unlink()
@@ -65,10 +58,8 @@ def test_calls_are_served_although_the_kubelets_folder_is_emptied(
     assert running.allocate() == "a"
 
 
-def test_a_deleted_socket_of_the_proxy_is_replaced_without_a_gap(
-    running: Site, plugin: MakePlugin
-) -> None:
-    plugin("a").register()
+def test_a_deleted_socket_of_the_proxy_is_replaced_without_a_gap(running: Site) -> None:
+    running.plugin("a").register()
     running.wait_known()
     (socket,) = running.kubelet_dir.glob("proxy-*.sock")
     socket.unlink()
@@ -78,10 +69,8 @@ def test_a_deleted_socket_of_the_proxy_is_replaced_without_a_gap(
 
 
 @pytest.mark.parametrize("happens", ["emptied", "moved"])
-def test_the_plugins_folder_may_be_emptied_or_replaced(
-    running: Site, plugin: MakePlugin, happens: str
-) -> None:
-    plugin("a").register()
+def test_the_plugins_folder_may_be_emptied_or_replaced(running: Site, happens: str) -> None:
+    running.plugin("a").register()
     running.wait_known()
     if happens == "moved":
         running.plugin_dir.rename(running.plugin_dir.with_name("moved"))
@@ -91,15 +80,15 @@ def test_the_plugins_folder_may_be_emptied_or_replaced(
     assert running.allocate() == "a"
     socket = running.plugin_dir / "kubelet.sock"
     running.advance_until("plugins can register", socket.exists)
-    plugin("b").register()
+    running.plugin("b").register()
     assert running.allocate() == "b"
     assert running.losses == 0
 
 
-def test_the_proxy_waits_for_the_kubelets_folder(running: Site, plugin: MakePlugin) -> None:
+def test_the_proxy_waits_for_the_kubelets_folder(running: Site) -> None:
     running.kubelet.kill()
     shutil.rmtree(running.kubelet_dir)
-    made = plugin()
+    made = running.plugin()
     registering = running.begin(made.register)
     missing = f"{RESOURCE} is not registered with the kubelet: no kubelet is running"
     wait("the plugin serves", lambda: running.proxy.readiness_problem() == missing)
@@ -109,10 +98,8 @@ def test_the_proxy_waits_for_the_kubelets_folder(running: Site, plugin: MakePlug
     assert running.allocate() == "a"
 
 
-def test_plugins_register_with_the_next_proxy_which_removes_old_sockets(
-    running: Site, plugin: MakePlugin
-) -> None:
-    made = plugin("a").register()
+def test_plugins_register_with_the_next_proxy_which_removes_old_sockets(running: Site) -> None:
+    made = running.plugin("a").register()
     running.wait_known()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(running.kubelet_dir / "proxy-dead0000.sock"))
@@ -127,10 +114,8 @@ def test_plugins_register_with_the_next_proxy_which_removes_old_sockets(
     assert len(list(running.kubelet_dir.glob("proxy-*.sock"))) == 1
 
 
-def test_a_proxy_completes_calls_in_progress_before_it_ends(
-    running: Site, plugin: MakePlugin
-) -> None:
-    made = plugin("a").register()
+def test_a_proxy_completes_calls_in_progress_before_it_ends(running: Site) -> None:
+    made = running.plugin("a").register()
     running.wait_known()
     made.hang("Allocate")
     call = running.begin_allocate()
@@ -143,9 +128,9 @@ def test_a_proxy_completes_calls_in_progress_before_it_ends(
     wait_for_end()
 
 
-def test_resources_do_not_disturb_each_other(running: Site, plugin: MakePlugin) -> None:
-    first = plugin("a").register()
-    plugin("b").register(resource="example.com/other")
+def test_resources_do_not_disturb_each_other(running: Site) -> None:
+    first = running.plugin("a").register()
+    running.plugin("b").register(resource="example.com/other")
     wait("both lists", lambda: len(running.lists) == 2)
     first.end()
     response = running.client("example.com/other").allocate(("d0",))
@@ -163,11 +148,11 @@ def test_both_folders_may_not_be_one(tmp_path: Path) -> None:
 
 
 def test_a_plugin_gets_its_response_as_soon_as_the_kubelet_has_registered_it(
-    running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+    running: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.registration._KUBELET_SECONDS", 3600)
-    plugin("a").register()
-    plugin("b").register()
+    running.plugin("a").register()
+    running.plugin("b").register()
     running.wait_known()
 
 
@@ -181,12 +166,11 @@ def test_pauses_grow_before_registrations_with_a_kubelet_that_drops_the_proxy(
         at = running.kubelet.settings.misbehavior.at
         at["devices"] = drop
         began = time.monotonic()
-        made = Plugin(running.plugin_dir, "a").register()
+        running.plugin("a").register()
         wait("it is dropped", lambda: running.losses == 9)
         assert time.monotonic() - began > 0.005 * (2**7 - 1)  # the sum of the first seven pauses
         del at["devices"]
         running.wait_known()
-        made.end()
 
 
 OTHER = "example.com/gadget"
@@ -221,9 +205,9 @@ def _register(first: Plugin, second: Plugin) -> None:
 
 
 @pytest.fixture
-def gate(running: Site, plugin: MakePlugin) -> Iterator[threading.Event]:
+def gate(running: Site) -> Iterator[threading.Event]:
     """Two plugins, and a kubelet without checkpoint that handles one's lists when this is set."""
-    _register(plugin("a"), plugin("b"))
+    _register(running.plugin("a"), running.plugin("b"))
     wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
     running.kubelet.kill()
     (running.kubelet_dir / CHECKPOINT_FILE).unlink()
@@ -248,21 +232,17 @@ def test_no_container_gets_one_resource_while_the_kubelet_does_not_know_the_othe
     assert _admit(running, "late") == ({RESOURCE, OTHER}, "")
 
 
-def test_a_proxy_that_knows_the_first_resource_only_waits_for_the_other(
-    running: Site, plugin: MakePlugin
-) -> None:
-    plugin("a").register(resources=TOGETHER)
+def test_a_proxy_that_knows_the_first_resource_only_waits_for_the_other(running: Site) -> None:
+    running.plugin("a").register(resources=TOGETHER)
     wait("it knows the first", lambda: RESOURCE in running.kubelet.capacity()[0])
     assert _admit(running, "early")[0] == set()
-    plugin("b").register(resource=OTHER, resources=TOGETHER)
+    running.plugin("b").register(resource=OTHER, resources=TOGETHER)
     wait("both are healthy", lambda: running.kubelet.capacity()[1] == BOTH)
     assert _admit(running, "late") == ({RESOURCE, OTHER}, "")
 
 
-def test_a_kubelet_that_has_a_checkpoint_gets_each_list_once(
-    running: Site, plugin: MakePlugin
-) -> None:
-    _register(plugin("a"), plugin("b"))
+def test_a_kubelet_that_has_a_checkpoint_gets_each_list_once(running: Site) -> None:
+    _register(running.plugin("a"), running.plugin("b"))
     wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
     before = len(running.lists)
     running.kubelet.restart()

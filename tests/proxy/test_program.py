@@ -20,7 +20,6 @@ from click.testing import CliRunner
 from proxy.__main__ import main
 from proxy.program import HUNG_SECONDS
 from simulator.kubelet.errors import PluginCallFailed
-from tests.proxy.conftest import MakePlugin
 from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
 from tests.proxy.site import PATIENCE, Site, wait
 
@@ -87,10 +86,10 @@ def test_the_process_serves_pages_logs_json_and_ends_at_sigterm(short_folder: Pa
 
 
 def test_metrics_and_log_show_connections_and_waiting_calls(
-    running: Site, plugin: MakePlugin, caplog: pytest.LogCaptureFixture
+    running: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "proxy")
-    first = plugin("a").register()
+    first = running.plugin("a").register()
     running.wait_known()
     registered = running.metrics()
     first.end()
@@ -100,7 +99,7 @@ def test_metrics_and_log_show_connections_and_waiting_calls(
     with pytest.raises(PluginCallFailed):
         call.result(WITHIN)
     given_up = running.metrics()
-    plugin("b").register()
+    running.plugin("b").register()
     running.wait_known()
 
     assert (registered["connected_plugins"], registered["kubelet_registered"]) == (1, 1)

@@ -13,7 +13,6 @@ from common.kubelet_api import deviceplugin_pb2 as pb
 from proxy import registration
 from proxy.errors import BadRegistration
 from proxy.registration import check_endpoint
-from tests.proxy.conftest import MakePlugin
 from tests.proxy.plugin import RESOURCE, register, register_bytes
 from tests.proxy.site import Site
 
@@ -103,10 +102,8 @@ def test_a_bad_registration_is_refused_and_counted(
     assert running.proxy.registration.refused == 1
 
 
-def test_bytes_that_are_not_a_registration_are_refused_and_disturb_no_plugin(
-    running: Site, plugin: MakePlugin
-) -> None:
-    plugin("a").register()
+def test_bytes_that_are_not_a_registration_are_refused_and_disturb_no_plugin(running: Site) -> None:
+    running.plugin("a").register()
     running.wait_known()
     for each in (b"\xff", b"\x0a\xff\xff", b"\x00" * 1000, os.urandom(64) + b"\xff\xff"):
         with pytest.raises(grpc.RpcError) as raised:
@@ -131,9 +128,9 @@ def test_a_plugin_that_does_not_respond_is_refused(running: Site) -> None:
     assert error.details() == "the plugin at silent.sock does not respond within 3 s"
 
 
-def test_the_kubelets_refusal_reaches_the_plugin(running: Site, plugin: MakePlugin) -> None:
+def test_the_kubelets_refusal_reaches_the_plugin(running: Site) -> None:
     with pytest.raises(grpc.RpcError) as raised:
-        plugin("a").register(resource="no-domain")
+        running.plugin("a").register(resource="no-domain")
     assert raised.value.code() is grpc.StatusCode.UNKNOWN
     assert 'the ResourceName "no-domain" is invalid' in str(raised.value.details())
 
@@ -156,7 +153,6 @@ def test_the_kubelets_refusal_reaches_the_plugin(running: Site, plugin: MakePlug
 )
 def test_resources_and_their_plugins_are_bounded(
     running: Site,
-    plugin: MakePlugin,
     monkeypatch: pytest.MonkeyPatch,
     *,
     bound: str,
@@ -164,20 +160,20 @@ def test_resources_and_their_plugins_are_bounded(
     message: str,
 ) -> None:
     monkeypatch.setattr(bound, 1)
-    plugin("a").register()
+    running.plugin("a").register()
     with pytest.raises(grpc.RpcError) as raised:
-        plugin("b").register(resource=resource)
+        running.plugin("b").register(resource=resource)
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert raised.value.details() == message
 
 
 def test_refused_registrations_do_not_count_as_resources(
-    running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+    running: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.program.MOST_RESOURCES", 1)
-    bad = plugin("bad")
+    bad = running.plugin("bad")
     bad.options = b"\x0a\xff"
     for number in range(2):
         with pytest.raises(grpc.RpcError, match="its options cannot be read"):
             bad.register(resource=f"example.com/bad-{number}")
-    plugin("good").register()
+    running.plugin("good").register()

@@ -6,8 +6,6 @@ this process, with a clock that tests advance.
 
 import asyncio
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -78,29 +76,6 @@ def wait(what: str, condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, f"not within {WITHIN:g} s: {what}"
         time.sleep(0.002)
-
-
-class PluginProcess:
-    """A plugin in a process of its own, which a call may kill: ``plugin.py``."""
-
-    def __init__(self, folder: Path, endpoint: str, kill_at: str = "") -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.proxy.plugin", folder, endpoint, kill_at],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def wait_registered(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "registered\n"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 class Site:

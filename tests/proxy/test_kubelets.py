@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from common.errors import SettingsError
 from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
 from common.kubelet_api import CHECKPOINT_FILE
-from proxy.program import Proxy
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from tests.proxy.plugin import RESOURCE, WITHIN, Plugin, register
 from tests.proxy.site import Site, wait
@@ -137,14 +135,6 @@ def test_resources_do_not_disturb_each_other(running: Site) -> None:
     assert response is not None
     assert response.envs["BY"] == "b"
     assert set(running.proxy.endpoints) == {RESOURCE, "example.com/other"}
-
-
-def test_both_folders_may_not_be_one(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError) as raised:
-        Proxy(tmp_path, tmp_path / ".", patience=1)
-    assert str(raised.value) == (
-        f"plugin-dir: Invalid value: {tmp_path}: must not be the kubelet's own folder"
-    )
 
 
 def test_a_plugin_gets_its_response_as_soon_as_the_kubelet_has_registered_it(

@@ -1,7 +1,12 @@
 """Plugins come, end, hang and are replaced behind a kubelet that does not notice it."""
 
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -9,7 +14,7 @@ import pytest
 from proxy import waiting
 from simulator.kubelet.errors import PluginCallFailed
 from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
-from tests.proxy.site import PATIENCE, PluginProcess, Site, wait
+from tests.proxy.site import PATIENCE, Site, wait
 
 UNAVAILABLE = f"the device plugin of {RESOURCE} has been unavailable for more than {PATIENCE:g} s"
 SILENT = f"the device plugin of {RESOURCE} has not responded to Allocate within {PATIENCE:g} s"
@@ -272,6 +277,19 @@ def test_an_endpoint_is_a_file_name_and_not_a_uri(running: Site) -> None:
     assert running.allocate() == "b"
 
 
+@contextmanager
+def _process(folder: Path, endpoint: str, kill_at: str = "") -> Iterator["subprocess.Popen[str]"]:
+    """Run a plugin in a process of its own, which a call may kill: ``plugin.py``."""
+    command = [sys.executable, "-m", "tests.proxy.plugin", folder, endpoint, kill_at]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(
@@ -284,11 +302,12 @@ def test_a_plugin_killed_at_any_point_of_a_call_fails_no_pod(
 ) -> None:
     """Either process may register first; the killed one never does if its registration kills it."""
     with (
-        PluginProcess(running.plugin_dir, "killed.sock", f"{method}:{moment}"),
-        PluginProcess(running.plugin_dir, "next.sock") as following,
+        _process(running.plugin_dir, "killed.sock", f"{method}:{moment}"),
+        _process(running.plugin_dir, "next.sock") as following,
     ):
         if method in {"GetDevicePluginOptions", "ListAndWatch"}:
-            following.wait_registered()
+            assert following.stdout is not None
+            assert following.stdout.readline() == "registered\n"
         running.wait_known()
         client = running.client()
         assert client.prefer(("d0", "d1"), (), 1) == ("d1",)

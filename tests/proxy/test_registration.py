@@ -58,11 +58,9 @@ def test_an_endpoint_that_is_not_a_socket_of_the_folder_is_refused(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file another's")
 def test_a_socket_of_another_user_is_refused(plugins: Path) -> None:
-    with pytest.raises(BadRegistration) as raised:
+    text = "endpoint: Forbidden: 'other.sock': must belong to root, but belongs to user 1234$"
+    with pytest.raises(BadRegistration, match=text):
         check_endpoint(plugins, "other.sock")
-    assert raised.value.text == (
-        "endpoint: Forbidden: 'other.sock': must belong to root, but belongs to user 1234"
-    )
 
 
 @given(endpoint=st.text())

@@ -34,7 +34,6 @@ def rsa_key() -> bytes:
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    """An API server with the webhook configurations."""
     with ApiServer() as found:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}}
         found.apply(namespace, *map(configuration, WebhookKind))

@@ -45,8 +45,6 @@ def settings(**changed: Any) -> Settings:
 
 @dataclass(frozen=True)
 class FakeReplicas(Replicas):
-    """Webhook replicas, each with a certificate that a test sets."""
-
     shown: Served
 
     def fetch_served(self, server_name: str, *, timeout: float = 5.0) -> Served:
@@ -91,13 +89,7 @@ class Clock:
 
 @dataclass
 class FakeApi:
-    """Keeps objects as the API server does: versions, conflicts, copies.
-
-    Attributes:
-        after: called after every write.
-        objects: by path.
-        writes: method and end of the path of each write so far.
-    """
+    """Keeps objects by path as the API server does: versions, conflicts, copies."""
 
     after: Callable[[], None]
     objects: dict[str, Json] = field(default_factory=dict)
@@ -185,10 +177,7 @@ class World:
         return [self.api.objects[each] for each in (MUTATING, VALIDATING)]
 
     def kill_after(self, writes: int) -> Callable[[], None]:
-        """Make a gate that ends the process after so many writes.
-
-        Where between two writes it ends makes no difference to what it leaves.
-        """
+        """Make a gate that ends the process after so many writes."""
         last = len(self.api.writes) + writes
 
         def gate() -> None:
@@ -220,7 +209,6 @@ class World:
         return found
 
     def remember(self) -> None:
-        """Note the current state, and check it with those of lately."""
         now = self.clock.now
         obj = self.api.objects.get(f"{SECRETS}/{TLS}")
         certificate = parse_secret(TLS, Purpose.SERVING, obj).certificate
@@ -335,7 +323,6 @@ def _choices(schedule: Sequence[int], runs: int) -> Iterator[int]:
 
 
 def at(begin: Callable[[World], None]) -> World:
-    """Return a world of one's own in which a run is about to begin."""
     return copy.deepcopy(_begun(begin))
 
 

@@ -103,12 +103,7 @@ def test_a_bad_kubeconfig_is_a_one_line_error(
         RotationApi(settings())
 
 
-# --- bad responses ----------------------------------------------------------------------
-
-
 class FixedResponse(RotationApi):
-    """Gets the same response to every request."""
-
     def __init__(self, status: int, body: bytes, date: str = "") -> None:
         headers = {"Date": date} if date else {}
         response = SimpleNamespace(status=status, data=body, headers=headers, reason="")

@@ -78,9 +78,6 @@ def test_serials_and_the_names_of_authorities_differ() -> None:
     assert certificates[0].subject != certificates[2].subject
 
 
-# --- files ----------------------------------------------------------------------------
-
-
 def test_a_key_is_private_from_the_moment_its_file_exists(
     issued: Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

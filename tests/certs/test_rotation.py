@@ -182,9 +182,6 @@ def test_a_deleted_secret_is_created_again_at_the_next_run() -> None:
     ], "a line that equals the one before is omitted"
 
 
-# --- killed anywhere -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("begin", [install, renew_serving, renew_both, switch, drop])
 def test_a_run_killed_anywhere_is_continued_by_the_next(begin: Callable[[World], None]) -> None:
     """Before the first write and after each; the clients' view is checked at each write."""
@@ -225,9 +222,6 @@ def test_an_authority_near_its_end_signs_no_certificate() -> None:
     assert world.api.writes.count(f"PUT secrets/{CA}") == 1
     assert world.authority() != authority
     assert world.accepted_now()
-
-
-# --- two at once, and long histories ---------------------------------------------------
 
 
 _MOVES = st.one_of(

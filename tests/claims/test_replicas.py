@@ -57,7 +57,6 @@ class Cluster:
                 self.notify(self.pods[uid])
 
     def remove_template(self, shape: int) -> None:
-        """As an administrator does by hand."""
         template = self.templates.pop(named(make_pod("x", shape)), None)
         if template is not None:
             self.notify(template["metadata"]["uid"])
@@ -101,8 +100,6 @@ def named(pod: Json) -> str:
 
 
 class Replica:
-    """One replica: its state, and its writer."""
-
     def __init__(self, cluster: Cluster, number: int, now: list[float]) -> None:
         self.events = cluster.events[number]
         self.state = TemplateState(NAMES)
@@ -117,7 +114,6 @@ class Replica:
         )
 
     def see(self, most: int) -> None:
-        """Apply the oldest events."""
         for each in self.events[:most]:
             if isinstance(each, str):
                 self.state.drop(each)

@@ -19,8 +19,6 @@ from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
 class Site:
-    """A server, the problem that its probe reports, and its metrics."""
-
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self.problem = ""
@@ -93,12 +91,8 @@ def test_a_port_in_use_is_reported() -> None:
             StatusServer("127.0.0.1", port, {}, slow=[])
 
 
-# --- clients that are slow, many, or hostile ------------------------------------------------
-
-
 @contextlib.contextmanager
 def clients(port: int, count: int, sends: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that send something and then nothing."""
     with contextlib.ExitStack() as held:
         made = []
         for _ in range(count):

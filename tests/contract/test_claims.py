@@ -56,9 +56,6 @@ def errors_of(manifest: dict[str, Any], *, path: str = "") -> list[str]:
     return [str(each) for each in find_claim_errors(manifest, demand, wishes, NAMES, path=path)]
 
 
-# --- requests and template ------------------------------------------------------------
-
-
 def test_a_container_has_a_request_with_what_it_gets_of_each_card() -> None:
     demand = demand_of((SIDECAR, 10, 1), (MAIN, 60, 9, 3), (MAIN, 200, 0), (MAIN, 200, 601))
     whole = {"deviceClassName": "gpu.tencent.com", "allocationMode": "ExactCount", "count": 2}
@@ -186,9 +183,6 @@ def test_only_our_claim_names_a_template_of_ours() -> None:
         assert named_template({"spec": {"resourceClaims": [{}, None, claim]}}) == expected
 
 
-# --- wishes as selectors --------------------------------------------------------------
-
-
 def selectors_of(demand: Demand, wishes: Wishes) -> list[str]:
     pod_demand = PodDemand((ContainerDemand("main", MAIN, 0, demand),))
     spec = claim_template_spec(pod_demand, wishes, NAMES)
@@ -272,9 +266,6 @@ def test_the_text_of_a_wish_stays_in_its_string(text: str) -> None:
         skeleton = re.sub(r'"[^"]*"', "S", expression)
         assert re.fullmatch(r"[\[\]S!&|(). a-zA-Z]*", skeleton)
         assert expression.isascii()
-
-
-# --- pods without a claim -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

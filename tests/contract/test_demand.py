@@ -48,9 +48,6 @@ def _refusals(spec: Json) -> list[str]:
     return [str(error) for error in errors]
 
 
-# --- good ----------------------------------------------------------------------------
-
-
 def _container(name: str, cores: str, memory: str = "0", **fields: object) -> Json:
     return {"name": name, "resources": {"limits": {CORE: cores, MEMORY: memory}}, **fields}
 
@@ -96,9 +93,6 @@ def test_whole_numbers_are_read_in_every_form_kubernetes_accepts(
     assert _one(spec) == expected, "requests equal to limits are allowed in any form"
 
 
-# --- shares and whole cards ----------------------------------------------------------
-
-
 @given(st.integers(1, 16), st.integers(0, 5000))
 def test_the_memory_of_whole_cards_is_divided_as_evenly_as_possible(
     cards: int, memory: int
@@ -113,8 +107,6 @@ def test_the_memory_of_whole_cards_is_divided_as_evenly_as_possible(
     )
     assert Demand(0, memory).per_card(Resource.MEMORY) == ()
 
-
-# --- bad: one rule at a time ---------------------------------------------------------
 
 _WHOLE_CARDS = "more than one card must be a multiple of 100 (100 is one whole card): request "
 _NUMBER = 'must be a whole number such as "50"'
@@ -244,9 +236,6 @@ def test_requests_without_limits_are_refused(limits: object) -> None:
     ]
 
 
-# --- shares of several cards ---------------------------------------------------------
-
-
 def _divided(cores: object, memory: object, **cards: object) -> Json:
     """A pod of one container ``c``; *cards* are the annotations, by container."""
     annotations = {NAMES.gpu_cards_of(name): value for name, value in cards.items()}
@@ -342,9 +331,6 @@ def test_a_number_of_cards_for_a_container_without_a_request_is_refused() -> Non
     assert len(read_pod_demand(many, NAMES)[1]) == 32
 
 
-# --- bad: several things at once -----------------------------------------------------
-
-
 def test_all_errors_of_a_pod_are_reported_at_once_container_by_container() -> None:
     wrong = _container("a", "150", "x")
     wrong["resources"]["requests"] = {CORE: "100"}
@@ -388,8 +374,6 @@ def test_a_spec_without_our_resources_has_no_demand(spec: object) -> None:
     assert read_pod_demand({"spec": spec}, NAMES) == (PodDemand(), ())
     assert not asks_for_gpus(spec, NAMES)
 
-
-# --- properties ----------------------------------------------------------------------
 
 _json = any_json()
 _counts = _json | st.sampled_from(["50", "100", "150", "4", "1k", "1.5", "-1", 7, 10**400])

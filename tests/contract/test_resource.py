@@ -25,21 +25,6 @@ def test_names_and_counts_are_in_the_order_of_the_resources() -> None:
     assert [each.count_in(Demand(50, 8)) for each in Resource] == [50, 8]
 
 
-@pytest.mark.parametrize(
-    ("resource", "count", "text"),
-    [
-        (Resource.CORE, 1, "1 core"),
-        (Resource.CORE, 0, "0 cores"),
-        (Resource.MEMORY, 1, "1 memory block"),
-        (Resource.MEMORY, 2, "2 memory blocks"),
-    ],
-)
-def test_a_count_has_a_unit_in_the_singular_or_plural(
-    resource: Resource, count: int, text: str
-) -> None:
-    assert resource.format_count(count) == text
-
-
 @pytest.mark.parametrize("path", LISTING, ids=lambda path: path.name)
 def test_a_manifest_that_names_one_resource_names_all(path: Path) -> None:
     found = re.findall(r"'/vcuda-(\w+)'", path.read_text(encoding="utf-8"))

@@ -32,7 +32,6 @@ MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDE
 
 
 def refusals(*containers: Requested) -> list[str]:
-    """Return the texts of all errors of a pod."""
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
     annotations = dict[str, str]()
     for index, (kind, cores, memory, *split) in enumerate(containers):
@@ -43,9 +42,6 @@ def refusals(*containers: Requested) -> list[str]:
         spec[field].append({"name": f"c{index}", "resources": {"limits": limits}} | policy)
     manifest = {"metadata": {"annotations": annotations}, "spec": spec}
     return [str(error) for error in read_pod_demand(manifest, NAMES)[1]]
-
-
-# --- holdings ------------------------------------------------------------------------
 
 
 def test_reusable_devices_are_allocated_before_other_ones() -> None:
@@ -92,9 +88,6 @@ def test_a_pod_holds_of_a_card_what_it_has_at_most_at_once(
             most = max(most, kept + counts[at])
             kept += counts[at] if kind is not INIT else 0
         assert most_at_once(demand, resource) == sum(row[at] for row in held.values()) == most
-
-
-# --- bad -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,8 +170,6 @@ def test_a_share_that_would_get_uneven_parts_of_reusable_slots_is_refused(
         "here, or so few in those that none remain for this container"
     )
 
-
-# --- properties: a kubelet that reuses slots, and a device plugin that tries all cards --------
 
 Card = tuple[int, int, int]
 """Of one card: free cores, reusable cores, reusable memory blocks."""

@@ -137,8 +137,6 @@ class Claimed:
         self.installation = installation
         self._kubectl = ground.kubectl
 
-    # --- looking ---------------------------------------------------------------------
-
     def _count(self, condition: Callable[[Json], bool]) -> int:
         return sum(map(condition, self.ground.cluster.pods().values()))
 
@@ -191,8 +189,6 @@ class Claimed:
             return True
         conditions = pod.get("status", {}).get("conditions") or ()
         return False if any(NO_DEVICES in each.get("message", "") for each in conditions) else None
-
-    # --- doing -----------------------------------------------------------------------
 
     @contextmanager
     def linked(self, pairs: Iterable[tuple[int, int]]) -> Iterator[None]:

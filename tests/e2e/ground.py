@@ -176,8 +176,6 @@ class Ground:
             resources={self.names.core: Resource.CORE, self.names.memory: Resource.MEMORY},
         )
 
-    # --- start and end ---------------------------------------------------------------
-
     def occupy(self) -> None:
         """Make the namespace; the node must not have an agent yet."""
         if self.settings.topology:
@@ -207,8 +205,6 @@ class Ground:
         self.cluster.delete_pods()
         wait("the pods' end", lambda: not self.cluster.pods() and not self.listed(), within=120)
 
-    # --- looking ---------------------------------------------------------------------
-
     def offered(self) -> int:
         allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
         return int(allocatable.get(self.names.core, "0"))
@@ -235,8 +231,6 @@ class Ground:
     def allocations(self, pod: Json) -> dict[str, Allocation]:
         notes = pod["metadata"].get("annotations") or {}
         return decode_allocations(notes.get(self.names.gpu_allocation, "{}"))
-
-    # --- doing -----------------------------------------------------------------------
 
     def submit(self, pods: Sequence[Json]) -> list[Future[Json]]:
         """Create all *pods* from 16 clients at once, in the background."""

@@ -86,8 +86,6 @@ class Installation:
         text = yaml.safe_dump(written)
         (self._folder / "kustomization.yaml").write_text(text, encoding="utf-8")
 
-    # --- start and end ---------------------------------------------------------------
-
     def apply(self) -> list[str]:
         """Apply it, for the first time or again; return kubectl's line for each object."""
         return self._kubectl.run("apply", f"--kustomize={self._folder}").out.splitlines()
@@ -120,8 +118,6 @@ class Installation:
             *("--selector", OURS, "--ignore-not-found", "--output=name"),
         ).out.split()
         return sorted({*found, *labelled})
-
-    # --- changing --------------------------------------------------------------------
 
     def rolled_out(self, namespace: str, workload: str) -> None:
         """Wait until all pods of a workload are of its newest version, and ready."""
@@ -208,8 +204,6 @@ class Installation:
                 "spec": {"template": template},
             }
         )
-
-    # --- looking ---------------------------------------------------------------------
 
     def lines(self, app: str, container: str = "") -> list[Json]:
         where = ("--container", container) if container else ()

@@ -188,8 +188,6 @@ class Stage(Ground):
             f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
         )
 
-    # --- start and end ---------------------------------------------------------------
-
     def open(self) -> None:
         """Start everything; the node must not have an agent yet."""
         self.occupy()
@@ -231,8 +229,6 @@ class Stage(Ground):
         assert self.registered(), "ready beside the old one"
         old.stop()
         wait("the agent is registered", self.registered)
-
-    # --- looking ---------------------------------------------------------------------
 
     def registered(self) -> bool:
         assert self.agent.alive, f"the agent has ended: {self.agent.tail()}"

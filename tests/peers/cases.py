@@ -143,7 +143,6 @@ class Rule:
     better: bool = False
 
     def applies(self, name: str, case: Case, result: OurResult) -> bool:
-        """Return whether the rule, by its name, explains our result."""
         named = name == case.rule
         if self.by_reason:
             named = bool(result.why) and all(name in each for each in result.why)

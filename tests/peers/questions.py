@@ -46,13 +46,8 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OurResult:
-    """Our result, and the rules or texts that explain it."""
-
     value: str
     why: tuple[str, ...] = ()
-
-
-# --- pods and nodes as the API has them ------------------------------------------------
 
 
 def pod_object(
@@ -140,9 +135,6 @@ def used(*cards: tuple[int, int, int], machine: Machine | None = None, **more: A
     """Return a node by what is used: cores, blocks, and all blocks, of each card."""
     free = tuple((CORES_PER_CARD - cores, blocks - taken) for cores, taken, blocks in cards)
     return Box(machine or plain(len(cards)), free, tuple(card[2] for card in cards), **more)
-
-
-# --- the questions ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -287,11 +279,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Footprint:
-    """How much does a pod hold, cores and blocks: in all, or on each card?
-
-    Attributes:
-        cards: of each GPU container; without them the question is about the whole pod.
-    """
+    """How much does a pod hold, cores and blocks: in all, or on each card of *cards*?"""
 
     pod: tuple[str, ...]
     cards: tuple[tuple[int, ...], ...] = ()

@@ -54,15 +54,7 @@ def register_bytes(folder: Path, request: bytes, *, resources: str = "") -> None
 
 
 class Plugin:
-    """A device plugin that puts its name into responses; tests change the rest.
-
-    Attributes:
-        on_allocate: called by Allocate before its response.
-        calls: the methods that were called.
-        options: the response to GetDevicePluginOptions.
-        fail_options: how many calls for options fail, after a call of Allocate.
-        lists: raw messages that it sends instead of its devices.
-    """
+    """A device plugin that puts its name into responses; tests change the rest."""
 
     def __init__(self, folder: Path, name: str, *, endpoint: str = "", devices: int = 4) -> None:
         self.name = name
@@ -112,7 +104,6 @@ class Plugin:
         self._hanging = methods or tuple(_RESPONSES)
 
     def go_on(self) -> None:
-        """Respond again, also to the calls in progress."""
         with self._changed:
             self._hanging = ()
             self._changed.notify_all()
@@ -164,8 +155,6 @@ class Plugin:
 
 
 class _KillablePlugin(Plugin):
-    """A plugin that kills itself in a call."""
-
     def __init__(self, folder: Path, endpoint: str, kill_at: str) -> None:
         self._method, _, self._when = kill_at.partition(":")
         super().__init__(folder, endpoint, endpoint=endpoint)

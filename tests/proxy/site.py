@@ -117,8 +117,6 @@ class Site:
         self._plugins.append(Plugin(self.plugin_dir, name, endpoint=endpoint, devices=devices))
         return self._plugins[-1]
 
-    # --- the proxy -----------------------------------------------------------------------
-
     def start_proxy(self) -> None:
         self._launch()
         wait("the proxy listens", lambda: not self.proxy.readiness_problem())
@@ -156,8 +154,6 @@ class Site:
         self.terminate = terminate
 
     def advance_until(self, what: str, condition: Callable[[], object]) -> None:
-        """Advance the clock by and by until a condition holds."""
-
         def holds() -> bool:
             found = bool(condition())
             if not found:
@@ -187,8 +183,6 @@ class Site:
         )
         return {metric: float(value) for metric, value in found}
 
-    # --- the kubelet's calls -------------------------------------------------------------
-
     def client(self, resource: str = RESOURCE) -> PluginClient:
         found = self.kubelet.instance.manager.plugins.get(resource)
         assert found is not None, f"no plugin of {resource} is registered"
@@ -211,8 +205,6 @@ class Site:
         begun = [self.begin_allocate() for _ in range(calls)]
         wait("all calls wait", lambda: self.service.waits.waiting == calls)
         return begun
-
-    # --- what the kubelet knows, in all its instances ---------------------------------------
 
     def _events(self, event: str) -> list[TraceEvent]:
         return [each for each in self.kubelet.trace.events if each.event == event]

@@ -115,7 +115,6 @@ class DriverSite(Site):
         super().__exit__(*raised)
 
     def driver(self, name: str = "driver", **how: Any) -> Driver:
-        """Start an instance of a driver."""
         self._drivers.append(Driver(self.plugin_dir, name, **how))
         return self._drivers[-1]
 

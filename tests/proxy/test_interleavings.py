@@ -37,8 +37,6 @@ class Machine(RuleBasedStateMachine):
         self._plugins: list[Plugin] = []  # that run, in the order of their registrations
         self._up = True
 
-    # --- what happens -------------------------------------------------------------------
-
     def _start_plugin(self, endpoint: str) -> Action:
         """Start a plugin and register it; the one that listened there before ends."""
         before = [each for each in self._plugins if each.endpoint == endpoint]
@@ -86,8 +84,6 @@ class Machine(RuleBasedStateMachine):
     def _remove_sockets(self) -> None:
         for each in self._node.kubelet_dir.glob("proxy-*.sock"):
             each.unlink(missing_ok=True)
-
-    # --- rules --------------------------------------------------------------------------
 
     @rule(endpoint=ENDPOINTS)
     def plugin_starts(self, endpoint: str) -> None:

@@ -126,17 +126,6 @@ def test_a_proxy_completes_calls_in_progress_before_it_ends(running: Site) -> No
     wait_for_end()
 
 
-def test_resources_do_not_disturb_each_other(running: Site) -> None:
-    first = running.plugin("a").register()
-    running.plugin("b").register(resource="example.com/other")
-    wait("both lists", lambda: len(running.lists) == 2)
-    first.end()
-    response = running.client("example.com/other").allocate(("d0",))
-    assert response is not None
-    assert response.envs["BY"] == "b"
-    assert set(running.proxy.endpoints) == {RESOURCE, "example.com/other"}
-
-
 def test_a_plugin_gets_its_response_as_soon_as_the_kubelet_has_registered_it(
     running: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -73,9 +73,6 @@ def test_no_name_leads_out_of_the_folder(plugins: Path, endpoint: str) -> None:
         assert (plugins / endpoint).parent == plugins
 
 
-# --- over the proxy's socket ------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("request_", "message"),
     [

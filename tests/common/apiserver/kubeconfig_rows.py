@@ -30,7 +30,6 @@ def credential(status: object, version: str = EXEC) -> str:
 
 
 def printing(status: object, version: str = EXEC, **more: object) -> Json:
-    """A plugin that prints an ExecCredential."""
     args = [credential(status, version)]
     plugin = {"apiVersion": EXEC, "command": "echo", "args": args, "interactiveMode": "Never"}
     return {"exec": plugin | more}
@@ -42,13 +41,7 @@ def bearer(token: str) -> Headers:
 
 @dataclass
 class Row:
-    """A user and a cluster of a kubeconfig, flags, and the result.
-
-    Attributes:
-        sent: headers of credentials and impersonation; ``None`` if nothing is sent.
-        error: our error without the name of the file.
-        alike: whether kubectl sends the same, or nothing.
-    """
+    """A user and a cluster of a kubeconfig, flags, and the headers that are sent, or our error."""
 
     user: Json
     sent: Headers | None = None

@@ -62,7 +62,6 @@ def servers() -> Iterator[Mapping[bool, ApiServer]]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The folder of the files that rows name."""
     (tmp_path / "token").write_text("tok1\n")
     (tmp_path / "empty").write_text("\n")
     CA.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -75,7 +74,6 @@ def files(tmp_path: Path) -> Path:
 
 
 def write(path: Path, user: object, cluster: Json, *, name: str = "c", ca: str = "ca.pem") -> Path:
-    """Write a kubeconfig with one context."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -154,9 +152,6 @@ def test_kubectl_sends_the_same_or_nothing_too(
     )
     assert (done.returncode == 0) == (row.sent is not None), done.stderr
     assert last_sent(server, since) == row.sent
-
-
-# --- files and contexts -----------------------------------------------------------------
 
 
 def test_the_first_of_several_files_decides_and_paths_are_relative_to_their_own(
@@ -248,9 +243,6 @@ def test_a_file_that_is_no_yaml_is_one_line(files: Path, content: bytes, text: s
         load_context([path])
 
 
-# --- tokens that expire -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("valid", [True, False])
 def test_an_oidc_token_is_sent_until_it_expires(files: Path, *, valid: bool) -> None:
     expires = datetime.now(UTC) + timedelta(hours=1 if valid else -1)
@@ -305,9 +297,6 @@ def test_provide_cluster_info_has_the_clusters_fields_and_its_extension(files: P
             },
         },
     }
-
-
-# --- proxies of the environment ---------------------------------------------------------
 
 
 PROXY = {"HTTPS_PROXY": "http://p:1"}

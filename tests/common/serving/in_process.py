@@ -25,12 +25,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class HttpsClient:
-    """What clients of a server need.
-
-    Attributes:
-        port: its port on this machine.
-        certificates: the directory with the CA that its clients trust.
-    """
+    """What clients of a server on this machine need, with the CA that they trust."""
 
     port: int
     certificates: Path
@@ -63,7 +58,6 @@ class HttpsClient:
     def post(
         self, body: Any, *, chunked: bool = False, context: ssl.SSLContext | None = None
     ) -> tuple[int, str]:
-        """Send a review of a pod."""
         with contextlib.closing(self.http(context)) as connection:
             connection.request("POST", "/mutate/pods", body, JSON, encode_chunked=chunked)
             response = connection.getresponse()
@@ -113,8 +107,6 @@ class InProcessServer(HttpsClient):
         self._thread.start()
 
     def call(self, act: Callable[[], object]) -> None:
-        """Call *act* on the event loop."""
-
         async def run() -> None:
             act()
 
@@ -133,16 +125,7 @@ class InProcessServer(HttpsClient):
     def advance_until_received(
         self, client: socket.socket, *, step: float = 1.0, sends: bytes = b""
     ) -> tuple[float, bytes]:
-        """Let time pass until the server ends a connection.
-
-        Args:
-            client: the connection.
-            step: seconds that pass at a time.
-            sends: bytes that the client sends each time.
-
-        Returns:
-            The seconds, at least as many as the server waited, and what the client received.
-        """
+        """Let time pass until the server ends a connection; return time and received bytes."""
         client.settimeout(0.005)
         passed, received = 0.0, b""
         while passed < 100 * step:
@@ -164,7 +147,6 @@ class InProcessServer(HttpsClient):
         self.call(self.worker.handle_exit_signal)
 
     def ends(self) -> bool:
-        """Let time pass until the worker has ended; return whether it has."""
         for _ in range(1000):
             if not self._thread.is_alive():
                 return True
@@ -194,11 +176,7 @@ def served(app: GunicornServer, certificates: Path) -> Iterator[InProcessServer]
 
 
 class MountedSecret:
-    """A Secret as the kubelet mounts it: files are links through one link, which changes at once.
-
-    Attributes:
-        files: certificate and key.
-    """
+    """A Secret as the kubelet mounts it: links through one link, which changes at once."""
 
     def __init__(self, directory: Path) -> None:
         self.files = Files(directory / "tls.crt", directory / "tls.key")

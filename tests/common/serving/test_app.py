@@ -3,10 +3,10 @@
 import asyncio
 import threading
 from asyncio import Transport
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from hypothesis import given
@@ -58,8 +58,6 @@ CERTIFICATE = {"subject": ()}
 
 
 class Peer(Transport):
-    """A connection of which only its facts are known."""
-
     def __init__(self, address: str, *, tls: bool = False, certificate: Any = None) -> None:
         peer = (address, 40000) if address else None
         super().__init__({"peername": peer, "sslcontext": tls or None, "peercert": certificate})
@@ -116,7 +114,6 @@ class Body:
 
 
 def send(app: Any, *pieces: bytes, request: Message = REQUEST) -> list[Message]:
-    """Send one request; return the messages of its response."""
     with ThreadPoolExecutor(1) as threads:
         wsgi = Wsgi(application=app, largest=LARGEST, threads=threads, quick=("/healthz",))
         return asyncio.run(call(wsgi, scope_of(request), pieces or (b"",)))
@@ -163,29 +160,11 @@ def test_blocking_pages_run_on_a_thread_and_probes_do_not() -> None:
         assert (app.thread != threading.get_ident()) == elsewhere
 
 
-class Stream:
-    """A response in pieces."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces, self.closed = pieces, False
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        await asyncio.sleep(0)
-        if not self._pieces:
-            raise StopAsyncIteration
-        return self._pieces.pop(0)
-
-    async def aclose(self) -> None:
-        self.closed = True
-
-
 def test_a_waiting_response_is_sent_in_pieces() -> None:
-    stream = Stream([b"one", b"two"])
+    stream = MagicMock(aclose=AsyncMock())
+    stream.__aiter__.return_value = [b"one", b"two"]
 
-    def app(_: Message, start_response: Any) -> Stream:
+    def app(_: Message, start_response: Any) -> MagicMock:
         start_response("201 Created", [])
         return stream
 
@@ -196,4 +175,4 @@ def test_a_waiting_response_is_sent_in_pieces() -> None:
         (b"two", True),
         (None, None),
     ]
-    assert stream.closed
+    stream.aclose.assert_awaited_once()

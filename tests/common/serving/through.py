@@ -13,7 +13,6 @@ Message = dict[str, Any]
 
 
 def scope_of(environ: Message) -> Message:
-    """Return the scope of the request of a WSGI environment."""
     headers = [
         (key.removeprefix("HTTP_").replace("_", "-").lower().encode(), str(value).encode("latin-1"))
         for key, value in environ.items()
@@ -52,8 +51,6 @@ async def call(application: Any, scope: Message, pieces: Iterable[bytes]) -> lis
 
 
 def client_of(application: Any) -> TestClient:
-    """Return a client whose requests go to an ASGI application."""
-
     def through(environ: Message, start_response: Any) -> list[bytes]:
         body = environ["wsgi.input"].read()
         start, *rest = asyncio.run(call(application, scope_of(environ), [body]))

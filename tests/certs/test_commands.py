@@ -7,15 +7,13 @@ configurations say, and a rotation of everything meanwhile.
 import base64
 import contextlib
 import json
-import logging
 import ssl
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -34,7 +32,7 @@ from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.certs.fakes import CA, TLS, configuration, settings
-from tests.common.serving.in_process import InProcessServer, MountedSecret, served
+from tests.common.serving.in_process import Load, MountedSecret, served
 from webhook.server import WebhookServer
 from webhook.settings import Settings as WebhookSettings
 
@@ -145,42 +143,6 @@ def test_the_process_rotates_until_sigterm(kubeconfig: Path) -> None:
     assert labels["app.kubernetes.io/component"] == "mine"
 
 
-class Client:
-    """An API server: calls the webhook all the time, and trusts what it saw in a configuration."""
-
-    def __init__(self, hook: InProcessServer, trusts: bytes) -> None:
-        self._hook = hook
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._call)
-        self.trusts = trusts
-        self.calls = 0
-        self.failures: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def wait_for(self, calls: int) -> None:
-        wanted = self.calls + calls
-        eventually(lambda: self.calls >= wanted, "the client calls", 120)
-
-    def _call(self) -> None:
-        while not self._over.is_set():
-            context = ssl.create_default_context(cadata=self.trusts.decode("ascii"))
-            try:
-                with contextlib.closing(self._hook.http(context)) as connection:
-                    connection.request("GET", "/healthz")
-                    if connection.getresponse().status != 200:
-                        self.failures.append("status")
-            except OSError as error:
-                self.failures.append(repr(error))
-            self.calls += 1
-
-
 class Local(Settings):
     """Those of a webhook that is called by the name of this machine."""
 
@@ -195,10 +157,9 @@ def _trusted(api: RotationApi) -> bytes:
 
 
 def test_a_rotation_of_everything_under_load_fails_no_request(
-    server: ApiServer, tmp_path: Path, kubeconfig: Path, caplog: pytest.LogCaptureFixture
+    server: ApiServer, tmp_path: Path, kubeconfig: Path
 ) -> None:
     """The webhook's own reload, real handshakes, and both late: API server and kubelet."""
-    caplog.set_level(logging.INFO)
     now = datetime.now(UTC)
     past = now - timedelta(days=70)  # of 90: all is due
     settle, grace = timedelta(seconds=30), timedelta(seconds=60)
@@ -224,20 +185,27 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
     update_mount()
     serving = WebhookSettings(host="127.0.0.1", port=1, files=mount.files)
     webhook = WebhookServer(serving, ServedCertificate(mount.files))
-    with served(webhook, tmp_path) as hook, Client(hook, pem) as client:
-        passed = timedelta()
+    trusts, passed, logged = pem, timedelta(), list[object]()
+
+    def call(_number: int) -> None:
+        """As an API server, which trusts what it saw in a configuration."""
+        context = ssl.create_default_context(cadata=trusts.decode("ascii"))
+        with contextlib.closing(hook.http(context)) as connection:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+
+    with served(webhook, tmp_path) as hook, Load(call, clients=1) as load:
 
         def sleep(duration: timedelta) -> None:
             """What takes minutes in a cluster happens as soon as a rotation waits for it."""
-            nonlocal passed
+            nonlocal passed, trusts
             passed += duration
-            client.wait_for(2)
-            client.trusts = _trusted(api)
-            client.wait_for(2)
+            eventually(load.more(2), "calls", 120)
+            trusts = _trusted(api)
+            eventually(load.more(2), "calls", 120)
             update_mount()
             hook.advance(1)
 
-        logged: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port)
         env = Environment(
             lambda: datetime.now(UTC) + passed,
@@ -245,15 +213,14 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
             lambda message, /, **fields: logged.append((message, fields)),
         )
         checking = RotationApi(replace(wanted, replicas=replicas))
-        done = rotate(checking, env, until=now + timedelta(hours=3))
-        client.trusts = _trusted(api)
-        client.wait_for(20)
+        assert isinstance(rotate(checking, env, until=now + timedelta(hours=3)), Done)
+        trusts = _trusted(api)
+        eventually(load.more(20), "calls", 120)
         observed = api.observe()
-        found = replicas.fetch_served("localhost", timeout=60)
-        assert found == {"127.0.0.1": observed.serving.certificate}
-    assert isinstance(done, Done)
-    assert client.failures == []
-    assert client.calls > 30
+        served_now = replicas.fetch_served("localhost", timeout=60)
+    assert served_now == {"127.0.0.1": observed.serving.certificate}
+    assert load.failures == []
+    assert len(load.seconds) > 30
     new = observed.authority.certificate
     assert new not in (None, read_certificate(pem))
     assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}

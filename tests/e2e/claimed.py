@@ -19,8 +19,16 @@ from contract.demand import ContainerKind
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from tests.e2e.cluster import Cluster, Json, Kubectl
-from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Installation, installing, kill
+from tests.e2e.ground import Ground, phase, wait
+from tests.e2e.installation import (
+    AGENTS,
+    NAMESPACE,
+    WEBHOOK,
+    Installation,
+    installing,
+    kill,
+    processes_of,
+)
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 from view.model.claims import NO_DEVICES
@@ -137,31 +145,14 @@ class Claimed:
         self.installation = installation
         self._kubectl = ground.kubectl
 
-    def _count(self, condition: Callable[[Json], bool]) -> int:
+    def count(self, condition: Callable[[Json], bool]) -> int:
         return sum(map(condition, self.ground.cluster.pods().values()))
 
     def running(self) -> int:
-        return self._count(lambda pod: phase(pod) == "Running")
+        return self.count(lambda pod: phase(pod) == "Running")
 
     def runs_more_than(self, number: int) -> bool:
         return self.running() > number
-
-    def bound(self) -> int:
-        return self._count(lambda pod: bool(pod["spec"].get("nodeName")))
-
-    def ended(self) -> int:
-        return self._count(lambda pod: phase(pod) in ("Succeeded", "Failed"))
-
-    def failed(self) -> list[str]:
-        return [name for name, pod in self.ground.cluster.pods().items() if phase(pod) == "Failed"]
-
-    def restarted(self) -> int:
-        return self._count(
-            lambda pod: (
-                is_ready(pod)
-                and all(each["restartCount"] for each in pod["status"]["containerStatuses"])
-            )
-        )
 
     def used(self, quota: str) -> dict[str, str]:
         found = self._in("get", f"resourcequota/{quota}", "--output=json")
@@ -245,13 +236,10 @@ class Claimed:
 
     def kill_sandboxes(self) -> None:
         """Kill all processes of the tests' pods, as a reboot does, with a kubelet that restarts."""
-        groups = [each.parent for each in Path("/proc").glob("[0-9]*/cgroup")]
         uids = [each["metadata"]["uid"] for each in self.ground.cluster.pods().values()]
-        for process in groups:
+        for process in processes_of(*uids):
             with suppress(OSError):
-                held = (process / "cgroup").read_text(encoding="ascii")
-                if any(uid in held or uid.replace("-", "_") in held for uid in uids):
-                    os.kill(int(process.name), signal.SIGKILL)
+                os.kill(int(process.name), signal.SIGKILL)
         self.ground.restart_kubelet()
 
     @contextmanager

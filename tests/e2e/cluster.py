@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,14 @@ class ApiError(Exception):
         self.code = code
         self.status = status
         super().__init__(f"{code}: {status.get('message')}")
+
+
+def succeeds(request: Callable[[], object]) -> bool:
+    try:
+        request()
+    except (ApiError, KubectlError):
+        return False
+    return True
 
 
 class Cluster:

@@ -9,7 +9,6 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -20,18 +19,6 @@ from tests.e2e.installation import Deploy, deploying
 from tests.e2e.settings import NotRequested, Settings, read_settings
 from tests.e2e.stage import Stage
 
-_HERE = Path(__file__).parent
-_BEFORE_STAGE = (
-    "test_manifests",
-    "test_packaging",
-    "test_operator",
-    "test_deployed",
-    "test_dialects",
-    "test_dra",
-    "test_doctor",
-    "test_scheduler",
-    "test_preemption",
-)
 _LINES = pytest.StashKey[list[str]]()
 
 
@@ -41,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that need the whole cluster first: a stage stays up until the run is over."""
-    items.sort(key=lambda each: each.path.parent != _HERE or each.path.stem not in _BEFORE_STAGE)
+    items.sort(key=lambda each: "whole_stage" in getattr(each, "fixturenames", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.common.serving.in_process import Load
 from tests.deploy.kustomize import copy_settings
 from tests.deploy.manifests import DEPLOY, base, pod_specs
 from tests.e2e.cluster import Json, Kubectl, KubectlError
 from tests.e2e.ground import Ground, wait
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
-from tests.e2e.stream import Load
 
 NAMESPACE, AGENTS = "gpu-turnstile", "gpu-turnstile-node"
 WEBHOOK, AGENT = "deployment/gpu-turnstile-webhook", "daemonset/gpu-turnstile-agent"
@@ -263,9 +263,18 @@ class Installation:
         ).out
 
 
+def processes_of(*uids: str) -> Iterator[Path]:
+    """Yield the processes on this host of pods; cgroupfs and systemd name their groups."""
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            groups = (each / "cgroup").read_text(encoding="ascii")
+            if any(uid in groups or uid.replace("-", "_") in groups for uid in uids):
+                yield each
+
+
 def kill(program: str, uid: str) -> None:
-    found = [each.parent for each in Path("/proc").glob("[0-9]*/cgroup")]
-    processes = [each for each in found if _runs_in(each.name, program, uid)]
+    """Kill a program of ours in the pod with that UID, and wait for its end."""
+    processes = [each for each in processes_of(uid) if _runs(each, program)]
     assert processes, f"no process of {program} in pod {uid}"
     for process in processes:
         with suppress(ProcessLookupError):  # a worker that ended with its master
@@ -273,16 +282,12 @@ def kill(program: str, uid: str) -> None:
     wait(f"the end of {program}", lambda: not any(each.exists() for each in processes))
 
 
-def _runs_in(pid: str, program: str, uid: str) -> bool:
+def _runs(process: Path, program: str) -> bool:
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
-    except (OSError, ValueError):  # it has ended
+        words = (process / "cmdline").read_text(errors="replace").split("\0")
+    except OSError:  # it has ended
         return False
-    # The two ways of naming a pod's group: cgroupfs and systemd.
-    words = [each.decode(errors="replace") for each in command]
-    ours = words[1:3] == ["-m", program] or Path(words[0]).name == program
-    return ours and (uid in groups or uid.replace("-", "_") in groups)
+    return words[1:3] == ["-m", program] or Path(words[0]).name == program
 
 
 def image_parts(image: str) -> dict[str, str]:

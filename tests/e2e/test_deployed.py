@@ -1,13 +1,14 @@
 """The overlay ``try-out``, applied and changed as by an administrator."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench import start
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.cluster import ApiError, Json, Kubectl, KubectlError
+from tests.e2e.cluster import ApiError, Kubectl, KubectlError, succeeds
 from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Deploy, Deployed
 
@@ -150,9 +151,10 @@ def test_gpu_pods_can_be_created_without_webhooks_and_policies_still_apply(
     installation.scale_webhook(0)
     try:
         installation.permit_without_webhook()
-        wait("pods are permitted", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
-        pods = ground.run(ground.make.single("gpu", 10, 4))
-        assert ground.refused(pods) == {}
+        gpu = ground.make.single("gpu", 10, 4)
+        create = partial(ground.cluster.create, gpu, dry_run=True)
+        wait("pods are permitted", lambda: succeeds(create))
+        assert ground.refused(ground.run(gpu)) == {}
         with pytest.raises(ApiError, match="more than one card must be a multiple of 100"):
             ground.cluster.create(ground.make.single("half", 150), dry_run=True)
         for cores in (10, None):
@@ -243,11 +245,3 @@ def _try(kubectl: Kubectl, ground: Ground, verb: str, *arguments: str) -> None:
     dry = () if verb == "get" else ("--dry-run=server",)
     overwrite = ("--overwrite",) if verb in ("annotate", "label") else ()
     kubectl.run(verb, f"--namespace={ground.cluster.namespace}", *arguments, *dry, *overwrite)
-
-
-def _may_create(ground: Ground, pod: Json) -> bool:
-    try:
-        ground.cluster.create(pod, dry_run=True)
-    except ApiError:
-        return False
-    return True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.cluster import Json, KubectlError
+from tests.e2e.cluster import Json, KubectlError, succeeds
 from tests.e2e.ground import wait
 from tests.e2e.installation import (
     AGENT,
@@ -193,7 +193,7 @@ def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
     with pytest.raises(KubectlError, match="of an existing pod"):
         deployed.kubectl.run(*change)
     deployed.kubectl.run("delete", POLICY.format("pod-annotations"))
-    wait("no policy forbids it", lambda: _may(lambda: deployed.kubectl.run(*change)))
+    wait("no policy forbids it", lambda: succeeds(lambda: deployed.kubectl.run(*change)))
     found = doctor.error("allocations", "holds other devices in the kubelet")
     assert f"pod {ground.cluster.namespace}/share: container {container} " in found["text"]
     assert found["run"] == f"kubectl gpu explain -n {ground.cluster.namespace} share"
@@ -211,11 +211,3 @@ def test_an_unreachable_extender(doctor: Doctor) -> None:
     output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
     assert "e2e:no" in output
     doctor.error("extender-lease", "")
-
-
-def _may(change: Callable[[], object]) -> bool:
-    try:
-        change()
-    except KubectlError:
-        return False
-    return True

@@ -69,22 +69,6 @@ class Machine(RuleBasedStateMachine):
         made = self._plugins.pop(number % len(self._plugins))
         return made.end
 
-    def _restart_kubelet(self) -> None:
-        self._kill_kubelet()
-        self._start_kubelet()
-
-    def _kill_kubelet(self) -> None:
-        self._node.kubelet.kill()
-        self._up = False
-
-    def _start_kubelet(self) -> None:
-        self._node.kubelet.start()
-        self._up = True
-
-    def _remove_sockets(self) -> None:
-        for each in self._node.kubelet_dir.glob("proxy-*.sock"):
-            each.unlink(missing_ok=True)
-
     @rule(endpoint=ENDPOINTS)
     def plugin_starts(self, endpoint: str) -> None:
         self._start_plugin(endpoint)()
@@ -102,32 +86,36 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._up)
     @rule()
     def kubelet_restarts(self) -> None:
-        self._restart_kubelet()
+        self.kubelet_is_killed()
+        self.kubelet_starts()
 
     @precondition(lambda self: self._up)
     @rule()
     def kubelet_is_killed(self) -> None:
-        self._kill_kubelet()
+        self._node.kubelet.kill()
+        self._up = False
 
     @precondition(lambda self: not self._up)
     @rule()
     def kubelet_starts(self) -> None:
-        self._start_kubelet()
+        self._node.kubelet.start()
+        self._up = True
 
     @precondition(lambda self: self._up)
     @rule()
     def sockets_are_removed(self) -> None:
-        self._remove_sockets()
+        for each in self._node.kubelet_dir.glob("proxy-*.sock"):
+            each.unlink(missing_ok=True)
 
     @precondition(lambda self: self._up)
     @rule(endpoint=ENDPOINTS)
     def plugin_starts_while_the_kubelet_restarts(self, endpoint: str) -> None:
-        self._together(self._start_plugin(endpoint), self._restart_kubelet)
+        self._together(self._start_plugin(endpoint), self.kubelet_restarts)
 
     @precondition(lambda self: self._up and self._plugins)
     @rule(number=st.integers(0, 9))
     def plugin_ends_while_the_kubelet_restarts(self, number: int) -> None:
-        self._together(self._end_plugin(number), self._restart_kubelet)
+        self._together(self._end_plugin(number), self.kubelet_restarts)
 
     @precondition(lambda self: self._plugins)
     @rule(endpoint=ENDPOINTS, number=st.integers(0, 9))
@@ -161,7 +149,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if not self._up:
-                self._start_kubelet()
+                self.kubelet_starts()
             if self._plugins:
                 self.the_newest_serves()
             assert self._node.defect is None

@@ -280,7 +280,7 @@ def test_an_endpoint_is_a_file_name_and_not_a_uri(running: Site) -> None:
 @contextmanager
 def _process(folder: Path, endpoint: str, kill_at: str = "") -> Iterator["subprocess.Popen[str]"]:
     """Run a plugin in a process of its own, which a call may kill: ``plugin.py``."""
-    command = [sys.executable, "-m", "tests.proxy.plugin", folder, endpoint, kill_at]
+    command = [sys.executable, "-m", "tests.proxy.plugin", str(folder), endpoint, kill_at]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:

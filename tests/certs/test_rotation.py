@@ -83,7 +83,6 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     world = at(renew_both)
     old, serving = world.authority(), world.serving()
     world.api.writes.clear()
-
     settling = world.run()
     assert world.api.writes == [
         f"PUT secrets/{CA}",
@@ -96,7 +95,6 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     )
     assert world.serving() == serving
     assert world.run() == settling  # too early: nothing happens
-
     world.clock.now = settling.until
     world.api.writes.clear()
     grace = world.run()
@@ -104,7 +102,6 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     assert grace == Wait(settling.until + GRACE, "webhooks may not serve the new certificate yet")
     assert is_issued_by(world.serving(), world.authority())
     assert world.observed().serving.trusted == (world.authority(), old)
-
     world.clock.now = grace.until
     world.api.writes.clear()
     assert isinstance(world.run(), Done)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from claims.cluster import ClaimsApi
 from claims.metrics import Metrics
-from claims.state import TemplateState, read_template
+from claims.state import TemplateState
 from claims.writer import TemplateWriter
 from common.apiserver.errors import Rejected
 from contract.names import Names
-from tests.claims.test_state import Json, make_pod, make_template, with_claim
+from tests.claims.test_state import Json, make_pod, make_template, put, with_claim
 from tests.examples import share
 
 NAMES = Names()
@@ -117,10 +117,8 @@ class Replica:
         for each in self.events[:most]:
             if isinstance(each, str):
                 self.state.drop(each)
-                continue
-            read = self.state.read_pod(each) if each["kind"] == "Pod" else read_template(each)
-            assert read is not None
-            self.state.put(read)
+            else:
+                put(self.state, each)
         del self.events[:most]
 
 

@@ -268,38 +268,32 @@ def test_the_text_of_a_wish_stays_in_its_string(text: str) -> None:
         assert expression.isascii()
 
 
+_NAMED = (
+    "the scheduler chooses the cards of a claim, and does not see a pod that names its node: use "
+    "nodeSelector or affinity"
+)
+_TAKEN = "gpu-turnstile adds a claim with this name: choose another one"
+_STATIC = "a static pod gets no GPU by a claim: create the pod through the API server"
+_CLAIMS = [{"name": "x"}, {"name": "gpus", "resourceClaimName": "mine"}]
+
+
 @pytest.mark.parametrize(
-    ("part", "change", "reason"),
+    ("part", "change", "field", "found"),
     [
-        (
-            "spec",
-            {"nodeName": "n1"},
-            (
-                'spec.nodeName: Invalid value: "n1": the scheduler chooses the cards of a claim, '
-                "and does not see a pod that names its node: use nodeSelector or affinity"
-            ),
-        ),
-        (
-            "spec",
-            {"resourceClaims": [{"name": "x"}, {"name": "gpus", "resourceClaimName": "mine"}]},
-            (
-                'spec.resourceClaims[1].name: Invalid value: "gpus": gpu-turnstile adds a claim '
-                "with this name: choose another one"
-            ),
-        ),
+        ("spec", {"nodeName": "n1"}, "nodeName", f'"n1": {_NAMED}'),
+        ("spec", {"resourceClaims": _CLAIMS}, "resourceClaims[1].name", f'"gpus": {_TAKEN}'),
         (
             "metadata",
             {"annotations": {MIRROR: "abc"}},
-            (
-                f'metadata.annotations[{MIRROR}]: Invalid value: "abc": a static pod gets no GPU '
-                "by a claim: create the pod through the API server"
-            ),
+            f"annotations[{MIRROR}]",
+            f'"abc": {_STATIC}',
         ),
     ],
 )
 def test_a_pod_that_cannot_have_a_claim_is_denied(
-    part: str, change: dict[str, Any], reason: str
+    part: str, change: dict[str, Any], field: str, found: str
 ) -> None:
+    reason = f"{part}.{field}: Invalid value: {found}"
     manifest = pod(SHARE)
     manifest[part] |= change
     assert errors_of(manifest) == [reason]

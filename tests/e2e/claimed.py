@@ -309,7 +309,6 @@ class Claimed:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait for the webhook, the claims program, and the agent, which needs the proxy."""
         for namespace, each in ((NAMESPACE, WEBHOOK), (NAMESPACE, CLAIMS), (AGENTS, AGENT)):
             self.installation.rolled_out(namespace, each)
 

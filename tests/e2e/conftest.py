@@ -119,12 +119,9 @@ def stage(whole_stage: Stage) -> Iterator[Stage]:
     whole_stage.agent.mark()
     yield whole_stage
     failed = whole_stage.agent.events("call failed")
-    if not whole_stage.proxy.alive:
-        whole_stage.proxy.start()
-    if not whole_stage.agent.alive:
-        whole_stage.agent.start()
-    if not whole_stage.webhook.alive:
-        whole_stage.webhook.start()
+    for each in (whole_stage.proxy, whole_stage.agent, whole_stage.webhook):
+        if not each.alive:
+            each.start()
     whole_stage.clear()
     assert failed == [], "the agent failed by a fault of its own"
 

@@ -233,7 +233,6 @@ class Ground:
         return decode_allocations(notes.get(self.names.gpu_allocation, "{}"))
 
     def submit(self, pods: Sequence[Json]) -> list[Future[Json]]:
-        """Create all *pods* from 16 clients at once, in the background."""
         pool = ThreadPoolExecutor(_CLIENTS)
         created = [pool.submit(self.cluster.create, each) for each in pods]
         pool.shutdown(wait=False)
@@ -328,6 +327,10 @@ class Ground:
         assert not wrong, "\n".join(wrong)
         return seen
 
+    def check(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
+        assert self.refused(pods) == {}
+        return self.audit(what, pods, init_recorded=init_recorded)
+
     def limits_of(self, _pod: Json, container: str) -> str:
         return container
 
@@ -393,7 +396,6 @@ def is_ready(pod: Json) -> bool:
 
 
 def choose_node(nodes: Sequence[Json], wanted: str | None, host: str) -> str | None:
-    """Choose the node: the one of the settings, the only one, or the one of this host."""
     known: dict[str, set[str]] = {
         each["metadata"]["name"]: {
             each["metadata"]["name"],

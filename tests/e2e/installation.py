@@ -120,7 +120,6 @@ class Installation:
         return sorted({*found, *labelled})
 
     def rolled_out(self, namespace: str, workload: str) -> None:
-        """Wait until all pods of a workload are of its newest version, and ready."""
         self._kubectl.run(
             *("--namespace", namespace, "rollout", "status", workload),
             f"--timeout={_READY_SECONDS:g}s",
@@ -128,7 +127,6 @@ class Installation:
         )
 
     def roll(self, namespace: str, workload: str) -> None:
-        """Replace all pods of a workload, as a new version would."""
         self._kubectl.run("--namespace", namespace, "rollout", "restart", workload)
         self.rolled_out(namespace, workload)
 
@@ -373,14 +371,11 @@ def deploying(
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """The doctor's exit code and findings."""
-
     code: int
     items: list[Json]
 
     @property
     def wrong(self) -> set[tuple[str, str]]:
-        """Check and level of all that is not ok."""
         return {(each["check"], each["level"]) for each in self.items if each["level"] != "ok"}
 
     def one(self, check: str, level: str) -> Json:

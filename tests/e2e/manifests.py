@@ -76,7 +76,6 @@ class Maker:
         return self.pod(name, [self.container("main", cores, memory)])
 
     def short(self, name: str) -> Json:
-        """Make a pod with a small share that ends after a second."""
         return self.pod(name, [self.container("main", 1, 1, run="sleep 1")], restartPolicy="Never")
 
     def container(

@@ -71,7 +71,6 @@ class Program:
         self._mark = len(read_lines(self.log))
 
     def events(self, event: str) -> list[dict[str, Any]]:
-        """Return the log lines of *event* since the mark."""
         return [each for each in read_lines(self.log)[self._mark :] if each.get("message") == event]
 
     def tail(self) -> str:
@@ -87,16 +86,9 @@ class Webhook(Program):
         self._certificates = folder / "certs"
         self._host = host
         self._url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-        super().__init__(
-            [
-                *shlex.split(
-                    f"webhook --host {host} --port {port} "
-                    f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
-                ),
-                *options,
-            ],
-            folder / "webhook.log",
-        )
+        files = f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
+        arguments = shlex.split(f"webhook --host {host} --port {port} {files}")
+        super().__init__([*arguments, *options], folder / "webhook.log")
 
     def start(self) -> None:
         if not self._certificates.exists():
@@ -119,7 +111,6 @@ class Webhook(Program):
         wait("the webhook", ready)
 
     def install(self, configuration: Json) -> None:
-        """Create a configuration as shipped, with the address of this webhook."""
         set_address(configuration, self._url, (self._certificates / "ca.crt").read_bytes())
         self._cluster.create_webhooks(configuration)
 
@@ -149,8 +140,6 @@ PATIENCE = 20.0
 
 
 class Stage(Ground):
-    """The processes of one run of the suite."""
-
     def __init__(
         self,
         settings: Settings,
@@ -212,7 +201,6 @@ class Stage(Ground):
             self.disconnect()
 
     def kill_agent(self, *, gap: float = 0.0) -> None:
-        """Kill the agent, start it again after a gap in seconds, and await it."""
         self.agent.stop(signal.SIGKILL)
         time.sleep(gap)
         self.agent.start()

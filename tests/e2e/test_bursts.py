@@ -25,8 +25,7 @@ UNDER_WAY = 10
 
 def test_every_container_of_a_burst_gets_its_own_devices(stage: Stage) -> None:
     pods = stage.run(*stage.make.burst(PODS, seed=1))
-    assert stage.refused(pods) == {}
-    seen = stage.audit("burst", pods)
+    seen = stage.check("burst", pods)
     assert {each.container.kind for each in seen} == set(ContainerKind)
     assert len(seen) > PODS
 
@@ -39,8 +38,7 @@ def test_a_name_that_comes_back_is_another_pod(stage: Stage) -> None:
     wait("the first pods' end", lambda: not stage.cluster.pods())
     bigger = [stage.make.single(f"again-{number}", 10, 8) for number in range(20)]
     second = stage.run(*bigger)
-    assert stage.refused(second) == {}
-    stage.audit("names that come back", second)
+    stage.check("names that come back", second)
 
 
 @pytest.mark.parametrize("allocates", [1, 15, 40])
@@ -54,8 +52,7 @@ def test_an_agent_killed_in_a_burst_fails_no_pod_and_finds_the_right_targets(
     stage.kill_agent()
     creating += stage.submit(after)
     pods = stage.settle(creating)
-    assert stage.refused(pods) == {}
-    stage.audit("agent killed", pods, init_recorded=False)
+    stage.check("agent killed", pods, init_recorded=False)
     stage.wait_for_cards()
     later = stage.run(*(stage.make.single(f"later-{number}", 5, 4) for number in range(10)))
     assert stage.refused(later) == {}
@@ -75,7 +72,6 @@ def test_a_kubelet_restarted_midway_loses_nothing(stage: Stage) -> None:
     stage.wait_for_allocations(UNDER_WAY)
     stage.restart_kubelet()
     pods = before | stage.settle(creating)
-
     messages = stage.refused(pods)  # only by the kubelet, while no plugin was registered
     for message, count in Counter(messages.values()).most_common():
         stage.report(f"kubelet restarted: {count} pods: {message}")
@@ -205,9 +201,7 @@ def test_no_refusal_names_another_pod(stage: Stage, midway: str) -> None:
     if not disturbed:
         stage.wait_for_allocations(ADVERSE_UNDER_WAY)
         _disturb(stage, midway)
-
     pods = stage.settled(each.name for each in burst if not each.deleted)
-
     restarted = midway == "kubelet restarted"
     what = f"adverse burst, {midway}"
     _report(stage, what, burst, pods)
@@ -223,8 +217,7 @@ def test_no_refusal_names_another_pod(stage: Stage, midway: str) -> None:
     stage.clear()
     stage.wait_for_cards()
     whole = stage.run(*(stage.make.single(f"whole-{each}", 100, BLOCKS) for each in range(CARDS)))
-    assert stage.refused(whole) == {}
-    stage.audit(f"whole cards after {what}", whole)
+    stage.check(f"whole cards after {what}", whole)
 
 
 def _disturb(stage: Stage, midway: str) -> None:

@@ -90,34 +90,20 @@ def test_the_agent_may_write_only_its_annotations(deployed: Deployed, tmp_path: 
     own = f"{ground.names.gpu_assigned}=true"
     (ours,) = (pod for pod, node in deployed.installation.agents().items() if node == ground.node)
     agent = _with_token_of(deployed, ours, tmp_path)
-
     for pod, changed in (("own", own), ("own", f"{ground.names.gpu_allocation}={{}}")):
         _try(agent, ground, "annotate", "pod", pod, changed)
+    bound, other = f"{ground.names.bind_order}=1", "e2e/other=1"
     for pod, verb, changed, why in (
-        ("waiting", "annotate", own, "the agent may change only pods of its own node"),
-        ("own", "annotate", "e2e/other=1", "the agent may change only the annotations"),
-        (
-            "own",
-            "annotate",
-            f"{ground.names.bind_order}=1",
-            "the agent may change only the annotations",
-        ),
-        (
-            "own",
-            "label",
-            "e2e/other=1",
-            "the agent may change only annotations in a pod's metadata",
-        ),
+        ("waiting", "annotate", own, "only pods of its own node"),
+        ("own", "annotate", other, "only the annotations"),
+        ("own", "annotate", bound, "only the annotations"),
+        ("own", "label", other, "only annotations in a pod's metadata"),
     ):
-        with pytest.raises(KubectlError, match=why):
+        with pytest.raises(KubectlError, match=f"the agent may change {why}"):
             _try(agent, ground, verb, "pod", pod, changed)
     label = '{"metadata": {"labels": {"e2e/other": "1"}}}'
-    for refused in (
-        ("patch", "node", ground.node, "--patch", label),
-        ("delete", "pod", "own"),
-        ("get", "secrets"),
-        ("get", "nodes"),
-    ):
+    patch = ("patch", "node", ground.node, "--patch", label)
+    for refused in (patch, ("delete", "pod", "own"), ("get", "secrets"), ("get", "nodes")):
         with pytest.raises(KubectlError, match=r"(?i)forbidden"):
             _try(agent, ground, *refused)
 
@@ -215,8 +201,7 @@ def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
     ground.report(f"{rolls} rolling updates of the agent: {stream}")
     assert stream.failed == {}
     assert len(stream.pods) > rolls * 10
-    assert ground.refused(pods) == {}
-    seen = ground.audit("created while agents were replaced", pods)
+    seen = ground.check("created while agents were replaced", pods)
     assert len(seen) > PODS // 2
 
 

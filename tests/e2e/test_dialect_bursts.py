@@ -116,7 +116,6 @@ def test_every_container_gets_its_own_parts_of_its_own_cards(admitting: Stage, m
     elif midway == "kubelet killed":
         stage.kill_kubelet()
     pods = stage.settle(creating)
-
     for name, pod in pods.items():
         demand, errors = read_pod_demand(pod, stage.names)
         assert ([each.demand for each in demand.containers], errors) == (wanted[name], ())

@@ -55,11 +55,9 @@ def test_pods_of_every_system_run_with_their_parts(deployed: Deployed) -> None:
     ground = deployed.ground
     _label(deployed, f"{LABEL}=true")
     written = {each.name: each for each in FOREIGN}
-
     pods = ground.run(
         *(_pod(deployed, each.name, each.resources, each.annotations) for each in FOREIGN)
     )
-
     assert ground.refused(pods) == {}
     for name, pod in pods.items():
         demand, errors = read_pod_demand(pod, ground.names)

@@ -44,7 +44,6 @@ class Doctor:
     def until(
         self, what: str, holds: Callable[[DoctorResult], object], within: float = 90.0
     ) -> DoctorResult:
-        """Run the doctor until its result fulfils a condition; return that result."""
         last: list[DoctorResult] = []
 
         def held() -> object:
@@ -59,7 +58,6 @@ class Doctor:
         return last[0]
 
     def error(self, check: str, text: str) -> Json:
-        """Wait for an error of a check; check the exit code."""
         result = self.until(
             f"an error of {check}",
             lambda result: any(

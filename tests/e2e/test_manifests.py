@@ -32,7 +32,6 @@ def namespaces(kubectl: Kubectl) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def known(kubectl: Kubectl) -> set[str]:
-    """The kinds that the cluster knows."""
     listed = kubectl.run("api-resources", "--no-headers").out
     return {line.split()[-1] for line in listed.splitlines()}
 

@@ -121,7 +121,6 @@ def test_the_agent_starts_and_ends_with_the_operators_driver(deployed: Deployed)
     wait("unhealthy cards", lambda: ground.offered() == 0)
     assert all(map(is_ready, _pods(deployed, "proxy")))
     assert phase(ground.cluster.pods()["share"]) == "Running"
-
     label("true")
     deployed.wait_for_cards()
     assert phase(ground.cluster.pods()["share"]) == "Running"

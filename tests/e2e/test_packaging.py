@@ -53,7 +53,6 @@ def test_manifests_applied_again_are_unchanged_and_a_label_deletes_a_component(
         changed = [each for each in whole.apply() if not each.endswith(" unchanged")]
         # Of a budget kubectl replaces the selector each time, by the same.
         assert {each.partition("/")[0] for each in changed} <= {"poddisruptionbudget.policy"}
-
         label = f"{OURS},app.kubernetes.io/component=scheduler-own"
         arguments = _removal("scheduler-own")
         assert label in arguments

@@ -60,7 +60,6 @@ class Gate:
 
     @contextmanager
     def late_webhook(self, respond: Respond) -> Iterator[None]:
-        """Install a foreign webhook that is called after ours."""
         name = f"{self.cluster.namespace}-late"
         with running_hook(trustme.CA(), self._host, respond=respond, host=self._host) as hook:
             client = {"url": f"https://{self._host}:{hook.port}/", "caBundle": hook.ca_bundle}

@@ -96,16 +96,13 @@ def test_a_pod_protected_by_a_budget_is_not_evicted(deployed: Deployed) -> None:
         "the budget is known",
         lambda: deployed.kubectl.json("get", *where)["status"].get("currentHealthy") == kept,
     )
-
     ground.cluster.create(_pod(ground, "prod", PROD, "e2e-prod"))
     ground.cluster.create(_pod(ground, "late", PROD, "e2e-prod"))
     wait("one runs", lambda: _runs(ground, "prod") or _runs(ground, "late"), within=40)
-
     waits = "late" if _runs(ground, "prod") else "prod"
     time.sleep(10)  # nothing may happen now: there is no event to wait for
     assert _missing(ground) == {"batch-7b"}
     assert phase(ground.cluster.pods()[waits]) == "Pending"
-
     deployed.kubectl.run("delete", *where)
     wait("the other runs too", lambda: _runs(ground, waits), within=90)
     assert len(_missing(ground)) == 2

@@ -60,7 +60,6 @@ def test_a_killed_kubelet_and_agent_fail_only_interrupted_starts(
                 time.sleep(2)
             stage.agent.start()
             wait("the agent is registered", stage.registered)
-
     how = "together" if together else "the kubelet first"
     stage.report(f"agent and kubelet killed {TIMES} times, {how}: {stream}")
     assert [
@@ -85,7 +84,6 @@ def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: S
     waited = time.monotonic() - began
     words = stage.refused(stage.cluster.pods())["refused"]
     wait("the node offers nothing", lambda: stage.offered() == 0)
-
     stage.agent.start()
     wait("the agent is registered", stage.registered)
     back = time.monotonic()
@@ -97,7 +95,6 @@ def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: S
     served = time.monotonic() - back
     wait("the node offers all", lambda: stage.offered() == OFFERED)
     offered = time.monotonic() - back
-
     stage.report(f"agent down: refused after {waited:.1f} s: {words}")
     stage.report(
         f"agent back: a pod runs {served:.2f} s after it is registered, all is offered after "

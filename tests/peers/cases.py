@@ -39,12 +39,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One case of a peer's test.
-
-    Attributes:
-        wants: the result that the peer's test expects; several that it accepts, with ``or``.
-        rule: by which the peer is known to differ; a key of :data:`tests.peers.verdicts.RULES`.
-    """
+    """One case of a peer's test; *rule* is that by which the peer is known to differ."""
 
     peer: str
     test: str
@@ -126,15 +121,7 @@ _QUESTIONS: Mapping[str, Callable[[Row], Question]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A difference that is known. It applies to the cases that name it, or by our code's reasons.
-
-    Attributes:
-        text: the difference; of one on purpose the name of its row in docs/migrate.md.
-        wants: the peer's result to which it applies; empty for any.
-        ours: our result to which it applies; empty for any.
-        by_reason: whether all reasons of our result, or its warnings, must be the rule's.
-        better: it is no difference on purpose: ours is better.
-    """
+    """A known difference, with the results to which it applies; if not better, it is on purpose."""
 
     text: str
     wants: str = ""

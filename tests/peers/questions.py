@@ -315,14 +315,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of several nodes does a pod prefer?
-
-    The result has all nodes of the highest score (``0,2``), or is ``refused``.
-
-    Attributes:
-        wishes: annotations, without the domain.
-        inventories: the inventory annotation of a node; empty for none.
-    """
+    """Which of several nodes does a pod prefer? All nodes of the highest score, or ``refused``."""
 
     boxes: tuple[Box, ...]
     pod: tuple[str, ...]

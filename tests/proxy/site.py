@@ -117,6 +117,12 @@ class Site:
         self._plugins.append(Plugin(self.plugin_dir, name, endpoint=endpoint, devices=devices))
         return self._plugins[-1]
 
+    def serve(self, name: str = "a") -> Plugin:
+        """Register a plugin, and wait until the kubelet knows its devices."""
+        made = self.plugin(name).register()
+        self.wait_known()
+        return made
+
     def start_proxy(self) -> None:
         self._launch()
         wait("the proxy listens", lambda: not self.proxy.readiness_problem())

@@ -18,8 +18,7 @@ from tests.proxy.site import Site, wait
 
 
 def test_the_proxy_registers_with_a_new_kubelet_without_a_plugin(running: Site) -> None:
-    first = running.plugin("a").register()
-    running.wait_known()
+    first = running.serve("a")
     first.end()
     running.kubelet.restart()
     running.wait_known()
@@ -45,8 +44,7 @@ def test_the_proxy_registers_again_with_a_kubelet_that_drops_it(running: Site) -
 
 def test_calls_are_served_although_the_kubelets_folder_is_emptied(running: Site) -> None:
     """Its own socket too: the kubelet runs on, but no plugin can register until the next one."""
-    running.plugin("a").register()
-    running.wait_known()
+    running.serve("a")
     for each in running.kubelet_dir.iterdir():
         each.unlink()
     wait("the proxy notices", lambda: not running.service.registered)
@@ -57,8 +55,7 @@ def test_calls_are_served_although_the_kubelets_folder_is_emptied(running: Site)
 
 
 def test_a_deleted_socket_of_the_proxy_is_replaced_without_a_gap(running: Site) -> None:
-    running.plugin("a").register()
-    running.wait_known()
+    running.serve("a")
     (socket,) = running.kubelet_dir.glob("proxy-*.sock")
     socket.unlink()
     wait("it is registered again", lambda: running.connections == 2)
@@ -68,8 +65,7 @@ def test_a_deleted_socket_of_the_proxy_is_replaced_without_a_gap(running: Site) 
 
 @pytest.mark.parametrize("happens", ["emptied", "moved"])
 def test_the_plugins_folder_may_be_emptied_or_replaced(running: Site, happens: str) -> None:
-    running.plugin("a").register()
-    running.wait_known()
+    running.serve("a")
     if happens == "moved":
         running.plugin_dir.rename(running.plugin_dir.with_name("moved"))
     else:
@@ -97,8 +93,7 @@ def test_the_proxy_waits_for_the_kubelets_folder(running: Site) -> None:
 
 
 def test_plugins_register_with_the_next_proxy_which_removes_old_sockets(running: Site) -> None:
-    made = running.plugin("a").register()
-    running.wait_known()
+    made = running.serve("a")
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(running.kubelet_dir / "proxy-dead0000.sock"))
     running.stop_proxy()
@@ -113,8 +108,7 @@ def test_plugins_register_with_the_next_proxy_which_removes_old_sockets(running:
 
 
 def test_a_proxy_completes_calls_in_progress_before_it_ends(running: Site) -> None:
-    made = running.plugin("a").register()
-    running.wait_known()
+    made = running.serve("a")
     made.hang("Allocate")
     call = running.begin_allocate()
     wait("it is called", lambda: "Allocate" in made.calls)
@@ -131,8 +125,7 @@ def test_a_plugin_gets_its_response_as_soon_as_the_kubelet_has_registered_it(
 ) -> None:
     monkeypatch.setattr("proxy.registration._KUBELET_SECONDS", 3600)
     running.plugin("a").register()
-    running.plugin("b").register()
-    running.wait_known()
+    running.serve("b")
 
 
 def test_pauses_grow_before_registrations_with_a_kubelet_that_drops_the_proxy(

@@ -30,8 +30,7 @@ def _begin_hung_call(running: Site, hung: Plugin) -> Future[str]:
 
 
 def test_calls_lists_and_options_pass(running: Site) -> None:
-    made = running.plugin().register()
-    running.wait_known()
+    made = running.serve()
     client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
     assert running.allocate() == "a"
@@ -48,8 +47,7 @@ def test_calls_lists_and_options_pass(running: Site) -> None:
 
 
 def test_a_plugin_that_registers_again_serves_by_its_newest_registration(running: Site) -> None:
-    made = running.plugin().register()
-    running.wait_known()
+    made = running.serve()
     made.register()
     assert running.allocate() == "a"
     assert len(running.service.roster.instances) == 1
@@ -85,8 +83,7 @@ def test_a_refusal_of_the_plugin_passes_unchanged_and_is_not_sent_again(
 def test_the_kubelet_does_not_notice_a_plugins_end_and_its_calls_wait_for_the_successor(
     running: Site,
 ) -> None:
-    first = running.plugin("a").register()
-    running.wait_known()
+    first = running.serve("a")
     first.end()
     calls = running.begin_waiting(20)
     running.plugin("b").register()
@@ -107,8 +104,7 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site) -> None:
 
 
 def test_after_patience_devices_are_unhealthy_and_calls_fail_with_a_reason(running: Site) -> None:
-    first = running.plugin("a").register()
-    running.wait_known()
+    first = running.serve("a")
     first.end()
     (call,) = running.begin_waiting()
     running.clock.advance(PATIENCE)
@@ -125,8 +121,7 @@ def test_after_patience_devices_are_unhealthy_and_calls_fail_with_a_reason(runni
 
 def test_an_ending_plugin_finishes_its_calls(running: Site) -> None:
     """Its stream ends first; the call in progress keeps its time."""
-    made = running.plugin("a").register()
-    running.wait_known()
+    made = running.serve("a")
     made.hang("Allocate")
     call = running.begin_allocate()
     wait("it is called", lambda: "Allocate" in made.calls)
@@ -154,8 +149,7 @@ def test_a_hung_plugin_is_skipped_until_it_responds(running: Site) -> None:
 
 @pytest.mark.parametrize("errors", [0, 2], ids=["responds", "responds with errors first"])
 def test_a_hung_plugin_alone_is_given_up_until_it_responds(running: Site, errors: int) -> None:
-    hung = running.plugin().register()
-    running.wait_known()
+    hung = running.serve()
     hung.hang(*(["Allocate"] if errors else []))
     hung.fail_options = errors
     call = _begin_hung_call(running, hung)
@@ -169,8 +163,7 @@ def test_a_hung_plugin_alone_is_given_up_until_it_responds(running: Site, errors
 
 
 def test_a_plugin_that_hangs_in_one_call_only_keeps_its_devices_healthy(running: Site) -> None:
-    hung = running.plugin().register()
-    running.wait_known()
+    hung = running.serve()
     hung.hang("Allocate")
     with pytest.raises(PluginCallFailed, match=SILENT):
         _begin_hung_call(running, hung).result(WITHIN)
@@ -181,8 +174,7 @@ def test_a_plugin_that_hangs_in_one_call_only_keeps_its_devices_healthy(running:
 
 def test_an_older_plugin_that_hangs_is_not_called_after_the_newest_has_ended(running: Site) -> None:
     older = running.plugin("a").register()
-    newer = running.plugin("b").register()
-    running.wait_known()
+    newer = running.serve("b")
     older.hang()
     newer.end()
     (call,) = running.begin_waiting()
@@ -193,8 +185,7 @@ def test_an_older_plugin_that_hangs_is_not_called_after_the_newest_has_ended(run
 
 def test_waiting_and_calling_together_take_no_longer_than_patience(running: Site) -> None:
     """PreStartContainer has 30 s in all (K10)."""
-    first = running.plugin("a").register()
-    running.wait_known()
+    first = running.serve("a")
     first.end()
     (call,) = running.begin_waiting()
     running.clock.advance(PATIENCE - 1)
@@ -226,7 +217,6 @@ def test_a_call_ends_after_patience_if_each_plugin_ends_in_it(running: Site) -> 
     following.end()
     wait("the call waits", lambda: running.service.waits.waiting == 1)
     running.clock.advance(PATIENCE / 2)
-
     taken = f"is unavailable, and the call has taken {PATIENCE:g} s$"
     with pytest.raises(PluginCallFailed, match=taken):
         call.result(WITHIN)
@@ -234,8 +224,7 @@ def test_a_call_ends_after_patience_if_each_plugin_ends_in_it(running: Site) -> 
 
 
 def test_an_unreadable_list_ends_its_plugin_and_never_reaches_the_kubelet(running: Site) -> None:
-    running.plugin("a").register()
-    running.wait_known()
+    running.serve("a")
     broken = running.plugin("b")
     broken.lists = [b"\x0a\xff\xff\xff"]
     with pytest.raises(grpc.RpcError) as raised:
@@ -246,8 +235,7 @@ def test_an_unreadable_list_ends_its_plugin_and_never_reaches_the_kubelet(runnin
 
 
 def test_changed_options_are_registered_with_the_kubelet(running: Site) -> None:
-    running.plugin("a").register()
-    running.wait_known()
+    running.serve("a")
     newer = running.plugin("b", devices=5)
     newer.options = b""
     newer.register()
@@ -258,8 +246,7 @@ def test_changed_options_are_registered_with_the_kubelet(running: Site) -> None:
 
 def test_the_number_of_calls_is_bounded(running: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "MOST_CALLS", 2)
-    first = running.plugin("a").register()
-    running.wait_known()
+    first = running.serve("a")
     first.end()
     calls = running.begin_waiting(2)
     with pytest.raises(

@@ -88,8 +88,7 @@ def test_metrics_and_log_show_connections_and_waiting_calls(
     running: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "proxy")
-    first = running.plugin("a").register()
-    running.wait_known()
+    first = running.serve("a")
     registered = running.metrics()
     first.end()
     (call,) = running.begin_waiting()
@@ -98,9 +97,7 @@ def test_metrics_and_log_show_connections_and_waiting_calls(
     with pytest.raises(PluginCallFailed):
         call.result(WITHIN)
     given_up = running.metrics()
-    running.plugin("b").register()
-    running.wait_known()
-
+    running.serve("b")
     assert (registered["connected_plugins"], registered["kubelet_registered"]) == (1, 1)
     assert (waiting["connected_plugins"], waiting["waiting_calls"]) == (0, 1)
     assert given_up["longest_wait_seconds"] == pytest.approx(PATIENCE, rel=0.01)

@@ -98,8 +98,7 @@ def test_a_bad_registration_is_refused_and_counted(
 
 
 def test_bytes_that_are_not_a_registration_are_refused_and_disturb_no_plugin(running: Site) -> None:
-    running.plugin("a").register()
-    running.wait_known()
+    running.serve("a")
     for each in (b"\xff", b"\x0a\xff\xff", b"\x00" * 1000, os.urandom(64) + b"\xff\xff"):
         with pytest.raises(grpc.RpcError) as raised:
             register_bytes(running.plugin_dir, each)
@@ -130,29 +129,19 @@ def test_the_kubelets_refusal_reaches_the_plugin(running: Site) -> None:
     assert 'the ResourceName "no-domain" is invalid' in str(raised.value.details())
 
 
+_RESOURCES = f"{registration.MOST_RESOURCES} resources are registered already"
+_PLUGINS = f"1 plugins of {RESOURCE} are registered already"
+
+
 @pytest.mark.parametrize(
     ("bound", "resource", "message"),
     [
-        (
-            "proxy.program.MOST_RESOURCES",
-            "example.com/other",
-            f"{registration.MOST_RESOURCES} resources are registered already",
-        ),
-        (
-            "proxy.resource.MOST_PLUGINS",
-            RESOURCE,
-            f"1 plugins of {RESOURCE} are registered already",
-        ),
+        ("proxy.program.MOST_RESOURCES", "example.com/other", _RESOURCES),
+        ("proxy.resource.MOST_PLUGINS", RESOURCE, _PLUGINS),
     ],
-    ids=["resources", "plugins of a resource"],
 )
 def test_resources_and_their_plugins_are_bounded(
-    running: Site,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    bound: str,
-    resource: str,
-    message: str,
+    running: Site, monkeypatch: pytest.MonkeyPatch, bound: str, resource: str, message: str
 ) -> None:
     monkeypatch.setattr(bound, 1)
     running.plugin("a").register()

@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from certs import objects
 from certs import rotation as phases
@@ -22,14 +20,6 @@ def issued() -> Issued:
     """What ``certs issue --dns localhost --dns turnstile.example.svc --ip 127.0.0.1`` makes."""
     subject = parse_subject(["localhost", "turnstile.example.svc"], ["127.0.0.1"], 30)
     return issue(subject, now=datetime.now(UTC))
-
-
-@pytest.fixture(scope="session")
-def rsa_key() -> bytes:
-    """A key of a kind that we never make."""
-    return rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
 
 
 @pytest.fixture

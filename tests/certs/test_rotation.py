@@ -117,14 +117,6 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     assert world.accepted_now()
 
 
-def test_a_run_may_wait_for_all_phases() -> None:
-    world = at(renew_both)
-    old = world.authority()
-    assert isinstance(world.run(until=old.renew_at + timedelta(hours=1)), Done)
-    assert world.authority() != old
-    assert timedelta() <= world.clock.now - old.renew_at - SETTLE - GRACE <= timedelta(minutes=1)
-
-
 def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_certificate() -> None:
     world = at(renew_both)
     old = world.serving()

@@ -31,19 +31,7 @@ BLOCK_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One container, by kubelet, annotation and its own log.
-
-    Attributes:
-        pod: its pod's name.
-        container: its name and request.
-        held: the device IDs that ``List`` shows.
-        recorded: its part of the annotation ``gpu-allocation``.
-        visible: the cards in its environment, as it printed them; ``None`` if it has not.
-        uid: its pod's UID.
-        limits: the limits it found when it started, as it printed them; ``None`` if it found none.
-        limits_of: the container whose limits it must find; ``""`` for its own.
-        core_limit: percent of a card that it may use while others do not; ``None`` if its cores.
-    """
+    """One container, by kubelet, annotation and its own log, with limits of *limits_of*."""
 
     pod: str
     container: ContainerDemand

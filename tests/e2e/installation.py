@@ -378,9 +378,10 @@ class DoctorResult:
     def wrong(self) -> set[tuple[str, str]]:
         return {(each["check"], each["level"]) for each in self.items if each["level"] != "ok"}
 
-    def one(self, check: str, level: str) -> Json:
-        (found,) = (e for e in self.items if (e["check"], e["level"]) == (check, level))
-        return found
+    def find(self, check: str, level: str, text: str = "") -> Json:
+        """Return a finding of a check with this level and text; empty without one."""
+        found = (e for e in self.items if (e["check"], e["level"]) == (check, level))
+        return next((each for each in found if text in each["text"]), {})
 
 
 def run_doctor(settings: Settings, *options: str) -> DoctorResult:

@@ -58,15 +58,11 @@ class Doctor:
         return last[0]
 
     def error(self, check: str, text: str) -> Json:
-        result = self.until(
-            f"an error of {check}",
-            lambda result: any(
-                (each["check"], each["level"]) == (check, "error") and text in each["text"]
-                for each in result.items
-            ),
-        )
+        """Wait for an error of a check; check the exit code."""
+        wanted = f"an error of {check}"
+        result = self.until(wanted, lambda result: result.find(check, "error", text))
         assert result.code == 1
-        return next(e for e in result.items if e["check"] == check and text in e["text"])
+        return result.find(check, "error", text)
 
     def healthy(self) -> DoctorResult:
         return self.until("nothing is wrong", lambda result: result.wrong == TRUE_WARNINGS, 180.0)
@@ -162,7 +158,7 @@ def test_missing_agents(doctor: Doctor) -> None:
     result = doctor.until(
         "leftovers are reported", lambda result: ("leftovers", "warning") in result.wrong
     )
-    assert result.one("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
+    assert result.find("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
     assert ("enforcement", "unknown") in result.wrong
 
 

@@ -124,7 +124,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     hooks = "mutatingwebhookconfiguration/gpu-turnstile"
     opened = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]
     kubectl.run("patch", hooks, "--type=json", f"--patch={json.dumps(opened)}")
-    run = run_doctor(settings).one("webhook-configuration", "error")["run"]
+    run = run_doctor(settings).find("webhook-configuration", "error")["run"]
     assert run == f"helm upgrade {_RELEASE} YOUR-CHART --namespace {NAMESPACE} --reuse-values"
     # Helm 4 needs a flag to take a field from kubectl, Helm 3 does not.
     force = () if helm.run("version", "--short").stdout.startswith("v3") else ("--force-conflicts",)

@@ -19,6 +19,12 @@ from tests.e2e.settings import Settings
 from tests.e2e.stage import Webhook
 from tests.simulator.api_helpers import Respond, patch_with, running_hook
 
+NAMES = Names()
+STAMPS = {
+    NAMES.predicate_time: "1700000000000000000",
+    NAMES.admission_order: "01700000000000000000-w1-00000000",
+    NAMES.gpu_assigned: "false",
+}
 POLICIES = ("stamps", "records", "requests", "bindings")
 
 
@@ -28,7 +34,6 @@ class Gate:
     def __init__(self, cluster: Cluster, kubectl: Kubectl, *, host: str, folder: Path) -> None:
         self.cluster = cluster
         self.kubectl = kubectl
-        self.names = Names()
         self.policies = policies(cluster.namespace)
         self._host = host
         self._folder = folder
@@ -56,7 +61,7 @@ class Gate:
         """Install our webhook and the policies; return why the API server cannot call it."""
         self._webhook = Webhook(self.cluster, self._folder, self._host)
         self._webhook.start()
-        return self._webhook.configure(_requesting("probe", self.names), self.names)
+        return self._webhook.configure(_requesting(), NAMES)
 
     @contextmanager
     def late_webhook(self, respond: Respond) -> Iterator[None]:
@@ -101,11 +106,11 @@ class Gate:
 
     def _is_policed(self) -> bool:
         """Return whether every policy denies what it must: the API server reads each by itself."""
-        unstamped = _requesting("probe", self.names)
-        half = _requesting("probe", self.names, "150")
-        half["metadata"]["annotations"] = stamps(self.names)
-        forged = _requesting("probe", self.names)
-        forged["metadata"]["annotations"] = stamps(self.names) | {self.names.gpu_allocation: "{}"}
+        unstamped = _requesting()
+        half = _requesting("150")
+        half["metadata"]["annotations"] = STAMPS
+        forged = _requesting()
+        forged["metadata"]["annotations"] = STAMPS | {NAMES.gpu_allocation: "{}"}
         return all(
             policy in self._refusal(pod)
             for policy, pod in (("stamps", unstamped), ("requests", half), ("records", forged))
@@ -147,18 +152,10 @@ def policies(name: str) -> list[Json]:
     return made
 
 
-def stamps(names: Names) -> dict[str, str]:
-    return {
-        names.predicate_time: "1700000000000000000",
-        names.admission_order: "01700000000000000000-w1-00000000",
-        names.gpu_assigned: "false",
-    }
-
-
-def _requesting(name: str, names: Names, cores: str = "50") -> Json:
-    limits = {names.core: cores, names.memory: "8"}
+def _requesting(cores: str = "50") -> Json:
+    limits = {NAMES.core: cores, NAMES.memory: "8"}
     container = {**_container(), "resources": {"limits": limits}}
-    return {"metadata": {"name": name, "annotations": {}}, "spec": {"containers": [container]}}
+    return {"metadata": {"name": "probe", "annotations": {}}, "spec": {"containers": [container]}}
 
 
 def _container() -> Json:
@@ -171,7 +168,6 @@ def _listed(objects: tuple[Json, ...]) -> str:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-NAMES = Names()
 GPU = {NAMES.core: "50", NAMES.memory: "8"}
 EVERYWHERE = [each for each in CREATIONS if each.namespace == "default"]
 
@@ -221,7 +217,7 @@ _HALF = {**_REQUEST, "value": {"limits": {NAMES.core: "150"}}}
 _FORGE = {
     "op": "add",
     "path": "/metadata/annotations",
-    "value": {**stamps(NAMES), NAMES.gpu_allocation: "{}", NAMES.gpu_assigned: "true"},
+    "value": {**STAMPS, NAMES.gpu_allocation: "{}", NAMES.gpu_assigned: "true"},
 }
 
 
@@ -262,7 +258,7 @@ def test_a_large_pod_is_within_what_expressions_may_cost(gate: Gate, many: dict[
         )
     notes = {f"example.com/{number}": "" for number in range(many.get("annotations", 0))}
     divided = {NAMES.gpu_cards_of(f"c{at}"): "2" for at in range(many.get("divided", 0))}
-    pod["metadata"]["annotations"] = notes | divided | stamps(NAMES)
+    pod["metadata"]["annotations"] = notes | divided | STAMPS
     gate.cluster.create(pod, dry_run=True)
 
 
@@ -322,7 +318,7 @@ def test_additions_of_a_late_webhook_are_checked(admitting: Gate) -> None:
 
 def test_a_late_webhook_may_add_a_request_to_a_stamped_pod(admitting: Gate) -> None:
     made = _patched(admitting, _REQUEST, gpu_assigned="false")
-    assert made["metadata"]["annotations"].keys() == stamps(NAMES).keys()
+    assert made["metadata"]["annotations"].keys() == STAMPS.keys()
     with pytest.raises(ApiError, match="request 100 or 200"):
         _patched(admitting, _HALF, gpu_assigned="false")
 
@@ -354,6 +350,6 @@ def test_a_manifest_copied_from_a_running_pod_is_created(
         stdin=json.dumps({"apiVersion": "v1", "kind": "Pod", **copied}),
     )
     made = json.loads(output.out)["metadata"].get("annotations", {})
-    assert made.keys() == (stamps(NAMES).keys() if limits else set())
+    assert made.keys() == (STAMPS.keys() if limits else set())
     why = "gpu-turnstile writes it" if limits else "the pod requests no GPU"
     assert f"[{NAMES.gpu_allocation}]: dropped, {why}" in output.err

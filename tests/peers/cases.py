@@ -12,23 +12,18 @@ from operator import ge
 from pathlib import Path
 from typing import Any
 
+from tests.peers import questions
 from tests.peers.machines import MACHINES, plain
 from tests.peers.questions import (
     ALLOWED,
     DENIED,
     FITS,
     REFUSED,
-    Admission,
     Box,
     Choice,
-    Counted,
-    Footprint,
     OurResult,
     Placing,
-    Question,
-    Wish,
     used,
-    whole,
 )
 
 _FOLDER = Path(__file__).with_name("data")
@@ -44,7 +39,7 @@ class Case:
     peer: str
     test: str
     name: str
-    question: Question
+    question: questions.Question
     wants: str
     rule: str = ""
 
@@ -65,7 +60,7 @@ def read_cases() -> Iterator[Case]:
                     yield Case(peer, test, name, _question(row), row["wants"], row.get("rule", ""))
 
 
-def _question(row: Row) -> Question:
+def _question(row: Row) -> questions.Question:
     return next(make(row) for word, make in _QUESTIONS.items() if word in row)
 
 
@@ -91,7 +86,7 @@ def _box(row: Row) -> Box:
     if "cards" not in row:
         name = row["machine"]
         machine = MACHINES.get(name) or plain(int(name.removesuffix(" cards")))
-        return whole(machine, busy=[int(card) for card in row.get("taken", "")])
+        return questions.whole(machine, busy=[int(card) for card in row.get("taken", "")])
     return used(
         *_cards(row["cards"]),
         machine=MACHINES[row["machine"]] if "machine" in row else None,
@@ -107,14 +102,16 @@ def _cards(text: str) -> Iterator[tuple[int, int, int]]:
         yield cores, taken, blocks
 
 
-_QUESTIONS: Mapping[str, Callable[[Row], Question]] = {
+_QUESTIONS: Mapping[str, Callable[[Row], questions.Question]] = {
     "place": _place,
-    "admit": lambda row: Admission(tuple(row["admit"].split()), node=row.get("node", "")),
-    "wish": lambda row: Wish(row["wish"], row.get("model", "GPU"), row.get("uuid", "GPU-0")),
-    "hold": lambda row: Footprint(
+    "admit": lambda row: questions.Admission(tuple(row["admit"].split()), node=row.get("node", "")),
+    "wish": lambda row: questions.Wish(
+        row["wish"], row.get("model", "GPU"), row.get("uuid", "GPU-0")
+    ),
+    "hold": lambda row: questions.Footprint(
         tuple(row["hold"].split()), tuple((int(card),) for card in row.get("on", ""))
     ),
-    "phase": lambda row: Counted(row["phase"]),
+    "phase": lambda row: questions.Counted(row["phase"]),
     "choose": _choose,
 }
 

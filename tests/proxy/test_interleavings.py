@@ -55,16 +55,6 @@ class Machine(RuleBasedStateMachine):
 
         return start
 
-    def _register_again(self, number: int) -> Action:
-        made = self._plugins[number % len(self._plugins)]
-
-        def register() -> None:
-            with suppress(grpc.RpcError):
-                made.register()
-            self._plugins = [each for each in self._plugins if each is not made] + [made]
-
-        return register
-
     def _end_plugin(self, number: int) -> Action:
         made = self._plugins.pop(number % len(self._plugins))
         return made.end
@@ -76,7 +66,11 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._plugins)
     @rule(number=st.integers(0, 9))
     def plugin_registers_again(self, number: int) -> None:
-        self._register_again(number)()
+        """As if it had found a new ``kubelet.sock``."""
+        made = self._plugins[number % len(self._plugins)]
+        with suppress(grpc.RpcError):
+            made.register()
+        self._plugins = [each for each in self._plugins if each is not made] + [made]
 
     @precondition(lambda self: self._plugins)
     @rule(number=st.integers(0, 9))

@@ -57,14 +57,6 @@ def account(
     return tmp_path
 
 
-def test_in_a_pod_the_service_accounts_token_is_sent_over_tls(
-    account: Path, server: ApiServer
-) -> None:
-    rest = Rest(None, user_agent="test")
-    assert rest.request("GET", "/api/v1/pods", timeout=SECONDS).status == 200
-    assert tokens(server) == ["Bearer first"]
-
-
 def test_a_token_is_read_again_when_it_is_due(account: Path, server: ApiServer) -> None:
     """The kubelet writes a new one long before the old one expires."""
     now = [0.0]

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 import jsonpatch
@@ -302,7 +303,8 @@ def interleave(
     for thread, turn in zip(threads, turns, strict=True):
         thread.start()
         assert turn.stopped.acquire(timeout=60)
-    for choice in _choices(schedule, len(turns)):
+    fair = (choice // 50 for choice in range(100_000))  # each may finish what it is at
+    for choice in chain(schedule, fair):
         alive = [each for each in turns if not each.done]
         if not alive:
             break
@@ -314,12 +316,6 @@ def interleave(
     for turn in turns:
         if turn.error is not None:
             raise turn.error
-
-
-def _choices(schedule: Sequence[int], runs: int) -> Iterator[int]:
-    yield from schedule
-    for choice in range(100_000):
-        yield choice // 50 % runs  # a fair end: each may finish what it is at
 
 
 def at(begin: Callable[[World], None]) -> World:

@@ -2,7 +2,7 @@
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 
-Requested = tuple[ContainerKind, int, int] | tuple[ContainerKind, int, int, int]
+Requested = tuple[ContainerKind, int, int, *tuple[int, ...]]
 """Kind, cores and memory blocks of a container, and over how many cards they are divided."""
 
 

@@ -272,21 +272,6 @@ def _pods_with(requested: st.SearchStrategy[Any], most: int) -> st.SearchStrateg
 _containers = _pods_with(_shares | _whole, 5) | _pods_with(_shares | _divided | st.just((5, 0)), 4)
 
 
-def _in_hundredths(container: Requested) -> Requested:
-    if len(container) == 3:
-        kind, cores, memory = container
-        return kind, 20 * cores, memory
-    kind, cores, memory, split = container
-    return kind, 20 * cores, memory, split
-
-
-def _rule(containers: Sequence[Requested]) -> str | None:
-    """The rule that a pod breaks; its cores are in fifths of a card."""
-    demand = demand_of(*[_in_hundredths(each) for each in containers])
-    conflict = find_leftover_conflict(demand.containers)
-    return conflict.rule if conflict else None
-
-
 @settings(max_examples=share(400), deadline=None)
 @given(_containers)
 def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
@@ -296,7 +281,9 @@ def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
 
     A pod that would be split is refused, although the kubelet might reuse slots of one card.
     """
-    rule = _rule(containers)
+    demand = demand_of(*[(each[0], 20 * each[1], *each[2:]) for each in containers])
+    conflict = find_leftover_conflict(demand.containers)
+    rule = conflict.rule if conflict else None
     if rule == NO_ROOM:
         assert not is_served(containers, by_any_choice=False)
     elif rule == SPLIT:

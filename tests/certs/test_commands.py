@@ -1,8 +1,4 @@
-"""``python -m certs rotate`` and ``status`` as they are run, on a real HTTP API.
-
-And under load: a webhook that serves what its Secret holds, a client that trusts what the
-configurations say, and a rotation of everything meanwhile.
-"""
+"""The command line, on a real HTTP API, and a rotation of everything under load."""
 
 import base64
 import contextlib

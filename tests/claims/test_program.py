@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from simulator.api.server import Settings as ServerSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.claims.test_state import ELSEWHERE, make_pod, make_template
+from tests.common.serving.through import fetch
 
 NAMES = Names()
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates"
@@ -114,14 +113,13 @@ def test_a_template_comes_for_pods_before_and_after_the_start_and_comes_back(
     admin.delete(f"{TEMPLATES}/{made['metadata']['name']}")
     eventually(lambda: cores(admin) == ["30", "40"], "the template is back")
     assert events(admin) == []
-
-    def page(path: str) -> str:
-        url = f"http://127.0.0.1:{program.http_port}{path}"
-        with urllib.request.urlopen(url) as response:
-            return str(response.read().decode())
-
-    assert (page("/healthz"), page("/readyz")) == ("ok\n", "ok\n")
-    assert "gpu_turnstile_claims_waiting_pods 3.0" in page("/metrics")
+    for path, part in (
+        *(("/healthz", "ok\n"), ("/readyz", "ok\n")),
+        ("/metrics", "gpu_turnstile_claims_waiting_pods 3.0"),
+    ):
+        status, text = fetch(program.http_port, path)
+        assert status == 200
+        assert part in text
     assert program.broken() == ""
 
 
@@ -192,11 +190,8 @@ def test_a_replica_is_not_ready_before_the_first_lists(
     server.deny("list .*")
     program = ClaimsProgram(settings)
     program.start()
-    url = f"http://127.0.0.1:{program.http_port}/readyz"
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(url)
-    assert caught.value.read() == b"pods and templates are not listed yet\n"
-    caught.value.close()
+    missing = "pods and templates are not listed yet\n"
+    assert fetch(program.http_port, "/readyz") == (503, missing)
     program.stop()
 
 
@@ -227,14 +222,14 @@ class Replica:
         self.state, self.metrics = TemplateState(NAMES), Metrics()
         self.api = ClaimsApi(settings.kubeconfig)
         self.now = 0.0
-        self._writer = TemplateWriter(
+        self.write = TemplateWriter(
             *(self.state, self.api, self.metrics),
             names=NAMES,
             most=500,
             unused=60,
             clock=lambda: self.now,
             wall_clock=lambda: 1_767_225_600.0,
-        )
+        ).write
 
     def read(self) -> None:
         pods, _, _ = self.api.list("/api/v1/pods", {})
@@ -244,9 +239,6 @@ class Replica:
         read = [read_template(each) for each in templates]
         self.state.replace(KnownTemplate, [each for each in read if each])
         self.state.changed.clear()
-
-    def write(self) -> None:
-        self._writer.write()
 
 
 @pytest.fixture

@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.demand import (
-    LARGEST_COUNT,
-    ContainerDemand,
-    ContainerKind,
-    Demand,
-    PodDemand,
-)
+from contract.demand import LARGEST_COUNT, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.errors import FieldFault
 from contract.names import Names
 from contract.requests import asks_for_gpus, read_pod_demand

@@ -1,8 +1,4 @@
-"""Fixtures: the manifests, an installation, and at last a stage of processes.
-
-The whole run has one stage, without pods before and after every test. An installation works on the
-whole cluster, so it is removed before the stage is set up.
-"""
+"""Fixtures: installations first, which work on the whole cluster, then one stage of processes."""
 
 import os
 import secrets
@@ -15,7 +11,7 @@ import pytest
 from tests.deploy.kustomize import kubectl as find_kubectl
 from tests.e2e.cluster import Cluster, Kubectl
 from tests.e2e.ground import Ground, choose_node, occupied
-from tests.e2e.installation import Deploy, deploying
+from tests.e2e.installation import Deploy, Deployed, deploying
 from tests.e2e.settings import NotRequested, Settings, read_settings
 from tests.e2e.stage import Stage
 
@@ -94,6 +90,13 @@ def deploy(
 ) -> Deploy:
     """Installs what a module's tests want; removed in the end."""
     return partial(deploying, settings, kubectl, ground, tmp_path_factory.mktemp("deployed"))
+
+
+@pytest.fixture
+def deployed(whole: Deployed) -> Iterator[Deployed]:
+    """What the module has installed, ready, with no pod of the tests on it."""
+    yield whole
+    whole.ground.clear()
 
 
 @pytest.fixture(scope="session")

@@ -56,35 +56,28 @@ class Installation:
     ) -> None:
         self._kubectl = kubectl
         self._folder = folder
-        self._overlay = DEPLOY / "overlays" / overlay
-        self._components = components
-        self._more = more or {}
         published = {
             each["image"].rpartition(":")[0]
             for spec in pod_specs(base()).values()
             for each in spec["containers"]
         }
         wanted = {**dict.fromkeys(sorted(published), image), **(images or {})}
-        self._images = [{"name": name, **image_parts(each)} for name, each in wanted.items()]
-        self._write()
 
-    def _write(self) -> None:
         def relative(path: Path) -> str:
-            return os.path.relpath(path, self._folder.resolve())
+            return os.path.relpath(path, folder.resolve())
 
         written = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
             "resources": [
-                relative(self._overlay),
-                *copy_settings(self._folder, self._components),
+                relative(DEPLOY / "overlays" / overlay),
+                *copy_settings(folder, components),
             ],
-            "components": [relative(DEPLOY / "components" / each) for each in self._components],
-            "images": self._images,
-            **self._more,
+            "components": [relative(DEPLOY / "components" / each) for each in components],
+            "images": [{"name": name, **image_parts(each)} for name, each in wanted.items()],
+            **(more or {}),
         }
-        text = yaml.safe_dump(written)
-        (self._folder / "kustomization.yaml").write_text(text, encoding="utf-8")
+        (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
 
     def apply(self) -> list[str]:
         """Apply it, for the first time or again; return kubectl's line for each object."""

@@ -69,9 +69,6 @@ class Maker:
     def plain(self, name: str) -> Json:
         return self.pod(name, [self.idle("main")])
 
-    def idle(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
-        return self._container(name, run=run, **more)
-
     def single(self, name: str, cores: object, memory: object = None) -> Json:
         return self.pod(name, [self.container("main", cores, memory)])
 
@@ -89,7 +86,7 @@ class Maker:
     ) -> Json:
         limits = {self._names.core: cores, self._names.memory: memory}
         requested = {key: str(value) for key, value in limits.items() if value is not None}
-        return self._container(name, run=run, resources={"limits": requested}, **more)
+        return self.idle(name, run=run, resources={"limits": requested}, **more)
 
     def pod(self, name: str, containers: Sequence[Json], **spec: Any) -> Json:
         only = {"key": "metadata.name", "operator": "In", "values": [self._node]}
@@ -130,7 +127,7 @@ class Maker:
             init.append(self.container("sidecar", 5, 4, restartPolicy="Always"))
         return self.pod(name, containers, initContainers=init)
 
-    def _container(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
+    def idle(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
         return {
             "name": name,
             "image": self._image,

@@ -24,13 +24,6 @@ def whole(deploy: Deploy) -> Iterator[Deployed]:
         yield deployed
 
 
-@pytest.fixture
-def deployed(whole: Deployed) -> Iterator[Deployed]:
-    """The installation, ready, with no pod of the tests on it."""
-    yield whole
-    whole.ground.clear()
-
-
 def test_both_webhooks_serve_a_certificate_that_api_servers_trust(deployed: Deployed) -> None:
     installation = deployed.installation
     assert len(installation.webhooks()) == 2

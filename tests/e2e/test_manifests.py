@@ -56,13 +56,7 @@ def test_an_api_server_accepts_all_manifests_without_a_warning(
 
 
 def test_nothing_was_kept(kubectl: Kubectl, namespaces: None) -> None:
-    def kept() -> str:
-        return kubectl.run(
-            "get",
-            "validatingadmissionpolicies,mutatingwebhookconfigurations,"
-            "validatingwebhookconfigurations,clusterroles,clusterrolebindings",
-            f"--selector={OURS}",
-            "--output=name",
-        ).out
-
-    wait("nothing is kept", lambda: kept() == "")
+    kinds = "validatingadmissionpolicies,mutatingwebhookconfigurations,clusterroles"
+    kinds += ",validatingwebhookconfigurations,clusterrolebindings"
+    kept = ("get", kinds, f"--selector={OURS}", "--output=name")
+    wait("nothing is kept", lambda: kubectl.run(*kept).out == "")

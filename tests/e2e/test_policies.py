@@ -262,43 +262,44 @@ def test_a_large_pod_is_within_what_expressions_may_cost(gate: Gate, many: dict[
     gate.cluster.create(pod, dry_run=True)
 
 
+@pytest.fixture
+def waiting(gate: Gate) -> Iterator[None]:
+    """A pod that no scheduler binds."""
+    pod = _pod()
+    pod["spec"]["schedulerName"] = "none"
+    gate.cluster.create(pod)
+    yield
+    gate.cluster.delete("p")
+
+
+@pytest.mark.usefixtures("waiting")
 @pytest.mark.parametrize("example", BINDINGS, ids=lambda each: each.title)
 def test_bindings_are_allowed_or_denied(gate: Gate, example: Bound) -> None:
-    waiting = _pod()
-    waiting["spec"]["schedulerName"] = "none"
-    gate.cluster.create(waiting)
-    try:
-        if not example.denied:
-            gate.binds(example.binding(), example.user)
-            return
-        with pytest.raises(KubectlError, match=example.denied):
-            gate.binds(example.binding(), example.user)
-    finally:
-        gate.cluster.delete("p")
+    if not example.denied:
+        gate.binds(example.binding(), example.user)
+        return
+    with pytest.raises(KubectlError, match=example.denied):
+        gate.binds(example.binding(), example.user)
 
 
+@pytest.mark.usefixtures("waiting")
 def test_an_existing_pod_cannot_request_gpus(gate: Gate) -> None:
     """Also not as a whole; the API server refuses it by itself."""
-    waiting = _pod()
-    waiting["spec"]["schedulerName"] = "none"
-    gate.cluster.create(waiting)
     requesting = {"name": "main", "image": "none", "resources": {"limits": GPU}}
     late = {**requesting, "name": "late"}
-    try:
-        for subresource, spec in (
-            ("resize", {"containers": [requesting]}),
-            ("ephemeralcontainers", {"ephemeralContainers": [late]}),
-            ("", {"containers": [requesting]}),
-        ):
-            where = (f"--subresource={subresource}",) if subresource else ()
-            with pytest.raises(KubectlError, match="is invalid"):
-                gate.kubectl.run(
-                    *("patch", "pod", "p", f"--namespace={gate.cluster.namespace}", *where),
-                    f"--patch={json.dumps({'spec': spec})}",
-                )
-    finally:
-        gate.cluster.delete("p")
+    for subresource, spec in (
+        ("resize", {"containers": [requesting]}),
+        ("ephemeralcontainers", {"ephemeralContainers": [late]}),
+        ("", {"containers": [requesting]}),
+    ):
+        where = (f"--subresource={subresource}",) if subresource else ()
+        with pytest.raises(KubectlError, match="is invalid"):
+            gate.kubectl.run(
+                *("patch", "pod", "p", f"--namespace={gate.cluster.namespace}", *where),
+                f"--patch={json.dumps({'spec': spec})}",
+            )
     whole = _pod()
+    whole["metadata"]["name"] = "whole"
     whole["spec"]["resources"] = {"limits": GPU}
     with contextlib.suppress(ApiError):  # before 1.32 the field is dropped
         assert "resources" not in gate.cluster.create(whole, dry_run=True)["spec"]

@@ -31,12 +31,6 @@ def whole(settings: Settings, deploy: Deploy) -> Iterator[Deployed]:
         yield deployed
 
 
-@pytest.fixture
-def deployed(whole: Deployed) -> Iterator[Deployed]:
-    yield whole
-    whole.ground.clear()
-
-
 def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) -> None:
     """By the extender's log: the agent writes the annotation too, once it has decided."""
     ground = deployed.ground

@@ -1,8 +1,4 @@
-"""The nodes of the peers' tests, and the sets that NVIDIA's best-effort policy chooses on them.
-
-The nodes are in ``data/machines.toml``, the policy is that of ``NVIDIA/go-gpuallocator``
-(``besteffort_policy.go``).
-"""
+"""The nodes of ``data/machines.toml``, and the best-effort policy of ``NVIDIA/go-gpuallocator``."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence

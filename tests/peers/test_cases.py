@@ -1,8 +1,4 @@
-"""The cases of other projects' own tests, for our code.
-
-``data/`` has a file of cases for each peer, as our own data: the question, and what the peer's test
-expects; ``machines.toml`` has their nodes.
-"""
+"""The cases of other projects' own tests in ``data/``, for our code."""
 
 import re
 from collections.abc import Callable

@@ -1,8 +1,4 @@
-"""A kubelet, a proxy and plugins on one node, over real sockets.
-
-The kubelet is the simulated one, which obeys K11, K18, K19 and K26. The proxy runs in a thread of
-this process, with a clock that tests advance.
-"""
+"""A kubelet (the simulated one), a proxy and plugins on one node, over real sockets."""
 
 import asyncio
 import re

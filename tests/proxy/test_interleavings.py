@@ -1,8 +1,4 @@
-"""Any order of registrations, ends and kubelets: in the end the newest plugin that runs serves.
-
-Kubelet, proxy and plugins communicate over real sockets. No rule waits for the effect of the one
-before; two may begin at the same moment.
-"""
+"""Any order of registrations, ends and kubelets: in the end the newest plugin that runs serves."""
 
 import shutil
 import tempfile

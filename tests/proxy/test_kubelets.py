@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from common.known_resources import HIDDEN_SECONDS, SHOWN_LATE
 from common.kubelet_api import CHECKPOINT_FILE
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
-from tests.proxy.plugin import RESOURCE, WITHIN, Plugin, register
+from tests.proxy.plugin import RESOURCE, WITHIN, register
 from tests.proxy.site import Site, wait
 
 
@@ -146,41 +145,34 @@ def test_pauses_grow_before_registrations_with_a_kubelet_that_drops_the_proxy(
 
 
 OTHER = "example.com/gadget"
-BOTH = {RESOURCE: 4, OTHER: 4}
 TOGETHER = f"{RESOURCE},{OTHER}"
-
-
-def _pod(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "uid": name},
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "main", "resources": {"limits": {RESOURCE: "1", OTHER: "1"}}}],
-        },
-        "status": {"phase": "Pending"},
-    }
 
 
 def _admit(running: Site, name: str) -> tuple[set[str], str]:
     """Return what a pod with both resources got, and why it was rejected."""
-    running.kubelet.add_pods(_pod(name))
+    container = {"name": "main", "resources": {"limits": {RESOURCE: "1", OTHER: "1"}}}
+    running.kubelet.add_pods(
+        {
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"nodeName": "n1", "containers": [container]},
+            "status": {"phase": "Pending"},
+        }
+    )
     wait("it is admitted or rejected", running.kubelet.idle)
     held = {each.resource for each in running.kubelet.held_devices() if each.pod_uid == name}
     return held, (running.kubelet.status(name) or {}).get("message", "")
 
 
-def _register(first: Plugin, second: Plugin) -> None:
-    first.register(resources=TOGETHER)
-    second.register(resource=OTHER, resources=TOGETHER)
+def _wait_both(running: Site) -> None:
+    wait("both are healthy", lambda: running.kubelet.capacity()[1] == {RESOURCE: 4, OTHER: 4})
 
 
 @pytest.fixture
 def gate(running: Site) -> Iterator[threading.Event]:
     """Two plugins, and a kubelet without checkpoint that handles one's lists when this is set."""
-    _register(running.plugin("a"), running.plugin("b"))
-    wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
+    running.plugin("a").register(resources=TOGETHER)
+    running.plugin("b").register(resource=OTHER, resources=TOGETHER)
+    _wait_both(running)
     running.kubelet.kill()
     (running.kubelet_dir / CHECKPOINT_FILE).unlink()
     opened = threading.Event()
@@ -200,7 +192,7 @@ def test_no_container_gets_one_resource_while_the_kubelet_does_not_know_the_othe
     assert held == set()
     assert "no healthy devices present" in why
     gate.set()
-    wait("both are healthy", lambda: running.kubelet.capacity()[1] == BOTH)
+    _wait_both(running)
     assert _admit(running, "late") == ({RESOURCE, OTHER}, "")
 
 
@@ -209,16 +201,17 @@ def test_a_proxy_that_knows_the_first_resource_only_waits_for_the_other(running:
     wait("it knows the first", lambda: RESOURCE in running.kubelet.capacity()[0])
     assert _admit(running, "early")[0] == set()
     running.plugin("b").register(resource=OTHER, resources=TOGETHER)
-    wait("both are healthy", lambda: running.kubelet.capacity()[1] == BOTH)
+    _wait_both(running)
     assert _admit(running, "late") == ({RESOURCE, OTHER}, "")
 
 
 def test_a_kubelet_that_has_a_checkpoint_gets_each_list_once(running: Site) -> None:
-    _register(running.plugin("a"), running.plugin("b"))
-    wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
+    running.plugin("a").register(resources=TOGETHER)
+    running.plugin("b").register(resource=OTHER, resources=TOGETHER)
+    _wait_both(running)
     before = len(running.lists)
     running.kubelet.restart()
-    wait("both are known", lambda: running.kubelet.capacity()[1] == BOTH)
+    _wait_both(running)
     assert running.lists[before:] == [(4, 4), (4, 4)]
 
 

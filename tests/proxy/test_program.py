@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from click.testing import CliRunner
 from proxy.__main__ import main
 from proxy.program import HUNG_SECONDS
 from simulator.kubelet.errors import PluginCallFailed
+from tests.common.serving.through import fetch
 from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
 from tests.proxy.site import PATIENCE, Site, wait
 
@@ -40,35 +39,27 @@ def _proxy(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def _get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WITHIN) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
 @pytest.mark.slow
 def test_the_process_serves_pages_logs_json_and_ends_at_sigterm(short_folder: Path) -> None:
     with _proxy(short_folder) as process:
         assert process.stderr is not None
         port = json.loads(process.stderr.readline())["http_port"]
         wait("it listens", (short_folder / "p" / "kubelet.sock").exists)
-        assert _get(port, "/healthz") == (200, "ok\n")
-        assert _get(port, "/nothing") == (404, "not found\n")
+        assert fetch(port, "/healthz") == (200, "ok\n")
+        assert fetch(port, "/nothing") == (404, "not found\n")
         running = Site(short_folder)  # the proxy is the process
         made = Plugin(running.plugin_dir, "a").register()
         missing = f"{RESOURCE} is not registered with the kubelet: no kubelet is running\n"
-        assert _get(port, "/readyz") == (503, missing)
+        assert fetch(port, "/readyz") == (503, missing)
         running.kubelet.start()
         running.wait_known()
-        wait("it is ready", lambda: _get(port, "/readyz") == (200, "ok\n"))
+        wait("it is ready", lambda: fetch(port, "/readyz") == (200, "ok\n"))
         assert (
             f'gpu_turnstile_proxy_kubelet_registered{{resource="{RESOURCE}"}} 1.0'
-            in (_get(port, "/metrics")[1])
+            in (fetch(port, "/metrics")[1])
         )
         running.kubelet.kill()
-        wait("the kubelet's end is noticed", lambda: _get(port, "/readyz")[0] == 503)
+        wait("the kubelet's end is noticed", lambda: fetch(port, "/readyz")[0] == 503)
         process.send_signal(signal.SIGTERM)
         lines = [json.loads(each) for each in process.stderr if each.startswith("{")]
         assert process.wait(WITHIN) == 0

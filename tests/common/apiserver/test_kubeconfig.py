@@ -1,8 +1,4 @@
-"""What is sent with a kubeconfig, field by field, and that kubectl sends the same.
-
-The server is the simulated API server over TLS; it demands a client certificate where a row needs
-one. Each row also runs with kubectl itself, where there is one.
-"""
+"""What is sent with a kubeconfig over TLS, field by field, and that kubectl sends the same."""
 
 import json
 import os

@@ -1,6 +1,8 @@
 """An ASGI application as a WSGI one, for werkzeug's test client: no server, no socket."""
 
 import asyncio
+import urllib.error
+import urllib.request
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,3 +61,12 @@ def client_of(application: Any) -> TestClient:
         return [each.get("body", b"") for each in rest]
 
     return TestClient(through, Response)
+
+
+def fetch(port: int, path: str) -> tuple[int, str]:
+    """Get a page of a server on this machine; return status and text."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()

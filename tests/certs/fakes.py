@@ -188,7 +188,6 @@ class World:
         return gate
 
     def run_to_the_end(self) -> Done:
-        """Run once more whenever time has passed, until nothing is left to do."""
         for _ in range(20):
             found = self.run()
             if isinstance(found, Done):

@@ -47,7 +47,6 @@ def environment(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Return the log since the last call; nothing else was printed."""
     printed = capsys.readouterr()
     assert printed.out == ""
     return [json.loads(line) for line in printed.err.splitlines()]
@@ -139,8 +138,6 @@ def test_the_process_rotates_until_sigterm(kubeconfig: Path) -> None:
 
 
 class Local(Settings):
-    """Those of a webhook that is called by the name of this machine."""
-
     @property
     def subject(self) -> CertificateSubject:
         return CertificateSubject(("localhost",), (), SERVING_DAYS)

@@ -15,7 +15,6 @@ from tests.scripted import answering
 
 
 def serving(directory: Path) -> AbstractContextManager[int]:
-    """Serve with the files of a directory; the value is the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
     return answering(lambda _path, _body: (200, b""), context)

@@ -50,11 +50,7 @@ def test_an_installation_needs_no_waiting_and_writes_each_object_once() -> None:
     world = World()
     done = world.run()
     assert isinstance(done, Done)
-    assert world.api.writes == [
-        f"POST secrets/{CA}",
-        *PATCHES,
-        f"POST secrets/{TLS}",
-    ]
+    assert world.api.writes == [f"POST secrets/{CA}", *PATCHES, f"POST secrets/{TLS}"]
     assert world.accepted_now()
     assert done.renewal == world.serving().renew_at
     assert sorted(world.secret(TLS)["data"]) == ["ca.crt", "tls.crt", "tls.key"]
@@ -84,11 +80,7 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     old, serving = world.authority(), world.serving()
     world.api.writes.clear()
     settling = world.run()
-    assert world.api.writes == [
-        f"PUT secrets/{CA}",
-        *PATCHES,
-        f"PUT secrets/{TLS}",
-    ]
+    assert world.api.writes == [f"PUT secrets/{CA}", *PATCHES, f"PUT secrets/{TLS}"]
     assert settling == Wait(
         old.renew_at.replace(microsecond=0) + SETTLE,
         "API servers may not have seen the changed caBundle",
@@ -105,10 +97,7 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     world.clock.now = grace.until
     world.api.writes.clear()
     assert isinstance(world.run(), Done)
-    assert world.api.writes == [
-        *PATCHES,
-        f"PUT secrets/{TLS}",
-    ]
+    assert world.api.writes == [*PATCHES, f"PUT secrets/{TLS}"]
     assert all(
         bundle == (world.authority(),)
         for each in world.observed().configurations

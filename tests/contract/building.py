@@ -7,7 +7,6 @@ Requested = tuple[ContainerKind, int, int, *tuple[int, ...]]
 
 
 def demand_of(*containers: Requested) -> PodDemand:
-    """Return the demand of a pod with containers c0, c1, ..."""
     return PodDemand(
         tuple(
             ContainerDemand(f"c{index}", kind, index, Demand(*counts))

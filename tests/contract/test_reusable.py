@@ -176,13 +176,7 @@ Card = tuple[int, int, int]
 
 
 def is_served(containers: Sequence[Requested], *, by_any_choice: bool) -> bool:
-    """Return whether a device plugin can serve a pod on as many empty cards as it could need.
-
-    Args:
-        containers: in the kubelet's order, cores in fifths of a card.
-        by_any_choice: whichever slots the kubelet reuses; else it is enough if it reuses the
-            right ones.
-    """
+    """Return whether a device plugin can serve a pod, by any or by one choice of the kubelet."""
     ways = all if by_any_choice else any
 
     @cache

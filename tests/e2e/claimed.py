@@ -9,7 +9,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from pathlib import Path
 
 import yaml
@@ -54,18 +53,17 @@ class ClaimGround(Ground):
     ) -> None:
         super().__init__(settings, cluster, node=node, report=report, enforced=True)
         self.kubectl = kubectl
+        self.inside = kubectl.inside(cluster.namespace)
 
     @property
     def driver(self) -> str:
         return driver_name(self.names)
 
     def claims(self) -> list[Json]:
-        return self.kubectl.items("resourceclaims", f"--namespace={self.cluster.namespace}")
+        return self.inside.items("resourceclaims")
 
     def templates(self) -> list[str]:
-        found = self.kubectl.items(
-            "resourceclaimtemplates", f"--namespace={self.cluster.namespace}"
-        )
+        found = self.inside.items("resourceclaimtemplates")
         return sorted(each["metadata"]["name"] for each in found)
 
     def published(self) -> list[Json]:
@@ -143,7 +141,8 @@ class Claimed:
     def __init__(self, ground: ClaimGround, installation: Installation) -> None:
         self.ground = ground
         self.installation = installation
-        self._kubectl = ground.kubectl
+        self._kubectl, self._inside = ground.kubectl, ground.inside
+        self._agents = ground.kubectl.inside(AGENTS)
 
     def count(self, condition: Callable[[Json], bool]) -> int:
         return sum(map(condition, self.ground.cluster.pods().values()))
@@ -155,9 +154,8 @@ class Claimed:
         return self.running() > number
 
     def used(self, quota: str) -> dict[str, str]:
-        found = self._in("get", f"resourcequota/{quota}", "--output=json")
-        status: Json = json.loads(found).get("status", {})
-        return dict(status.get("used", {}))
+        found = self._inside.json("get", f"resourcequota/{quota}")
+        return dict(found.get("status", {}).get("used", {}))
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -185,10 +183,9 @@ class Claimed:
     def linked(self, pairs: Iterable[tuple[int, int]]) -> Iterator[None]:
         """Give the node NVLinks between these cards, and none between others."""
         wanted = {*pairs}
-        found = self._agents("get", AGENT, "--output=json")
-        volumes = json.loads(found)["spec"]["template"]["spec"]["volumes"]
+        volumes = self._agents.json("get", AGENT)["spec"]["template"]["spec"]["volumes"]
         (before,) = [each["configMap"]["name"] for each in volumes if each["name"] == "cards"]
-        data = json.loads(self._agents("get", f"configmap/{before}", "--output=json"))["data"]
+        data = self._agents.json("get", f"configmap/{before}")["data"]
         cards = yaml.safe_load(data["cards.yaml"]) | {
             "links": [{"cards": [*each], "kind": "NV4"} for each in sorted(wanted)]
         }
@@ -202,36 +199,34 @@ class Claimed:
         def use(name: str) -> None:
             volume = {"name": "cards", "configMap": {"name": name}}
             patch = {"spec": {"template": {"spec": {"volumes": [volume]}}}}
-            self._agents("patch", AGENT, f"--patch={json.dumps(patch)}")
+            self._agents.run("patch", AGENT, f"--patch={json.dumps(patch)}")
             self.installation.rolled_out(AGENTS, AGENT)
 
-        self._agents("create", "--filename=-", stdin=json.dumps(made))
+        self._agents.run("create", "--filename=-", stdin=json.dumps(made))
         try:
             use(_OTHER_CARDS)
             wait("the node's links", lambda: self._links() == wanted, within=90)
             yield
         finally:
             use(before)
-            self._agents("delete", f"configmap/{_OTHER_CARDS}")
+            self._agents.run("delete", f"configmap/{_OTHER_CARDS}")
 
     def _links(self) -> set[tuple[int, int]]:
         annotations = self.ground.cluster.node(self.ground.node)["metadata"]["annotations"]
         found: Json = json.loads(annotations.get(self.ground.names.gpu_cards, "{}"))
         return {(one, other) for one, other in (each["cards"] for each in found.get("links", ()))}
 
-    def _agents(self, *arguments: str, stdin: str = "") -> str:
-        return self._kubectl.run(f"--namespace={AGENTS}", *arguments, stdin=stdin).out
-
     def create(self, made: Json, name: str) -> None:
-        self._in("create", "--filename=-", stdin=json.dumps(made | {"metadata": {"name": name}}))
+        named = json.dumps(made | {"metadata": {"name": name}})
+        self._inside.run("create", "--filename=-", stdin=named)
 
     def delete(self, *objects: str) -> None:
-        self._in("delete", *objects)
+        self._inside.run("delete", *objects)
 
     def kill(self, program: str, namespace: str = AGENTS) -> None:
         """Kill a program of ours in each of its pods on this host."""
         selector = f"--selector=app.kubernetes.io/name=gpu-turnstile-{program}"
-        for pod in self._kubectl.items("pods", f"--namespace={namespace}", selector):
+        for pod in self._kubectl.inside(namespace).items("pods", selector):
             kill(program, pod["metadata"]["uid"])
 
     def kill_sandboxes(self) -> None:
@@ -248,11 +243,11 @@ class Claimed:
 
         def select(value: str | None) -> None:
             selector = {"spec": {"template": {"spec": {"nodeSelector": {"e2e/never": value}}}}}
-            self._agents("patch", AGENT, f"--patch={json.dumps(selector)}")
+            self._agents.run("patch", AGENT, f"--patch={json.dumps(selector)}")
 
         select("true")
-        pods = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
-        wait("the agent's end", lambda: not self._kubectl.items("pods", *pods))
+        agents = "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
+        wait("the agent's end", lambda: not self._agents.items("pods", agents))
         try:
             yield
         finally:
@@ -264,16 +259,14 @@ class Claimed:
         pods = self.ground.cluster.pods
         wait("its claim", lambda: claim_of(pods()[second]))
         pod = pods()[second]
-        first_claim = json.loads(
-            self._in("get", f"resourceclaim/{claim_of(first)}", "--output=json")
-        )
-        allocation = deepcopy(first_claim["status"]["allocation"])
+        first_claim = self._inside.json("get", f"resourceclaim/{claim_of(first)}")
+        allocation = first_claim["status"]["allocation"]
         for number, each in enumerate(allocation["devices"]["results"]):
             each["shareID"] = f"{uuid.uuid4()}"
             each["request"] = pod["spec"]["containers"][number]["name"]
         user = {"resource": "pods", "name": second, "uid": pod["metadata"]["uid"]}
         status = {"status": {"allocation": allocation, "reservedFor": [user]}}
-        self._in(
+        self._inside.run(
             *("patch", f"resourceclaim/{claim_of(pod)}", "--subresource=status"),
             *("--type=merge", f"--patch={json.dumps(status)}"),
         )
@@ -311,10 +304,6 @@ class Claimed:
     def wait_until_ready(self) -> None:
         for namespace, each in ((NAMESPACE, WEBHOOK), (NAMESPACE, CLAIMS), (AGENTS, AGENT)):
             self.installation.rolled_out(namespace, each)
-
-    def _in(self, *arguments: str, stdin: str = "") -> str:
-        namespace = f"--namespace={self.ground.cluster.namespace}"
-        return self._kubectl.run(namespace, *arguments, stdin=stdin).out
 
 
 @contextmanager
@@ -357,6 +346,5 @@ def _environment(kind: str, namespace: str, workload: str, name: str, value: str
 
 
 def claim_of(pod: Json) -> str:
-    """Return the name of a pod's claim; empty as long as it has none."""
     statuses = pod.get("status", {}).get("resourceClaimStatuses") or []
     return next((each["resourceClaimName"] for each in statuses if each["name"] == CLAIM), "")

@@ -165,15 +165,19 @@ class KubectlOutput:
 
 
 class Kubectl:
-    """``kubectl``, with its credentials."""
+    """``kubectl``, with its credentials, and options of every call."""
 
-    def __init__(self, program: str, kubeconfig: Path) -> None:
+    def __init__(self, program: str, kubeconfig: Path, *options: str) -> None:
         self._program = program
         self._kubeconfig = kubeconfig
+        self._options = options
+
+    def inside(self, namespace: str) -> "Kubectl":
+        return Kubectl(self._program, self._kubeconfig, f"--namespace={namespace}")
 
     def run(self, *arguments: str, stdin: str = "", within: float = 60.0) -> KubectlOutput:
         done = subprocess.run(
-            [self._program, f"--kubeconfig={self._kubeconfig}", *arguments],
+            [self._program, f"--kubeconfig={self._kubeconfig}", *self._options, *arguments],
             input=stdin,
             capture_output=True,
             text=True,

@@ -368,11 +368,7 @@ def phase(pod: Json) -> str:
 
 
 def was_admitted_again(pod: Json, words: str) -> bool:
-    """Return whether a restarted kubelet admitted a running pod without our devices (K11).
-
-    It is the kubelet's own refusal, of a pod of which an ordinary init container had cards and
-    has ended: none of our programs is called.
-    """
+    """Return whether a restarted kubelet admitted a running pod without our devices (K11)."""
     inits = pod["spec"].get("initContainers") or ()
     ended = any(not each.get("restartPolicy") and each.get("resources") for each in inits)
     return ended and "no healthy devices present" in words

@@ -54,7 +54,7 @@ class Installation:
         images: Mapping[str, str] | None = None,
         more: Json | None = None,
     ) -> None:
-        self._kubectl = kubectl
+        self._kubectl, self._inside = kubectl, kubectl.inside(NAMESPACE)
         self._folder = folder
         published = {
             each["image"].rpartition(":")[0]
@@ -113,14 +113,14 @@ class Installation:
         return sorted({*found, *labelled})
 
     def rolled_out(self, namespace: str, workload: str) -> None:
-        self._kubectl.run(
-            *("--namespace", namespace, "rollout", "status", workload),
+        self._kubectl.inside(namespace).run(
+            *("rollout", "status", workload),
             f"--timeout={_READY_SECONDS:g}s",
             within=_READY_SECONDS + 10,
         )
 
     def roll(self, namespace: str, workload: str) -> None:
-        self._kubectl.run("--namespace", namespace, "rollout", "restart", workload)
+        self._kubectl.inside(namespace).run("rollout", "restart", workload)
         self.rolled_out(namespace, workload)
 
     def roll_agents(self) -> None:
@@ -134,7 +134,7 @@ class Installation:
         wait("the end of the old agents", ended, within=_DELETED_SECONDS)
 
     def scale_webhook(self, replicas: int) -> None:
-        self._kubectl.run("--namespace", NAMESPACE, "scale", WEBHOOK, f"--replicas={replicas}")
+        self._inside.run("scale", WEBHOOK, f"--replicas={replicas}")
         if replicas:
             self.rolled_out(NAMESPACE, WEBHOOK)
         wait("so many webhooks", lambda: len(self.webhooks()) == replicas)
@@ -152,32 +152,34 @@ class Installation:
 
     def begin_renewal(self, *, settle: int, grace: int) -> None:
         """Let a Job replace authority and certificate, with other pauses than the Deployment's."""
-        self._in("scale", CERTS, "--replicas=0")
-        self._in("wait", "pods", _CERTS, "--for=delete", f"--timeout={_READY_SECONDS:g}s")
+        self._inside.run("scale", CERTS, "--replicas=0")
+        self._inside.run("wait", "pods", _CERTS, "--for=delete", f"--timeout={_READY_SECONDS:g}s")
         before = self.secret("tls")["tls.crt"]
-        self._in("delete", "secret", "gpu-turnstile-webhook-ca")
-        self._in("create", "--filename=-", stdin=self._renewal(settle, grace))
+        self._inside.run("delete", "secret", "gpu-turnstile-webhook-ca")
+        self._inside.run("create", "--filename=-", stdin=self._renewal(settle, grace))
         wait("the new certificate", lambda: self.secret("tls")["tls.crt"] != before)
 
     def refresh_secrets(self) -> None:
         """Make kubelets update the mounted Secrets now, not when they next sync the pods."""
-        self._in("annotate", "pods", _WEBHOOKS, "--overwrite", "e2e/look=now")
+        self._inside.run("annotate", "pods", _WEBHOOKS, "--overwrite", "e2e/look=now")
 
     def end_renewal(self) -> str:
+        def logs() -> str:
+            return self._inside.run("logs", "job/renewal").out
+
         try:
-            self._in(
+            self._inside.run(
                 *("wait", "job/renewal", "--for=condition=Complete"),
                 f"--timeout={_RENEWED_SECONDS:g}s",
                 within=_RENEWED_SECONDS + 10,
             )
         except KubectlError as error:
-            raise AssertionError(f"{error}: {self._in('logs', 'job/renewal')}") from error
-        log = self._in("logs", "job/renewal")
-        self._in("scale", CERTS, "--replicas=1")
-        return log
+            raise AssertionError(f"{error}: {logs()}") from error
+        self._inside.run("scale", CERTS, "--replicas=1")
+        return logs()
 
     def _renewal(self, settle: int, grace: int) -> str:
-        found = json.loads(self._in("get", CERTS, "--output=json"))
+        found = self._inside.json("get", CERTS)
         template: Json = found["spec"]["template"]
         template["spec"]["restartPolicy"] = "OnFailure"
         (container,) = template["spec"]["containers"]
@@ -198,18 +200,19 @@ class Installation:
 
     def lines(self, app: str, container: str = "") -> list[Json]:
         where = ("--container", container) if container else ()
-        log = self._in("logs", f"--selector=app.kubernetes.io/name={app}", "--tail=-1", *where)
-        return [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+        pods = f"--selector=app.kubernetes.io/name={app}"
+        log = self._inside.run("logs", pods, "--tail=-1", *where)
+        return [json.loads(line) for line in log.out.splitlines() if line.startswith("{")]
 
     def holder(self, lease: str) -> Json | None:
-        held = self._kubectl.json("get", "lease", lease, f"--namespace={NAMESPACE}")
-        pods = self._kubectl.items("pods", f"--namespace={NAMESPACE}")
+        held = self._inside.json("get", "lease", lease)
+        pods = self._inside.items("pods")
         name, _, _ = (held["spec"].get("holderIdentity") or "").partition("_")
         return next((each for each in pods if each["metadata"]["name"] == name), None)
 
     def webhooks(self) -> dict[str, str]:
         """Return the address of each replica, also of those that are ending."""
-        found = self._kubectl.items("pods", f"--namespace={NAMESPACE}", _WEBHOOKS)
+        found = self._inside.items("pods", _WEBHOOKS)
         return {each["metadata"]["name"]: each["status"].get("podIP", "") for each in found}
 
     def agents(self) -> dict[str, str]:
@@ -217,7 +220,7 @@ class Installation:
 
     def _agents(self) -> list[Json]:
         selector = "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
-        return self._kubectl.items("pods", f"--namespace={AGENTS}", selector)
+        return self._kubectl.inside(AGENTS).items("pods", selector)
 
     def trusted(self) -> set[str]:
         return {
@@ -227,9 +230,7 @@ class Installation:
         }
 
     def secret(self, which: str) -> dict[str, str]:
-        found = self._kubectl.json(
-            *("get", "secret", f"gpu-turnstile-webhook-{which}", f"--namespace={NAMESPACE}")
-        )
+        found = self._inside.json("get", "secret", f"gpu-turnstile-webhook-{which}")
         return {
             name: base64.b64decode(data).decode("ascii").strip()
             for name, data in found["data"].items()
@@ -247,11 +248,6 @@ class Installation:
             for each in self._kubectl.items("validatingadmissionpolicies", f"--selector={OURS}")
             if each.get("status", {}).get("typeChecking")
         }
-
-    def _in(self, *arguments: str, stdin: str = "", within: float = 60.0) -> str:
-        return self._kubectl.run(
-            "--namespace", NAMESPACE, *arguments, stdin=stdin, within=within
-        ).out
 
 
 def processes_of(*uids: str) -> Iterator[Path]:

@@ -107,10 +107,7 @@ class Maker:
         }
 
     def burst(self, count: int, *, seed: int) -> list[Json]:
-        """Draw pods of one to three containers, many equal in cores and not in memory.
-
-        One in seven has an ordinary init container, one in seven a sidecar.
-        """
+        """Draw pods of one to three containers, many equal in cores and not in memory."""
         random = Random(seed)
         return [self._draw(f"burst-{number}", random) for number in range(count)]
 

@@ -218,6 +218,13 @@ class Stage(Ground):
         old.stop()
         wait("the agent is registered", self.registered)
 
+    def disturb(self, how: str) -> None:
+        """Do what the name of a test's case says."""
+        acts = {"agent killed": self.kill_agent, "agent upgraded": self.upgrade_agent}
+        acts |= {"kubelet killed": self.kill_kubelet, "kubelet restarted": self.restart_kubelet}
+        if how != "nothing":
+            acts[how]()
+
     def registered(self) -> bool:
         assert self.agent.alive, f"the agent has ended: {self.agent.tail()}"
         try:

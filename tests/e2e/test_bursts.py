@@ -108,13 +108,7 @@ class Adverse:
 
 
 def adverse_burst(make: Maker, names: Names, count: int, *, seed: int) -> list[Adverse]:
-    """Draw a burst: of eight pods, one fits no card, one wishes for a card that is not there,
-    one is refused by the kubelet after the device plugin's response, and five fit.
-
-    Three of four pods have a container without a GPU, before or after the others, and some
-    an init container without one. Of those that fit, two of five are to be deleted by force.
-    All that fit have room at the same time, whichever cards the others hold for a moment.
-    """
+    """Draw a burst of which three of eight pods are refused, each for another reason."""
     random = Random(seed)
     return [_draw(make, names, number, random) for number in range(count)]
 
@@ -196,11 +190,11 @@ def test_no_refusal_names_another_pod(stage: Stage, midway: str) -> None:
         if each.deleted:  # before, while and after the kubelet admits it
             stage.cluster.delete(each.name)
         if not disturbed and len(stage.agent.events("allocate")) >= ADVERSE_UNDER_WAY:
-            _disturb(stage, midway)
+            stage.disturb(midway)
             disturbed = True
     if not disturbed:
         stage.wait_for_allocations(ADVERSE_UNDER_WAY)
-        _disturb(stage, midway)
+        stage.disturb(midway)
     pods = stage.settled(each.name for each in burst if not each.deleted)
     restarted = midway == "kubelet restarted"
     what = f"adverse burst, {midway}"
@@ -218,15 +212,6 @@ def test_no_refusal_names_another_pod(stage: Stage, midway: str) -> None:
     stage.wait_for_cards()
     whole = stage.run(*(stage.make.single(f"whole-{each}", 100, BLOCKS) for each in range(CARDS)))
     stage.check(f"whole cards after {what}", whole)
-
-
-def _disturb(stage: Stage, midway: str) -> None:
-    if midway == "agent upgraded":
-        stage.upgrade_agent()
-    elif midway == "agent killed":
-        stage.kill_agent()
-    elif midway == "kubelet restarted":
-        stage.restart_kubelet()
 
 
 def _named(stage: Stage) -> set[tuple[str, str]]:

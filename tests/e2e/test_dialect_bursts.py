@@ -111,10 +111,7 @@ def test_every_container_gets_its_own_parts_of_its_own_cards(admitting: Stage, m
     burst, wanted = _burst(stage.make, stage.names, seed=41)
     creating = stage.submit(burst)
     stage.wait_for_allocations(UNDER_WAY)
-    if midway == "agent killed":
-        stage.kill_agent()
-    elif midway == "kubelet killed":
-        stage.kill_kubelet()
+    stage.disturb(midway)
     pods = stage.settle(creating)
     for name, pod in pods.items():
         demand, errors = read_pod_demand(pod, stage.names)

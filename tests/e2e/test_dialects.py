@@ -61,10 +61,7 @@ def test_pods_of_every_system_run_with_their_parts(deployed: Deployed) -> None:
     assert ground.refused(pods) == {}
     for name, pod in pods.items():
         demand, errors = read_pod_demand(pod, ground.names)
-        assert ([each.demand for each in demand.containers], errors) == (
-            [written[name].demand],
-            (),
-        )
+        assert ([each.demand for each in demand.containers], errors) == ([written[name].demand], ())
         original = json.loads(pod["metadata"]["annotations"][ground.names.translated_from])
         assert original["dialect"] == written[name].system
     seen = ground.audit("pods of other systems", pods)

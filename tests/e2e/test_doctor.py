@@ -89,12 +89,12 @@ def doctor(whole: Doctor) -> Iterator[Doctor]:
 @pytest.fixture
 def no_certs(doctor: Doctor) -> Iterator[Doctor]:
     """Without the program that writes caBundles."""
-    kubectl = doctor.deployed.kubectl
-    kubectl.run(f"--namespace={NAMESPACE}", "scale", CERTS, "--replicas=0")
+    kubectl = doctor.deployed.kubectl.inside(NAMESPACE)
+    kubectl.run("scale", CERTS, "--replicas=0")
     pods = "--selector=app.kubernetes.io/name=gpu-turnstile-certs"
-    kubectl.run(f"--namespace={NAMESPACE}", "wait", "pods", pods, "--for=delete", "--timeout=50s")
+    kubectl.run("wait", "pods", pods, "--for=delete", "--timeout=50s")
     yield doctor
-    kubectl.run(f"--namespace={NAMESPACE}", "scale", CERTS, "--replicas=1")
+    kubectl.run("scale", CERTS, "--replicas=1")
 
 
 def _patch(doctor: Doctor, what: str, *operations: Json, options: tuple[str, ...] = ()) -> None:

@@ -59,20 +59,6 @@ def claimed(whole: Claimed) -> Iterator[Claimed]:
     whole.ground.clear()
 
 
-def _is_bound(pod: Json) -> bool:
-    return "nodeName" in pod["spec"]
-
-
-def _has_ended(pod: Json) -> bool:
-    return phase(pod) in ("Succeeded", "Failed")
-
-
-def _was_restarted(pod: Json) -> bool:
-    return is_ready(pod) and all(
-        each["restartCount"] for each in pod["status"]["containerStatuses"]
-    )
-
-
 def _burst(ground: ClaimGround, *, seed: int) -> list[Json]:
     """Draw pods; every second one without init containers has shares of two cards."""
     random = Random(seed)
@@ -182,7 +168,8 @@ def test_claims_go_with_their_pods_and_templates_soon_after(claimed: Claimed) ->
         for made in ground.submit(pods):
             named.add(named_template(made.result(120)))
         assert len(named) == shapes
-        wait("their end", lambda: claimed.count(_has_ended) == len(pods), within=400)
+        ended = partial(claimed.count, lambda pod: phase(pod) in ("Succeeded", "Failed"))
+        wait("their end", lambda: ended() == len(pods), within=400)
     assert ground.refused(ground.cluster.pods()) == {}
     with claimed.timed("their claims went"):
         wait("no claim is left", lambda: not ground.claims())
@@ -197,7 +184,7 @@ def test_an_agent_unavailable_for_a_minute_fails_no_pod(claimed: Claimed) -> Non
     with claimed.without_agent():
         made = ground.submit([ground.make.single(f"late-{number}", 10, 4) for number in range(10)])
         names = [each.result(60)["metadata"]["name"] for each in made]
-        wait("all are bound", lambda: claimed.count(_is_bound) == len(names))
+        wait("all are bound", lambda: claimed.count(lambda pod: "nodeName" in pod["spec"]) == 10)
         time.sleep(60)
         assert claimed.running() == 0
     with claimed.timed("10 pods ran after a minute without an agent"):
@@ -212,7 +199,13 @@ def test_an_emptied_cdi_folder_is_filled_again(claimed: Claimed) -> None:
     for each in ground.prepared():
         each.unlink()
     claimed.kill_sandboxes()
-    wait("they run again", lambda: claimed.count(_was_restarted) == len(running), within=180)
+
+    def run_again() -> bool:
+        pods = ground.cluster.pods().values()
+        started = [each for pod in pods for each in pod["status"]["containerStatuses"]]
+        return all(map(is_ready, pods)) and all(each["restartCount"] for each in started)
+
+    wait("they run again", run_again, within=180)
     assert len(ground.prepared()) == len(running)
     ground.audit("CDI folder emptied", ground.settled(running))
 

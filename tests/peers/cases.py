@@ -164,11 +164,7 @@ def explain(case: Case, result: OurResult) -> Rule | None:
 
 
 def _rate(ours: tuple[float, ...], theirs: tuple[float, ...]) -> Rule | None:
-    """Compare two ratings, what counts most first; ``None`` where ours is worse.
-
-    Of whole cards these are the sum of the links, the worst pair, and the sum with what stays
-    free. The sum is NVIDIA's measure; ours goes by the worst pair before it.
-    """
+    """Compare two ratings, what counts most first; of links ours goes by the worst pair first."""
     if not ours or not theirs:
         return None
     if all(map(ge, ours, theirs)):

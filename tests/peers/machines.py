@@ -79,10 +79,7 @@ def plain(count: int) -> Machine:
 
 
 def choose_as_nvidia(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
-    """Choose as NVIDIA's best-effort policy: the best set of the best division into such sets.
-
-    Empty where the policy gives a set that is not full (a known fault of it).
-    """
+    """Choose the best set of the best division; empty where the policy's is not full."""
     padding = -len(free) % size
     best: list[tuple[int, ...]] = []
     most = -1

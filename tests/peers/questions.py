@@ -139,17 +139,7 @@ def used(*cards: tuple[int, int, int], machine: Machine | None = None, **more: A
 
 @dataclass(frozen=True)
 class Placing:
-    """On which cards are the containers of a pod placed?
-
-    The result has the cards of each GPU container (``0,3 | 1``), or is ``refused``. If the peer
-    expects less, it has less: ``fits``, or ``counts 2,2``, the number of containers of each card.
-
-    Attributes:
-        wishes: annotations, without the domain.
-        policy: where the author has no wish.
-        must: cards that the kubelet insists on.
-        chosen: cards that a scheduler chose, by container.
-    """
+    """On which cards are the containers of a pod placed (``0,3 | 1``), or is it ``refused``?"""
 
     box: Box
     pod: tuple[str, ...]
@@ -208,12 +198,7 @@ class Placing:
         return self.wishes.get("gpu-policy", self.policy)
 
     def rate(self, text: str) -> tuple[float, ...]:
-        """Rate a result.
-
-        Whole cards by their links, as NVIDIA counts: of the sets, of their worst pair, and of the
-        sets with what stays whole. Shares by what is used of their cards, as HAMi does, and by how
-        many cards they take.
-        """
+        """Rate whole cards by their links, as NVIDIA does, and shares by use, as HAMi does."""
         if not text[:1].isdigit():
             return ()
         sets = [tuple(map(int, part.split(","))) for part in text.split("|")]

@@ -109,7 +109,6 @@ class Site:
             assert self.defect is None
 
     def plugin(self, name: str = "a", *, endpoint: str = "", devices: int = 4) -> Plugin:
-        """Make a plugin that serves, and is not registered yet."""
         self._plugins.append(Plugin(self.plugin_dir, name, endpoint=endpoint, devices=devices))
         return self._plugins[-1]
 

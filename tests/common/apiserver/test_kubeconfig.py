@@ -39,8 +39,6 @@ from tests.deploy.kustomize import kubectl
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Mapping[bool, ApiServer]]:
-    """A server that demands a client certificate, and one that does not."""
-
     def tls(*, demanded: bool) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         CA.issue_cert("127.0.0.1", NAME).configure_cert(context)
@@ -83,7 +81,6 @@ def write(path: Path, user: object, cluster: Json, *, name: str = "c", ca: str =
 
 
 def prepare(row: Row, files: Path, servers: Mapping[bool, ApiServer]) -> tuple[ApiServer, Path]:
-    """Write the kubeconfig of a row; return it with the server that it is for."""
     demanded = row.user.keys() >= CERT.keys() or row.user.keys() >= CERT_FILES.keys()
     server = servers[demanded or "clientKeyData" in json.dumps(row.user)]
     return server, write(files / "config", row.user, {"server": server.url} | row.cluster)
@@ -105,7 +102,6 @@ def last_sent(server: ApiServer, since: int) -> Headers | None:
 
 
 def send(path: Path, flags: Impersonation = NOBODY) -> str:
-    """Send a request as our programs do; return the error, empty without one."""
     try:
         access, _ = load_context([path], impersonation=flags, environment={})
         response = Rest(access, user_agent="test").request("GET", "/api/v1/pods", timeout=60)

@@ -48,7 +48,6 @@ def tokens(server: ApiServer) -> list[str | None]:
 def account(
     tmp_path: Path, authority: trustme.CA, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A service account as a pod finds it."""
     (tmp_path / "token").write_text("first")
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")

@@ -115,8 +115,6 @@ class InProcessServer(HttpsClient):
         asyncio.run_coroutine_threadsafe(run(), self.loop).result(DEADLINE)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and let the server do what is due."""
-
         async def run() -> None:
             self.loop.now += seconds
             for _ in range(10):

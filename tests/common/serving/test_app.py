@@ -114,13 +114,8 @@ def test_a_request_becomes_a_wsgi_environment() -> None:
     app = App()
     request = {**REQUEST, "PATH_INFO": "/caf\u00c3\u00a9 %", "HTTP_X_A": "1", "CONTENT_TYPE": "t/t"}
     start, body = send(app, b"bo", b"dy", request=request)
-    expected = {
-        "REQUEST_METHOD": "POST",
-        "PATH_INFO": "/caf\u00c3\u00a9 %",  # WSGI has the bytes as latin-1
-        "QUERY_STRING": "b=1",
-        "CONTENT_TYPE": "t/t",
+    expected = request | {  # WSGI has the bytes of a path as latin-1
         "CONTENT_LENGTH": "4",
-        "HTTP_X_A": "1",
         "REMOTE_ADDR": "192.0.2.1",
         "SERVER_NAME": "192.0.2.2",
         "SERVER_PORT": "8443",

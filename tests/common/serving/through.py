@@ -37,7 +37,6 @@ def scope_of(environ: Message) -> Message:
 
 
 async def call(application: Any, scope: Message, pieces: Iterable[bytes]) -> list[Message]:
-    """Send one request in pieces; return the messages of its response."""
     arriving, sent = list(pieces), list[Message]()
 
     async def receive() -> Message:
@@ -64,7 +63,6 @@ def client_of(application: Any) -> TestClient:
 
 
 def fetch(port: int, path: str) -> tuple[int, str]:
-    """Get a page of a server on this machine; return status and text."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
             return response.status, response.read().decode()

@@ -112,9 +112,7 @@ def _status(code: int, message: str) -> bytes:
 
 
 @pytest.mark.parametrize("status", [410, 429, 500, 503])
-def test_a_failure_that_may_pass_is_a_conflict(
-    status: int,
-) -> None:
+def test_a_failure_that_may_pass_is_a_conflict(status: int) -> None:
     cluster = FixedResponse(status, _status(status, "etcd is\naway"))
     with pytest.raises(Conflict, match=f"^GET {MUTATING}: .*etcd is away$"):
         cluster.observe()

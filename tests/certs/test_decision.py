@@ -82,12 +82,13 @@ def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
     return (Configuration(WebhookKind.MUTATING, "c", "1", (bundle,), START),)
 
 
+DAY = START + timedelta(days=1)
+
+
 @given(_OBSERVED, _TIMES)
-@example(ObservedObjects(_MADE, _SERVED, _trusting(ONE)), START + timedelta(days=1))  # done
-@example(
-    ObservedObjects(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1)
-)  # to be trusted
-@example(ObservedObjects(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made
+@example(ObservedObjects(_MADE, _SERVED, _trusting(ONE)), DAY)  # done
+@example(ObservedObjects(_MADE, _SERVED, _trusting(OTHER)), DAY)  # to be trusted
+@example(ObservedObjects(_MADE, _EMPTY, _trusting(ONE)), DAY)  # to be made
 def test_no_step_serves_an_untrusted_certificate_or_ends_trust_in_a_served_one(
     observed: ObservedObjects, now: datetime
 ) -> None:

@@ -27,10 +27,8 @@ class Cluster:
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
         self.templates: dict[str, Json] = {}  # by name
-        self.events: list[list[Json | str]] = [
-            [],
-            [],
-        ]  # of each replica: an object or a deleted UID
+        # Of each replica: an object or a deleted UID.
+        self.events: list[list[Json | str]] = [[], []]
         self.writes = Counter[str]()
         self.uids = map(str, itertools.count())
 

@@ -96,11 +96,10 @@ def clients(port: int, count: int, sends: bytes) -> Iterator[list[socket.socket]
     with contextlib.ExitStack() as held:
         made = []
         for _ in range(count):
-            made.append(
-                held.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
-            )
+            connection = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+            made.append(held.enter_context(connection))
             with contextlib.suppress(OSError):  # the server may have closed it already
-                made[-1].sendall(sends)
+                connection.sendall(sends)
         yield made
 
 

@@ -30,7 +30,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.text import to_label
 from contract.wishes import NO_WISHES, Wishes, read_wishes
-from tests.contract.building import Requested, demand_of
+from tests.contract.test_reusable import Requested, demand_of
 from tests.deploy.cel import holds, scope_of
 from tests.examples import any_json
 

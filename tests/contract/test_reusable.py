@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.demand import ContainerKind
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
@@ -24,8 +24,20 @@ from contract.reusable import (
     serve,
     serve_on_cards,
 )
-from tests.contract.building import Requested, demand_of
 from tests.examples import share
+
+Requested = tuple[ContainerKind, int, int, *tuple[int, ...]]
+"""Kind, cores and memory blocks of a container, and over how many cards they are divided."""
+
+
+def demand_of(*containers: Requested) -> PodDemand:
+    return PodDemand(
+        tuple(
+            ContainerDemand(f"c{index}", kind, index, Demand(*counts))
+            for index, (kind, *counts) in enumerate(containers)
+        )
+    )
+
 
 NAMES = Names()
 MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
@@ -76,9 +88,7 @@ def test_device_ids_that_a_later_container_holds_are_not_reusable() -> None:
         st.tuples(st.sampled_from(ContainerKind), st.integers(1, 99), st.integers(0, 9)), max_size=6
     )
 )
-def test_a_pod_holds_of_a_card_what_it_has_at_most_at_once(
-    containers: list[Requested],
-) -> None:
+def test_a_pod_holds_of_a_card_what_it_has_at_most_at_once(containers: list[Requested]) -> None:
     """An init container runs beside the sidecars before it, and all others beside each other."""
     demand = demand_of(*containers)
     held = held_on_cards(demand, {each.name: ("a",) for each in demand.containers})

@@ -3,8 +3,8 @@
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 from kubernetes import client, config
@@ -156,14 +156,6 @@ class KubectlError(Exception):
     """kubectl failed; the message is what it printed."""
 
 
-@dataclass(frozen=True, slots=True)
-class KubectlOutput:
-    """What one call printed; *err* has the API server's warnings."""
-
-    out: str
-    err: str
-
-
 class Kubectl:
     """``kubectl``, with its credentials, and options of every call."""
 
@@ -175,7 +167,7 @@ class Kubectl:
     def inside(self, namespace: str) -> "Kubectl":
         return Kubectl(self._program, self._kubeconfig, f"--namespace={namespace}")
 
-    def run(self, *arguments: str, stdin: str = "", within: float = 60.0) -> KubectlOutput:
+    def run(self, *arguments: str, stdin: str = "", within: float = 60.0) -> CompletedProcess[str]:
         done = subprocess.run(
             [self._program, f"--kubeconfig={self._kubeconfig}", *self._options, *arguments],
             input=stdin,
@@ -187,15 +179,20 @@ class Kubectl:
         if done.returncode:
             message = done.stderr.strip() or done.stdout.strip()
             raise KubectlError(f"kubectl {' '.join(arguments)}: {message}")
-        return KubectlOutput(done.stdout, done.stderr)
+        return done
 
     def json(self, *arguments: str) -> Json:
-        decoded: Json = json.loads(self.run(*arguments, "--output=json").out)
+        decoded: Json = json.loads(self.run(*arguments, "--output=json").stdout)
         return decoded
 
     def items(self, *arguments: str) -> list[Json]:
         found: list[Json] = self.json("get", *arguments)["items"]
         return found
+
+    def names(self, *arguments: str, stdin: str = "") -> list[str]:
+        """List objects, with their kinds."""
+        get = ("get", *arguments, "--ignore-not-found", "--output=name")
+        return self.run(*get, stdin=stdin).stdout.split()
 
     def with_token(self, token: str, folder: Path) -> "Kubectl":
         """Return one with only a token; its kubeconfig is written to *folder*."""

@@ -81,7 +81,7 @@ class Installation:
 
     def apply(self) -> list[str]:
         """Apply it, for the first time or again; return kubectl's line for each object."""
-        return self._kubectl.run("apply", f"--kustomize={self._folder}").out.splitlines()
+        return self._kubectl.run("apply", f"--kustomize={self._folder}").stdout.splitlines()
 
     def compare(self) -> None:
         """Fail if to apply it again would change something."""
@@ -101,15 +101,10 @@ class Installation:
 
     def leftovers(self) -> list[str]:
         """Name what is still there of all that was applied, and whatever has our label."""
-        applied = self._kubectl.run("kustomize", str(self._folder)).out
-        found = self._kubectl.run(
-            *("get", "--filename=-", "--ignore-not-found", "--output=name"), stdin=applied
-        ).out.split()
+        applied = self._kubectl.run("kustomize", str(self._folder)).stdout
+        found = self._kubectl.names("--filename=-", stdin=applied)
         kinds = sorted({each["kind"] for each in yaml.safe_load_all(applied)})
-        labelled = self._kubectl.run(
-            *("get", ",".join(kinds), "--all-namespaces"),
-            *("--selector", OURS, "--ignore-not-found", "--output=name"),
-        ).out.split()
+        labelled = self._kubectl.names(",".join(kinds), "--all-namespaces", "--selector", OURS)
         return sorted({*found, *labelled})
 
     def rolled_out(self, namespace: str, workload: str) -> None:
@@ -165,7 +160,7 @@ class Installation:
 
     def end_renewal(self) -> str:
         def logs() -> str:
-            return self._inside.run("logs", "job/renewal").out
+            return self._inside.run("logs", "job/renewal").stdout
 
         try:
             self._inside.run(
@@ -202,7 +197,7 @@ class Installation:
         where = ("--container", container) if container else ()
         pods = f"--selector=app.kubernetes.io/name={app}"
         log = self._inside.run("logs", pods, "--tail=-1", *where)
-        return [json.loads(line) for line in log.out.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in log.stdout.splitlines() if line.startswith("{")]
 
     def holder(self, lease: str) -> Json | None:
         held = self._inside.json("get", "lease", lease)

@@ -198,7 +198,14 @@ def test_no_refusal_names_another_pod(stage: Stage, midway: str) -> None:
     pods = stage.settled(each.name for each in burst if not each.deleted)
     restarted = midway == "kubelet restarted"
     what = f"adverse burst, {midway}"
-    _report(stage, what, burst, pods)
+    messages = Counter(stage.refused(pods).values())
+    corrected = len(stage.agent.events("corrected"))
+    stage.report(
+        f"{what}: {len(burst)} pods, {sum(each.deleted for each in burst)} deleted by force, "
+        f"{messages.total()} refused, {corrected} corrections at PreStart"
+    )
+    for message, count in messages.most_common():
+        stage.report(f"  {count} times {message[:200]}")
     left = [each for each in burst if not each.deleted]
     assert unexplained(left, stage.refused(pods), disturbed=restarted) == {}
     stage.audit(what, pods, init_recorded=midway == "nothing")
@@ -229,15 +236,3 @@ def _named(stage: Stage) -> set[tuple[str, str]]:
         for container in stage.allocations(pod)
     }
     return logged | recorded
-
-
-def _report(stage: Stage, what: str, burst: list[Adverse], pods: dict[str, Json]) -> None:
-    messages = Counter(stage.refused(pods).values())
-    corrected = len(stage.agent.events("corrected"))
-    deleted = sum(each.deleted for each in burst)
-    stage.report(
-        f"{what}: {len(burst)} pods, {deleted} deleted by force, {messages.total()} refused, "
-        f"{corrected} corrections at PreStart"
-    )
-    for message, count in messages.most_common():
-        stage.report(f"  {count} times {message[:200]}")

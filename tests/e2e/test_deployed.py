@@ -42,7 +42,7 @@ def test_examples_are_accepted_or_denied_as_documented(deployed: Deployed, examp
         namespace = f"--namespace={deployed.ground.cluster.namespace}"
         return deployed.kubectl.run(
             "apply", namespace, "--dry-run=server", f"--filename={example}"
-        ).out
+        ).stdout
 
     if "invalid" not in example.stem:
         assert "created (server dry run)" in apply()
@@ -214,7 +214,7 @@ def _with_token_of(deployed: Deployed, pod: str | None, folder: Path) -> Kubectl
     bound = (f"--bound-object-name={pod}", "--bound-object-kind=Pod") if pod else ()
     token = deployed.kubectl.run(
         "create", "token", "gpu-turnstile-agent", f"--namespace={AGENTS}", *bound
-    ).out
+    ).stdout
     return deployed.kubectl.with_token(token.strip(), folder)
 
 

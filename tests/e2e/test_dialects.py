@@ -90,7 +90,7 @@ def test_a_workloads_author_is_warned_of_the_translation(deployed: Deployed) -> 
         "--dry-run=server",
         stdin=json.dumps(deployment),
     )
-    assert "translated from hami: vcuda-core 2, vcuda-memory 8, gpu-cards 2" in done.err
+    assert "translated from hami: vcuda-core 2, vcuda-memory 8, gpu-cards 2" in done.stderr
 
 
 def test_without_webhooks_a_pod_of_another_system_is_denied(deployed: Deployed) -> None:

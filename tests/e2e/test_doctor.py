@@ -123,7 +123,7 @@ def test_an_unreachable_webhook(doctor: Doctor) -> None:
     found = doctor.error(
         "webhook-replicas", "Deployment gpu-turnstile-webhook has no pods, or is missing"
     )
-    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
+    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).stdout
     assert "0 desired" in output
 
 
@@ -202,6 +202,6 @@ def test_an_unreachable_extender(doctor: Doctor) -> None:
         options=(f"--namespace={NAMESPACE}",),
     )
     found = doctor.error("scheduler-extender", "pods are ready: scheduler: ")
-    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
+    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).stdout
     assert "e2e:no" in output
     doctor.error("extender-lease", "")

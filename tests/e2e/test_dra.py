@@ -30,11 +30,7 @@ SWEPT_AFTER = 60
 
 @pytest.fixture(scope="module")
 def claim_ground(
-    settings: Settings,
-    cluster: Cluster,
-    kubectl: Kubectl,
-    node: str,
-    report: Callable[[str], None],
+    settings: Settings, cluster: Cluster, kubectl: Kubectl, node: str, report: Callable[[str], None]
 ) -> Iterator[ClaimGround]:
     ground = ClaimGround(settings, cluster, kubectl, node=node, report=report)
     if why := ground.missing_support():

@@ -19,10 +19,8 @@ def namespaces(kubectl: Kubectl) -> Iterator[None]:
     """The namespaces: what is in one can only be tried where it is."""
     given = read_yaml(DEPLOY / "base" / "namespaces.yaml")
     made = yaml.safe_dump_all(each for each in given if each["kind"] == "Namespace")
-    found = kubectl.run(
-        "get", "--filename=-", "--ignore-not-found", "--output=name", stdin=made
-    ).out
-    assert found == "", f"gpu-turnstile is installed: {found}"
+    found = kubectl.names("--filename=-", stdin=made)
+    assert found == [], f"gpu-turnstile is installed: {found}"
     try:
         kubectl.run("create", "--filename=-", stdin=made)
         yield
@@ -32,7 +30,7 @@ def namespaces(kubectl: Kubectl) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def known(kubectl: Kubectl) -> set[str]:
-    listed = kubectl.run("api-resources", "--no-headers").out
+    listed = kubectl.run("api-resources", "--no-headers").stdout
     return {line.split()[-1] for line in listed.splitlines()}
 
 
@@ -41,7 +39,7 @@ def test_an_api_server_accepts_all_manifests_without_a_warning(
     overlay: str, kubectl: Kubectl, known: set[str], namespaces: None, report: Callable[[str], None]
 ) -> None:
     built: list[Json] = list(
-        yaml.safe_load_all(kubectl.run("kustomize", str(DEPLOY / overlay)).out)
+        yaml.safe_load_all(kubectl.run("kustomize", str(DEPLOY / overlay)).stdout)
     )
     tried = [each for each in built if each["kind"] in known]
     left_out = sorted({each["kind"] for each in built} - known)
@@ -49,8 +47,8 @@ def test_an_api_server_accepts_all_manifests_without_a_warning(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-"),
         stdin=yaml.safe_dump_all(tried),
     )
-    assert output.err == ""
-    assert len(output.out.splitlines()) == len(tried)
+    assert output.stderr == ""
+    assert len(output.stdout.splitlines()) == len(tried)
     if left_out:
         report(f"{overlay}: the cluster has no {', '.join(left_out)}: not tried")
 
@@ -58,5 +56,4 @@ def test_an_api_server_accepts_all_manifests_without_a_warning(
 def test_nothing_was_kept(kubectl: Kubectl, namespaces: None) -> None:
     kinds = "validatingadmissionpolicies,mutatingwebhookconfigurations,clusterroles"
     kinds += ",validatingwebhookconfigurations,clusterrolebindings"
-    kept = ("get", kinds, f"--selector={OURS}", "--output=name")
-    wait("nothing is kept", lambda: kubectl.run(*kept).out == "")
+    wait("nothing is kept", lambda: not kubectl.names(kinds, f"--selector={OURS}"))

@@ -44,7 +44,7 @@ def _operator(kubectl: Kubectl, node: str) -> Iterator[None]:
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     if not any(" / / " in each and " shared:" in each for each in mounts):
         pytest.skip("the root of this node is a private mount: mount --make-rshared /")
-    made = kubectl.run("get", "runtimeclass", "nvidia", "--ignore-not-found", "--output=name").out
+    made = kubectl.names("runtimeclass", "nvidia")
     if not made:
         kubectl.run("create", "--filename=-", stdin=json.dumps(CLASS))
     try:
@@ -101,7 +101,7 @@ def test_the_agent_starts_and_ends_with_the_operators_driver(deployed: Deployed)
     wait("an agent that waits for the driver", waits)
     log = ("logs", f"--namespace={AGENTS}", "daemonset/gpu-turnstile-agent", "--container=driver")
     line = f"waiting for the GPU Operator: {READY} is missing"
-    wait("the line of docs/gpu-operator.md", lambda: line in kubectl.run(*log).out)
+    wait("the line of docs/gpu-operator.md", lambda: line in kubectl.run(*log).stdout)
     (agent,) = _pods(deployed, "agent")
     assert agent["spec"]["runtimeClassName"] == "nvidia"
     assert ground.offered() == 0

@@ -58,14 +58,9 @@ def test_manifests_applied_again_are_unchanged_and_a_label_deletes_a_component(
         assert label in arguments
         kubectl.run(*arguments, within=120.0)
         kinds = arguments[-1]
-        left = kubectl.run(
-            *("get", kinds, "--all-namespaces", "--selector", label, "--output=name")
-        ).out
-        assert left == ""
-        found = kubectl.run(
-            *("get", "rolebinding,clusterrolebinding,poddisruptionbudget", "--all-namespaces"),
-            *("--selector", OURS, "--output=name"),
-        ).out
+        assert kubectl.names(kinds, "--all-namespaces", "--selector", label) == []
+        kinds = "rolebinding,clusterrolebinding,poddisruptionbudget"
+        found = str(kubectl.names(kinds, "--all-namespaces", "--selector", OURS))
         assert "kube-scheduler" not in found
         assert "gpu-turnstile-view" in found
 
@@ -75,8 +70,8 @@ def chart(settings: Settings, kubectl: Kubectl, tmp_path: Path) -> Iterator[Path
     """The chart as a folder; its release and namespaces are removed in the end."""
     if not settings.deploy_image:
         pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
-    found = kubectl.run("get", "namespaces", "--selector", OURS, "--output=name").out
-    assert found == "", f"gpu-turnstile is installed: {found}"
+    found = kubectl.names("namespaces", "--selector", OURS)
+    assert found == [], f"gpu-turnstile is installed: {found}"
     written = helm.write(tmp_path)
     try:
         yield written
@@ -99,7 +94,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
         manifest = yaml.safe_dump(pod)
         made = kubectl.run(
             *("create", "--filename=-", "--dry-run=server", "--output=yaml"), stdin=manifest
-        ).out
+        ).stdout
         return "tencent.com/predicate-time" in made or "tencent.com/admission-order" in made
 
     values = chart.parent / "values.yaml"
@@ -147,8 +142,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     kinds = "deployments,daemonsets,services,serviceaccounts,networkpolicies,roles,rolebindings"
     kinds += ",clusterroles,clusterrolebindings,poddisruptionbudgets,validatingadmissionpolicies"
     kinds += ",mutatingwebhookconfigurations,validatingwebhookconfigurations"
-    left = kubectl.run(*("get", kinds, "--all-namespaces", "--selector", OURS, "--output=name")).out
-    assert left == ""
+    assert kubectl.names(kinds, "--all-namespaces", "--selector", OURS) == []
 
 
 def _helm(settings: Settings, *arguments: str) -> None:

@@ -350,7 +350,7 @@ def test_a_manifest_copied_from_a_running_pod_is_created(
         *("--filename=-", "--output=json"),
         stdin=json.dumps({"apiVersion": "v1", "kind": "Pod", **copied}),
     )
-    made = json.loads(output.out)["metadata"].get("annotations", {})
+    made = json.loads(output.stdout)["metadata"].get("annotations", {})
     assert made.keys() == (STAMPS.keys() if limits else set())
     why = "gpu-turnstile writes it" if limits else "the pod requests no GPU"
-    assert f"[{NAMES.gpu_allocation}]: dropped, {why}" in output.err
+    assert f"[{NAMES.gpu_allocation}]: dropped, {why}" in output.stderr

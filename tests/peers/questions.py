@@ -70,15 +70,9 @@ def pod_object(
         if privileged:
             container["securityContext"] = {"privileged": True}
         lists["initContainers" if kind else "containers"].append(container)
+    notes = {f"{NAMES.domain}/{key}": text for key, text in (annotations or {}).items()}
     return {
-        "metadata": {
-            "name": "pod",
-            "namespace": "team",
-            "uid": "u1",
-            "annotations": {
-                f"{NAMES.domain}/{key}": text for key, text in (annotations or {}).items()
-            },
-        },
+        "metadata": {"name": "pod", "namespace": "team", "uid": "u1", "annotations": notes},
         "spec": {**{field: listed for field, listed in lists.items() if listed}, **spec},
     }
 
@@ -291,11 +285,8 @@ class Counted:
     phase: str
 
     def evaluate(self, _wants: str) -> OurResult:
-        return OurResult(
-            "no"
-            if read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES).terminal
-            else "yes"
-        )
+        pod = read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES)
+        return OurResult("no" if pod.terminal else "yes")
 
 
 @dataclass(frozen=True)

@@ -130,14 +130,10 @@ class DriverSite(Site):
         (socket,) = {*self.sockets} - {*known}
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             stub = make_stub(channel, registration.DESCRIPTOR, "Registration")
-            info: registration.PluginInfo = stub.GetInfo(
-                registration.InfoRequest(), timeout=WITHIN, wait_for_ready=True
-            )
-            stub.NotifyRegistrationStatus(
-                registration.RegistrationStatus(plugin_registered=True),
-                timeout=WITHIN,
-                wait_for_ready=True,
-            )
+            how = {"timeout": WITHIN, "wait_for_ready": True}
+            info: registration.PluginInfo = stub.GetInfo(registration.InfoRequest(), **how)
+            status = registration.RegistrationStatus(plugin_registered=True)
+            stub.NotifyRegistrationStatus(status, **how)
         return info
 
     def watch_health(self) -> Iterator[Any]:

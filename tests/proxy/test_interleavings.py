@@ -43,9 +43,7 @@ class Machine(RuleBasedStateMachine):
             for each in before:
                 each.end()
             made = Plugin(self._node.plugin_dir, name, endpoint=endpoint, devices=devices)
-            with suppress(
-                grpc.RpcError
-            ):  # refused by a kubelet that ends; the proxy keeps the plugin
+            with suppress(grpc.RpcError):  # by a kubelet that ends; the proxy keeps the plugin
                 made.register()
             self._plugins = [each for each in self._plugins if each not in before] + [made]
 

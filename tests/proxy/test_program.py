@@ -54,10 +54,8 @@ def test_the_process_serves_pages_logs_json_and_ends_at_sigterm(short_folder: Pa
         running.kubelet.start()
         running.wait_known()
         wait("it is ready", lambda: fetch(port, "/readyz") == (200, "ok\n"))
-        assert (
-            f'gpu_turnstile_proxy_kubelet_registered{{resource="{RESOURCE}"}} 1.0'
-            in (fetch(port, "/metrics")[1])
-        )
+        line = f'gpu_turnstile_proxy_kubelet_registered{{resource="{RESOURCE}"}} 1.0'
+        assert line in fetch(port, "/metrics")[1]
         running.kubelet.kill()
         wait("the kubelet's end is noticed", lambda: fetch(port, "/readyz")[0] == 503)
         process.send_signal(signal.SIGTERM)

@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from certs import objects
 from certs import rotation as phases
@@ -24,17 +22,8 @@ def issued() -> Issued:
     return issue(subject, now=datetime.now(UTC))
 
 
-@pytest.fixture(scope="session")
-def rsa_key() -> bytes:
-    """A key of a kind that we never make."""
-    return rsa.generate_private_key(65537, 2048).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    """An API server with the webhook configurations."""
     with ApiServer() as found:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}}
         found.apply(namespace, *map(configuration, WebhookKind))

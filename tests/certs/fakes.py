@@ -1,10 +1,13 @@
 """A cluster in memory that can be stopped at every call, and that checks trust at any time."""
 
+import copy
+import functools
 import marshal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any
 
 import jsonpatch
@@ -43,8 +46,6 @@ def settings(**changed: Any) -> Settings:
 
 @dataclass(frozen=True)
 class FakeReplicas(Replicas):
-    """Webhook replicas, each with a certificate that a test sets."""
-
     shown: Served
 
     def fetch_served(self, server_name: str, *, timeout: float = 5.0) -> Served:
@@ -89,13 +90,7 @@ class Clock:
 
 @dataclass
 class FakeApi:
-    """Keeps objects as the API server does: versions, conflicts, copies.
-
-    Attributes:
-        after: called after every write.
-        objects: by path.
-        writes: method and end of the path of each write so far.
-    """
+    """Keeps objects by path as the API server does: versions, conflicts, copies."""
 
     after: Callable[[], None]
     objects: dict[str, Json] = field(default_factory=dict)
@@ -183,10 +178,7 @@ class World:
         return [self.api.objects[each] for each in (MUTATING, VALIDATING)]
 
     def kill_after(self, writes: int) -> Callable[[], None]:
-        """Make a gate that ends the process after so many writes.
-
-        Where between two writes it ends makes no difference to what it leaves.
-        """
+        """Make a gate that ends the process after so many writes."""
         last = len(self.api.writes) + writes
 
         def gate() -> None:
@@ -196,7 +188,6 @@ class World:
         return gate
 
     def run_to_the_end(self) -> Done:
-        """Run once more whenever time has passed, until nothing is left to do."""
         for _ in range(20):
             found = self.run()
             if isinstance(found, Done):
@@ -218,7 +209,6 @@ class World:
         return found
 
     def remember(self) -> None:
-        """Note the current state, and check it with those of lately."""
         now = self.clock.now
         obj = self.api.objects.get(f"{SECRETS}/{TLS}")
         certificate = parse_secret(TLS, Purpose.SERVING, obj).certificate
@@ -312,7 +302,8 @@ def interleave(
     for thread, turn in zip(threads, turns, strict=True):
         thread.start()
         assert turn.stopped.acquire(timeout=60)
-    for choice in _choices(schedule, len(turns)):
+    fair = (choice // 50 for choice in range(100_000))  # each may finish what it is at
+    for choice in chain(schedule, fair):
         alive = [each for each in turns if not each.done]
         if not alive:
             break
@@ -326,7 +317,49 @@ def interleave(
             raise turn.error
 
 
-def _choices(schedule: Sequence[int], runs: int) -> Iterator[int]:
-    yield from schedule
-    for choice in range(100_000):
-        yield choice // 50 % runs  # a fair end: each may finish what it is at
+def at(begin: Callable[[World], None]) -> World:
+    return copy.deepcopy(_begun(begin))
+
+
+@functools.cache
+def _begun(begin: Callable[[World], None]) -> World:
+    if begin is install:
+        return World()
+    world = World()
+    assert isinstance(world.run(), Done)
+    world.forget()
+    begin(world)
+    return world
+
+
+def install(world: World) -> None:
+    """Nothing is there yet."""
+
+
+def installed(world: World) -> None:
+    """Nothing is to do."""
+
+
+def renew_serving(world: World) -> None:
+    world.clock.now = world.serving().renew_at
+
+
+def renew_both(world: World) -> None:
+    world.clock.now = world.authority().renew_at - timedelta(days=1)
+    world.run()  # after so long the serving certificate has ended
+    world.forget()
+    world.clock.now = world.authority().renew_at
+
+
+def switch(world: World) -> None:
+    renew_both(world)
+    found = world.run()
+    assert isinstance(found, Wait)
+    world.clock.now = found.until
+
+
+def drop(world: World) -> None:
+    switch(world)
+    found = world.run()
+    assert isinstance(found, Wait)
+    world.clock.now = found.until

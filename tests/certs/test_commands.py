@@ -1,21 +1,15 @@
-"""``python -m certs rotate`` and ``status`` as they are run, on a real HTTP API.
-
-And under load: a webhook that serves what its Secret holds, a client that trusts what the
-configurations say, and a rotation of everything meanwhile.
-"""
+"""The command line, on a real HTTP API, and a rotation of everything under load."""
 
 import base64
 import contextlib
 import json
-import logging
 import ssl
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -34,10 +28,14 @@ from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.certs.fakes import CA, TLS, configuration, settings
-from tests.common.serving.in_process import InProcessServer, MountedSecret, served
+from tests.common.serving.in_process import Load, MountedSecret, served
 from webhook.server import WebhookServer
 from webhook.settings import Settings as WebhookSettings
 
+INSTALLED = [
+    *("new authority", "trust changed", "trust changed", "new serving certificate"),
+    "nothing to do",
+]
 _NAME = "must be a name that Kubernetes allows"
 _SAME = "must not be --ca-secret: webhooks must not see the CA key"
 
@@ -49,7 +47,6 @@ def environment(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Return the log since the last call; nothing else was printed."""
     printed = capsys.readouterr()
     assert printed.out == ""
     return [json.loads(line) for line in printed.err.splitlines()]
@@ -61,12 +58,13 @@ def test_rotate_installs_and_status_reports(
 ) -> None:
     assert main(["rotate"]) == 0
     lines = logged(capsys)
-    assert [(each["message"], each.get("reason")) for each in lines] == [
-        ("new authority", "is not there"),
-        ("trust changed", None),
-        ("trust changed", None),
-        ("new serving certificate", "is not there"),
-        ("nothing to do", None),
+    assert [each["message"] for each in lines] == INSTALLED
+    assert [each.get("reason", "") for each in lines] == [
+        "is not there",
+        "",
+        "",
+        "is not there",
+        "",
     ]
     assert {each["level"] for each in lines} == {"info"}
     assert {each["configuration"] for each in lines[1:3]} == {
@@ -111,39 +109,12 @@ def test_problems_are_reported_and_what_rotation_would_refuse(
 
 
 @pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["--settle", "-1"], 2, "Invalid value for '--settle'"),
-        (["--ca-days", "89"], 2, "Invalid value for '--ca-days'"),
-        (["--wait", "--every", "0"], 2, "Invalid value for '--every'"),
-        (["--every", "60"], 1, "every: Invalid value: 60: needs --wait"),
-        (["--replicas", "x"], 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
-        (["--service", "a b"], 1, f"service: Invalid value: 'a b': {_NAME}"),
-        (["--ca-secret", "Aa"], 1, f"ca-secret: Invalid value: 'Aa': {_NAME}"),
-        (["--component", "*.b.c"], 1, f"component: Invalid value: '*.b.c': {_NAME}"),
-        (["--tls-secret", CA], 1, f"tls-secret: Invalid value: '{CA}': {_SAME}"),
-    ],
-)
-def test_a_mistake_is_one_line_and_an_exit_status(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
-) -> None:
-    assert main(["rotate", *arguments]) == status
-    error = capsys.readouterr().err
-    assert error.startswith(f"certs: error: {message}")
-    assert error.count("\n") == 1
-
-
-@pytest.mark.usefixtures("environment")
 def test_a_server_that_api_servers_do_not_call_gets_two_secrets(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["rotate", "--secrets-only"]) == 0
-    assert [each["message"] for each in logged(capsys)] == [
-        "new authority",
-        "new serving certificate",
-        "nothing to do",
-    ]
+    messages = [each["message"] for each in logged(capsys)]
+    assert messages == [each for each in INSTALLED if each != "trust changed"]
 
 
 def test_the_process_rotates_until_sigterm(kubeconfig: Path) -> None:
@@ -159,55 +130,14 @@ def test_the_process_rotates_until_sigterm(kubeconfig: Path) -> None:
             assert process.wait(120) == 0
         finally:
             process.kill()
-    assert messages == [
-        *("new authority", "trust changed", "trust changed", "new serving certificate"),
-        "nothing to do",
-    ]
+    assert messages == INSTALLED
     made = RotationApi(settings(kubeconfig=kubeconfig)).observe().serving.obj
     labels = made["metadata"]["labels"]
     assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
     assert labels["app.kubernetes.io/component"] == "mine"
 
 
-class Client:
-    """An API server: calls the webhook all the time, and trusts what it saw in a configuration."""
-
-    def __init__(self, hook: InProcessServer, trusts: bytes) -> None:
-        self._hook = hook
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._call)
-        self.trusts = trusts
-        self.calls = 0
-        self.failures: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def wait_for(self, calls: int) -> None:
-        wanted = self.calls + calls
-        eventually(lambda: self.calls >= wanted, "the client calls", 120)
-
-    def _call(self) -> None:
-        while not self._over.is_set():
-            context = ssl.create_default_context(cadata=self.trusts.decode("ascii"))
-            try:
-                with contextlib.closing(self._hook.http(context)) as connection:
-                    connection.request("GET", "/healthz")
-                    if connection.getresponse().status != 200:
-                        self.failures.append("status")
-            except OSError as error:
-                self.failures.append(repr(error))
-            self.calls += 1
-
-
 class Local(Settings):
-    """Those of a webhook that is called by the name of this machine."""
-
     @property
     def subject(self) -> CertificateSubject:
         return CertificateSubject(("localhost",), (), SERVING_DAYS)
@@ -219,10 +149,9 @@ def _trusted(api: RotationApi) -> bytes:
 
 
 def test_a_rotation_of_everything_under_load_fails_no_request(
-    server: ApiServer, tmp_path: Path, kubeconfig: Path, caplog: pytest.LogCaptureFixture
+    server: ApiServer, tmp_path: Path, kubeconfig: Path
 ) -> None:
     """The webhook's own reload, real handshakes, and both late: API server and kubelet."""
-    caplog.set_level(logging.INFO)
     now = datetime.now(UTC)
     past = now - timedelta(days=70)  # of 90: all is due
     settle, grace = timedelta(seconds=30), timedelta(seconds=60)
@@ -248,20 +177,27 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
     update_mount()
     serving = WebhookSettings(host="127.0.0.1", port=1, files=mount.files)
     webhook = WebhookServer(serving, ServedCertificate(mount.files))
-    with served(webhook, tmp_path) as hook, Client(hook, pem) as client:
-        passed = timedelta()
+    trusts, passed, logged = pem, timedelta(), list[object]()
+
+    def call(_number: int) -> None:
+        """As an API server, which trusts what it saw in a configuration."""
+        context = ssl.create_default_context(cadata=trusts.decode("ascii"))
+        with contextlib.closing(hook.http(context)) as connection:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().status == 200
+
+    with served(webhook, tmp_path) as hook, Load(call, clients=1) as load:
 
         def sleep(duration: timedelta) -> None:
             """What takes minutes in a cluster happens as soon as a rotation waits for it."""
-            nonlocal passed
+            nonlocal passed, trusts
             passed += duration
-            client.wait_for(2)
-            client.trusts = _trusted(api)
-            client.wait_for(2)
+            eventually(load.more(2), "calls", 120)
+            trusts = _trusted(api)
+            eventually(load.more(2), "calls", 120)
             update_mount()
             hook.advance(1)
 
-        logged: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port)
         env = Environment(
             lambda: datetime.now(UTC) + passed,
@@ -269,15 +205,14 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
             lambda message, /, **fields: logged.append((message, fields)),
         )
         checking = RotationApi(replace(wanted, replicas=replicas))
-        done = rotate(checking, env, until=now + timedelta(hours=3))
-        client.trusts = _trusted(api)
-        client.wait_for(20)
+        assert isinstance(rotate(checking, env, until=now + timedelta(hours=3)), Done)
+        trusts = _trusted(api)
+        eventually(load.more(20), "calls", 120)
         observed = api.observe()
-        found = replicas.fetch_served("localhost", timeout=60)
-        assert found == {"127.0.0.1": observed.serving.certificate}
-    assert isinstance(done, Done)
-    assert client.failures == []
-    assert client.calls > 30
+        served_now = replicas.fetch_served("localhost", timeout=60)
+    assert served_now == {"127.0.0.1": observed.serving.certificate}
+    assert load.failures == []
+    assert len(load.seconds) > 30
     new = observed.authority.certificate
     assert new not in (None, read_certificate(pem))
     assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}
@@ -291,3 +226,82 @@ def _trusting(obj: Json, pem: bytes) -> Json:
     for each in webhooks:
         each["clientConfig"]["caBundle"] = bundle
     return obj
+
+
+def _error(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.rstrip("\n")
+
+
+def test_issue_then_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    assert main(["issue", "--out", out, "--dns", "localhost", "--ip", "::1", "--days", "2"]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}: ca.crt ca.key tls.crt tls.key, valid until ")
+    assert main(["bundle", "--in", out]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1
+    assert base64.b64decode(printed).startswith(b"-----BEGIN CERTIFICATE-----")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file or directory"), ("junk", "has no CA certificate")],
+)
+def test_an_invalid_bundle_is_refused_with_its_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
+) -> None:
+    path = tmp_path / "ca.crt"
+    if content is not None:
+        path.write_text(content)
+    assert main(["bundle", "--in", str(tmp_path)]) == 1
+    assert _error(capsys) == f"certs: error: {path}: {message}"
+
+
+def test_issue_refuses_to_overwrite_until_forced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["issue", "--out", str(tmp_path), "--dns", "localhost"]
+    assert main(arguments) == 0
+    before = (tmp_path / "tls.key").read_bytes()
+    capsys.readouterr()
+    assert main(arguments) == 1
+    assert _error(capsys) == (
+        f"certs: error: {tmp_path} already has ca.crt, ca.key, tls.crt, tls.key: "
+        "give --force to replace"
+    )
+    assert (tmp_path / "tls.key").read_bytes() == before
+    assert main([*arguments, "--force"]) == 0
+    assert (tmp_path / "tls.key").read_bytes() != before
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ("", 2, "Missing command."),
+        ("renew", 2, "No such command 'renew'."),
+        ("issue --dns x", 2, "Missing option '--out'"),
+        ("issue --out OUT --days x", 2, "Invalid value for '--days'"),
+        ("issue --out OUT", 1, "dns: Invalid value: ''"),
+        ("issue --out OUT --dns a_b", 1, "dns: Invalid value: 'a_b'"),
+        ("issue --out OUT --ip 1", 1, "ip: Invalid value: '1'"),
+        ("rotate --settle -1", 2, "Invalid value for '--settle'"),
+        ("rotate --ca-days 89", 2, "Invalid value for '--ca-days'"),
+        ("rotate --wait --every 0", 2, "Invalid value for '--every'"),
+        ("rotate --every 60", 1, "every: Invalid value: 60: needs --wait"),
+        ("rotate --replicas x", 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
+        ("rotate --service a_b", 1, f"service: Invalid value: 'a_b': {_NAME}"),
+        ("rotate --ca-secret Aa", 1, f"ca-secret: Invalid value: 'Aa': {_NAME}"),
+        ("rotate --component *.b.c", 1, f"component: Invalid value: '*.b.c': {_NAME}"),
+        (f"rotate --tls-secret {CA}", 1, f"tls-secret: Invalid value: '{CA}': {_SAME}"),
+    ],
+)
+def test_a_mistake_is_one_line_and_an_exit_status(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str, status: int, message: str
+) -> None:
+    out = tmp_path / "out"
+    assert main(arguments.replace("OUT", str(out)).split()) == status
+    assert _error(capsys).startswith(f"certs: error: {message}")
+    assert not out.exists()

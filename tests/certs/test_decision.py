@@ -82,12 +82,13 @@ def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
     return (Configuration(WebhookKind.MUTATING, "c", "1", (bundle,), START),)
 
 
+DAY = START + timedelta(days=1)
+
+
 @given(_OBSERVED, _TIMES)
-@example(ObservedObjects(_MADE, _SERVED, _trusting(ONE)), START + timedelta(days=1))  # done
-@example(
-    ObservedObjects(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1)
-)  # to be trusted
-@example(ObservedObjects(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made
+@example(ObservedObjects(_MADE, _SERVED, _trusting(ONE)), DAY)  # done
+@example(ObservedObjects(_MADE, _SERVED, _trusting(OTHER)), DAY)  # to be trusted
+@example(ObservedObjects(_MADE, _EMPTY, _trusting(ONE)), DAY)  # to be made
 def test_no_step_serves_an_untrusted_certificate_or_ends_trust_in_a_served_one(
     observed: ObservedObjects, now: datetime
 ) -> None:
@@ -114,34 +115,34 @@ def test_no_step_serves_an_untrusted_certificate_or_ends_trust_in_a_served_one(
                 assert all(bundle == (observed.authority.certificate,) for bundle in found.bundles)
 
 
+NOW = START + timedelta(days=61)
+
+
+def _renewed(
+    pair: KeyPair, since: datetime | None, *configurations: Configuration
+) -> ObservedObjects:
+    """A new authority, beside the old one in all that trusts."""
+    authority = Secret("a", Origin.OURS, AUTHORITIES[1], OTHER)
+    certificate = read_certificate(pair.certificate)
+    serving = Secret("s", Origin.OURS, pair, certificate, "", (OTHER, ONE), since)
+    return ObservedObjects(authority, serving, configurations)
+
+
 def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> None:
     """And webhooks are checked only after the time of grace."""
-    pair = SERVING[3]
-    now = START + timedelta(days=61)
-    authority = Secret("a", Origin.OURS, AUTHORITIES[1], OTHER)
-    trusted = (OTHER, ONE)
-
-    def at(since: datetime | None) -> ObservedObjects:
-        certificate = read_certificate(pair.certificate)
-        serving = Secret("s", Origin.OURS, pair, certificate, "", trusted, since)
-        return ObservedObjects(authority, serving, ())
-
-    for since in (None, now + timedelta(minutes=6)):
-        assert decide(at(since), FORCED, now=now) == DateServing()
-    assert isinstance(decide(at(now - GRACE), FORCED, now=now), Ask)
-    assert decide(at(now - GRACE), SETTINGS, now=now) == WriteCaCrt((OTHER,))
+    for since in (None, NOW + timedelta(minutes=6)):
+        assert decide(_renewed(SERVING[3], since), FORCED, now=NOW) == DateServing()
+    served = _renewed(SERVING[3], NOW - GRACE)
+    assert isinstance(decide(served, FORCED, now=NOW), Ask)
+    assert decide(served, SETTINGS, now=NOW) == WriteCaCrt((OTHER,))
 
 
 def test_the_configuration_that_changed_last_is_waited_for() -> None:
-    now = START + timedelta(days=61)
-    authority = Secret("a", Origin.OURS, AUTHORITIES[1], OTHER)
-    certificate = read_certificate(SERVING[1].certificate)
-    serving = Secret("s", Origin.OURS, SERVING[1], certificate, "", (OTHER, ONE), START)
-    configurations = tuple(
+    early, late = (
         Configuration(WebhookKind.MUTATING, name, "1", ((OTHER, ONE),), changed)
-        for name, changed in (("c", now - SETTLE), ("d", now))
+        for name, changed in (("c", NOW - SETTLE), ("d", NOW))
     )
-    observed = ObservedObjects(authority, serving, configurations)
+    observed = _renewed(SERVING[1], START, early, late)
     why = "API servers may not have seen the changed caBundle"
-    assert decide(observed, SETTINGS, now=now) == Wait(now + SETTLE, why)
-    assert isinstance(decide(observed, SETTINGS, now=now + SETTLE), StoreServing)
+    assert decide(observed, SETTINGS, now=NOW) == Wait(NOW + SETTLE, why)
+    assert isinstance(decide(observed, SETTINGS, now=NOW + SETTLE), StoreServing)

@@ -1,10 +1,8 @@
 """The files as written, in real TLS handshakes with clients that verify, and with `Replicas`."""
 
-import contextlib
 import socket
 import ssl
-import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -13,35 +11,13 @@ from certs.errors import InvalidField
 from certs.issue import Issued
 from certs.reading import read_certificate
 from certs.replicas import Replicas, parse_replicas
+from tests.scripted import answering
 
 
-@contextlib.contextmanager
-def serving(directory: Path | None) -> Iterator[int]:
-    """Serve one connection after the other: with TLS, or by closing it."""
+def serving(directory: Path) -> AbstractContextManager[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    if directory is not None:
-        context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            while True:
-                connection, _ = listener.accept()
-                with connection, contextlib.suppress(OSError):
-                    if over.is_set():
-                        return
-                    if directory is not None:
-                        context.wrap_socket(connection, server_side=True).close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        port = listener.getsockname()[1]
-        try:
-            yield port
-        finally:
-            over.set()
-            socket.create_connection(("127.0.0.1", port)).close()
-            thread.join(60)
+    context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    return answering(lambda _path, _body: (200, b""), context)
 
 
 def _handshake(directory: Path, hostname: str) -> str | None:
@@ -81,7 +57,7 @@ def test_every_address_of_a_name_is_tried(issued: Issued, tmp_path: Path) -> Non
 
 
 def test_a_replica_without_tls_or_without_a_listener_serves_nothing() -> None:
-    with serving(None) as port:
+    with answering(lambda _path, _body: (200, b"")) as port:
         assert Replicas("127.0.0.1", port).fetch_served("x", timeout=60) == {"127.0.0.1": None}
     with socket.socket() as bound:  # and so no other program listens there
         bound.bind(("127.0.0.1", 0))

@@ -21,10 +21,14 @@ from tests.certs.fakes import (
     TLS,
     VALIDATING,
     World,
+    at,
     configuration,
+    drop,
+    installed,
+    renew_both,
+    switch,
 )
 from tests.certs.fakes import settings as rotation
-from tests.certs.phases import at, drop, installed, renew_both, switch
 
 pytestmark = pytest.mark.usefixtures("certificates_read_once")
 

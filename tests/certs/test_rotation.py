@@ -27,10 +27,16 @@ from tests.certs.fakes import (
     FakeReplicas,
     Killed,
     World,
+    at,
+    drop,
+    install,
+    installed,
     interleave,
+    renew_both,
+    renew_serving,
+    switch,
 )
 from tests.certs.fakes import settings as rotation
-from tests.certs.phases import at, drop, install, installed, renew_both, renew_serving, switch
 from tests.examples import share
 
 pytestmark = pytest.mark.usefixtures("certificates_read_once")
@@ -44,11 +50,7 @@ def test_an_installation_needs_no_waiting_and_writes_each_object_once() -> None:
     world = World()
     done = world.run()
     assert isinstance(done, Done)
-    assert world.api.writes == [
-        f"POST secrets/{CA}",
-        *PATCHES,
-        f"POST secrets/{TLS}",
-    ]
+    assert world.api.writes == [f"POST secrets/{CA}", *PATCHES, f"POST secrets/{TLS}"]
     assert world.accepted_now()
     assert done.renewal == world.serving().renew_at
     assert sorted(world.secret(TLS)["data"]) == ["ca.crt", "tls.crt", "tls.key"]
@@ -77,20 +79,14 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     world = at(renew_both)
     old, serving = world.authority(), world.serving()
     world.api.writes.clear()
-
     settling = world.run()
-    assert world.api.writes == [
-        f"PUT secrets/{CA}",
-        *PATCHES,
-        f"PUT secrets/{TLS}",
-    ]
+    assert world.api.writes == [f"PUT secrets/{CA}", *PATCHES, f"PUT secrets/{TLS}"]
     assert settling == Wait(
         old.renew_at.replace(microsecond=0) + SETTLE,
         "API servers may not have seen the changed caBundle",
     )
     assert world.serving() == serving
     assert world.run() == settling  # too early: nothing happens
-
     world.clock.now = settling.until
     world.api.writes.clear()
     grace = world.run()
@@ -98,28 +94,16 @@ def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
     assert grace == Wait(settling.until + GRACE, "webhooks may not serve the new certificate yet")
     assert is_issued_by(world.serving(), world.authority())
     assert world.observed().serving.trusted == (world.authority(), old)
-
     world.clock.now = grace.until
     world.api.writes.clear()
     assert isinstance(world.run(), Done)
-    assert world.api.writes == [
-        *PATCHES,
-        f"PUT secrets/{TLS}",
-    ]
+    assert world.api.writes == [*PATCHES, f"PUT secrets/{TLS}"]
     assert all(
         bundle == (world.authority(),)
         for each in world.observed().configurations
         for bundle in each.bundles
     )
     assert world.accepted_now()
-
-
-def test_a_run_may_wait_for_all_phases() -> None:
-    world = at(renew_both)
-    old = world.authority()
-    assert isinstance(world.run(until=old.renew_at + timedelta(hours=1)), Done)
-    assert world.authority() != old
-    assert timedelta() <= world.clock.now - old.renew_at - SETTLE - GRACE <= timedelta(minutes=1)
 
 
 def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_certificate() -> None:
@@ -176,9 +160,6 @@ def test_a_deleted_secret_is_created_again_at_the_next_run() -> None:
     ], "a line that equals the one before is omitted"
 
 
-# --- killed anywhere -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("begin", [install, renew_serving, renew_both, switch, drop])
 def test_a_run_killed_anywhere_is_continued_by_the_next(begin: Callable[[World], None]) -> None:
     """Before the first write and after each; the clients' view is checked at each write."""
@@ -219,9 +200,6 @@ def test_an_authority_near_its_end_signs_no_certificate() -> None:
     assert world.api.writes.count(f"PUT secrets/{CA}") == 1
     assert world.authority() != authority
     assert world.accepted_now()
-
-
-# --- two at once, and long histories ---------------------------------------------------
 
 
 _MOVES = st.one_of(

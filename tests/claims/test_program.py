@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from simulator.api.server import Settings as ServerSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.claims.test_state import ELSEWHERE, make_pod, make_template
+from tests.common.serving.through import fetch
 
 NAMES = Names()
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaimtemplates"
@@ -77,7 +76,6 @@ def start(settings: Settings) -> Iterator[Start]:
 
 
 def cores(admin: ApiClient) -> list[str]:
-    """Return the cores that each template of the namespace requests, sorted."""
     found = [
         each["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]["cores"]
         for each in admin.get(TEMPLATES)["items"]
@@ -95,12 +93,7 @@ def events(admin: ApiClient) -> list[tuple[str, str]]:
 
 def counted(metrics: Metrics, result: str) -> float:
     name = "gpu_turnstile_claims_writes_total"
-    value = metrics.registry.get_sample_value(name, {"result": result})
-    assert value is not None
-    return value
-
-
-# --- one replica and two -----------------------------------------------------------------
+    return metrics.registry.get_sample_value(name, {"result": result}) or 0.0
 
 
 def test_a_template_comes_for_pods_before_and_after_the_start_and_comes_back(
@@ -118,14 +111,13 @@ def test_a_template_comes_for_pods_before_and_after_the_start_and_comes_back(
     admin.delete(f"{TEMPLATES}/{made['metadata']['name']}")
     eventually(lambda: cores(admin) == ["30", "40"], "the template is back")
     assert events(admin) == []
-
-    def page(path: str) -> str:
-        url = f"http://127.0.0.1:{program.http_port}{path}"
-        with urllib.request.urlopen(url) as response:
-            return str(response.read().decode())
-
-    assert (page("/healthz"), page("/readyz")) == ("ok\n", "ok\n")
-    assert "gpu_turnstile_claims_waiting_pods 3.0" in page("/metrics")
+    for path, part in (
+        *(("/healthz", "ok\n"), ("/readyz", "ok\n")),
+        ("/metrics", "gpu_turnstile_claims_waiting_pods 3.0"),
+    ):
+        status, text = fetch(program.http_port, path)
+        assert status == 200
+        assert part in text
     assert program.broken() == ""
 
 
@@ -196,11 +188,8 @@ def test_a_replica_is_not_ready_before_the_first_lists(
     server.deny("list .*")
     program = ClaimsProgram(settings)
     program.start()
-    url = f"http://127.0.0.1:{program.http_port}/readyz"
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(url)
-    assert caught.value.read() == b"pods and templates are not listed yet\n"
-    caught.value.close()
+    missing = "pods and templates are not listed yet\n"
+    assert fetch(program.http_port, "/readyz") == (503, missing)
     program.stop()
 
 
@@ -223,24 +212,22 @@ def test_a_mistake_is_one_line_and_exit_status_2(
     assert line.count("\n") == 1
 
 
-# --- the writer, by its own clock --------------------------------------------------------
-
-
 class Replica:
     """A replica without threads: a test decides when it reads the cluster and writes."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, server: ApiServer, admin: ApiClient, settings: Settings) -> None:
+        self.server, self.admin = server, admin
         self.state, self.metrics = TemplateState(NAMES), Metrics()
         self.api = ClaimsApi(settings.kubeconfig)
         self.now = 0.0
-        self._writer = TemplateWriter(
+        self.write = TemplateWriter(
             *(self.state, self.api, self.metrics),
             names=NAMES,
             most=500,
             unused=60,
             clock=lambda: self.now,
             wall_clock=lambda: 1_767_225_600.0,
-        )
+        ).write
 
     def read(self) -> None:
         pods, _, _ = self.api.list("/api/v1/pods", {})
@@ -251,143 +238,129 @@ class Replica:
         self.state.replace(KnownTemplate, [each for each in read if each])
         self.state.changed.clear()
 
-    def write(self) -> None:
-        self._writer.write()
-
-    def counted(self, result: str) -> float:
-        return counted(self.metrics, result)
-
 
 @pytest.fixture
-def replica(server: ApiServer, settings: Settings) -> Iterator[Replica]:
-    found = Replica(settings)
+def replica(server: ApiServer, admin: ApiClient, settings: Settings) -> Iterator[Replica]:
+    found = Replica(server, admin, settings)
     yield found
     found.api.close()
 
 
 @pytest.mark.parametrize("fault", [Fault(429, retry_after="0"), Fault(500), Fault(503)])
-def test_a_template_whose_creation_failed_is_created_later(
-    server: ApiServer, admin: ApiClient, replica: Replica, fault: Fault
-) -> None:
-    server.fail(fault, "create .*resourceclaimtemplates")
-    server.apply(make_pod("a", uid=""))
+def test_a_template_whose_creation_failed_is_created_later(replica: Replica, fault: Fault) -> None:
+    replica.server.fail(fault, "create .*resourceclaimtemplates")
+    replica.server.apply(make_pod("a", uid=""))
     replica.read()
     replica.write()
-    assert replica.counted("unavailable") == 1
-    server.restore()
+    assert counted(replica.metrics, "unavailable") == 1
+    replica.server.restore()
     replica.write()
-    assert cores(admin) == [], "not at once again"
+    assert cores(replica.admin) == [], "not at once again"
     replica.now += 1
     replica.write()
-    assert cores(admin) == ["30"]
+    assert cores(replica.admin) == ["30"]
     replica.now += 1
     replica.write()  # its watch does not show the template yet
-    assert [replica.counted(each) for each in ("created", "found")] == [1, 1]
+    assert [counted(replica.metrics, each) for each in ("created", "found")] == [1, 1]
 
 
-def test_templates_whose_creation_failed_come_after_a_new_one(
-    server: ApiServer, admin: ApiClient, replica: Replica
-) -> None:
+def test_templates_whose_creation_failed_come_after_a_new_one(replica: Replica) -> None:
     """As with another webhook, of one namespace, that cannot be reached."""
-    server.fail(Fault(500), "create .*/namespaces/broken-./resourceclaimtemplates")
-    server.apply(*(make_pod("a", namespace=f"broken-{each}", uid="") for each in "abc"))
+    replica.server.fail(Fault(500), "create .*/namespaces/broken-./resourceclaimtemplates")
+    replica.server.apply(*(make_pod("a", namespace=f"broken-{each}", uid="") for each in "abc"))
     replica.read()
     with pytest.raises(Unavailable):
         replica.write()
-    server.apply(make_pod("b", 40, uid=""))
+    replica.server.apply(make_pod("b", 40, uid=""))
     replica.read()
     replica.now += 3600  # all are due again
     with pytest.raises(Unavailable):
         replica.write()
-    assert cores(admin) == ["40"]
+    assert cores(replica.admin) == ["40"]
 
 
 def test_a_pod_that_has_changed_since_the_watch_showed_it_gets_no_template(
-    server: ApiServer, admin: ApiClient, replica: Replica
+    replica: Replica,
 ) -> None:
     shown = replica.state.read_pod(make_pod("a"))
     assert shown is not None
     replica.state.put(shown)
-    server.apply(make_pod("a", 40, uid=""))
+    replica.server.apply(make_pod("a", 40, uid=""))
     replica.write()
-    assert cores(admin) == []
+    assert cores(replica.admin) == []
 
 
-def test_a_refusal_is_reported_and_the_creation_tried_again_later(
-    server: ApiServer, admin: ApiClient, replica: Replica
-) -> None:
-    server.deny("create .*resourceclaimtemplates")
-    server.apply(make_pod("a", uid=""), make_pod("b", uid=""))
+def test_a_refusal_is_reported_and_the_creation_tried_again_later(replica: Replica) -> None:
+    replica.server.deny("create .*resourceclaimtemplates")
+    replica.server.apply(make_pod("a", uid=""), make_pod("b", uid=""))
     replica.read()
     for _ in range(2):
         replica.write()
-    assert replica.counted("refused") == 1
-    assert [name for name, _ in events(admin)] == ["a", "b"]
-    assert all("the API server refuses it: " in text for _, text in events(admin))
-    assert {each["lastTimestamp"] for each in admin.get(EVENTS)["items"]} == {
+    assert counted(replica.metrics, "refused") == 1
+    assert [name for name, _ in events(replica.admin)] == ["a", "b"]
+    assert all("the API server refuses it: " in text for _, text in events(replica.admin))
+    assert {each["lastTimestamp"] for each in replica.admin.get(EVENTS)["items"]} == {
         "2026-01-01T00:00:00Z"
     }
-    server.restore()
+    replica.server.restore()
     replica.now += 2
     replica.write()
-    assert cores(admin) == ["30"]
+    assert cores(replica.admin) == ["30"]
 
 
-def test_a_template_with_another_spec_is_replaced(
-    server: ApiServer, admin: ApiClient, replica: Replica
-) -> None:
+def test_a_template_with_another_spec_is_replaced(replica: Replica) -> None:
     foreign = make_template(make_pod("a"))
     request = foreign["spec"]["spec"]["devices"]["requests"][0]
     request["exactly"]["capacity"]["requests"]["cores"] = "100"
-    server.apply(foreign, make_pod("a", uid=""))
+    replica.server.apply(foreign, make_pod("a", uid=""))
     for _ in range(2):
         replica.read()
         replica.write()
-    assert cores(admin) == ["30"]
-    assert replica.counted("replaced") == 1
+    assert cores(replica.admin) == ["30"]
+    assert counted(replica.metrics, "replaced") == 1
 
 
-def test_unused_templates_are_swept(server: ApiServer, admin: ApiClient, replica: Replica) -> None:
+def test_unused_templates_are_swept(replica: Replica) -> None:
     template = make_template(make_pod("a"))
-    server.apply(template)
+    replica.server.apply(template)
     replica.read()
     replica.write()
-    assert cores(admin) == ["30"]
+    assert cores(replica.admin) == ["30"]
     replica.now = 60.0
-    server.fail(Fault(503), "delete .*")
+    replica.server.fail(Fault(503), "delete .*")
     with pytest.raises(Unavailable):
         replica.write()
-    server.deny("delete .*")
+    replica.server.deny("delete .*")
     for _ in range(2):
         replica.write()
-    assert replica.counted("refused") == 1, "not at once again"
-    server.restore()
+    assert counted(replica.metrics, "refused") == 1, "not at once again"
+    replica.server.restore()
     replica.now += 2
     replica.write()
-    assert cores(admin) == []
+    assert cores(replica.admin) == []
     replica.now += 2
     replica.write()  # another replica was faster
     # The UID is a condition: a template of the same name that came since stays.
-    server.apply(template)
+    replica.server.apply(template)
     replica.now += 2
     replica.write()
-    assert cores(admin) == ["30"]
+    assert cores(replica.admin) == ["30"]
 
 
-def test_a_namespace_with_many_templates_or_events_delays_no_others(
-    server: ApiServer, admin: ApiClient, replica: Replica
-) -> None:
+def test_a_namespace_with_many_templates_or_events_delays_no_others(replica: Replica) -> None:
     pods = [make_pod(f"p{each}", each, namespace="broken-a", uid="") for each in range(1, 31)]
     waiting = [
         make_pod(f"w{each}", template=ELSEWHERE, namespace="broken-b", uid="") for each in range(30)
     ]
-    server.apply(*pods, *waiting, make_pod("a", uid=""), make_pod("z", template=ELSEWHERE, uid=""))
+    replica.server.apply(
+        *pods, *waiting, make_pod("a", uid=""), make_pod("z", template=ELSEWHERE, uid="")
+    )
     replica.read()
     replica.write()
-    assert cores(admin) == ["30"]
-    assert [name for name, _ in events(admin)] == ["z"]
+    assert cores(replica.admin) == ["30"]
+    assert [name for name, _ in events(replica.admin)] == ["z"]
     assert replica.state.changed.is_set()  # the other ones' rest follows
     for _ in range(2):
         replica.write()
     for path in (TEMPLATES.replace("team", "broken-a"), EVENTS.replace("team", "broken-b")):
-        assert len(admin.get(path)["items"]) == 30
+        assert len(replica.admin.get(path)["items"]) == 30

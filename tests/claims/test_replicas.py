@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from claims.cluster import ClaimsApi
 from claims.metrics import Metrics
-from claims.state import TemplateState, read_template
+from claims.state import TemplateState
 from claims.writer import TemplateWriter
 from common.apiserver.errors import Rejected
 from contract.names import Names
-from tests.claims.test_state import Json, make_pod, make_template, with_claim
+from tests.claims.test_state import Json, make_pod, make_template, put, with_claim
 from tests.examples import share
 
 NAMES = Names()
@@ -27,10 +27,8 @@ class Cluster:
     def __init__(self) -> None:
         self.pods: dict[str, Json] = {}
         self.templates: dict[str, Json] = {}  # by name
-        self.events: list[list[Json | str]] = [
-            [],
-            [],
-        ]  # of each replica: an object or a deleted UID
+        # Of each replica: an object or a deleted UID.
+        self.events: list[list[Json | str]] = [[], []]
         self.writes = Counter[str]()
         self.uids = map(str, itertools.count())
 
@@ -57,7 +55,6 @@ class Cluster:
                 self.notify(self.pods[uid])
 
     def remove_template(self, shape: int) -> None:
-        """As an administrator does by hand."""
         template = self.templates.pop(named(make_pod("x", shape)), None)
         if template is not None:
             self.notify(template["metadata"]["uid"])
@@ -101,8 +98,6 @@ def named(pod: Json) -> str:
 
 
 class Replica:
-    """One replica: its state, and its writer."""
-
     def __init__(self, cluster: Cluster, number: int, now: list[float]) -> None:
         self.events = cluster.events[number]
         self.state = TemplateState(NAMES)
@@ -117,14 +112,11 @@ class Replica:
         )
 
     def see(self, most: int) -> None:
-        """Apply the oldest events."""
         for each in self.events[:most]:
             if isinstance(each, str):
                 self.state.drop(each)
-                continue
-            read = self.state.read_pod(each) if each["kind"] == "Pod" else read_template(each)
-            assert read is not None
-            self.state.put(read)
+            else:
+                put(self.state, each)
         del self.events[:most]
 
 

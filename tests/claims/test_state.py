@@ -62,9 +62,7 @@ def plan(state: TemplateState, now: float = 0.0, most: int = 500) -> Plan:
     return state.plan(now, most=most, unused=3600)
 
 
-def test_a_missing_template_is_made_once_for_all_waiting_pods(
-    state: TemplateState,
-) -> None:
+def test_a_missing_template_is_made_once_for_all_waiting_pods(state: TemplateState) -> None:
     deleted = make_pod("e", 60, deletionTimestamp="2026-01-01T00:00:00Z")  # it gets no claim
     other = [{"name": "other", "resourceClaimName": "x"}]
     second = make_pod("b") | {"status": {"resourceClaimStatuses": other}}

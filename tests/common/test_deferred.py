@@ -4,6 +4,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -44,9 +45,14 @@ def test_a_module_is_imported_without_the_imports_of_its_packages(ran: list[str]
     assert ran == []
 
 
-def test_a_name_of_the_init_runs_it_at_its_first_use(ran: list[str]) -> None:
+@pytest.fixture
+def package(ran: list[str]) -> ModuleType:
+    """The outer package, whose ``__init__`` has not run."""
     defer(*PACKAGES)
-    package = importlib.import_module("deferred_probe")
+    return importlib.import_module("deferred_probe")
+
+
+def test_a_name_of_the_init_runs_it_at_its_first_use(package: ModuleType, ran: list[str]) -> None:
     assert ran == []
     assert package.VALUE == 7
     assert ran == ["deferred_probe"]  # the inner one still waits
@@ -55,50 +61,39 @@ def test_a_name_of_the_init_runs_it_at_its_first_use(ran: list[str]) -> None:
     assert type(package) is ModuleType
 
 
-def test_an_unknown_name_is_an_ordinary_error(ran: list[str]) -> None:
-    defer(*PACKAGES)
-    package = importlib.import_module("deferred_probe")
+def test_an_unknown_name_is_an_ordinary_error(package: ModuleType, ran: list[str]) -> None:
     for _ in range(2):
         with pytest.raises(AttributeError, match="'deferred_probe' has no attribute 'nothing'"):
             _ = package.nothing
     assert ran == ["deferred_probe"]
 
 
-def test_an_init_that_fails_is_tried_again(ran: list[str], tmp_path: Path) -> None:
+def test_an_init_that_fails_is_tried_again(package: ModuleType, tmp_path: Path) -> None:
     init = tmp_path / "deferred_probe" / "__init__.py"
     whole = init.read_text()
     init.write_text("raise ImportError('half installed')\n")
-    defer(*PACKAGES)
-    package = importlib.import_module("deferred_probe")
     with pytest.raises(ImportError, match="half installed"):
         _ = package.VALUE
     init.write_text(whole)
     assert package.VALUE == 7
 
 
-def test_simultaneous_callers_share_one_run(ran: list[str]) -> None:
-    defer(*PACKAGES)
-    package = importlib.import_module("deferred_probe")
-    together, got = threading.Barrier(8), []
+def test_simultaneous_callers_share_one_run(package: ModuleType, ran: list[str]) -> None:
+    together = threading.Barrier(8)
 
-    def read() -> None:
+    def read(_: int) -> int:
         together.wait(60)
-        got.append(package.VALUE)
+        return int(package.VALUE)
 
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert got == [7] * 8
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(read, range(8))] == [7] * 8
     assert ran == ["deferred_probe"]
 
 
 def test_a_package_that_is_imported_already_or_absent_is_not_changed(ran: list[str]) -> None:
     before = importlib.import_module("deferred_probe")
-    defer(*PACKAGES, "no_such_package_anywhere", "no_such_package.inside", "json.nothing")
-    assert not {"no_such_package_anywhere", "no_such_package.inside", "json.nothing"} & {
-        *sys.modules
-    }
+    absent = {"no_such_package_anywhere", "no_such_package.inside", "json.nothing"}
+    defer(*PACKAGES, *absent)
+    assert not absent & {*sys.modules}
     assert sys.modules["deferred_probe"] is before
     assert ran == list(PACKAGES)

@@ -1,65 +1,41 @@
 """The order of a handover's steps, without a kubelet."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from common.handover import hand_over
 
 
-class Recorder:
-    """A resource that records its calls."""
-
-    def __init__(self) -> None:
-        self.held = 0
-        self.steps: list[str] = []
-
-    def hold(self) -> None:
-        self.steps.append("hold")
-
-    def release(self) -> None:
-        self.steps.append("release")
-
-    def end_streams(self) -> None:
-        self.steps.append("end streams")
+def _called(resource: Mock) -> list[str]:
+    return [name for name, *_ in resource.method_calls]
 
 
 def test_the_other_plugin_has_its_lists_handled_before_the_streams_end() -> None:
     """Else the kubelet drops its next registration, too (K18)."""
-    resource = Recorder()
-    writes = 0
-
-    def write() -> None:
-        nonlocal writes
-        writes += 1
-
-    steps = hand_over(
-        [resource],
-        let_register=lambda: resource.steps.append("register"),
-        checkpoint=lambda: writes,
-    )
+    resource, writes = Mock(held=0), list[str]()
+    steps = hand_over([resource], let_register=resource.register, checkpoint=lambda: len(writes))
     held = next(steps)
-    assert resource.steps == ["hold"]
+    assert _called(resource) == ["hold"]
     assert not held.condition()
     resource.held = 1
     assert held.condition()
-    for done in (["hold", "register"], ["hold", "register", "end streams"]):
+    for done in (["hold", "register"], ["hold", "register", "end_streams"]):
         listed = next(steps)
-        assert resource.steps == done
+        assert _called(resource) == done
         assert not listed.condition()
-        write()
+        writes.append("a list")
         assert listed.condition()
         assert not next(steps).condition()  # time for the next resource's list
     assert next(steps, None) is None
-    assert resource.steps == ["hold", "register", "end streams", "release"]
+    assert _called(resource) == ["hold", "register", "end_streams", "release"]
 
 
 def test_held_calls_continue_if_the_registration_fails() -> None:
-    resource = Recorder()
-
-    def fail() -> None:
-        raise OSError("the kubelet was replaced")
-
+    resource = Mock(held=0)
+    fail = Mock(side_effect=OSError("the kubelet was replaced"))
     steps = hand_over([resource], let_register=fail, checkpoint=lambda: None)
     next(steps)
     with pytest.raises(OSError, match="the kubelet was replaced"):
         next(steps)
-    assert resource.steps == ["hold", "release"]
+    assert _called(resource) == ["hold", "release"]

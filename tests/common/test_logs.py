@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.logs import FIELDS, TRACE, JsonFormatter, configure
+from common.text import cut
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def libraries_as_before() -> Iterator[None]:
 def test_a_line_carries_the_message_and_its_fields() -> None:
     record = logging.makeLogRecord(
         {
-            "name": "agent.observability.decision_log",
+            "name": "agent.runtime",
             "levelname": "WARNING",
             "msg": "refused %s",
             "args": ("it",),
@@ -34,18 +35,9 @@ def test_a_line_carries_the_message_and_its_fields() -> None:
             "count": 3,
         }
     )
-    assert JsonFormatter().format(record) == json.dumps(
-        {
-            "time": "2026-01-01T00:00:00.250+00:00",
-            "level": "warning",
-            "logger": "agent.observability.decision_log",
-            "pid": 7,
-            "message": "refused it",
-            "pod": "default/a",
-            "path": "/x",
-            "count": 3,
-        },
-        separators=(",", ":"),
+    assert JsonFormatter().format(record) == (
+        '{"time":"2026-01-01T00:00:00.250+00:00","level":"warning","logger":"agent.runtime",'
+        '"pid":7,"message":"refused it","pod":"default/a","path":"/x","count":3}'
     )
 
 
@@ -94,3 +86,8 @@ def test_debug_logs_more_and_configuring_twice_does_not_write_twice(
     configure("debug")
     logging.getLogger("agent").debug("finer")
     assert json.loads(capsys.readouterr().err)["message"] == "finer"
+
+
+@pytest.mark.parametrize(("text", "shown"), [("abcd", "abcd"), ("abcde", "a...")])
+def test_cut_shows_that_it_was(text: str, shown: str) -> None:
+    assert cut(text, 4) == shown

@@ -1,5 +1,6 @@
-"""The pages of probes and metrics, whatever their clients do."""
+"""The pages of probes and metrics, whatever their clients do, and the listener below them."""
 
+import asyncio
 import contextlib
 import socket
 import subprocess
@@ -12,13 +13,12 @@ import pytest
 import urllib3
 
 from common.errors import SettingsError
+from common.listener import EVERY_ADDRESS, Listener, listen
 from common.status import Page, StatusServer, paced, probe
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
 
 
 class Site:
-    """A server, the problem that its probe reports, and its metrics."""
-
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self._stack = stack
         self.problem = ""
@@ -91,20 +91,15 @@ def test_a_port_in_use_is_reported() -> None:
             StatusServer("127.0.0.1", port, {}, slow=[])
 
 
-# --- clients that are slow, many, or hostile ------------------------------------------------
-
-
 @contextlib.contextmanager
 def clients(port: int, count: int, sends: bytes) -> Iterator[list[socket.socket]]:
-    """Connections that send something and then nothing."""
     with contextlib.ExitStack() as held:
         made = []
         for _ in range(count):
-            made.append(
-                held.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE_S))
-            )
+            connection = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+            made.append(held.enter_context(connection))
             with contextlib.suppress(OSError):  # the server may have closed it already
-                made[-1].sendall(sends)
+                connection.sendall(sends)
         yield made
 
 
@@ -228,3 +223,66 @@ def test_a_process_without_free_descriptors_still_serves_probes() -> None:
             assert response.status == 200
         process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1"])
+def test_every_address_has_both_families(client: str) -> None:
+    with listen(EVERY_ADDRESS, 0) as listening:
+        socket.create_connection((client, listening.getsockname()[1]), timeout=60).close()
+
+
+def test_a_kernel_without_ipv6_listens_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with listen(EVERY_ADDRESS, 0) as listening:
+        assert listening.family == socket.AF_INET
+
+
+def test_clients_without_a_response_are_ended_first_then_the_longest_idle() -> None:
+    tasks: dict[int, asyncio.Task[None]] = {}
+    ended: list[int] = []
+    full: list[str] = []
+
+    async def serve(accepted: socket.socket) -> None:
+        number = len(tasks)
+        task = asyncio.current_task()
+        assert task is not None
+        tasks[number] = task
+        with accepted:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(number)
+
+    async def run(listening: socket.socket) -> None:
+        listener = Listener(listening, serve, most=4, on_full=lambda: full.append("full"))
+        accepting = asyncio.create_task(listener.run())
+        clients: list[socket.socket] = []
+
+        async def connect() -> None:
+            clients.append(socket.create_connection(listening.getsockname()))
+            while len(tasks) < len(clients):  # noqa: ASYNC110 -- of the listener
+                await asyncio.sleep(0.001)
+
+        for _ in range(4):
+            await connect()
+        for number in (0, 1, 3, 0):
+            listener.mark_answered(tasks[number])
+        await connect()
+        assert ended == [2]
+        listener.mark_answered(tasks[4])
+        for _ in range(2):
+            await connect()
+            listener.mark_answered(tasks[len(tasks) - 1])
+        assert ended == [2, 1, 3]
+        assert len(full) == 3
+        tasks[2].cancel()  # a client that was ended is not added again
+        listener.mark_answered(tasks[2])
+        await connect()
+        assert ended == [2, 1, 3, 0]
+        accepting.cancel()
+        for client, task in zip(clients, tasks.values(), strict=True):
+            client.close()
+            task.cancel()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(run(listening))

@@ -30,7 +30,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.text import to_label
 from contract.wishes import NO_WISHES, Wishes, read_wishes
-from tests.contract.building import Requested, demand_of
+from tests.contract.test_reusable import Requested, demand_of
 from tests.deploy.cel import holds, scope_of
 from tests.examples import any_json
 
@@ -54,9 +54,6 @@ def errors_of(manifest: dict[str, Any], *, path: str = "") -> list[str]:
     wishes, wrong = read_wishes(manifest["metadata"]["annotations"], NAMES)
     assert not wrong
     return [str(each) for each in find_claim_errors(manifest, demand, wishes, NAMES, path=path)]
-
-
-# --- requests and template ------------------------------------------------------------
 
 
 def test_a_container_has_a_request_with_what_it_gets_of_each_card() -> None:
@@ -186,9 +183,6 @@ def test_only_our_claim_names_a_template_of_ours() -> None:
         assert named_template({"spec": {"resourceClaims": [{}, None, claim]}}) == expected
 
 
-# --- wishes as selectors --------------------------------------------------------------
-
-
 def selectors_of(demand: Demand, wishes: Wishes) -> list[str]:
     pod_demand = PodDemand((ContainerDemand("main", MAIN, 0, demand),))
     spec = claim_template_spec(pod_demand, wishes, NAMES)
@@ -274,41 +268,32 @@ def test_the_text_of_a_wish_stays_in_its_string(text: str) -> None:
         assert expression.isascii()
 
 
-# --- pods without a claim -------------------------------------------------------------
+_NAMED = (
+    "the scheduler chooses the cards of a claim, and does not see a pod that names its node: use "
+    "nodeSelector or affinity"
+)
+_TAKEN = "gpu-turnstile adds a claim with this name: choose another one"
+_STATIC = "a static pod gets no GPU by a claim: create the pod through the API server"
+_CLAIMS = [{"name": "x"}, {"name": "gpus", "resourceClaimName": "mine"}]
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "reason"),
+    ("part", "change", "field", "found"),
     [
-        (
-            "spec",
-            {"nodeName": "n1"},
-            (
-                'spec.nodeName: Invalid value: "n1": the scheduler chooses the cards of a claim, '
-                "and does not see a pod that names its node: use nodeSelector or affinity"
-            ),
-        ),
-        (
-            "spec",
-            {"resourceClaims": [{"name": "x"}, {"name": "gpus", "resourceClaimName": "mine"}]},
-            (
-                'spec.resourceClaims[1].name: Invalid value: "gpus": gpu-turnstile adds a claim '
-                "with this name: choose another one"
-            ),
-        ),
+        ("spec", {"nodeName": "n1"}, "nodeName", f'"n1": {_NAMED}'),
+        ("spec", {"resourceClaims": _CLAIMS}, "resourceClaims[1].name", f'"gpus": {_TAKEN}'),
         (
             "metadata",
             {"annotations": {MIRROR: "abc"}},
-            (
-                f'metadata.annotations[{MIRROR}]: Invalid value: "abc": a static pod gets no GPU '
-                "by a claim: create the pod through the API server"
-            ),
+            f"annotations[{MIRROR}]",
+            f'"abc": {_STATIC}',
         ),
     ],
 )
 def test_a_pod_that_cannot_have_a_claim_is_denied(
-    part: str, change: dict[str, Any], reason: str
+    part: str, change: dict[str, Any], field: str, found: str
 ) -> None:
+    reason = f"{part}.{field}: Invalid value: {found}"
     manifest = pod(SHARE)
     manifest[part] |= change
     assert errors_of(manifest) == [reason]

@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.demand import (
-    LARGEST_COUNT,
-    ContainerDemand,
-    ContainerKind,
-    Demand,
-    PodDemand,
-)
+from contract.demand import LARGEST_COUNT, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.errors import FieldFault
 from contract.names import Names
 from contract.requests import asks_for_gpus, read_pod_demand
@@ -46,9 +40,6 @@ def _refusals(spec: Json) -> list[str]:
     errors = read_pod_demand({"spec": spec}, NAMES)[1]
     assert errors
     return [str(error) for error in errors]
-
-
-# --- good ----------------------------------------------------------------------------
 
 
 def _container(name: str, cores: str, memory: str = "0", **fields: object) -> Json:
@@ -96,9 +87,6 @@ def test_whole_numbers_are_read_in_every_form_kubernetes_accepts(
     assert _one(spec) == expected, "requests equal to limits are allowed in any form"
 
 
-# --- shares and whole cards ----------------------------------------------------------
-
-
 @given(st.integers(1, 16), st.integers(0, 5000))
 def test_the_memory_of_whole_cards_is_divided_as_evenly_as_possible(
     cards: int, memory: int
@@ -113,8 +101,6 @@ def test_the_memory_of_whole_cards_is_divided_as_evenly_as_possible(
     )
     assert Demand(0, memory).per_card(Resource.MEMORY) == ()
 
-
-# --- bad: one rule at a time ---------------------------------------------------------
 
 _WHOLE_CARDS = "more than one card must be a multiple of 100 (100 is one whole card): request "
 _NUMBER = 'must be a whole number such as "50"'
@@ -244,9 +230,6 @@ def test_requests_without_limits_are_refused(limits: object) -> None:
     ]
 
 
-# --- shares of several cards ---------------------------------------------------------
-
-
 def _divided(cores: object, memory: object, **cards: object) -> Json:
     """A pod of one container ``c``; *cards* are the annotations, by container."""
     annotations = {NAMES.gpu_cards_of(name): value for name, value in cards.items()}
@@ -342,9 +325,6 @@ def test_a_number_of_cards_for_a_container_without_a_request_is_refused() -> Non
     assert len(read_pod_demand(many, NAMES)[1]) == 32
 
 
-# --- bad: several things at once -----------------------------------------------------
-
-
 def test_all_errors_of_a_pod_are_reported_at_once_container_by_container() -> None:
     wrong = _container("a", "150", "x")
     wrong["resources"]["requests"] = {CORE: "100"}
@@ -388,8 +368,6 @@ def test_a_spec_without_our_resources_has_no_demand(spec: object) -> None:
     assert read_pod_demand({"spec": spec}, NAMES) == (PodDemand(), ())
     assert not asks_for_gpus(spec, NAMES)
 
-
-# --- properties ----------------------------------------------------------------------
 
 _json = any_json()
 _counts = _json | st.sampled_from(["50", "100", "150", "4", "1k", "1.5", "-1", 7, 10**400])

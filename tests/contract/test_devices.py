@@ -19,44 +19,39 @@ def linked(*pairs: tuple[int, int]) -> Inventory:
     return Inventory((), tuple(Link(pair, "NV4") for pair in pairs))
 
 
+def node(name: str) -> Inventory:
+    return load_inventory(FOLDER / f"{name}.yaml")
+
+
+OTHER = tuple(Link((0, at), kind) for at, kind in enumerate(("NODE", "PIX", "SYS"), 1))
+
+
 @pytest.mark.parametrize(
-    ("pairs", "groups"),
+    ("inventory", "groups"),
     [
-        ([], []),
-        ([(5, 6), (1, 2)], [{1, 2}, {5, 6}]),
-        (QUADS, [{0, 1, 2, 3}, {4, 5, 6, 7}]),
-        ([*pairwise(range(3))], [{0, 1}]),  # a chain: a claim for two gets 0 and 1
-        ([*pairwise(range(4))], [{0, 1}, {2, 3}]),
-        ([(0, 1), (0, 2), (0, 3)], [{0, 1}]),
-        ([(0, 1), (1, 2), (1, 3), (2, 3)], [{1, 2, 3}]),  # the largest first
+        (linked(), []),
+        (Inventory((), OTHER), []),
+        (linked((5, 6), (1, 2)), [{1, 2}, {5, 6}]),
+        (linked(*QUADS), [{0, 1, 2, 3}, {4, 5, 6, 7}]),
+        (linked(*pairwise(range(3))), [{0, 1}]),  # a chain: a claim for two gets 0 and 1
+        (linked(*pairwise(range(4))), [{0, 1}, {2, 3}]),
+        (linked((0, 1), (0, 2), (0, 3)), [{0, 1}]),
+        (linked((0, 1), (1, 2), (1, 3), (2, 3)), [{1, 2, 3}]),  # the largest first
         # A DGX-1: two sets of four, and each card has a partner in the other one.
-        ([*QUADS, *((at, at + 4) for at in range(4))], [{0, 1, 2, 3}, {4, 5, 6, 7}]),
+        (linked(*QUADS, *((at, at + 4) for at in range(4))), [{0, 1, 2, 3}, {4, 5, 6, 7}]),
         # One of all links cannot be read.
-        (QUADS - {(0, 1)}, [{4, 5, 6, 7}, {0, 2, 3}]),
+        (linked(*QUADS - {(0, 1)}), [{4, 5, 6, 7}, {0, 2, 3}]),
+        (node("dgx-a100"), [{*range(8)}]),
+        (node("hgx-h100"), [{*range(8)}]),
+        (node("workstation"), [{0, 1}, {2, 3}]),
+        (node("pcie-two-sockets"), []),
     ],
 )
-def test_groups(pairs: list[tuple[int, int]], groups: list[set[int]]) -> None:
+def test_groups_are_cards_of_which_each_is_linked_with_each(
+    inventory: Inventory, groups: list[set[int]]
+) -> None:
     expected = {card: min(group) for group in groups for card in group}
-    assert nvlink_groups(linked(*pairs)) == expected
-
-
-def test_other_links_make_no_group() -> None:
-    links = tuple(Link((0, at), kind) for at, kind in enumerate(("NODE", "PIX", "SYS"), 1))
-    assert nvlink_groups(Inventory((), links)) == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "groups"),
-    [
-        ("dgx-a100", [range(8)]),
-        ("hgx-h100", [range(8)]),
-        ("workstation", [(0, 1), (2, 3)]),
-        ("pcie-two-sockets", []),
-    ],
-)
-def test_real_nodes(name: str, groups: list[range]) -> None:
-    expected = {card: min(group) for group in groups for card in group}
-    assert nvlink_groups(load_inventory(FOLDER / f"{name}.yaml")) == expected
+    assert nvlink_groups(inventory) == expected
 
 
 @given(st.sets(st.sampled_from([*combinations(range(8), 2)])))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.demand import ContainerKind
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
@@ -24,15 +24,26 @@ from contract.reusable import (
     serve,
     serve_on_cards,
 )
-from tests.contract.building import Requested, demand_of
 from tests.examples import share
+
+Requested = tuple[ContainerKind, int, int, *tuple[int, ...]]
+"""Kind, cores and memory blocks of a container, and over how many cards they are divided."""
+
+
+def demand_of(*containers: Requested) -> PodDemand:
+    return PodDemand(
+        tuple(
+            ContainerDemand(f"c{index}", kind, index, Demand(*counts))
+            for index, (kind, *counts) in enumerate(containers)
+        )
+    )
+
 
 NAMES = Names()
 MAIN, INIT, SIDECAR = ContainerKind.MAIN, ContainerKind.INIT, ContainerKind.SIDECAR
 
 
 def refusals(*containers: Requested) -> list[str]:
-    """Return the texts of all errors of a pod."""
     spec: dict[str, Any] = {"initContainers": [], "containers": []}
     annotations = dict[str, str]()
     for index, (kind, cores, memory, *split) in enumerate(containers):
@@ -43,9 +54,6 @@ def refusals(*containers: Requested) -> list[str]:
         spec[field].append({"name": f"c{index}", "resources": {"limits": limits}} | policy)
     manifest = {"metadata": {"annotations": annotations}, "spec": spec}
     return [str(error) for error in read_pod_demand(manifest, NAMES)[1]]
-
-
-# --- holdings ------------------------------------------------------------------------
 
 
 def test_reusable_devices_are_allocated_before_other_ones() -> None:
@@ -80,9 +88,7 @@ def test_device_ids_that_a_later_container_holds_are_not_reusable() -> None:
         st.tuples(st.sampled_from(ContainerKind), st.integers(1, 99), st.integers(0, 9)), max_size=6
     )
 )
-def test_a_pod_holds_of_a_card_what_it_has_at_most_at_once(
-    containers: list[Requested],
-) -> None:
+def test_a_pod_holds_of_a_card_what_it_has_at_most_at_once(containers: list[Requested]) -> None:
     """An init container runs beside the sidecars before it, and all others beside each other."""
     demand = demand_of(*containers)
     held = held_on_cards(demand, {each.name: ("a",) for each in demand.containers})
@@ -92,9 +98,6 @@ def test_a_pod_holds_of_a_card_what_it_has_at_most_at_once(
             most = max(most, kept + counts[at])
             kept += counts[at] if kind is not INIT else 0
         assert most_at_once(demand, resource) == sum(row[at] for row in held.values()) == most
-
-
-# --- bad -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,20 +181,12 @@ def test_a_share_that_would_get_uneven_parts_of_reusable_slots_is_refused(
     )
 
 
-# --- properties: a kubelet that reuses slots, and a device plugin that tries all cards --------
-
 Card = tuple[int, int, int]
 """Of one card: free cores, reusable cores, reusable memory blocks."""
 
 
 def is_served(containers: Sequence[Requested], *, by_any_choice: bool) -> bool:
-    """Return whether a device plugin can serve a pod on as many empty cards as it could need.
-
-    Args:
-        containers: in the kubelet's order, cores in fifths of a card.
-        by_any_choice: whichever slots the kubelet reuses; else it is enough if it reuses the
-            right ones.
-    """
+    """Return whether a device plugin can serve a pod, by any or by one choice of the kubelet."""
     ways = all if by_any_choice else any
 
     @cache
@@ -281,21 +276,6 @@ def _pods_with(requested: st.SearchStrategy[Any], most: int) -> st.SearchStrateg
 _containers = _pods_with(_shares | _whole, 5) | _pods_with(_shares | _divided | st.just((5, 0)), 4)
 
 
-def _in_hundredths(container: Requested) -> Requested:
-    if len(container) == 3:
-        kind, cores, memory = container
-        return kind, 20 * cores, memory
-    kind, cores, memory, split = container
-    return kind, 20 * cores, memory, split
-
-
-def _rule(containers: Sequence[Requested]) -> str | None:
-    """The rule that a pod breaks; its cores are in fifths of a card."""
-    demand = demand_of(*[_in_hundredths(each) for each in containers])
-    conflict = find_leftover_conflict(demand.containers)
-    return conflict.rule if conflict else None
-
-
 @settings(max_examples=share(400), deadline=None)
 @given(_containers)
 def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
@@ -305,7 +285,9 @@ def test_a_pod_is_refused_if_and_only_if_no_choice_of_the_kubelet_serves_it(
 
     A pod that would be split is refused, although the kubelet might reuse slots of one card.
     """
-    rule = _rule(containers)
+    demand = demand_of(*[(each[0], 20 * each[1], *each[2:]) for each in containers])
+    conflict = find_leftover_conflict(demand.containers)
+    rule = conflict.rule if conflict else None
     if rule == NO_ROOM:
         assert not is_served(containers, by_any_choice=False)
     elif rule == SPLIT:

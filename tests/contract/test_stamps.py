@@ -1,6 +1,7 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from string import ascii_lowercase, digits
 
 import pytest
@@ -58,12 +59,10 @@ def test_a_stamp_that_could_not_be_encoded_is_refused(
 
 
 def test_a_text_that_no_stamp_encodes_to_is_refused() -> None:
+    rule = "must be 20 digits of ns, a writer and 8 digits of count, joined by '-'"
     with pytest.raises(InvalidStamp) as caught:
-        OrderStamp.decode("01700000000000000000-web1-00000042\n")
-    assert str(caught.value) == (
-        'order stamp: Invalid value: "01700000000000000000-web1-00000042\\n": must be 20 digits of '
-        "ns, a writer and 8 digits of count, joined by '-'"
-    )
+        OrderStamp.decode("1-web1-42\n")
+    assert str(caught.value) == f'order stamp: Invalid value: "1-web1-42\\n": {rule}'
 
 
 def _padded(
@@ -153,17 +152,13 @@ def test_threads_that_share_a_stamper_never_get_the_same_stamp() -> None:
     threads, each = 8, 300
     steps: Iterator[int] = iter([TIME, TIME - 1, TIME + 1] * threads * each)
     stamper = Stamper(clock=lambda: next(steps), writer="w")
-    made: list[list[OrderStamp]] = [[] for _ in range(threads)]
     barrier = threading.Barrier(threads)
 
-    def work(mine: list[OrderStamp]) -> None:
+    def work(_: int) -> list[OrderStamp]:
         barrier.wait(timeout=60)
-        mine.extend(stamper.next() for _ in range(each))
+        return [stamper.next() for _ in range(each)]
 
-    workers = [threading.Thread(target=work, args=(mine,)) for mine in made]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(timeout=60)
+    with ThreadPoolExecutor(threads) as pool:
+        made = list(pool.map(work, range(threads)))
     assert all(mine == sorted(mine) for mine in made)
     assert len({stamp for mine in made for stamp in mine}) == threads * each

@@ -9,7 +9,6 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import deepcopy
 from pathlib import Path
 
 import yaml
@@ -18,11 +17,17 @@ from contract.claims import CLAIM, DRA_MODE, MODE_LABEL, driver_name, request_na
 from contract.demand import ContainerKind
 from contract.requests import read_pod_demand
 from contract.resource import Resource
-from tests.e2e.cluster import Cluster, Json
-from tests.e2e.deployed import installing
-from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Installation, kill
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.cluster import Cluster, Json, Kubectl
+from tests.e2e.ground import Ground, phase, wait
+from tests.e2e.installation import (
+    AGENTS,
+    NAMESPACE,
+    WEBHOOK,
+    Installation,
+    installing,
+    kill,
+    processes_of,
+)
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 from view.model.claims import NO_DEVICES
@@ -48,25 +53,20 @@ class ClaimGround(Ground):
     ) -> None:
         super().__init__(settings, cluster, node=node, report=report, enforced=True)
         self.kubectl = kubectl
+        self.inside = kubectl.inside(cluster.namespace)
 
     @property
     def driver(self) -> str:
-        """The driver's name."""
         return driver_name(self.names)
 
     def claims(self) -> list[Json]:
-        """Return the claims of the tests' pods."""
-        return self.kubectl.items("resourceclaims", f"--namespace={self.cluster.namespace}")
+        return self.inside.items("resourceclaims")
 
     def templates(self) -> list[str]:
-        """Return the names of the templates for the tests' pods."""
-        found = self.kubectl.items(
-            "resourceclaimtemplates", f"--namespace={self.cluster.namespace}"
-        )
+        found = self.inside.items("resourceclaimtemplates")
         return sorted(each["metadata"]["name"] for each in found)
 
     def published(self) -> list[Json]:
-        """Return the devices of the node's slices."""
         found = self.kubectl.items("resourceslices", f"--field-selector=spec.driver={self.driver}")
         return [device for each in found for device in each["spec"].get("devices") or ()]
 
@@ -103,7 +103,6 @@ class ClaimGround(Ground):
         return held
 
     def limits_of(self, pod: Json, container: str) -> str:
-        """Return the container whose limits a container finds: that of its request."""
         return request_names(read_pod_demand(pod, self.names)[0])[container]
 
     def clear(self) -> None:
@@ -112,7 +111,6 @@ class ClaimGround(Ground):
         wait("the end of all claims on the node", lambda: not self.prepared(), within=120)
 
     def missing_support(self) -> str:
-        """Return what the cluster lacks for claims; empty if nothing."""
         version = self.kubectl.json("version")["serverVersion"]
         info = self.cluster.node(self.node)["status"]["nodeInfo"]
         if int(version["minor"].rstrip("+")) < OLDEST_MINOR:
@@ -121,7 +119,6 @@ class ClaimGround(Ground):
         return f"{runtime} reads no CDI specs" if runtime.startswith("containerd://1.") else ""
 
     def prepared(self) -> list[Path]:
-        """Return the CDI specs of claims."""
         return sorted(Path("/var/run/cdi").glob("gpu-turnstile-claim-*"))
 
 
@@ -139,67 +136,34 @@ def _ids(
 
 
 class Claimed:
-    """What is installed for a node with the label, and the ground it works on.
-
-    Args:
-        ground: the node.
-        installation: what is installed.
-    """
+    """What is installed for a node with the label."""
 
     def __init__(self, ground: ClaimGround, installation: Installation) -> None:
         self.ground = ground
         self.installation = installation
-        self._kubectl = ground.kubectl
+        self._kubectl, self._inside = ground.kubectl, ground.inside
+        self._agents = ground.kubectl.inside(AGENTS)
 
-    # --- looking ---------------------------------------------------------------------
-
-    def _count(self, condition: Callable[[Json], bool]) -> int:
+    def count(self, condition: Callable[[Json], bool]) -> int:
         return sum(map(condition, self.ground.cluster.pods().values()))
 
     def running(self) -> int:
-        """Count the pods that run."""
-        return self._count(lambda pod: phase(pod) == "Running")
+        return self.count(lambda pod: phase(pod) == "Running")
 
     def runs_more_than(self, number: int) -> bool:
-        """Return whether more pods than so many run."""
         return self.running() > number
 
-    def bound(self) -> int:
-        """Count the pods with a node."""
-        return self._count(lambda pod: bool(pod["spec"].get("nodeName")))
-
-    def ended(self) -> int:
-        """Count the pods that have ended."""
-        return self._count(lambda pod: phase(pod) in ("Succeeded", "Failed"))
-
-    def failed(self) -> list[str]:
-        """Name the pods that have failed."""
-        return [name for name, pod in self.ground.cluster.pods().items() if phase(pod) == "Failed"]
-
-    def restarted(self) -> int:
-        """Count the pods whose containers run again."""
-        return self._count(
-            lambda pod: (
-                is_ready(pod)
-                and all(each["restartCount"] for each in pod["status"]["containerStatuses"])
-            )
-        )
-
     def used(self, quota: str) -> dict[str, str]:
-        """Return what a quota counts."""
-        found = self._in("get", f"resourcequota/{quota}", "--output=json")
-        status: Json = json.loads(found).get("status", {})
-        return dict(status.get("used", {}))
+        found = self._inside.json("get", f"resourcequota/{quota}")
+        return dict(found.get("status", {}).get("used", {}))
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
-        """Report how long something took."""
         began = time.monotonic()
         yield
         self.ground.report(f"{what}: {time.monotonic() - began:.1f} s")
 
     def nvlink_groups(self) -> list[set[str]]:
-        """Return the devices of each NVLink group that the node's slices have."""
         groups: defaultdict[int, set[str]] = defaultdict(set)
         for each in self.ground.published():
             group = each["attributes"].get("nvlinkGroup")
@@ -215,16 +179,13 @@ class Claimed:
         conditions = pod.get("status", {}).get("conditions") or ()
         return False if any(NO_DEVICES in each.get("message", "") for each in conditions) else None
 
-    # --- doing -----------------------------------------------------------------------
-
     @contextmanager
     def linked(self, pairs: Iterable[tuple[int, int]]) -> Iterator[None]:
         """Give the node NVLinks between these cards, and none between others."""
         wanted = {*pairs}
-        found = self._agents("get", AGENT, "--output=json")
-        volumes = json.loads(found)["spec"]["template"]["spec"]["volumes"]
+        volumes = self._agents.json("get", AGENT)["spec"]["template"]["spec"]["volumes"]
         (before,) = [each["configMap"]["name"] for each in volumes if each["name"] == "cards"]
-        data = json.loads(self._agents("get", f"configmap/{before}", "--output=json"))["data"]
+        data = self._agents.json("get", f"configmap/{before}")["data"]
         cards = yaml.safe_load(data["cards.yaml"]) | {
             "links": [{"cards": [*each], "kind": "NV4"} for each in sorted(wanted)]
         }
@@ -238,48 +199,42 @@ class Claimed:
         def use(name: str) -> None:
             volume = {"name": "cards", "configMap": {"name": name}}
             patch = {"spec": {"template": {"spec": {"volumes": [volume]}}}}
-            self._agents("patch", AGENT, f"--patch={json.dumps(patch)}")
+            self._agents.run("patch", AGENT, f"--patch={json.dumps(patch)}")
             self.installation.rolled_out(AGENTS, AGENT)
 
-        self._agents("create", "--filename=-", stdin=json.dumps(made))
+        self._agents.run("create", "--filename=-", stdin=json.dumps(made))
         try:
             use(_OTHER_CARDS)
             wait("the node's links", lambda: self._links() == wanted, within=90)
             yield
         finally:
             use(before)
-            self._agents("delete", f"configmap/{_OTHER_CARDS}")
+            self._agents.run("delete", f"configmap/{_OTHER_CARDS}")
 
     def _links(self) -> set[tuple[int, int]]:
-        """Return the pairs of cards that are linked in the node's inventory."""
         annotations = self.ground.cluster.node(self.ground.node)["metadata"]["annotations"]
         found: Json = json.loads(annotations.get(self.ground.names.gpu_cards, "{}"))
         return {(one, other) for one, other in (each["cards"] for each in found.get("links", ()))}
 
-    def _agents(self, *arguments: str, stdin: str = "") -> str:
-        return self._kubectl.run(f"--namespace={AGENTS}", *arguments, stdin=stdin).out
-
     def create(self, made: Json, name: str) -> None:
-        """Create an object in the tests' namespace."""
-        self._in("create", "--filename=-", stdin=json.dumps(made | {"metadata": {"name": name}}))
+        named = json.dumps(made | {"metadata": {"name": name}})
+        self._inside.run("create", "--filename=-", stdin=named)
 
     def delete(self, *objects: str) -> None:
-        """Delete objects of the tests' namespace."""
-        self._in("delete", *objects)
+        self._inside.run("delete", *objects)
 
-    def kill_agent(self) -> None:
-        """Kill the agent; its supervisor starts the next one."""
-        kill_pods_of(self._kubectl, AGENTS, "gpu-turnstile-agent", "agent")
+    def kill(self, program: str, namespace: str = AGENTS) -> None:
+        """Kill a program of ours in each of its pods on this host."""
+        selector = f"--selector=app.kubernetes.io/name=gpu-turnstile-{program}"
+        for pod in self._kubectl.inside(namespace).items("pods", selector):
+            kill(program, pod["metadata"]["uid"])
 
     def kill_sandboxes(self) -> None:
         """Kill all processes of the tests' pods, as a reboot does, with a kubelet that restarts."""
-        groups = [each.parent for each in Path("/proc").glob("[0-9]*/cgroup")]
         uids = [each["metadata"]["uid"] for each in self.ground.cluster.pods().values()]
-        for process in groups:
+        for process in processes_of(*uids):
             with suppress(OSError):
-                held = (process / "cgroup").read_text(encoding="ascii")
-                if any(uid in held or uid.replace("-", "_") in held for uid in uids):
-                    os.kill(int(process.name), signal.SIGKILL)
+                os.kill(int(process.name), signal.SIGKILL)
         self.ground.restart_kubelet()
 
     @contextmanager
@@ -288,12 +243,11 @@ class Claimed:
 
         def select(value: str | None) -> None:
             selector = {"spec": {"template": {"spec": {"nodeSelector": {"e2e/never": value}}}}}
-            namespace = f"--namespace={AGENTS}"
-            self._kubectl.run(namespace, "patch", AGENT, f"--patch={json.dumps(selector)}")
+            self._agents.run("patch", AGENT, f"--patch={json.dumps(selector)}")
 
         select("true")
-        pods = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
-        wait("the agent's end", lambda: not self._kubectl.items("pods", *pods))
+        agents = "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
+        wait("the agent's end", lambda: not self._agents.items("pods", agents))
         try:
             yield
         finally:
@@ -305,16 +259,14 @@ class Claimed:
         pods = self.ground.cluster.pods
         wait("its claim", lambda: claim_of(pods()[second]))
         pod = pods()[second]
-        first_claim = json.loads(
-            self._in("get", f"resourceclaim/{claim_of(first)}", "--output=json")
-        )
-        allocation = deepcopy(first_claim["status"]["allocation"])
+        first_claim = self._inside.json("get", f"resourceclaim/{claim_of(first)}")
+        allocation = first_claim["status"]["allocation"]
         for number, each in enumerate(allocation["devices"]["results"]):
             each["shareID"] = f"{uuid.uuid4()}"
             each["request"] = pod["spec"]["containers"][number]["name"]
         user = {"resource": "pods", "name": second, "uid": pod["metadata"]["uid"]}
         status = {"status": {"allocation": allocation, "reservedFor": [user]}}
-        self._in(
+        self._inside.run(
             *("patch", f"resourceclaim/{claim_of(pod)}", "--subresource=status"),
             *("--type=merge", f"--patch={json.dumps(status)}"),
         )
@@ -341,7 +293,6 @@ class Claimed:
         )
 
     def drop_counts(self) -> None:
-        """Take the counts off the node, which no plugin serves any more."""
         names = self.ground.names
         none = dict.fromkeys((names.core, names.memory))
         patch = {"status": {"capacity": none, "allocatable": none}}
@@ -351,28 +302,13 @@ class Claimed:
         )
 
     def wait_until_ready(self) -> None:
-        """Wait for the webhook, the claims program, and the agent, which needs the proxy."""
-        for namespace, each in (
-            (NAMESPACE, WEBHOOK),
-            (NAMESPACE, CLAIMS),
-            (AGENTS, AGENT),
-        ):
+        for namespace, each in ((NAMESPACE, WEBHOOK), (NAMESPACE, CLAIMS), (AGENTS, AGENT)):
             self.installation.rolled_out(namespace, each)
-
-    def _in(self, *arguments: str, stdin: str = "") -> str:
-        namespace = f"--namespace={self.ground.cluster.namespace}"
-        return self._kubectl.run(namespace, *arguments, stdin=stdin).out
 
 
 @contextmanager
 def claiming(ground: ClaimGround, folder: Path, *, unused: int) -> Iterator[Claimed]:
-    """Install the component for the node, with limits that vcuda-controller would enforce.
-
-    Args:
-        ground: the node.
-        folder: for what is applied.
-        unused: seconds after which a template that no pod names is swept.
-    """
+    """Install the component; templates that no pod names are swept after *unused* seconds."""
     library = folder / "vcuda"
     library.mkdir()
     patches = [
@@ -397,7 +333,6 @@ def claiming(ground: ClaimGround, folder: Path, *, unused: int) -> Iterator[Clai
 
 
 def _environment(kind: str, namespace: str, workload: str, name: str, value: str) -> Json:
-    """Make a patch that sets a variable of a workload's only container."""
     _, _, of = workload.partition("/")
     container = of.removeprefix("gpu-turnstile-").removesuffix("-dra")
     spec = {"containers": [{"name": container, "env": [{"name": name, "value": value}]}]}
@@ -410,14 +345,6 @@ def _environment(kind: str, namespace: str, workload: str, name: str, value: str
     return {"patch": json.dumps(patch)}
 
 
-def kill_pods_of(kubectl: Kubectl, namespace: str, name: str, program: str) -> None:
-    """Kill a program of ours in each of its pods on this host."""
-    selector = f"--selector=app.kubernetes.io/name={name}"
-    for pod in kubectl.items("pods", f"--namespace={namespace}", selector):
-        kill(program, pod["metadata"]["uid"])
-
-
 def claim_of(pod: Json) -> str:
-    """Return the name of a pod's claim; empty as long as it has none."""
     statuses = pod.get("status", {}).get("resourceClaimStatuses") or []
     return next((each["resourceClaimName"] for each in statuses if each["name"] == CLAIM), "")

@@ -1,10 +1,12 @@
-"""The cluster's API as the suite uses it: raw JSON. The only importer of ``kubernetes`` here."""
+"""The cluster's API as the suite uses it, and kubectl. The only importer of ``kubernetes`` here."""
 
 import json
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
-import urllib3
 from kubernetes import client, config
 
 Json = dict[str, Any]
@@ -13,12 +15,7 @@ _SECONDS = 30
 
 
 class ApiError(Exception):
-    """The API server refused a request.
-
-    Attributes:
-        code: the HTTP status.
-        status: the ``Status`` object of the response, empty if there was none.
-    """
+    """The API server refused a request; *status* is the ``Status`` of its response."""
 
     def __init__(self, code: int, status: Json) -> None:
         self.code = code
@@ -26,8 +23,12 @@ class ApiError(Exception):
         super().__init__(f"{code}: {status.get('message')}")
 
 
-class Unreachable(Exception):
-    """The API server of the kubeconfig cannot be reached."""
+def succeeds(request: Callable[[], object]) -> bool:
+    try:
+        request()
+    except (ApiError, KubectlError):
+        return False
+    return True
 
 
 class Cluster:
@@ -54,11 +55,9 @@ class Cluster:
         return self._call(self._core.read_node, name)
 
     def annotate_node(self, name: str, key: str, value: str | None) -> None:
-        """Set an annotation of a node, or remove it."""
         self._call(self._core.patch_node, name, {"metadata": {"annotations": {key: value}}})
 
     def topology_policy(self, node: str) -> str:
-        """Read the Topology Manager policy of the node's kubelet."""
         found = self._call(self._core.connect_get_node_proxy_with_path, node, "configz")
         configuration = found["kubeletconfig"]
         return str(configuration.get("topologyManagerPolicy") or "none")
@@ -142,8 +141,6 @@ class Cluster:
             data: bytes = response.data
         except client.ApiException as error:
             raise ApiError(error.status or 0, _status(error)) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unreachable(f"API server: {error}") from error
         return data
 
 
@@ -153,3 +150,55 @@ def _status(error: client.ApiException) -> Json:
     except ValueError:
         return {"message": error.body}
     return decoded if isinstance(decoded, dict) else {}
+
+
+class KubectlError(Exception):
+    """kubectl failed; the message is what it printed."""
+
+
+class Kubectl:
+    """``kubectl``, with its credentials, and options of every call."""
+
+    def __init__(self, program: str, kubeconfig: Path, *options: str) -> None:
+        self._program = program
+        self._kubeconfig = kubeconfig
+        self._options = options
+
+    def inside(self, namespace: str) -> "Kubectl":
+        return Kubectl(self._program, self._kubeconfig, f"--namespace={namespace}")
+
+    def run(self, *arguments: str, stdin: str = "", within: float = 60.0) -> CompletedProcess[str]:
+        done = subprocess.run(
+            [self._program, f"--kubeconfig={self._kubeconfig}", *self._options, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=within,
+            check=False,
+        )
+        if done.returncode:
+            message = done.stderr.strip() or done.stdout.strip()
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {message}")
+        return done
+
+    def json(self, *arguments: str) -> Json:
+        decoded: Json = json.loads(self.run(*arguments, "--output=json").stdout)
+        return decoded
+
+    def items(self, *arguments: str) -> list[Json]:
+        found: list[Json] = self.json("get", *arguments)["items"]
+        return found
+
+    def names(self, *arguments: str, stdin: str = "") -> list[str]:
+        """List objects, with their kinds."""
+        get = ("get", *arguments, "--ignore-not-found", "--output=name")
+        return self.run(*get, stdin=stdin).stdout.split()
+
+    def with_token(self, token: str, folder: Path) -> "Kubectl":
+        """Return one with only a token; its kubeconfig is written to *folder*."""
+        config = self.json("config", "view", "--raw", "--minify", "--flatten")
+        (context,) = config["contexts"]
+        config["users"] = [{"name": context["context"]["user"], "user": {"token": token}}]
+        path = folder / "token.kubeconfig"
+        path.write_text(json.dumps(config), encoding="utf-8")
+        return Kubectl(self._program, path)

@@ -1,36 +1,20 @@
-"""Fixtures: the manifests, an installation, and at last a stage of processes.
-
-The whole run has one stage, without pods before and after every test. An installation works on the
-whole cluster, so it is removed before the stage is set up.
-"""
+"""Fixtures: installations first, which work on the whole cluster, then one stage of processes."""
 
 import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from tests.deploy.kustomize import kubectl as find_kubectl
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, Kubectl
 from tests.e2e.ground import Ground, choose_node, occupied
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import Deploy, Deployed, deploying
 from tests.e2e.settings import NotRequested, Settings, read_settings
 from tests.e2e.stage import Stage
 
-_HERE = Path(__file__).parent
-_BEFORE_STAGE = (
-    "test_manifests",
-    "test_packaging",
-    "test_operator",
-    "test_deployed",
-    "test_dialects",
-    "test_dra",
-    "test_doctor",
-    "test_scheduler",
-    "test_preemption",
-)
 _LINES = pytest.StashKey[list[str]]()
 
 
@@ -40,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that need the whole cluster first: a stage stays up until the run is over."""
-    items.sort(key=lambda each: each.path.parent != _HERE or each.path.stem not in _BEFORE_STAGE)
+    items.sort(key=lambda each: "whole_stage" in getattr(each, "fixturenames", ()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -62,7 +46,6 @@ def settings(pytestconfig: pytest.Config) -> Settings:
 
 @pytest.fixture(scope="session")
 def report(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Takes lines for the end of the run."""
     return pytestconfig.stash[_LINES].append
 
 
@@ -101,6 +84,21 @@ def ground(
         yield ground
 
 
+@pytest.fixture(scope="module")
+def deploy(
+    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Deploy:
+    """Installs what a module's tests want; removed in the end."""
+    return partial(deploying, settings, kubectl, ground, tmp_path_factory.mktemp("deployed"))
+
+
+@pytest.fixture
+def deployed(whole: Deployed) -> Iterator[Deployed]:
+    """What the module has installed, ready, with no pod of the tests on it."""
+    yield whole
+    whole.ground.clear()
+
+
 @pytest.fixture(scope="session")
 def whole_stage(
     settings: Settings,
@@ -124,12 +122,9 @@ def stage(whole_stage: Stage) -> Iterator[Stage]:
     whole_stage.agent.mark()
     yield whole_stage
     failed = whole_stage.agent.events("call failed")
-    if not whole_stage.proxy.alive:
-        whole_stage.proxy.start()
-    if not whole_stage.agent.alive:
-        whole_stage.agent.start()
-    if not whole_stage.webhook.alive:
-        whole_stage.webhook.start()
+    for each in (whole_stage.proxy, whole_stage.agent, whole_stage.webhook):
+        if not each.alive:
+            each.start()
     whole_stage.clear()
     assert failed == [], "the agent failed by a fault of its own"
 

@@ -1,14 +1,17 @@
-"""A node of the cluster, pods on it, and the kubelet's ``List``."""
+"""A node of the cluster, pods on it, the kubelet's ``List``, and what of these must agree."""
 
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from agent.allocator.interfaces import ListedPod
+from agent.allocator.slots import Slot
+from agent.enforcement.vcuda.config import VcudaConfig
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from contract.allocation import Allocation, decode_allocations
@@ -17,11 +20,100 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.wishes import read_wishes
-from tests.e2e.audit import Seen, findings
+from simulator.node.limits import own_limits
 from tests.e2e.cluster import Cluster, Json
 from tests.e2e.manifests import Maker, limits, visible
 from tests.e2e.settings import Settings
 from tests.e2e.stream import MOST, Stream
+
+BLOCK_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One container, by kubelet, annotation and its own log, with limits of *limits_of*."""
+
+    pod: str
+    container: ContainerDemand
+    held: Mapping[Resource, frozenset[str]]
+    recorded: Allocation | None
+    visible: tuple[str, ...] | None
+    uid: str = ""
+    limits: VcudaConfig | None = None
+    core_limit: int | None = None
+    limits_of: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.pod} {self.container.name}"
+
+
+def findings(
+    containers: Sequence[Seen], *, init_recorded: bool = True, enforced: bool = True
+) -> list[str]:
+    found = [
+        f"{each}: {wrong}"
+        for each in containers
+        for wrong in (*_wrong_limits(each, enforced), *_wrong(each, init_recorded))
+    ]
+    owners: dict[tuple[Resource, str], Seen] = {}
+    for each in containers:
+        for resource, ids in each.held.items():
+            for device_id in sorted(ids):
+                other = owners.setdefault((resource, device_id), each)
+                if other is not each:
+                    found.append(f"{device_id} of {resource} is held by {other} and {each}")
+    return found
+
+
+def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
+    demand, recorded = seen.container.demand, seen.recorded
+    init = seen.container.kind is ContainerKind.INIT
+    wrong = []
+    if seen.visible is None:
+        wrong.append("has not printed its cards")
+    if not init:
+        cards = {
+            resource: {Slot.parse(each).card for each in seen.held.get(resource, ())}
+            for resource in Resource
+        }
+        for resource in Resource:
+            held = len(seen.held.get(resource, ()))
+            if held != resource.count_in(demand):
+                wrong.append(f"requests {resource.count_in(demand)} of {resource}, holds {held}")
+        if demand.memory and cards[Resource.MEMORY] != cards[Resource.CORE]:
+            wrong.append(
+                f"has its cores on {sorted(cards[Resource.CORE])} "
+                f"and its memory on {sorted(cards[Resource.MEMORY])}"
+            )
+        if seen.visible is not None and set(seen.visible) != cards[Resource.CORE]:
+            wrong.append(
+                f"sees {seen.visible}, the kubelet allocated {sorted(cards[Resource.CORE])}"
+            )
+        for resource in Resource if demand.is_share else ():
+            parts = Counter(Slot.parse(each).card for each in seen.held.get(resource, ()))
+            if tuple(sorted(parts.values(), reverse=True)) != demand.per_card(resource):
+                wrong.append(f"requests {demand.per_card(resource)} of {resource}, has {parts}")
+    if recorded is None:
+        if init_recorded or not init:
+            wrong.append("is not in the annotation")
+        return wrong
+    if (recorded.cores, recorded.memory_blocks) != (demand.cores, demand.memory):
+        wrong.append(
+            f"requests {demand.cores} cores and {demand.memory} blocks, "
+            f"{recorded.cores} cores and {recorded.memory_blocks} blocks are in the annotation"
+        )
+    if seen.visible is not None and recorded.cards != seen.visible:
+        wrong.append(f"sees {seen.visible}, the annotation has {recorded.cards}")
+    return wrong
+
+
+def _wrong_limits(seen: Seen, enforced: bool) -> list[str]:
+    container = replace(seen.container, name=seen.limits_of or seen.container.name)
+    own = own_limits(seen.uid, container, block=BLOCK_BYTES) if enforced else None
+    if own is not None and seen.core_limit is not None:
+        own = replace(own, hard_limit=False, limit=seen.core_limit)
+    return [] if seen.limits == own else [f"found {seen.limits}"]
+
 
 SETTLE_SECONDS = 150.0
 _CLIENTS = 16
@@ -31,7 +123,6 @@ GroundT = TypeVar("GroundT", bound="Ground")
 
 
 def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) -> None:
-    """Wait until *condition* holds; fail with *what* if it does not in time."""
     deadline = time.monotonic() + within
     while not condition():
         if time.monotonic() > deadline:
@@ -41,7 +132,6 @@ def wait(what: str, condition: Callable[[], object], *, within: float = 60.0) ->
 
 @contextmanager
 def occupied(ground: GroundT) -> Iterator[GroundT]:
-    """Use the node and a new namespace; clean up in the end."""
     try:
         ground.occupy()
         yield ground
@@ -51,15 +141,7 @@ def occupied(ground: GroundT) -> Iterator[GroundT]:
 
 
 class Ground:
-    """A node and a namespace, for processes and for installations.
-
-    Args:
-        settings: of the suite.
-        cluster: the cluster, and the namespace to make and remove.
-        node: the node to work on.
-        report: takes lines for the end of the run.
-        enforced: whether containers find files of their limits.
-    """
+    """A node and a namespace, for processes and for installations."""
 
     def __init__(
         self,
@@ -82,8 +164,6 @@ class Ground:
             resources={self.names.core: Resource.CORE, self.names.memory: Resource.MEMORY},
         )
 
-    # --- start and end ---------------------------------------------------------------
-
     def occupy(self) -> None:
         """Make the namespace; the node must not have an agent yet."""
         if self.settings.topology:
@@ -99,7 +179,6 @@ class Ground:
         wait("the namespace's service account", self.cluster.has_service_account)
 
     def leave(self) -> None:
-        """Remove the namespace with all that is in it, if it is there."""
         if self.cluster.has_namespace():
             self.clear()
             self.cluster.delete_namespace()
@@ -114,10 +193,7 @@ class Ground:
         self.cluster.delete_pods()
         wait("the pods' end", lambda: not self.cluster.pods() and not self.listed(), within=120)
 
-    # --- looking ---------------------------------------------------------------------
-
     def offered(self) -> int:
-        """Return the number of cores that the node offers."""
         allocatable = self.cluster.node(self.node)["status"].get("allocatable", {})
         return int(allocatable.get(self.names.core, "0"))
 
@@ -144,10 +220,7 @@ class Ground:
         notes = pod["metadata"].get("annotations") or {}
         return decode_allocations(notes.get(self.names.gpu_allocation, "{}"))
 
-    # --- doing -----------------------------------------------------------------------
-
     def submit(self, pods: Sequence[Json]) -> list[Future[Json]]:
-        """Create all *pods* from 16 clients at once, in the background."""
         pool = ThreadPoolExecutor(_CLIENTS)
         created = [pool.submit(self.cluster.create, each) for each in pods]
         pool.shutdown(wait=False)
@@ -160,20 +233,20 @@ class Ground:
         )
 
     def run_timed(self, count: int, midway: Callable[[], None]) -> str:
-        """Create pods at once, do something, wait until all run; return the time as text."""
         began = time.monotonic()
         made = self.submit([self.make.single(f"timed-{at}", 5, 4) for at in range(count)])
         midway()
-        pods = self.settled(each.result(60)["metadata"]["name"] for each in made)
+        pods = self.settle(made)
         seconds = time.monotonic() - began
         assert self.refused(pods) == {}
         return f"the last of {count} pods ran after {seconds:.1f} s"
 
     def run(self, *pods: Json) -> dict[str, Json]:
-        """Create pods and wait until each runs or was refused."""
-        for done in self.submit(pods):
-            done.result(60)
-        return self.settled(each["metadata"]["name"] for each in pods)
+        return self.settle(self.submit(pods))
+
+    def settle(self, creating: Iterable[Future[Json]]) -> dict[str, Json]:
+        """Wait until all are created, and each runs or was refused."""
+        return self.settled([each.result(60)["metadata"]["name"] for each in creating])
 
     def settled(self, names: Iterable[str]) -> dict[str, Json]:
         """Wait until each of these pods runs and has its annotation, or was refused."""
@@ -209,16 +282,16 @@ class Ground:
         return f"{len(late)} not settled, such as {late[:3]}: {status}"
 
     def audit(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
-        """Compare kubelet, annotation and log of every running container, and report it.
-
-        Raises:
-            AssertionError: with all findings.
-        """
+        """Compare kubelet, annotation and log of every running container, and report it."""
         running = {name: pod for name, pod in pods.items() if phase(pod) == "Running"}
         requests = [(name, each) for name, pod in running.items() for each in self._requests(pod)]
         with ThreadPoolExecutor(_CLIENTS) as pool:
             logs = list(pool.map(lambda each: self.wait_for_log(each[0], each[1].name), requests))
         held = self.listed()
+        wishes = {
+            name: read_wishes(pod["metadata"].get("annotations") or {}, self.names)[0]
+            for name, pod in running.items()
+        }
         seen = [
             Seen(
                 pod=name,
@@ -228,7 +301,7 @@ class Ground:
                 visible=visible(log),
                 uid=running[name]["metadata"]["uid"],
                 limits=limits(log),
-                core_limit=self._core_limit(running[name]) if container.demand.is_share else None,
+                core_limit=wishes[name].core_limit if container.demand.is_share else None,
                 limits_of=self.limits_of(running[name], container.name),
             )
             for (name, container), log in zip(requests, logs, strict=True)
@@ -242,13 +315,12 @@ class Ground:
         assert not wrong, "\n".join(wrong)
         return seen
 
-    def limits_of(self, _pod: Json, container: str) -> str:
-        """Return the container whose limits a container finds: its own."""
-        return container
+    def check(self, what: str, pods: dict[str, Json], *, init_recorded: bool = True) -> list[Seen]:
+        assert self.refused(pods) == {}
+        return self.audit(what, pods, init_recorded=init_recorded)
 
-    def _core_limit(self, pod: Json) -> int | None:
-        wishes, _ = read_wishes(pod["metadata"].get("annotations") or {}, self.names)
-        return wishes.core_limit
+    def limits_of(self, _pod: Json, container: str) -> str:
+        return container
 
     def wait_for_log(self, pod: str, container: str) -> str:
         """Return a container's log once it names its cards, or as it is after a minute."""
@@ -260,11 +332,9 @@ class Ground:
             time.sleep(0.2)
 
     def restart_kubelet(self) -> None:
-        """Restart the kubelet."""
         self._command(self.settings.restart_kubelet)
 
     def kill_kubelet(self) -> None:
-        """Kill the kubelet with SIGKILL, and start it again."""
         self._command(self.settings.kill_kubelet)
 
     def _command(self, command: Sequence[str]) -> None:
@@ -280,7 +350,6 @@ class Ground:
         assert done.returncode == 0, f"{command}: {done.stdout}"
 
     def refused(self, pods: dict[str, Json]) -> dict[str, str]:
-        """Return the messages of the pods that the node refused."""
         return {
             name: str(pod["status"].get("message"))
             for name, pod in sorted(pods.items())
@@ -288,7 +357,6 @@ class Ground:
         }
 
     def wait_for_event(self, pod: str, reason: str) -> None:
-        """Wait until a pod has an event of ours, as ``kubectl describe`` shows it."""
         wait(
             f"the event {reason} on {pod}",
             lambda: reason in {each["reason"] for each in self.cluster.events(pod)},
@@ -300,24 +368,18 @@ def phase(pod: Json) -> str:
 
 
 def was_admitted_again(pod: Json, words: str) -> bool:
-    """Return whether a restarted kubelet admitted a running pod without our devices (K11).
-
-    It is the kubelet's own refusal, of a pod of which an ordinary init container had cards and
-    has ended: none of our programs is called.
-    """
+    """Return whether a restarted kubelet admitted a running pod without our devices (K11)."""
     inits = pod["spec"].get("initContainers") or ()
     ended = any(not each.get("restartPolicy") and each.get("resources") for each in inits)
     return ended and "no healthy devices present" in words
 
 
 def is_ready(pod: Json) -> bool:
-    """Return whether all containers of a pod run, by its conditions."""
     conditions = pod["status"].get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def choose_node(nodes: Sequence[Json], wanted: str | None, host: str) -> str | None:
-    """Choose the node: the one of the settings, the only one, or the one of this host."""
     known: dict[str, set[str]] = {
         each["metadata"]["name"]: {
             each["metadata"]["name"],

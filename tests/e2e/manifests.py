@@ -45,16 +45,12 @@ def cards_file() -> Json:
 
 
 def visible(log: str) -> tuple[str, ...] | None:
-    """Read from a container's log which cards it sees; ``None`` if it has not printed them yet."""
     lines = [line for line in log.splitlines() if line.startswith(f"{_CARDS_VARIABLE}=")]
     return tuple(lines[-1].partition("=")[2].split(",")) if lines else None
 
 
 def limits(log: str) -> VcudaConfig | None:
-    """Read from a container's log the limits of its last start.
-
-    ``None`` if it has not printed them, or found no readable limits.
-    """
+    """Read from a container's log the limits of its last start; ``None`` without readable ones."""
     lines = [line for line in log.splitlines() if line.startswith(f"{_LIMITS}=")]
     try:
         return decode(gzip.decompress(base64.b64decode(lines[-1].partition("=")[2])))
@@ -71,19 +67,12 @@ class Maker:
         self._names = names
 
     def plain(self, name: str) -> Json:
-        """Make a pod without a GPU."""
         return self.pod(name, [self.idle("main")])
 
-    def idle(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
-        """Make a container without a GPU."""
-        return self._container(name, run=run, **more)
-
     def single(self, name: str, cores: object, memory: object = None) -> Json:
-        """Make a pod of one container."""
         return self.pod(name, [self.container("main", cores, memory)])
 
     def short(self, name: str) -> Json:
-        """Make a pod with a small share that ends after a second."""
         return self.pod(name, [self.container("main", 1, 1, run="sleep 1")], restartPolicy="Never")
 
     def container(
@@ -97,9 +86,12 @@ class Maker:
     ) -> Json:
         limits = {self._names.core: cores, self._names.memory: memory}
         requested = {key: str(value) for key, value in limits.items() if value is not None}
-        return self._container(name, run=run, resources={"limits": requested}, **more)
+        return self.idle(name, run=run, resources={"limits": requested}, **more)
 
     def pod(self, name: str, containers: Sequence[Json], **spec: Any) -> Json:
+        only = {"key": "metadata.name", "operator": "In", "values": [self._node]}
+        terms = {"nodeSelectorTerms": [{"matchFields": [only]}]}
+        affinity = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -107,7 +99,7 @@ class Maker:
             "spec": {
                 "automountServiceAccountToken": False,
                 "terminationGracePeriodSeconds": 0,
-                "affinity": {"nodeAffinity": _only_on(self._node)},
+                "affinity": {"nodeAffinity": affinity},
                 "tolerations": [{"operator": "Exists"}],
                 "containers": list(containers),
                 **spec,
@@ -115,10 +107,7 @@ class Maker:
         }
 
     def burst(self, count: int, *, seed: int) -> list[Json]:
-        """Draw pods of one to three containers, many equal in cores and not in memory.
-
-        One in seven has an ordinary init container, one in seven a sidecar.
-        """
+        """Draw pods of one to three containers, many equal in cores and not in memory."""
         random = Random(seed)
         return [self._draw(f"burst-{number}", random) for number in range(count)]
 
@@ -135,7 +124,7 @@ class Maker:
             init.append(self.container("sidecar", 5, 4, restartPolicy="Always"))
         return self.pod(name, containers, initContainers=init)
 
-    def _container(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
+    def idle(self, name: str, *, run: str = "sleep 3600", **more: Any) -> Json:
         return {
             "name": name,
             "image": self._image,
@@ -143,12 +132,6 @@ class Maker:
             "command": ["sh", "-c", _PRINT_LIMITS_AND_CARDS + run],
             **more,
         }
-
-
-def _only_on(node: str) -> Json:
-    """Name one node, whatever its labels are."""
-    fields = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [fields]}}
 
 
 def webhooks(name: str) -> Json:

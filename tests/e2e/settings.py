@@ -15,29 +15,7 @@ class NotRequested(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Which cluster, and what is where on its node.
-
-    Attributes:
-        kubeconfig: credentials that may create namespaces, pods and webhook configurations.
-        node: the node's name; ``None`` takes the only node, or the one named as this host.
-        image: an image with ``sh`` and ``sleep``; pulled only when the node lacks it.
-        plugin_dir: the kubelet's device plugin directory.
-        pod_resources_socket: the kubelet's PodResources socket.
-        cri_socket: the container runtime's socket.
-        restart_kubelet: a command that restarts the kubelet; empty when there is none.
-        kill_kubelet: a command that kills the kubelet with SIGKILL and starts it again; empty when
-            there is none.
-        webhook_host: the IP address at which the API server reaches this host.
-        kubectl: the program; empty takes the one beside Python or on the path.
-        deploy_image: an image of our programs that the cluster has, or can pull; empty when
-            there is none.
-        scheduler_image: an image of kube-scheduler that the cluster has, or can pull; empty when
-            there is none.
-        sweep_pods: how many pods the test of unused templates creates.
-        topology: the Topology Manager policy that the node's kubelet must have; empty for
-            whatever it has.
-        kills: how often the extender is killed while it preempts.
-    """
+    """Which cluster, and what is where on its node: README.md has the meanings."""
 
     kubeconfig: Path
     node: str | None
@@ -57,16 +35,7 @@ class Settings:
 
 
 def read_settings(environ: Mapping[str, str], *, marks: str) -> Settings:
-    """Read the settings.
-
-    Args:
-        environ: the environment.
-        marks: what pytest's ``-m`` selects.
-
-    Raises:
-        NotRequested: the suite was not requested, or has no cluster. A cluster that
-            merely happens to be in ``$KUBECONFIG`` is never touched.
-    """
+    """Read them: a cluster that merely happens to be in ``$KUBECONFIG`` is never touched."""
     if marks.strip() != "e2e" and environ.get(SWITCH) != "1":
         raise NotRequested(f"uses a real cluster: run it with `make e2e`, or set {SWITCH}=1")
     if not environ.get("KUBECONFIG"):

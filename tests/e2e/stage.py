@@ -1,36 +1,145 @@
 """Webhook, proxy and agent as processes, on a node of the cluster."""
 
+import os
 import shlex
 import signal
+import ssl
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from simulator.cluster import free_port
+from contract.names import Names
+from simulator.cluster import free_port, read_lines
 from simulator.manifests import write_yaml
-from tests.e2e.cluster import Cluster
+from simulator.webhooks import set_address
+from tests.e2e.cluster import ApiError, Cluster, Json
 from tests.e2e.ground import Ground, wait
-from tests.e2e.manifests import CARDS, cards_file
-from tests.e2e.programs import Program, Webhook
+from tests.e2e.manifests import CARDS, cards_file, webhooks
 from tests.e2e.settings import Settings
+
+_STOP_SECONDS = 30.0
+
+
+class Program:
+    """``python -m NAME``, started, killed and started again, with one log file throughout."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self._mark = 0
+        self.log = log
+        log.touch()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONWARNINGS": "default"},
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"{self._arguments[0]} did not end: {self.tail()}") from None
+
+    def beside(self, arguments: Sequence[str]) -> "Program":
+        """Make another one that writes to the same log; :meth:`events` are those of both."""
+        made = Program(arguments, self.log)
+        made._mark = self._mark
+        return made
+
+    def mark(self) -> None:
+        self._mark = len(read_lines(self.log))
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        return [each for each in read_lines(self.log)[self._mark :] if each.get("message") == event]
+
+    def tail(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+class Webhook(Program):
+    """The webhook for one namespace; *host* is where the API server reaches this host."""
+
+    def __init__(self, cluster: Cluster, folder: Path, host: str, *options: str) -> None:
+        port = free_port()
+        self._cluster = cluster
+        self._certificates = folder / "certs"
+        self._host = host
+        self._url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        files = f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
+        arguments = shlex.split(f"webhook --host {host} --port {port} {files}")
+        super().__init__([*arguments, *options], folder / "webhook.log")
+
+    def start(self) -> None:
+        if not self._certificates.exists():
+            issue = ["issue", "--out", str(self._certificates), "--ip", self._host]
+            subprocess.run(
+                [sys.executable, "-m", "certs", *issue], check=True, timeout=_STOP_SECONDS
+            )
+        super().start()
+        context = ssl.create_default_context(cafile=self._certificates / "ca.crt")
+
+        def ready() -> bool:
+            url = f"{self._url}/readyz"
+            try:
+                with urllib.request.urlopen(url, timeout=2, context=context) as response:
+                    return bool(response.status == 200)
+            except (urllib.error.URLError, OSError):
+                assert self.alive, f"the webhook has ended: {self.tail()}"
+                return False
+
+        wait("the webhook", ready)
+
+    def install(self, configuration: Json) -> None:
+        set_address(configuration, self._url, (self._certificates / "ca.crt").read_bytes())
+        self._cluster.create_webhooks(configuration)
+
+    def configure(self, probe: Json, names: Names) -> str | None:
+        """Make the API server call it; return why it cannot, ``None`` if *probe* was stamped."""
+        self.install(webhooks(self._cluster.namespace))
+        reason = ""
+
+        def reached() -> bool:
+            nonlocal reason
+            try:
+                made = self._cluster.create(probe, dry_run=True)
+            except ApiError as error:
+                reason = str(error)
+                return False
+            return names.admission_order in (made["metadata"].get("annotations") or {})
+
+        try:
+            wait("the API server calls the webhook", reached, within=30)
+        except AssertionError as error:
+            return f"{error}: {reason or 'it does not call it'}"
+        return None
+
 
 PATIENCE = 20.0
 """Seconds for which calls of the kubelet wait for the agent."""
 
 
 class Stage(Ground):
-    """The processes of one run of the suite.
-
-    Args:
-        settings: of the suite.
-        cluster: the cluster, and the namespace to make and remove.
-        node: the node to work on.
-        folder: for certificates, the cards file and logs.
-        report: takes lines for the end of the run.
-    """
-
     def __init__(
         self,
         settings: Settings,
@@ -68,8 +177,6 @@ class Stage(Ground):
             f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
         )
 
-    # --- start and end ---------------------------------------------------------------
-
     def open(self) -> None:
         """Start everything; the node must not have an agent yet."""
         self.occupy()
@@ -84,7 +191,6 @@ class Stage(Ground):
         self.wait_for_cards()
 
     def close(self) -> None:
-        """End everything and remove all objects of the run."""
         try:
             self.cluster.delete_webhooks(self.cluster.namespace)
             self.leave()
@@ -95,7 +201,6 @@ class Stage(Ground):
             self.disconnect()
 
     def kill_agent(self, *, gap: float = 0.0) -> None:
-        """Kill the agent, start it again after a gap in seconds, and await it."""
         self.agent.stop(signal.SIGKILL)
         time.sleep(gap)
         self.agent.start()
@@ -113,10 +218,14 @@ class Stage(Ground):
         old.stop()
         wait("the agent is registered", self.registered)
 
-    # --- looking ---------------------------------------------------------------------
+    def disturb(self, how: str) -> None:
+        """Do what the name of a test's case says."""
+        acts = {"agent killed": self.kill_agent, "agent upgraded": self.upgrade_agent}
+        acts |= {"kubelet killed": self.kill_kubelet, "kubelet restarted": self.restart_kubelet}
+        if how != "nothing":
+            acts[how]()
 
     def registered(self) -> bool:
-        """Return whether the agent reports that it is registered with the kubelet."""
         assert self.agent.alive, f"the agent has ended: {self.agent.tail()}"
         try:
             url = f"http://127.0.0.1:{self._ports['agent']}/readyz"
@@ -125,6 +234,8 @@ class Stage(Ground):
         except (urllib.error.URLError, OSError):
             return False
 
+    def wait_for_allocations(self, number: int) -> None:
+        wait("a burst is under way", lambda: len(self.agent.events("allocate")) >= number)
+
     def wait_for_cards(self) -> None:
-        """Wait until the agent is registered and the node offers all its slots."""
         wait("the node's cards", lambda: self.registered() and self.offered() == CARDS * 100)

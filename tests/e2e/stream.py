@@ -13,35 +13,25 @@ from tests.e2e.cluster import Json
 _CLIENTS = 8
 _END_SECONDS = 150.0
 _LOOK_EVERY = 5
+_EVERY = 0.2
+"""Seconds between two pods, unless the node is behind."""
 MOST = 15
 """How many pods may not have ended before more come."""
 
 
 class Stream:
-    """Creates pods from entering to leaving; leaving waits until all have ended.
-
-    Args:
-        create: creates the pod of this name.
-        list_pods: lists all pods by name.
-        per_second: how many are created, unless the node is behind.
-        most: how many may not have ended before more come.
-        within: seconds in which the last have to end.
-    """
+    """Creates pods from entering to leaving; leaving waits until all have ended."""
 
     def __init__(
         self,
         create: Callable[[str], object],
         list_pods: Callable[[], Mapping[str, Json]],
         *,
-        per_second: float = 5.0,
         most: int = MOST,
-        within: float = _END_SECONDS,
     ) -> None:
         self._create = create
         self._list_pods = list_pods
-        self._every = 1 / per_second
         self._most = most
-        self._within = within
         self._over = threading.Event()
         self._creating: dict[str, Future[object]] = {}
         self._pool = ThreadPoolExecutor(_CLIENTS + 1)
@@ -59,7 +49,7 @@ class Stream:
         if error is not None:
             return
         self._running.result()  # a stream that ended early and silently would prove nothing
-        deadline = time.monotonic() + self._within
+        deadline = time.monotonic() + _END_SECONDS
         for each in self._creating.values():
             each.result()
         while late := self._not_ended():
@@ -67,14 +57,12 @@ class Stream:
             time.sleep(0.2)
 
     def __str__(self) -> str:
-        """Return the number of pods, and the reasons of failed ones, as text."""
         failed = Counter(self.failed.values())
         why = "".join(f"; {count} times {text}" for text, count in failed.most_common())
         return f"{len(self.pods)} pods, {failed.total()} failed{why}"
 
     @property
     def failed(self) -> dict[str, str]:
-        """The failed pods, with the kubelet's messages."""
         return {
             name: f"{pod['status'].get('reason')}: {_message(pod['status'])}"
             for name, pod in self.pods.items()
@@ -89,7 +77,7 @@ class Stream:
     def _run(self) -> None:
         began, count, under_way = time.monotonic(), 0, 0
         while not self._over.wait(max(0.0, began - time.monotonic())):
-            began = max(began + self._every, time.monotonic() - 1)
+            began = max(began + _EVERY, time.monotonic() - 1)
             if count % _LOOK_EVERY == 0 or under_way >= self._most:
                 # A slow node gets no more pods than it can start: else it becomes slower.
                 under_way = len(self._not_ended())
@@ -111,7 +99,6 @@ class Stream:
 
 
 def _message(status: Json) -> str:
-    """Return why a pod failed: the kubelet's words on the pod, or on its container."""
     ended = [
         each["state"]["terminated"]
         for each in status.get("containerStatuses", ())

@@ -1,22 +1,16 @@
 """The overlay ``try-out``, applied and changed as by an administrator."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench import start
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.cluster import ApiError, Json
-from tests.e2e.deployed import Deployed, deploying
+from tests.e2e.cluster import ApiError, Kubectl, KubectlError, succeeds
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import (
-    AGENTS,
-    NAMESPACE,
-    WEBHOOK,
-)
-from tests.e2e.kubectl import Kubectl, KubectlError
-from tests.e2e.settings import Settings
+from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Deploy, Deployed
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -25,23 +19,13 @@ EXAMPLES = sorted((DEPLOY / "examples").glob("[0-9]*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    with deploying(settings, kubectl, ground, tmp_path_factory.mktemp("deployed")) as deployed:
+def whole(deploy: Deploy) -> Iterator[Deployed]:
+    with deploy() as deployed:
         yield deployed
-
-
-@pytest.fixture
-def deployed(whole: Deployed) -> Iterator[Deployed]:
-    """The installation, ready, with no pod of the tests on it."""
-    yield whole
-    whole.ground.clear()
 
 
 def test_both_webhooks_serve_a_certificate_that_api_servers_trust(deployed: Deployed) -> None:
     installation = deployed.installation
-
     assert len(installation.webhooks()) == 2
     assert installation.trusted() == {installation.secret("ca")["ca.crt"]}
     assert installation.served() == {installation.secret("tls")["tls.crt"]}
@@ -58,7 +42,7 @@ def test_examples_are_accepted_or_denied_as_documented(deployed: Deployed, examp
         namespace = f"--namespace={deployed.ground.cluster.namespace}"
         return deployed.kubectl.run(
             "apply", namespace, "--dry-run=server", f"--filename={example}"
-        ).out
+        ).stdout
 
     if "invalid" not in example.stem:
         assert "created (server dry run)" in apply()
@@ -79,10 +63,9 @@ def test_a_deleted_proxy_pod_fails_at_most_one_pod_and_causes_an_event(deployed:
     proxies = f"--namespace={AGENTS}", "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
     made = ground.submit(ground.make.burst(20, seed=7))
     kubectl.run("delete", "pod", *proxies, "--wait=true")
-    pods = ground.settled(each.result(60)["metadata"]["name"] for each in made)
+    pods = ground.settle(made)
     refused = ground.refused(pods)
     ground.report(f"the proxy's pod deleted while 20 pods start: {len(refused)} failed")
-
     wait("the next proxy", lambda: all(map(is_ready, kubectl.items("pods", *proxies))))
     field = "--field-selector=reason=GPUProxyEnded"
     assert kubectl.items("events", "--namespace=default", field)
@@ -100,34 +83,20 @@ def test_the_agent_may_write_only_its_annotations(deployed: Deployed, tmp_path: 
     own = f"{ground.names.gpu_assigned}=true"
     (ours,) = (pod for pod, node in deployed.installation.agents().items() if node == ground.node)
     agent = _with_token_of(deployed, ours, tmp_path)
-
     for pod, changed in (("own", own), ("own", f"{ground.names.gpu_allocation}={{}}")):
         _try(agent, ground, "annotate", "pod", pod, changed)
+    bound, other = f"{ground.names.bind_order}=1", "e2e/other=1"
     for pod, verb, changed, why in (
-        ("waiting", "annotate", own, "the agent may change only pods of its own node"),
-        ("own", "annotate", "e2e/other=1", "the agent may change only the annotations"),
-        (
-            "own",
-            "annotate",
-            f"{ground.names.bind_order}=1",
-            "the agent may change only the annotations",
-        ),
-        (
-            "own",
-            "label",
-            "e2e/other=1",
-            "the agent may change only annotations in a pod's metadata",
-        ),
+        ("waiting", "annotate", own, "only pods of its own node"),
+        ("own", "annotate", other, "only the annotations"),
+        ("own", "annotate", bound, "only the annotations"),
+        ("own", "label", other, "only annotations in a pod's metadata"),
     ):
-        with pytest.raises(KubectlError, match=why):
+        with pytest.raises(KubectlError, match=f"the agent may change {why}"):
             _try(agent, ground, verb, "pod", pod, changed)
     label = '{"metadata": {"labels": {"e2e/other": "1"}}}'
-    for refused in (
-        ("patch", "node", ground.node, "--patch", label),
-        ("delete", "pod", "own"),
-        ("get", "secrets"),
-        ("get", "nodes"),
-    ):
+    patch = ("patch", "node", ground.node, "--patch", label)
+    for refused in (patch, ("delete", "pod", "own"), ("get", "secrets"), ("get", "nodes")):
         with pytest.raises(KubectlError, match=r"(?i)forbidden"):
             _try(agent, ground, *refused)
 
@@ -136,7 +105,6 @@ def test_a_token_that_names_no_node_may_write_nothing(deployed: Deployed, tmp_pa
     ground = deployed.ground
     ground.run(ground.make.single("own", 5, 4))
     agent = _with_token_of(deployed, None, tmp_path)
-
     with pytest.raises(KubectlError, match="the agent may change only pods of its own node"):
         _try(agent, ground, "annotate", "pod", "own", f"{ground.names.gpu_assigned}=true")
 
@@ -144,7 +112,6 @@ def test_a_token_that_names_no_node_may_write_nothing(deployed: Deployed, tmp_pa
 def test_no_other_user_can_change_a_pods_allocation(deployed: Deployed) -> None:
     ground, admin = deployed.ground, deployed.kubectl
     ground.run(ground.make.single("own", 5, 4))
-
     _try(admin, ground, "annotate", "pod", "own", "e2e/other=1")
     for name in (ground.names.gpu_allocation, ground.names.predicate_time):
         with pytest.raises(KubectlError, match="of an existing pod"):
@@ -163,9 +130,10 @@ def test_gpu_pods_can_be_created_without_webhooks_and_policies_still_apply(
     installation.scale_webhook(0)
     try:
         installation.permit_without_webhook()
-        wait("pods are permitted", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
-        pods = ground.run(ground.make.single("gpu", 10, 4))
-        assert ground.refused(pods) == {}
+        gpu = ground.make.single("gpu", 10, 4)
+        create = partial(ground.cluster.create, gpu, dry_run=True)
+        wait("pods are permitted", lambda: succeeds(create))
+        assert ground.refused(ground.run(gpu)) == {}
         with pytest.raises(ApiError, match="more than one card must be a multiple of 100"):
             ground.cluster.create(ground.make.single("half", 150), dry_run=True)
         for cores in (10, None):
@@ -187,7 +155,6 @@ def test_no_creation_fails_while_all_webhooks_are_replaced(deployed: Deployed) -
         wait("calls", load.more(100))
         deployed.installation.roll(NAMESPACE, WEBHOOK)
         wait("more calls", load.more(100))
-
     deployed.ground.report(f"webhooks replaced: {load}")
     assert load.failures == []
     after = deployed.installation.webhooks
@@ -206,7 +173,6 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed:
         installation.refresh_secrets()
         log = installation.end_renewal()
         wait("more calls", load.more(100))
-
     deployed.ground.report(f"certificate renewed, {'late' if late else 'soon'} served: {load}")
     assert load.failures == [], log
     assert installation.trusted() == {installation.secret("ca")["ca.crt"]} != before
@@ -224,15 +190,11 @@ def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
             creating += ground.submit(staying[roll::rolls])
             deployed.installation.roll_agents()
         wait("more pods", stream.more(10))
-    for done in creating:
-        done.result(60)
-    pods = ground.settled(each["metadata"]["name"] for each in staying)
-
+    pods = ground.settle(creating)
     ground.report(f"{rolls} rolling updates of the agent: {stream}")
     assert stream.failed == {}
     assert len(stream.pods) > rolls * 10
-    assert ground.refused(pods) == {}
-    seen = ground.audit("created while agents were replaced", pods)
+    seen = ground.check("created while agents were replaced", pods)
     assert len(seen) > PODS // 2
 
 
@@ -240,9 +202,7 @@ def test_a_deleted_installation_leaves_nothing_and_gpu_pods_still_run(deployed: 
     """The last one: it ends what the others need."""
     ground = deployed.ground
     ground.run(ground.make.single("stays", 5, 4))
-
     deployed.installation.remove()
-
     assert deployed.installation.leftovers() == []
     wait("the node offers nothing", lambda: ground.offered() == 0)
     pods = ground.cluster.pods()
@@ -254,7 +214,7 @@ def _with_token_of(deployed: Deployed, pod: str | None, folder: Path) -> Kubectl
     bound = (f"--bound-object-name={pod}", "--bound-object-kind=Pod") if pod else ()
     token = deployed.kubectl.run(
         "create", "token", "gpu-turnstile-agent", f"--namespace={AGENTS}", *bound
-    ).out
+    ).stdout
     return deployed.kubectl.with_token(token.strip(), folder)
 
 
@@ -263,11 +223,3 @@ def _try(kubectl: Kubectl, ground: Ground, verb: str, *arguments: str) -> None:
     dry = () if verb == "get" else ("--dry-run=server",)
     overwrite = ("--overwrite",) if verb in ("annotate", "label") else ()
     kubectl.run(verb, f"--namespace={ground.cluster.namespace}", *arguments, *dry, *overwrite)
-
-
-def _may_create(ground: Ground, pod: Json) -> bool:
-    try:
-        ground.cluster.create(pod, dry_run=True)
-    except ApiError:
-        return False
-    return True

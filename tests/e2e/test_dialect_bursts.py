@@ -13,8 +13,7 @@ from tests.deploy.manifests import containers, environment, pod_specs
 from tests.e2e.cluster import Json
 from tests.e2e.ground import wait
 from tests.e2e.manifests import Maker, dialect_webhooks
-from tests.e2e.programs import Webhook
-from tests.e2e.stage import Stage
+from tests.e2e.stage import Stage, Webhook
 from tests.foreign_pods import FOREIGN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -111,16 +110,9 @@ def test_every_container_gets_its_own_parts_of_its_own_cards(admitting: Stage, m
         pytest.skip("GPU_TURNSTILE_E2E_KILL_KUBELET names no command")
     burst, wanted = _burst(stage.make, stage.names, seed=41)
     creating = stage.submit(burst)
-    wait("the burst is under way", lambda: len(stage.agent.events("allocate")) >= UNDER_WAY)
-    if midway == "agent killed":
-        stage.kill_agent()
-    elif midway == "kubelet killed":
-        stage.kill_kubelet()
-    for done in creating:
-        done.result(60)
-
-    pods = stage.settled(wanted)
-
+    stage.wait_for_allocations(UNDER_WAY)
+    stage.disturb(midway)
+    pods = stage.settle(creating)
     for name, pod in pods.items():
         demand, errors = read_pod_demand(pod, stage.names)
         assert ([each.demand for each in demand.containers], errors) == (wanted[name], ())

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from contract.requests import read_pod_demand
-from tests.e2e.cluster import ApiError, Json
-from tests.e2e.deployed import Deployed, deploying
-from tests.e2e.ground import Ground, wait
-from tests.e2e.kubectl import Kubectl, KubectlError
-from tests.e2e.settings import Settings
+from tests.e2e.cluster import ApiError, Json, KubectlError
+from tests.e2e.ground import wait
+from tests.e2e.installation import Deploy, Deployed
 from tests.foreign_pods import FOREIGN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -19,11 +17,8 @@ LABEL = "gpu-turnstile.io/dialects"
 
 
 @pytest.fixture(scope="module")
-def deployed(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    folder = tmp_path_factory.mktemp("dialects")
-    with deploying(settings, kubectl, ground, folder, components=("dialects",)) as deployed:
+def deployed(deploy: Deploy) -> Iterator[Deployed]:
+    with deploy(components=("dialects",)) as deployed:
         yield deployed
 
 
@@ -60,18 +55,13 @@ def test_pods_of_every_system_run_with_their_parts(deployed: Deployed) -> None:
     ground = deployed.ground
     _label(deployed, f"{LABEL}=true")
     written = {each.name: each for each in FOREIGN}
-
     pods = ground.run(
         *(_pod(deployed, each.name, each.resources, each.annotations) for each in FOREIGN)
     )
-
     assert ground.refused(pods) == {}
     for name, pod in pods.items():
         demand, errors = read_pod_demand(pod, ground.names)
-        assert ([each.demand for each in demand.containers], errors) == (
-            [written[name].demand],
-            (),
-        )
+        assert ([each.demand for each in demand.containers], errors) == ([written[name].demand], ())
         original = json.loads(pod["metadata"]["annotations"][ground.names.translated_from])
         assert original["dialect"] == written[name].system
     seen = ground.audit("pods of other systems", pods)
@@ -100,7 +90,7 @@ def test_a_workloads_author_is_warned_of_the_translation(deployed: Deployed) -> 
         "--dry-run=server",
         stdin=json.dumps(deployment),
     )
-    assert "translated from hami: vcuda-core 2, vcuda-memory 8, gpu-cards 2" in done.err
+    assert "translated from hami: vcuda-core 2, vcuda-memory 8, gpu-cards 2" in done.stderr
 
 
 def test_without_webhooks_a_pod_of_another_system_is_denied(deployed: Deployed) -> None:

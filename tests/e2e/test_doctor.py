@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, deploying
-from tests.e2e.doctor import DoctorResult, run_doctor
-from tests.e2e.ground import Ground, wait
-from tests.e2e.installation import AGENT, AGENTS, CERTS, NAMESPACE
-from tests.e2e.kubectl import Kubectl, KubectlError
+from tests.e2e.cluster import Json, KubectlError, succeeds
+from tests.e2e.ground import wait
+from tests.e2e.installation import (
+    AGENT,
+    AGENTS,
+    CERTS,
+    NAMESPACE,
+    Deploy,
+    Deployed,
+    DoctorResult,
+    run_doctor,
+)
 from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-COMPONENTS = ("scheduler-extender",)
 EXTENDER = "deployment/gpu-turnstile-scheduler"
 POLICY = "validatingadmissionpolicybinding/gpu-turnstile-{}"
 HOOKS = "mutatingwebhookconfiguration/gpu-turnstile"
@@ -39,7 +44,6 @@ class Doctor:
     def until(
         self, what: str, holds: Callable[[DoctorResult], object], within: float = 90.0
     ) -> DoctorResult:
-        """Run the doctor until its result fulfils a condition; return that result."""
         last: list[DoctorResult] = []
 
         def held() -> object:
@@ -55,26 +59,18 @@ class Doctor:
 
     def error(self, check: str, text: str) -> Json:
         """Wait for an error of a check; check the exit code."""
-        result = self.until(
-            f"an error of {check}",
-            lambda result: any(
-                (each["check"], each["level"]) == (check, "error") and text in each["text"]
-                for each in result.items
-            ),
-        )
+        wanted = f"an error of {check}"
+        result = self.until(wanted, lambda result: result.find(check, "error", text))
         assert result.code == 1
-        return next(e for e in result.items if e["check"] == check and text in e["text"])
+        return result.find(check, "error", text)
 
     def healthy(self) -> DoctorResult:
         return self.until("nothing is wrong", lambda result: result.wrong == TRUE_WARNINGS, 180.0)
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Doctor]:
-    folder = tmp_path_factory.mktemp("doctor")
-    with deploying(settings, kubectl, ground, folder, components=COMPONENTS) as deployed:
+def whole(settings: Settings, deploy: Deploy) -> Iterator[Doctor]:
+    with deploy(components=("scheduler-extender",)) as deployed:
         deployed.installation.rolled_out(NAMESPACE, EXTENDER)
         yield Doctor(settings, deployed)
 
@@ -93,12 +89,12 @@ def doctor(whole: Doctor) -> Iterator[Doctor]:
 @pytest.fixture
 def no_certs(doctor: Doctor) -> Iterator[Doctor]:
     """Without the program that writes caBundles."""
-    kubectl = doctor.deployed.kubectl
-    kubectl.run(f"--namespace={NAMESPACE}", "scale", CERTS, "--replicas=0")
+    kubectl = doctor.deployed.kubectl.inside(NAMESPACE)
+    kubectl.run("scale", CERTS, "--replicas=0")
     pods = "--selector=app.kubernetes.io/name=gpu-turnstile-certs"
-    kubectl.run(f"--namespace={NAMESPACE}", "wait", "pods", pods, "--for=delete", "--timeout=50s")
+    kubectl.run("wait", "pods", pods, "--for=delete", "--timeout=50s")
     yield doctor
-    kubectl.run(f"--namespace={NAMESPACE}", "scale", CERTS, "--replicas=1")
+    kubectl.run("scale", CERTS, "--replicas=1")
 
 
 def _patch(doctor: Doctor, what: str, *operations: Json, options: tuple[str, ...] = ()) -> None:
@@ -123,19 +119,18 @@ def test_a_user_without_permissions_sees_everything_as_unknown(doctor: Doctor) -
 
 def test_an_unreachable_webhook(doctor: Doctor) -> None:
     doctor.deployed.installation.scale_webhook(0)
-
     doctor.error("webhook", "the API server cannot reach the webhook")
     found = doctor.error(
         "webhook-replicas", "Deployment gpu-turnstile-webhook has no pods, or is missing"
     )
-    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
+    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).stdout
     assert "0 desired" in output
 
 
 def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
     doctor, kubectl = no_certs, no_certs.deployed.kubectl
     other = kubectl.json("get", "configmap", "kube-root-ca.crt", f"--namespace={NAMESPACE}")
-    encoded = _base64(other["data"]["ca.crt"])
+    encoded = base64.b64encode(other["data"]["ca.crt"].encode()).decode()
     hooks = range(len(kubectl.json("get", HOOKS)["webhooks"]))
     path = "/webhooks/{}/clientConfig/caBundle"
     _patch(
@@ -143,7 +138,6 @@ def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
         HOOKS,
         *({"op": "replace", "path": path.format(each), "value": encoded} for each in hooks),
     )
-
     found = doctor.error("webhook", "does not trust the webhook's certificate")
     kubectl.run(f"--namespace={NAMESPACE}", "scale", CERTS, "--replicas=1")
     kubectl.run(*found["run"].split()[1:])
@@ -153,25 +147,24 @@ def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
 def test_a_policy_without_its_binding_and_a_missing_one(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run("delete", POLICY.format("stamps"))
     doctor.error("policies", "without a binding: gpu-turnstile-stamps")
-
     doctor.deployed.kubectl.run("delete", "validatingadmissionpolicy/gpu-turnstile-requests")
     doctor.error("policies", "missing: gpu-turnstile-requests")
 
 
 def test_missing_agents(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", AGENT)
-
     found = doctor.error("agents", "DaemonSet gpu-turnstile-agent is missing")
     assert found["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
     result = doctor.until(
         "leftovers are reported", lambda result: ("leftovers", "warning") in result.wrong
     )
-    assert result.one("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
+    assert result.find("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
     assert ("enforcement", "unknown") in result.wrong
 
 
 def test_a_node_is_no_error_while_agent_and_proxy_are_replaced(doctor: Doctor) -> None:
-    _delete_proxies(doctor)
+    proxies = "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
+    doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
     doctor.deployed.installation.roll_agents()
 
     def settled(result: DoctorResult) -> bool:
@@ -179,11 +172,6 @@ def test_a_node_is_no_error_while_agent_and_proxy_are_replaced(doctor: Doctor) -
         return result.wrong == TRUE_WARNINGS
 
     doctor.until("the node offers its cards again", settled)
-
-
-def _delete_proxies(doctor: Doctor) -> None:
-    proxies = "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
-    doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
 
 
 def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
@@ -199,8 +187,7 @@ def test_an_allocation_annotation_that_differs(doctor: Doctor) -> None:
     with pytest.raises(KubectlError, match="of an existing pod"):
         deployed.kubectl.run(*change)
     deployed.kubectl.run("delete", POLICY.format("pod-annotations"))
-    wait("no policy forbids it", lambda: _may(lambda: deployed.kubectl.run(*change)))
-
+    wait("no policy forbids it", lambda: succeeds(lambda: deployed.kubectl.run(*change)))
     found = doctor.error("allocations", "holds other devices in the kubelet")
     assert f"pod {ground.cluster.namespace}/share: container {container} " in found["text"]
     assert found["run"] == f"kubectl gpu explain -n {ground.cluster.namespace} share"
@@ -214,20 +201,7 @@ def test_an_unreachable_extender(doctor: Doctor) -> None:
         {"op": "replace", "path": "/spec/strategy", "value": {"type": "Recreate"}},
         options=(f"--namespace={NAMESPACE}",),
     )
-
     found = doctor.error("scheduler-extender", "pods are ready: scheduler: ")
-    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
+    output = doctor.deployed.kubectl.run(*found["run"].split()[1:]).stdout
     assert "e2e:no" in output
     doctor.error("extender-lease", "")
-
-
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
-def _may(change: Callable[[], object]) -> bool:
-    try:
-        change()
-    except KubectlError:
-        return False
-    return True

@@ -47,9 +47,7 @@ def test_malformed_registrations_calls_and_lists_fail_no_pod(stage: Stage) -> No
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(str(dice.choice([stage.plugins / "kubelet.sock", *kubelets])))
             raw.sendall(os.urandom(number))
-
     pods = stage.run(*(stage.make.single(f"after-{each}", 5, 4) for each in range(10)))
-
     stage.report(f"malformed bytes: {dict(codes)}, and {CONNECTIONS} connections")
     assert codes.total() == REGISTRATIONS + LISTS + CALLS
     assert codes["OK"] == 0

@@ -7,9 +7,9 @@ import yaml
 
 from tests.deploy.kustomize import OVERLAYS
 from tests.deploy.manifests import DEPLOY, Json, read_yaml
+from tests.e2e.cluster import Kubectl
 from tests.e2e.ground import wait
 from tests.e2e.installation import OURS
-from tests.e2e.kubectl import Kubectl
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -19,10 +19,8 @@ def namespaces(kubectl: Kubectl) -> Iterator[None]:
     """The namespaces: what is in one can only be tried where it is."""
     given = read_yaml(DEPLOY / "base" / "namespaces.yaml")
     made = yaml.safe_dump_all(each for each in given if each["kind"] == "Namespace")
-    found = kubectl.run(
-        "get", "--filename=-", "--ignore-not-found", "--output=name", stdin=made
-    ).out
-    assert found == "", f"gpu-turnstile is installed: {found}"
+    found = kubectl.names("--filename=-", stdin=made)
+    assert found == [], f"gpu-turnstile is installed: {found}"
     try:
         kubectl.run("create", "--filename=-", stdin=made)
         yield
@@ -32,8 +30,7 @@ def namespaces(kubectl: Kubectl) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def known(kubectl: Kubectl) -> set[str]:
-    """The kinds that the cluster knows."""
-    listed = kubectl.run("api-resources", "--no-headers").out
+    listed = kubectl.run("api-resources", "--no-headers").stdout
     return {line.split()[-1] for line in listed.splitlines()}
 
 
@@ -42,30 +39,21 @@ def test_an_api_server_accepts_all_manifests_without_a_warning(
     overlay: str, kubectl: Kubectl, known: set[str], namespaces: None, report: Callable[[str], None]
 ) -> None:
     built: list[Json] = list(
-        yaml.safe_load_all(kubectl.run("kustomize", str(DEPLOY / overlay)).out)
+        yaml.safe_load_all(kubectl.run("kustomize", str(DEPLOY / overlay)).stdout)
     )
     tried = [each for each in built if each["kind"] in known]
     left_out = sorted({each["kind"] for each in built} - known)
-
     output = kubectl.run(
         *("apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-"),
         stdin=yaml.safe_dump_all(tried),
     )
-
-    assert output.err == ""
-    assert len(output.out.splitlines()) == len(tried)
+    assert output.stderr == ""
+    assert len(output.stdout.splitlines()) == len(tried)
     if left_out:
         report(f"{overlay}: the cluster has no {', '.join(left_out)}: not tried")
 
 
 def test_nothing_was_kept(kubectl: Kubectl, namespaces: None) -> None:
-    def kept() -> str:
-        return kubectl.run(
-            "get",
-            "validatingadmissionpolicies,mutatingwebhookconfigurations,"
-            "validatingwebhookconfigurations,clusterroles,clusterrolebindings",
-            f"--selector={OURS}",
-            "--output=name",
-        ).out
-
-    wait("nothing is kept", lambda: kept() == "")
+    kinds = "validatingadmissionpolicies,mutatingwebhookconfigurations,clusterroles"
+    kinds += ",validatingwebhookconfigurations,clusterrolebindings"
+    wait("nothing is kept", lambda: not kubectl.names(kinds, f"--selector={OURS}"))

@@ -16,11 +16,9 @@ import yaml
 
 from tests.agent.driver.driver_host import DriverHost
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, installing
+from tests.e2e.cluster import Json, Kubectl
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import AGENTS, NAMESPACE, WEBHOOK, Deployed, installing
 from tests.e2e.settings import Settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -46,7 +44,7 @@ def _operator(kubectl: Kubectl, node: str) -> Iterator[None]:
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     if not any(" / / " in each and " shared:" in each for each in mounts):
         pytest.skip("the root of this node is a private mount: mount --make-rshared /")
-    made = kubectl.run("get", "runtimeclass", "nvidia", "--ignore-not-found", "--output=name").out
+    made = kubectl.names("runtimeclass", "nvidia")
     if not made:
         kubectl.run("create", "--filename=-", stdin=json.dumps(CLASS))
     try:
@@ -103,7 +101,7 @@ def test_the_agent_starts_and_ends_with_the_operators_driver(deployed: Deployed)
     wait("an agent that waits for the driver", waits)
     log = ("logs", f"--namespace={AGENTS}", "daemonset/gpu-turnstile-agent", "--container=driver")
     line = f"waiting for the GPU Operator: {READY} is missing"
-    wait("the line of docs/gpu-operator.md", lambda: line in kubectl.run(*log).out)
+    wait("the line of docs/gpu-operator.md", lambda: line in kubectl.run(*log).stdout)
     (agent,) = _pods(deployed, "agent")
     assert agent["spec"]["runtimeClassName"] == "nvidia"
     assert ground.offered() == 0
@@ -123,7 +121,6 @@ def test_the_agent_starts_and_ends_with_the_operators_driver(deployed: Deployed)
     wait("unhealthy cards", lambda: ground.offered() == 0)
     assert all(map(is_ready, _pods(deployed, "proxy")))
     assert phase(ground.cluster.pods()["share"]) == "Running"
-
     label("true")
     deployed.wait_for_cards()
     assert phase(ground.cluster.pods()["share"]) == "Running"

@@ -12,11 +12,18 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.deployed import installing
-from tests.e2e.doctor import run_doctor
+from tests.e2e.cluster import Kubectl
 from tests.e2e.ground import wait
-from tests.e2e.installation import AGENT, AGENTS, NAMESPACE, OURS, WEBHOOK, image_parts
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import (
+    AGENT,
+    AGENTS,
+    NAMESPACE,
+    OURS,
+    WEBHOOK,
+    image_parts,
+    installing,
+    run_doctor,
+)
 from tests.e2e.settings import Settings
 from tests.release import helm
 
@@ -46,20 +53,14 @@ def test_manifests_applied_again_are_unchanged_and_a_label_deletes_a_component(
         changed = [each for each in whole.apply() if not each.endswith(" unchanged")]
         # Of a budget kubectl replaces the selector each time, by the same.
         assert {each.partition("/")[0] for each in changed} <= {"poddisruptionbudget.policy"}
-
         label = f"{OURS},app.kubernetes.io/component=scheduler-own"
         arguments = _removal("scheduler-own")
         assert label in arguments
         kubectl.run(*arguments, within=120.0)
         kinds = arguments[-1]
-        left = kubectl.run(
-            *("get", kinds, "--all-namespaces", "--selector", label, "--output=name")
-        ).out
-        assert left == ""
-        found = kubectl.run(
-            *("get", "rolebinding,clusterrolebinding,poddisruptionbudget", "--all-namespaces"),
-            *("--selector", OURS, "--output=name"),
-        ).out
+        assert kubectl.names(kinds, "--all-namespaces", "--selector", label) == []
+        kinds = "rolebinding,clusterrolebinding,poddisruptionbudget"
+        found = str(kubectl.names(kinds, "--all-namespaces", "--selector", OURS))
         assert "kube-scheduler" not in found
         assert "gpu-turnstile-view" in found
 
@@ -69,8 +70,8 @@ def chart(settings: Settings, kubectl: Kubectl, tmp_path: Path) -> Iterator[Path
     """The chart as a folder; its release and namespaces are removed in the end."""
     if not settings.deploy_image:
         pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
-    found = kubectl.run("get", "namespaces", "--selector", OURS, "--output=name").out
-    assert found == "", f"gpu-turnstile is installed: {found}"
+    found = kubectl.names("namespaces", "--selector", OURS)
+    assert found == [], f"gpu-turnstile is installed: {found}"
     written = helm.write(tmp_path)
     try:
         yield written
@@ -93,7 +94,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
         manifest = yaml.safe_dump(pod)
         made = kubectl.run(
             *("create", "--filename=-", "--dry-run=server", "--output=yaml"), stdin=manifest
-        ).out
+        ).stdout
         return "tencent.com/predicate-time" in made or "tencent.com/admission-order" in made
 
     values = chart.parent / "values.yaml"
@@ -118,7 +119,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     hooks = "mutatingwebhookconfiguration/gpu-turnstile"
     opened = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]
     kubectl.run("patch", hooks, "--type=json", f"--patch={json.dumps(opened)}")
-    run = run_doctor(settings).one("webhook-configuration", "error")["run"]
+    run = run_doctor(settings).find("webhook-configuration", "error")["run"]
     assert run == f"helm upgrade {_RELEASE} YOUR-CHART --namespace {NAMESPACE} --reuse-values"
     # Helm 4 needs a flag to take a field from kubectl, Helm 3 does not.
     force = () if helm.run("version", "--short").stdout.startswith("v3") else ("--force-conflicts",)
@@ -141,8 +142,7 @@ def test_a_release_is_installed_upgraded_rolled_back_and_uninstalled(
     kinds = "deployments,daemonsets,services,serviceaccounts,networkpolicies,roles,rolebindings"
     kinds += ",clusterroles,clusterrolebindings,poddisruptionbudgets,validatingadmissionpolicies"
     kinds += ",mutatingwebhookconfigurations,validatingwebhookconfigurations"
-    left = kubectl.run(*("get", kinds, "--all-namespaces", "--selector", OURS, "--output=name")).out
-    assert left == ""
+    assert kubectl.names(kinds, "--all-namespaces", "--selector", OURS) == []
 
 
 def _helm(settings: Settings, *arguments: str) -> None:

@@ -11,11 +11,16 @@ from random import Random
 import pytest
 
 from scheduler.nominations import CONDITION
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import KUBE_SCHEDULER, Deployed, deploying_scheduler
+from tests.e2e.cluster import Json, Kubectl
 from tests.e2e.ground import Ground, phase, wait
-from tests.e2e.installation import NAMESPACE, kill
-from tests.e2e.kubectl import Kubectl
+from tests.e2e.installation import (
+    KUBE_SCHEDULER,
+    NAMESPACE,
+    Deploy,
+    Deployed,
+    deploying_scheduler,
+    kill,
+)
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
@@ -28,12 +33,11 @@ _TRY_AGAIN_SECONDS = 15.0
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    folder = tmp_path_factory.mktemp("preemption")
-    classes = json.dumps({"apiVersion": "v1", "kind": "List", "items": _priority_classes()})
-    with deploying_scheduler(settings, kubectl, ground, folder, "scheduler-preemption") as deployed:
+def whole(settings: Settings, kubectl: Kubectl, deploy: Deploy) -> Iterator[Deployed]:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    made = [kind | {"metadata": {"name": n}, "value": value} for n, value in PRIORITIES.items()]
+    classes = json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
+    with deploying_scheduler(deploy, settings, "scheduler-preemption") as deployed:
         try:
             kubectl.run("apply", "--filename=-", stdin=classes)
             yield deployed
@@ -55,7 +59,6 @@ def test_one_pod_leaves_within_its_grace_period_and_the_other_runs(deployed: Dep
     _fill(ground, grace=30)
     began = time.monotonic()
     ground.cluster.create(_pod(ground, "prod", PROD, "e2e-prod"))
-
     wait("a pod is evicted", lambda: _leaving(ground), within=20)
     (victim,) = _leaving(ground)
     evicted = time.monotonic() - began
@@ -64,7 +67,6 @@ def test_one_pod_leaves_within_its_grace_period_and_the_other_runs(deployed: Dep
     assert CONDITION in {each["type"] for each in nominated["status"]["conditions"]}
     wait("it runs", lambda: _runs(ground, "prod"), within=30 + _TRY_AGAIN_SECONDS)
     ran = time.monotonic() - began
-
     assert _missing(ground) == {victim}
     ground.report(f"preemption: evicted after {evicted:.1f} s, grace 30 s, runs after {ran:.1f} s")
     pods = ground.settled(["prod"])
@@ -72,40 +74,35 @@ def test_one_pod_leaves_within_its_grace_period_and_the_other_runs(deployed: Dep
     assert ground.refused(pods) == {}
     ground.wait_for_event(victim, "Preempted")
     ground.wait_for_event("prod", "GPUPreemption")
-    wait("no condition is left", lambda: not _nominated(ground, "prod"))
+    wait(
+        "no condition is left",
+        lambda: CONDITION not in str(ground.cluster.pods()["prod"]["status"].get("conditions")),
+    )
 
 
 def test_a_pod_protected_by_a_budget_is_not_evicted(deployed: Deployed) -> None:
     ground = deployed.ground
     _fill(ground, app={name: "kept" for name in _names() if name != "batch-7b"})
+    kept = len(_names()) - 1
     budget = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": "kept", "namespace": ground.cluster.namespace},
-        "spec": {
-            "minAvailable": len(_names()) - 1,
-            "selector": {"matchLabels": {"app": "kept"}},
-        },
+        "spec": {"minAvailable": kept, "selector": {"matchLabels": {"app": "kept"}}},
     }
     deployed.kubectl.run("apply", "--filename=-", stdin=json.dumps(budget))
     where = ("poddisruptionbudget", "kept", f"--namespace={ground.cluster.namespace}")
     wait(
         "the budget is known",
-        lambda: (
-            deployed.kubectl.json("get", *where)["status"].get("currentHealthy")
-            == len(_names()) - 1
-        ),
+        lambda: deployed.kubectl.json("get", *where)["status"].get("currentHealthy") == kept,
     )
-
     ground.cluster.create(_pod(ground, "prod", PROD, "e2e-prod"))
     ground.cluster.create(_pod(ground, "late", PROD, "e2e-prod"))
     wait("one runs", lambda: _runs(ground, "prod") or _runs(ground, "late"), within=40)
-
     waits = "late" if _runs(ground, "prod") else "prod"
     time.sleep(10)  # nothing may happen now: there is no event to wait for
     assert _missing(ground) == {"batch-7b"}
     assert phase(ground.cluster.pods()[waits]) == "Pending"
-
     deployed.kubectl.run("delete", *where)
     wait("the other runs too", lambda: _runs(ground, waits), within=90)
     assert len(_missing(ground)) == 2
@@ -115,10 +112,7 @@ def test_two_pods_at_once_get_a_card_each(deployed: Deployed) -> None:
     ground = deployed.ground
     _fill(ground, grace=5)
     pods = [_pod(ground, name, PROD, "e2e-prod") for name in ("prod-1", "prod-2")]
-    for done in ground.submit(pods):
-        done.result(60)
-
-    running = ground.settled(["prod-1", "prod-2"])
+    running = ground.run(*pods)
     assert ground.refused(running) == {}
     assert len(_missing(ground)) == 2
     ground.audit("after two preemptions", ground.cluster.pods())
@@ -131,7 +125,6 @@ def test_replacements_of_victims_do_not_get_the_freed_cards(deployed: Deployed) 
     wait("a pod is evicted", lambda: _leaving(ground), within=20)
     for number in range(3):
         ground.cluster.create(_pod(ground, f"again-{number}", BATCH, "e2e-batch"))
-
     wait("it runs", lambda: _runs(ground, "prod"), within=5 + _TRY_AGAIN_SECONDS)
     assert len(_missing(ground)) == 1
     assert not any(_runs(ground, f"again-{number}") for number in range(3))
@@ -144,7 +137,6 @@ def test_on_a_full_node_both_victims_leave_one_card(deployed: Deployed) -> None:
     cards = {name: _card(ground, name) for name in _names()}
     began = time.monotonic()
     ground.cluster.create(_pod(ground, "prod", 100, "e2e-prod"))
-
     wait("it runs", lambda: _runs(ground, "prod"), within=5 + 2 * _TRY_AGAIN_SECONDS)
     ground.report(f"preemption on a full node: runs after {time.monotonic() - began:.1f} s")
     ground.settled(["prod"])
@@ -190,18 +182,6 @@ def test_a_killed_extender_evicts_no_pod_in_vain(deployed: Deployed) -> None:
     )
 
 
-def _priority_classes() -> list[Json]:
-    return [
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-        }
-        for name, value in PRIORITIES.items()
-    ]
-
-
 def _names() -> list[str]:
     return [f"batch-{card}{letter}" for card in range(CARDS) for letter in "ab"]
 
@@ -220,7 +200,6 @@ def _pod(
 def _fill(
     ground: Ground, *, cores: int = BATCH, grace: int = 1, app: dict[str, str] | None = None
 ) -> None:
-    """Let two batch pods run on each card."""
     labels = app or {}
     pods = [
         _pod(ground, name, cores, "e2e-batch", grace=grace, app=labels.get(name, ""))
@@ -230,31 +209,20 @@ def _fill(
 
 
 def _card(ground: Ground, name: str) -> str:
-    """Return the card of a pod's container, by the annotation."""
     (card,) = ground.allocations(ground.cluster.pods()[name])["main"].cards
     return card
 
 
 def _leaving(ground: Ground) -> dict[str, Json]:
     pods = ground.cluster.pods()
-    return {name: pod for name, pod in pods.items() if _is_leaving(pod)}
-
-
-def _is_leaving(pod: Json) -> bool:
-    return "deletionTimestamp" in pod["metadata"]
+    return {name: pod for name, pod in pods.items() if "deletionTimestamp" in pod["metadata"]}
 
 
 def _missing(ground: Ground) -> set[str]:
-    """Return the batch pods that have been evicted."""
-    pods = ground.cluster.pods()
-    return {name for name in _names() if name not in pods or _is_leaving(pods[name])}
+    there = ground.cluster.pods().keys() - _leaving(ground).keys()
+    return {*_names()} - there
 
 
 def _runs(ground: Ground, name: str) -> bool:
     pod = ground.cluster.pods().get(name)
     return pod is not None and phase(pod) == "Running"
-
-
-def _nominated(ground: Ground, name: str) -> bool:
-    conditions = ground.cluster.pods()[name]["status"].get("conditions") or ()
-    return any(each["type"] == CONDITION for each in conditions)

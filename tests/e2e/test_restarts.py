@@ -35,7 +35,6 @@ def test_the_end_of_an_agent_fails_no_pod(stage: Stage, how: str) -> None:
                 stage.kill_agent(gap=1)
             else:
                 stage.upgrade_agent()
-
     stage.report(f"agent {how} {TIMES} times: {stream}; the node offered {sorted(offers)}")
     assert stream.failed == {}
     assert len(stream.pods) > SECONDS
@@ -61,10 +60,11 @@ def test_a_killed_kubelet_and_agent_fail_only_interrupted_starts(
                 time.sleep(2)
             stage.agent.start()
             wait("the agent is registered", stage.registered)
-
     how = "together" if together else "the kubelet first"
     stage.report(f"agent and kubelet killed {TIMES} times, {how}: {stream}")
-    assert [each for each in stream.failed.values() if not _cut(each)] == []
+    assert [
+        each for each in stream.failed.values() if not any(cut in each for cut in CUT_STARTS)
+    ] == []
     now = stage.cluster.pods()
     kept = {name: now[name] for name in staying}
     lost = stage.refused(kept)
@@ -84,7 +84,6 @@ def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: S
     waited = time.monotonic() - began
     words = stage.refused(stage.cluster.pods())["refused"]
     wait("the node offers nothing", lambda: stage.offered() == 0)
-
     stage.agent.start()
     wait("the agent is registered", stage.registered)
     back = time.monotonic()
@@ -96,7 +95,6 @@ def test_an_agent_that_stays_unavailable_has_pods_refused_with_a_reason(stage: S
     served = time.monotonic() - back
     wait("the node offers all", lambda: stage.offered() == OFFERED)
     offered = time.monotonic() - back
-
     stage.report(f"agent down: refused after {waited:.1f} s: {words}")
     stage.report(
         f"agent back: a pod runs {served:.2f} s after it is registered, all is offered after "
@@ -119,7 +117,6 @@ def test_the_end_of_a_proxy_fails_few_pods(stage: Stage, number: int, most: int)
             time.sleep(1)
             stage.proxy.start()
             wait("the agent is registered", stage.registered)
-
     stage.report(
         f"proxy down {TIMES} times, for a second each: {stream}; the node offered {sorted(offers)}"
     )
@@ -135,10 +132,6 @@ def _evenly() -> Iterator[int]:
         time.sleep(max(0.0, began + (number + 0.5) * SECONDS / TIMES - time.monotonic()))
         yield number
     time.sleep(max(0.0, began + SECONDS - time.monotonic()))
-
-
-def _cut(words: str) -> bool:
-    return any(each in words for each in CUT_STARTS)
 
 
 @contextmanager

@@ -5,13 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.names import Names
 from contract.requests import read_pod_demand
-from tests.e2e.cluster import Json
-from tests.e2e.deployed import KUBE_SCHEDULER, Deployed, deploying_scheduler
+from tests.e2e.cluster import Json, KubectlError
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import NAMESPACE, kill
-from tests.e2e.kubectl import Kubectl, KubectlError
+from tests.e2e.installation import (
+    KUBE_SCHEDULER,
+    NAMESPACE,
+    Deploy,
+    Deployed,
+    deploying_scheduler,
+    kill,
+)
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
 
@@ -22,27 +26,16 @@ CONTAINER = "scheduler"
 
 
 @pytest.fixture(scope="module")
-def whole(
-    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    folder = tmp_path_factory.mktemp("scheduler")
-    with deploying_scheduler(settings, kubectl, ground, folder) as deployed:
+def whole(settings: Settings, deploy: Deploy) -> Iterator[Deployed]:
+    with deploying_scheduler(deploy, settings) as deployed:
         yield deployed
-
-
-@pytest.fixture
-def deployed(whole: Deployed) -> Iterator[Deployed]:
-    yield whole
-    whole.ground.clear()
 
 
 def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) -> None:
     """By the extender's log: the agent writes the annotation too, once it has decided."""
     ground = deployed.ground
     pods = ground.run(*ground.make.burst(30, seed=5), ground.make.single("whole", 200))
-
-    assert ground.refused(pods) == {}
-    seen = ground.audit("burst through the extender", pods)
+    seen = ground.check("burst through the extender", pods)
     got = {(each.pod, each.container.name): each.visible for each in seen}
     namespace = f"{ground.cluster.namespace}/"
     bound = {
@@ -53,7 +46,8 @@ def test_containers_get_the_cards_that_the_extender_chose(deployed: Deployed) ->
     assert bound.keys() == pods.keys()
     for name, chosen in bound.items():
         assert chosen == {each: _indices(got[name, each]) for each in chosen}, name
-        assert chosen.keys() == _with_gpus(pods[name]), name
+        requests = read_pod_demand(pods[name], ground.names)[0].containers
+        assert chosen.keys() == {each.name for each in requests}, name
 
 
 def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
@@ -62,17 +56,11 @@ def test_a_pod_that_no_card_has_room_for_waits_and_is_bound_after_a_release(
     """A stock scheduler would bind it, for the node has enough free cores, and it would fail."""
     ground = deployed.ground
     ground.run(*(ground.make.single(f"full-{number}", 60, 4) for number in range(CARDS)))
-
     ground.cluster.create(ground.make.single("waits", 50, 4))
     wait("its refusal", lambda: "no card has 50 cores" in _why_not(ground.cluster.pods()["waits"]))
     assert "nodeName" not in ground.cluster.pods()["waits"]["spec"]
-
     ground.cluster.delete("full-7")
-    wait(
-        "it runs",
-        lambda: phase(ground.cluster.pods()["waits"]) == "Running",
-        within=30,
-    )
+    wait("it runs", lambda: phase(ground.cluster.pods()["waits"]) == "Running", within=30)
 
 
 @pytest.mark.parametrize("killed", ["the extender", "its pod", "kube-scheduler"])
@@ -95,18 +83,15 @@ def test_a_leader_that_ends_or_is_killed_fails_no_pod_of_a_burst(
     ended = time.monotonic()
     creating += ground.submit(burst[half:])  # pods come after the end, however fast the others are
     at_the_end = len(_bound(ground))
-
     for done in creating:
         done.result(60)
     wait("another one is bound", lambda: len(_bound(ground)) > at_the_end, within=60)
     gap = time.monotonic() - ended
-    pods = ground.settled(each["metadata"]["name"] for each in burst)
-
+    pods = ground.settle(creating)
     ground.report(
         f"{killed} ended with {at_the_end} of {len(burst)} pods bound, next after {gap:.1f} s"
     )
-    assert ground.refused(pods) == {}
-    ground.audit(f"after the end of {killed}", pods)
+    ground.check(f"after the end of {killed}", pods)
     installation.rolled_out(NAMESPACE, f"deployment/{KUBE_SCHEDULER}")
 
 
@@ -125,7 +110,6 @@ def test_pods_without_gpus_stay_with_the_cluster_s_own_scheduler(deployed: Deplo
     ground.cluster.create(ground.make.plain("plain"))
     gpu = ground.run(ground.make.single("gpu", 10, 4))["gpu"]
     wait("the plain pod runs", lambda: is_ready(ground.cluster.pods()["plain"]))
-
     schedulers = {name: pod["spec"]["schedulerName"] for name, pod in ground.cluster.pods().items()}
     assert schedulers == {"plain": "default-scheduler", "gpu": "gpu-turnstile-scheduler"}
     assert ground.refused({"gpu": gpu}) == {}
@@ -146,11 +130,5 @@ def _cards(text: str) -> dict[str, set[int]]:
     return {name: set(map(int, cards.split(","))) for name, _, cards in parts}
 
 
-def _with_gpus(pod: Json) -> set[str]:
-    """Return the names of a pod's containers that request GPUs."""
-    return {each.name for each in read_pod_demand(pod, Names())[0].containers}
-
-
 def _indices(visible: tuple[str, ...] | None) -> set[int]:
-    """Return the indices of made-up cards, which are in their UUIDs."""
     return {int(each.split("-")[1]) for each in visible or ()}

@@ -21,7 +21,6 @@ def test_whole_cards_are_whole_and_seen_in_order(stage: Stage) -> None:
         stage.make.single("two", 200, 10),
         stage.make.single("three", 300, BLOCKS * 3),
     )
-
     seen = {each.pod: each for each in stage.audit("whole cards", pods)}
     cards = [card for each in seen.values() for card in each.visible or ()]
     assert len(cards) == len(set(cards)) == 7
@@ -38,10 +37,8 @@ def test_a_freed_slot_is_allocated_again(stage: Stage) -> None:
     seen = stage.audit("a full node", pods)
     assert {each.visible for each in seen} == {(card,) for card in stage.cards}
     (freed,) = (each.visible for each in seen if each.pod == "whole-4")
-
     stage.cluster.delete("whole-4")
     again = stage.run(stage.make.single("again", 40, BLOCKS))
-
     (seen_again,) = stage.audit("the freed card", again)
     assert seen_again.visible == freed
 
@@ -50,9 +47,7 @@ def test_the_last_free_slots_are_allocated_with_or_without_a_preferred_call(stag
     """A kubelet may leave the preferred call out when there is nothing to choose (fact K2)."""
     stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS - 1)))
     stage.agent.mark()
-
     pods = stage.run(stage.make.single("last", 100, BLOCKS))
-
     (seen,) = stage.audit("exactly what is left", pods)
     assert len(seen.visible or ()) == 1
     preferred = {each["resource"] for each in stage.agent.events("prefer")}
@@ -70,9 +65,7 @@ def test_a_share_that_only_fits_over_two_cards_is_refused_with_a_reason(stage: S
         stage.make.single("most-0", 60, 4),
         stage.make.single("most-1", 60, 4),
     )
-
     pods = stage.run(stage.make.single("split", 80, 4))
-
     message = stage.refused(pods)["split"]
     stage.wait_for_event("split", "GPURefused")
     stage.report(f"a share over two cards: {message}")
@@ -108,7 +101,6 @@ def test_slots_of_an_init_container_are_reused(stage: Stage) -> None:
             ],
         ),
     )
-
     assert stage.refused(pods) == {}
     assert len(stage.audit("init containers and sidecars", pods)) == 8
 

@@ -1,8 +1,4 @@
-"""The nodes of the peers' tests, and the sets that NVIDIA's best-effort policy chooses on them.
-
-The nodes are in ``data/machines.toml``, the policy is that of ``NVIDIA/go-gpuallocator``
-(``besteffort_policy.go``).
-"""
+"""The nodes of ``data/machines.toml``, and the best-effort policy of ``NVIDIA/go-gpuallocator``."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,13 +17,7 @@ NVLINK_SCORE = 100
 
 @dataclass(frozen=True)
 class Machine:
-    """Cards and what is between them.
-
-    Attributes:
-        nvlinks: how many NVLinks a pair has.
-        pcie: the PCIe level of a pair; a pair that is missing is not known.
-        socket: cards of one NUMA node; 0 where that is not known.
-    """
+    """Cards and what is between them; ``socket`` is the cards of a NUMA node, 0 if not known."""
 
     name: str
     count: int
@@ -46,11 +36,9 @@ class Machine:
         return tuple(links)
 
     def numa(self, card: int) -> int | None:
-        """Return the NUMA node of a card, as the agent finds it on such a node."""
         return card // self.socket if self.socket else None
 
     def score(self, cards: Iterable[int]) -> int:
-        """Return the sum over all pairs, as NVIDIA's policy counts it."""
         return sum(
             NVLINK_SCORE * self.nvlinks.get(pair, 0) + PCIE_SCORES[self.pcie.get(pair, "")]
             for pair in combinations(sorted(cards), 2)
@@ -87,15 +75,11 @@ MACHINES = _read(Path(__file__).with_name("data") / "machines.toml")
 
 @lru_cache(maxsize=64)
 def plain(count: int) -> Machine:
-    """Return a machine of whose links nothing is known."""
     return Machine(f"{count} cards", count)
 
 
 def choose_as_nvidia(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
-    """Choose as NVIDIA's best-effort policy: the best set of the best division into such sets.
-
-    Empty where the policy gives a set that is not full (a known fault of it).
-    """
+    """Choose the best set of the best division; empty where the policy's is not full."""
     padding = -len(free) % size
     best: list[tuple[int, ...]] = []
     most = -1

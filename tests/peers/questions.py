@@ -46,13 +46,8 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OurResult:
-    """Our result, and the rules or texts that explain it."""
-
     value: str
     why: tuple[str, ...] = ()
-
-
-# --- pods and nodes as the API has them ------------------------------------------------
 
 
 def pod_object(
@@ -75,15 +70,9 @@ def pod_object(
         if privileged:
             container["securityContext"] = {"privileged": True}
         lists["initContainers" if kind else "containers"].append(container)
+    notes = {f"{NAMES.domain}/{key}": text for key, text in (annotations or {}).items()}
     return {
-        "metadata": {
-            "name": "pod",
-            "namespace": "team",
-            "uid": "u1",
-            "annotations": {
-                f"{NAMES.domain}/{key}": text for key, text in (annotations or {}).items()
-            },
-        },
+        "metadata": {"name": "pod", "namespace": "team", "uid": "u1", "annotations": notes},
         "spec": {**{field: listed for field, listed in lists.items() if listed}, **spec},
     }
 
@@ -100,12 +89,7 @@ def admitted_pod(
 
 @dataclass(frozen=True)
 class Box:
-    """A node: its machine, and of every card what is free and what there is.
-
-    Attributes:
-        free: cores and blocks of each card.
-        blocks: that each card has in all.
-    """
+    """A node: its machine, cores and blocks that are free of each card, and all blocks of each."""
 
     machine: Machine
     free: tuple[tuple[int, int], ...]
@@ -147,22 +131,9 @@ def used(*cards: tuple[int, int, int], machine: Machine | None = None, **more: A
     return Box(machine or plain(len(cards)), free, tuple(card[2] for card in cards), **more)
 
 
-# --- the questions ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Placing:
-    """On which cards are the containers of a pod placed?
-
-    The result has the cards of each GPU container (``0,3 | 1``), or is ``refused``. If the peer
-    expects less, it has less: ``fits``, or ``counts 2,2``, the number of containers of each card.
-
-    Attributes:
-        wishes: annotations, without the domain.
-        policy: where the author has no wish.
-        must: cards that the kubelet insists on.
-        chosen: cards that a scheduler chose, by container.
-    """
+    """On which cards are the containers of a pod placed (``0,3 | 1``), or is it ``refused``?"""
 
     box: Box
     pod: tuple[str, ...]
@@ -218,16 +189,10 @@ class Placing:
 
     @property
     def goes_by(self) -> str:
-        """The policy of shares, by the author's wish or without."""
         return self.wishes.get("gpu-policy", self.policy)
 
     def rate(self, text: str) -> tuple[float, ...]:
-        """Rate a result.
-
-        Whole cards by their links, as NVIDIA counts: of the sets, of their worst pair, and of the
-        sets with what stays whole. Shares by what is used of their cards, as HAMi does, and by how
-        many cards they take.
-        """
+        """Rate whole cards by their links, as NVIDIA does, and shares by use, as HAMi does."""
         if not text[:1].isdigit():
             return ()
         sets = [tuple(map(int, part.split(","))) for part in text.split("|")]
@@ -259,7 +224,6 @@ class Admission:
     node: str = ""
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Send a review to the webhook's own decision; rules and warnings explain the result."""
         spec = {"nodeName": self.node} if self.node else {}
         request = {
             "uid": "1",
@@ -285,7 +249,6 @@ class Wish:
     uuid: str = "GPU-0"
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Return ``yes``, ``no``, or ``refused`` with the webhook's rules."""
         annotations = {f"{NAMES.domain}/{key}": text for key, text in self.wishes.items()}
         wishes, errors = read_wishes(annotations, NAMES)
         if errors:
@@ -295,11 +258,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Footprint:
-    """How much does a pod hold, cores and blocks: in all, or on each card?
-
-    Attributes:
-        cards: of each GPU container; without them the question is about the whole pod.
-    """
+    """How much does a pod hold, cores and blocks: in all, or on each card of *cards*?"""
 
     pod: tuple[str, ...]
     cards: tuple[tuple[int, ...], ...] = ()
@@ -326,24 +285,13 @@ class Counted:
     phase: str
 
     def evaluate(self, _wants: str) -> OurResult:
-        """Return ``yes`` or ``no``, as the extender counts."""
-        return OurResult(
-            "no"
-            if read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES).terminal
-            else "yes"
-        )
+        pod = read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES)
+        return OurResult("no" if pod.terminal else "yes")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which of several nodes does a pod prefer?
-
-    The result has all nodes of the highest score (``0,2``), or is ``refused``.
-
-    Attributes:
-        wishes: annotations, without the domain.
-        inventories: the inventory annotation of a node; empty for none.
-    """
+    """Which of several nodes does a pod prefer? All nodes of the highest score, or ``refused``."""
 
     boxes: tuple[Box, ...]
     pod: tuple[str, ...]
@@ -351,7 +299,6 @@ class Choice:
     inventories: Mapping[int, str] = field(default_factory=dict)
 
     def evaluate(self, wants: str) -> OurResult:
-        """Decide about each node as filter and prioritize do."""
         largest = max((blocks for box in self.boxes for blocks in box.blocks), default=0)
         pod = admitted_pod(self.pod, self.wishes, largest)
         if pod is None:
@@ -387,5 +334,4 @@ def _links(machine: Machine) -> Links:
 
 @lru_cache(maxsize=65536)
 def choose_whole(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
-    """Choose whole cards with our own code."""
     return _links(machine).best(size, free, free=frozenset(free))

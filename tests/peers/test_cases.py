@@ -1,8 +1,4 @@
-"""The cases of other projects' own tests, for our code.
-
-``data/`` has a file of cases for each peer, as our own data: the question, and what the peer's test
-expects; ``machines.toml`` has their nodes.
-"""
+"""The cases of other projects' own tests in ``data/``, for our code."""
 
 import re
 from collections.abc import Callable
@@ -11,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.cases import Case, read_cases
+from tests.peers.cases import BETTER, RULES, SAME, Case, Rule, explain, read_cases
 from tests.peers.machines import MACHINES, choose_as_nvidia
 from tests.peers.questions import (
     ALLOWED,
@@ -24,7 +20,6 @@ from tests.peers.questions import (
     used,
     whole,
 )
-from tests.peers.verdicts import BETTER, RULES, SAME, Rule, explain
 
 CASES = list(read_cases())
 MIGRATE = Path(__file__).parents[2] / "docs" / "migrate.md"

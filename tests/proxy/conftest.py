@@ -1,16 +1,13 @@
-"""A node with a kubelet and a proxy, and plugins of this process that end with it."""
+"""A node with a kubelet and a proxy."""
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.proxy.plugin import Plugin
 from tests.proxy.site import Site
-
-MakePlugin = Callable[..., Plugin]
 
 
 @pytest.fixture
@@ -25,17 +22,3 @@ def short_folder() -> Iterator[Path]:
 def running(short_folder: Path) -> Iterator[Site]:
     with Site(short_folder) as made:
         yield made
-
-
-@pytest.fixture
-def plugin(running: Site) -> Iterator[MakePlugin]:
-    """Makes plugins that serve, and are not registered yet."""
-    made: list[Plugin] = []
-
-    def make(name: str = "a", **how: object) -> Plugin:
-        made.append(Plugin(running.plugin_dir, name, **how))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()

@@ -36,21 +36,12 @@ _RESPONSES = {
 
 
 def register(folder: Path, endpoint: str, *, resource: str = RESOURCE, resources: str = "") -> None:
-    """Register as a plugin does; *resources*: those of the plugin, separated by commas.
-
-    Raises:
-        grpc.RpcError: it is refused.
-    """
+    """Register as a plugin does; *resources*: those of the plugin, separated by commas."""
     request = pb.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=resource)
     register_bytes(folder, request.SerializeToString(), resources=resources)
 
 
 def register_bytes(folder: Path, request: bytes, *, resources: str = "") -> None:
-    """Send the bytes of a registration.
-
-    Raises:
-        grpc.RpcError: it is refused.
-    """
     with grpc.insecure_channel(
         f"unix:{folder / 'kubelet.sock'}", (("grpc.use_local_subchannel_pool", 1),)
     ) as channel:
@@ -63,15 +54,7 @@ def register_bytes(folder: Path, request: bytes, *, resources: str = "") -> None
 
 
 class Plugin:
-    """A device plugin that puts its name into responses; tests change the rest.
-
-    Attributes:
-        on_allocate: called by Allocate before its response.
-        calls: the methods that were called.
-        options: the response to GetDevicePluginOptions.
-        fail_options: how many calls for options fail, after a call of Allocate.
-        lists: raw messages that it sends instead of its devices.
-    """
+    """A device plugin that puts its name into responses; tests change the rest."""
 
     def __init__(self, folder: Path, name: str, *, endpoint: str = "", devices: int = 4) -> None:
         self.name = name
@@ -92,7 +75,6 @@ class Plugin:
         self.start()
 
     def start(self) -> None:
-        """Serve on its socket."""
         self._ended = False
         self._server = grpc.server(ThreadPoolExecutor(16))
         handlers = {
@@ -113,32 +95,25 @@ class Plugin:
         return self
 
     def offer(self, devices: int) -> None:
-        """Offer so many devices from now on."""
         with self._changed:
             self._devices = devices
             self._changed.notify_all()
 
     def hang(self, *methods: str) -> None:
-        """Leave these calls without a response until :meth:`go_on`; all of them by default.
-
-        The streams stay open, as those of a stopped process.
-        """
+        """Leave these calls, or all, without a response until :meth:`go_on`; streams stay open."""
         self._hanging = methods or tuple(_RESPONSES)
 
     def go_on(self) -> None:
-        """Respond again, also to the calls in progress."""
         with self._changed:
             self._hanging = ()
             self._changed.notify_all()
 
     def end_stream(self) -> None:
-        """End the streams, while the server goes on."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def end(self) -> None:
-        """End the streams, the server and its calls."""
         self.end_stream()
         if self._server is not None:
             stopped = self._server.stop(None)
@@ -180,8 +155,6 @@ class Plugin:
 
 
 class _KillablePlugin(Plugin):
-    """A plugin that kills itself in a call."""
-
     def __init__(self, folder: Path, endpoint: str, kill_at: str) -> None:
         self._method, _, self._when = kill_at.partition(":")
         super().__init__(folder, endpoint, endpoint=endpoint)

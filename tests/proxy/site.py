@@ -1,19 +1,13 @@
-"""A kubelet, a proxy and plugins on one node, over real sockets.
+"""A kubelet (the simulated one), a proxy and plugins on one node, over real sockets."""
 
-The kubelet is the simulated one, which obeys K11, K18, K19 and K26. The proxy runs in a thread of
-this process, with a clock that tests advance.
-"""
-
+import asyncio
 import re
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TypeVar
 
 from proxy.kubelet import KubeletEndpoint
@@ -24,8 +18,48 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.trace import TraceEvent
-from tests.proxy.clock import SLOW, Clock
-from tests.proxy.plugin import RESOURCE, WITHIN
+from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
+
+SLOW = 0.1
+"""Seconds of a clock in a second: a loaded machine does not exceed the proxy's short timeouts."""
+
+
+class Clock:
+    """The clock of event loops, also on other threads."""
+
+    def __init__(self, speed: float = SLOW) -> None:
+        self._speed = speed
+        self._advanced = 0.0
+        self._loops: list[ClockedLoop] = []
+
+    def __call__(self) -> float:
+        return time.monotonic() * self._speed + self._advanced
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass at once; return when the loops are awake."""
+        self._advanced += seconds
+        for each in self._loops:
+            awake = threading.Event()
+            with suppress(RuntimeError):  # it is closed
+                each.call_soon_threadsafe(awake.set)
+                awake.wait(1)
+
+    def make_loop(self) -> asyncio.AbstractEventLoop:
+        made = ClockedLoop(self)
+        self._loops.append(made)
+        return made
+
+
+class ClockedLoop(asyncio.SelectorEventLoop):
+    """An event loop with a clock of its own; timers, timeouts and sleeps follow it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        super().__init__()
+
+    def time(self) -> float:
+        return self._clock()
+
 
 T = TypeVar("T")
 
@@ -34,43 +68,14 @@ PATIENCE = 10_000.0
 
 
 def wait(what: str, condition: Callable[[], object]) -> None:
-    """Wait until a condition holds."""
     end = time.monotonic() + WITHIN
     while not condition():
         assert time.monotonic() < end, f"not within {WITHIN:g} s: {what}"
         time.sleep(0.002)
 
 
-class PluginProcess:
-    """A plugin in a process of its own, which a call may kill: ``plugin.py``."""
-
-    def __init__(self, folder: Path, endpoint: str, kill_at: str = "") -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.proxy.plugin", folder, endpoint, kill_at],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-
-    def wait_registered(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "registered\n"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
 class Site:
-    """A kubelet's folder, a proxy's folder, and all that runs between them.
-
-    Attributes:
-        clock: the proxy's.
-        defect: the error with which a proxy has ended.
-    """
+    """A kubelet's folder, a proxy's folder, and all that runs between them."""
 
     mode = PLUGIN
 
@@ -87,25 +92,31 @@ class Site:
         self.terminate: Callable[[], Callable[[], None]] = lambda: lambda: None
         """Stops the newest proxy as SIGTERM does; the function waits for its end."""
         self._pool = ThreadPoolExecutor(32)
+        self._plugins: list[Plugin] = []
 
     def __enter__(self) -> Self:
         self.kubelet.start()
         self.start_proxy()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
+        for each in self._plugins:
+            each.end()
         self.stop_proxy()
         self.kubelet.kill()
         self._pool.shutdown()
-        if error is None:
+        if not any(raised):
             assert self.defect is None
 
-    # --- the proxy -----------------------------------------------------------------------
+    def plugin(self, name: str = "a", *, endpoint: str = "", devices: int = 4) -> Plugin:
+        self._plugins.append(Plugin(self.plugin_dir, name, endpoint=endpoint, devices=devices))
+        return self._plugins[-1]
+
+    def serve(self, name: str = "a") -> Plugin:
+        """Register a plugin, and wait until the kubelet knows its devices."""
+        made = self.plugin(name).register()
+        self.wait_known()
+        return made
 
     def start_proxy(self) -> None:
         self._launch()
@@ -144,8 +155,6 @@ class Site:
         self.terminate = terminate
 
     def advance_until(self, what: str, condition: Callable[[], object]) -> None:
-        """Advance the clock by and by until a condition holds."""
-
         def holds() -> bool:
             found = bool(condition())
             if not found:
@@ -160,16 +169,13 @@ class Site:
 
     @property
     def endpoint(self) -> KubeletEndpoint:
-        """The proxy's server for the kubelet."""
         return self.proxy.endpoints[RESOURCE]
 
     @property
     def service(self) -> ProxiedResource:
-        """The calls and plugins of the resource."""
         return self.endpoint.resource
 
     def metrics(self, name: str = RESOURCE) -> dict[str, float]:
-        """Return the proxy's metrics of a resource or driver."""
         page = metrics(ProxyMetrics(self.proxy.endpoints, self.proxy.drivers.found, lambda: 0))
         found = re.findall(
             rf'^gpu_turnstile_proxy_(\w+){{resource="{name}"}} (\S+)$',
@@ -177,8 +183,6 @@ class Site:
             re.MULTILINE,
         )
         return {metric: float(value) for metric, value in found}
-
-    # --- the kubelet's calls -------------------------------------------------------------
 
     def client(self, resource: str = RESOURCE) -> PluginClient:
         found = self.kubelet.instance.manager.plugins.get(resource)
@@ -192,11 +196,9 @@ class Site:
         return response.envs["BY"]
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
-        """Run a call in a thread."""
         return self._pool.submit(call)
 
     def begin_allocate(self) -> Future[str]:
-        """Call Allocate in a thread."""
         return self.begin(self.allocate)
 
     def begin_waiting(self, calls: int = 1) -> list[Future[str]]:
@@ -204,8 +206,6 @@ class Site:
         begun = [self.begin_allocate() for _ in range(calls)]
         wait("all calls wait", lambda: self.service.waits.waiting == calls)
         return begun
-
-    # --- what the kubelet knows, in all its instances ---------------------------------------
 
     def _events(self, event: str) -> list[TraceEvent]:
         return [each for each in self.kubelet.trace.events if each.event == event]
@@ -229,9 +229,7 @@ class Site:
 
     @property
     def healthy(self) -> int:
-        """How many devices it would give out."""
         return self.kubelet.capacity()[1].get(RESOURCE, 0)
 
     def wait_known(self, devices: int = 4) -> None:
-        """Wait until the kubelet has so many healthy devices."""
         wait(f"{devices} devices are known", lambda: self.healthy == devices)

@@ -15,8 +15,7 @@ from common.grpc_services import add_service, make_stub
 from common.kubelet_api import dra_pb2 as api
 from common.kubelet_api import drahealth_pb2 as health_api
 from common.kubelet_api import pluginregistration_pb2 as registration
-from proxy.program import DRA
-from tests.proxy.conftest import MakePlugin
+from proxy.program import DRA, PLUGIN
 from tests.proxy.plugin import WITHIN
 from tests.proxy.site import Site, wait
 
@@ -26,14 +25,7 @@ PATIENCE = 20.0
 
 
 class Driver:
-    """One instance of a driver, which names itself in the error of each claim.
-
-    Attributes:
-        registered: whether it was notified of its registration.
-        calls: number of calls for claims.
-        infos: number of calls of ``GetInfo``.
-        prepared: the UIDs of prepared claims.
-    """
+    """One instance of a driver, which names itself in the error of each claim."""
 
     def __init__(self, folder: Path, name: str, kind: str = "DRAPlugin") -> None:
         self._name, self._kind = name, kind
@@ -66,7 +58,6 @@ class Driver:
             each.wait()
 
     def stop_listening(self) -> None:
-        """Listen no more; calls in progress go on."""
         for each in self._servers:
             each.stop(WITHIN)
 
@@ -111,40 +102,41 @@ class Driver:
 
 
 class DriverSite(Site):
-    """A proxy, and the kubelet's registry of drivers."""
-
     mode = DRA
 
     def __init__(self, folder: Path, **how: float) -> None:
         super().__init__(folder, **how)
         self.registry = folder / "plugins_registry"
+        self._drivers: list[Driver] = []
+
+    def __exit__(self, *raised: object) -> None:
+        for each in self._drivers:
+            each.end()
+        super().__exit__(*raised)
+
+    def driver(self, name: str = "driver", **how: Any) -> Driver:
+        self._drivers.append(Driver(self.plugin_dir, name, **how))
+        return self._drivers[-1]
 
     @property
     def sockets(self) -> list[Path]:
         return list(self.registry.iterdir())
 
     def figures(self) -> dict[str, float]:
-        """Return the proxy's metrics of the driver."""
         return self.metrics(DRIVER)
 
     def register(self, *known: Path) -> registration.PluginInfo:
-        """Register the proxy, as a kubelet does; return its info."""
         wait("a registration", lambda: len({*self.sockets} - {*known}) == 1)
         (socket,) = {*self.sockets} - {*known}
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             stub = make_stub(channel, registration.DESCRIPTOR, "Registration")
-            info: registration.PluginInfo = stub.GetInfo(
-                registration.InfoRequest(), timeout=WITHIN, wait_for_ready=True
-            )
-            stub.NotifyRegistrationStatus(
-                registration.RegistrationStatus(plugin_registered=True),
-                timeout=WITHIN,
-                wait_for_ready=True,
-            )
+            how = {"timeout": WITHIN, "wait_for_ready": True}
+            info: registration.PluginInfo = stub.GetInfo(registration.InfoRequest(), **how)
+            status = registration.RegistrationStatus(plugin_registered=True)
+            stub.NotifyRegistrationStatus(status, **how)
         return info
 
     def watch_health(self) -> Iterator[Any]:
-        """Connect as a kubelet, and watch the health of devices."""
         (endpoint,) = self.plugin_dir.glob("proxy-*.sock")
         with grpc.insecure_channel(f"unix:{endpoint}") as channel:
             stub = make_stub(channel, health_api.DESCRIPTOR, "DRAResourceHealth")
@@ -167,7 +159,6 @@ class DriverSite(Site):
 
 
 Prepare = Callable[..., str]
-StartDriver = Callable[..., Driver]
 
 
 @pytest.fixture
@@ -175,20 +166,6 @@ def site(short_folder: Path) -> Iterator[DriverSite]:
     (short_folder / "plugins_registry").mkdir()
     with DriverSite(short_folder, patience=PATIENCE) as running:
         yield running
-
-
-@pytest.fixture
-def driver(short_folder: Path) -> Iterator[StartDriver]:
-    """Starts instances of a driver, which end after the test."""
-    started: list[Driver] = []
-
-    def start(name: str = "driver", **how: Any) -> Driver:
-        started.append(Driver(short_folder / "p", name, **how))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.end()
 
 
 def begin_hung_call(site: DriverSite, prepare: Prepare, hung: Driver) -> Future[str]:
@@ -201,14 +178,12 @@ def begin_hung_call(site: DriverSite, prepare: Prepare, hung: Driver) -> Future[
     return call
 
 
-def test_the_newest_instance_is_called_and_its_errors_pass_unchanged(
-    site: DriverSite, driver: StartDriver
-) -> None:
-    first = driver("first")
+def test_the_newest_instance_is_called_and_its_errors_pass_unchanged(site: DriverSite) -> None:
+    first = site.driver("first")
     with site.connect() as prepare:
         wait("the first is notified", lambda: first.registered)
         assert prepare("a") == "first"
-        second = driver("second")
+        second = site.driver("second")
         wait("the second is notified", lambda: second.registered)
         assert prepare("a") == "second"
         first.end()
@@ -221,15 +196,15 @@ def test_the_newest_instance_is_called_and_its_errors_pass_unchanged(
         )
         second.end()
         call = site.begin(lambda: prepare("a"))
-        driver("third")
+        site.driver("third")
         assert call.result(WITHIN) == "third"
 
 
 def test_a_call_that_the_kubelet_has_cancelled_does_not_reach_the_next_instance(
-    site: DriverSite, driver: StartDriver
+    site: DriverSite,
 ) -> None:
     """Its pod was deleted: the next instance would keep a claim that is never unprepared."""
-    first = driver("first")
+    first = site.driver("first")
     with grpc.insecure_channel(f"unix:{site.register().endpoint}") as channel:
         stub = make_stub(channel, api.DESCRIPTOR, "DRAPlugin")
 
@@ -244,15 +219,13 @@ def test_a_call_that_the_kubelet_has_cancelled_does_not_reach_the_next_instance(
         waiting.cancel()
         wait("it is cancelled", lambda: site.figures()["waiting_calls"] == 0)
         following = begin("c")
-        second = driver("second")
+        second = site.driver("second")
         following.result()
         assert second.prepared == ["c"]
 
 
-def test_calls_of_an_instance_that_stops_listening_go_to_the_next_one(
-    site: DriverSite, driver: StartDriver
-) -> None:
-    first = driver("first")
+def test_calls_of_an_instance_that_stops_listening_go_to_the_next_one(site: DriverSite) -> None:
+    first = site.driver("first")
     with site.connect() as prepare:
         first.hang(tests_too=False)
         health = site.watch_health()
@@ -260,16 +233,14 @@ def test_calls_of_an_instance_that_stops_listening_go_to_the_next_one(
         call = site.begin(lambda: prepare("a"))
         wait("it is called", lambda: first.calls == 1)
         first.stop_listening()
-        second = driver("second")
+        second = site.driver("second")
         wait("the second is notified", lambda: second.registered)
         assert call.result(WITHIN) == "second"
         assert not list(health)
 
 
-def test_a_driver_without_an_instance_for_patience_is_not_registered(
-    site: DriverSite, driver: StartDriver
-) -> None:
-    first = driver("first")
+def test_a_driver_without_an_instance_for_patience_is_not_registered(site: DriverSite) -> None:
+    first = site.driver("first")
     endpoint = site.register().endpoint
     assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (1, 0)
     first.end()
@@ -277,40 +248,16 @@ def test_a_driver_without_an_instance_for_patience_is_not_registered(
     site.clock.advance(PATIENCE)
     wait("the kubelet is not served", lambda: not site.sockets)
     assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (0, 1)
-    second = driver("second")
+    second = site.driver("second")
     assert site.register().endpoint != endpoint
     wait("the second is notified", lambda: second.registered)
     assert (site.figures()["kubelet_registered"], site.figures()["given_up"]) == (1, 0)
 
 
-def test_metrics_show_calls_that_wait(site: DriverSite, driver: StartDriver) -> None:
-    first = driver("first")
+def test_a_hung_driver_gets_no_calls_until_it_responds(site: DriverSite) -> None:
+    site.driver("older")
     with site.connect() as prepare:
-        assert site.figures() == {
-            "connected_plugins": 1,
-            "waiting_calls": 0,
-            "longest_wait_seconds": 0,
-            "kubelet_registered": 1,
-            "given_up": 0,
-            "asked_again_calls_total": 0,
-            "unanswered_calls_total": 0,
-        }
-        first.end()
-        call = site.begin(lambda: prepare("a"))
-        wait("it waits", lambda: site.figures()["waiting_calls"] == 1)
-        driver("second")
-        assert call.result(WITHIN) == "second"
-        found = site.figures()
-        assert (found["waiting_calls"], found["unanswered_calls_total"]) == (0, 0)
-        assert found["longest_wait_seconds"] > 0
-
-
-def test_a_hung_driver_gets_no_calls_until_it_responds(
-    site: DriverSite, driver: StartDriver
-) -> None:
-    driver("older")
-    with site.connect() as prepare:
-        newer = driver("newer")
+        newer = site.driver("newer")
         wait("the newer is notified", lambda: newer.registered)
         newer.hang()
         call = begin_hung_call(site, prepare, newer)
@@ -325,9 +272,9 @@ def test_a_hung_driver_gets_no_calls_until_it_responds(
 
 
 def test_calls_wait_for_a_hung_driver_which_is_not_registered_after_patience(
-    site: DriverSite, driver: StartDriver
+    site: DriverSite,
 ) -> None:
-    hung = driver()
+    hung = site.driver()
     with site.connect() as prepare:
         hung.hang()
         call = begin_hung_call(site, prepare, hung)
@@ -351,10 +298,8 @@ def test_calls_wait_for_a_hung_driver_which_is_not_registered_after_patience(
         assert site.figures()["given_up"] == 0
 
 
-def test_a_driver_that_responds_to_a_test_call_has_40_s_for_a_claim(
-    site: DriverSite, driver: StartDriver
-) -> None:
-    slow = driver()
+def test_a_driver_that_responds_to_a_test_call_has_40_s_for_a_claim(site: DriverSite) -> None:
+    slow = site.driver()
     with site.connect() as prepare:
         slow.hang(tests_too=False)
         call = begin_hung_call(site, prepare, slow)
@@ -369,32 +314,30 @@ def test_a_driver_that_responds_to_a_test_call_has_40_s_for_a_claim(
         assert site.figures()["unanswered_calls_total"] == 1
 
 
-def test_only_drivers_are_served(site: DriverSite, driver: StartDriver) -> None:
+def test_only_drivers_are_served(site: DriverSite) -> None:
     """An agent for device plugins may end later than the node's change: the kubelet forgets it."""
-    other = driver("csi", kind="CSIPlugin")
-    driver()
+    other = site.driver("csi", kind="CSIPlugin")
+    site.driver()
     with site.connect() as prepare:
         assert prepare("a") == "driver"
     assert not other.registered
     assert not (site.plugin_dir / "kubelet.sock").exists()
 
 
-def test_with_device_plugins_drivers_are_not_served(
-    running: Site, plugin: MakePlugin, driver: StartDriver
-) -> None:
-    registry = running.kubelet_dir.parent / "plugins_registry"
-    registry.mkdir()
-    driver()
-    plugin().register()
-    running.wait_known()
-    assert not list(registry.iterdir())
+def test_with_device_plugins_drivers_are_not_served(short_folder: Path) -> None:
+    site = DriverSite(short_folder)
+    site.mode = PLUGIN
+    site.registry.mkdir()
+    with site:
+        site.driver()
+        site.plugin().register()
+        site.wait_known()
+        assert not site.sockets
 
 
-def test_readiness_names_the_reason_why_a_driver_is_not_registered(
-    short_folder: Path, driver: StartDriver
-) -> None:
+def test_readiness_names_the_reason_why_a_driver_is_not_registered(short_folder: Path) -> None:
     with DriverSite(short_folder) as site:
-        driver()
+        site.driver()
         missing = f"driver {DRIVER} is not registered with the kubelet: cannot listen on "
         wait("the folder is missing", lambda: site.proxy.readiness_problem().startswith(missing))
         site.registry.mkdir()
@@ -405,11 +348,9 @@ def test_readiness_names_the_reason_why_a_driver_is_not_registered(
         assert site.proxy.readiness_problem() == ""
 
 
-def test_a_proxy_ends_after_its_calls_beside_the_next_one(
-    site: DriverSite, driver: StartDriver
-) -> None:
+def test_a_proxy_ends_after_its_calls_beside_the_next_one(site: DriverSite) -> None:
     """As in a rolling update: a kubelet calls the newest registration."""
-    slow = driver()
+    slow = site.driver()
     with site.connect() as by_old:
         old = site.sockets
         terminate_old = site.surge()

@@ -1,8 +1,4 @@
-"""Any order of registrations, ends and kubelets: in the end the newest plugin that runs serves.
-
-Kubelet, proxy and plugins communicate over real sockets. No rule waits for the effect of the one
-before; two may begin at the same moment.
-"""
+"""Any order of registrations, ends and kubelets: in the end the newest plugin that runs serves."""
 
 import shutil
 import tempfile
@@ -37,8 +33,6 @@ class Machine(RuleBasedStateMachine):
         self._plugins: list[Plugin] = []  # that run, in the order of their registrations
         self._up = True
 
-    # --- what happens -------------------------------------------------------------------
-
     def _start_plugin(self, endpoint: str) -> Action:
         """Start a plugin and register it; the one that listened there before ends."""
         before = [each for each in self._plugins if each.endpoint == endpoint]
@@ -49,46 +43,15 @@ class Machine(RuleBasedStateMachine):
             for each in before:
                 each.end()
             made = Plugin(self._node.plugin_dir, name, endpoint=endpoint, devices=devices)
-            with suppress(
-                grpc.RpcError
-            ):  # refused by a kubelet that ends; the proxy keeps the plugin
+            with suppress(grpc.RpcError):  # by a kubelet that ends; the proxy keeps the plugin
                 made.register()
             self._plugins = [each for each in self._plugins if each not in before] + [made]
 
         return start
 
-    def _register_again(self, number: int) -> Action:
-        """Let a plugin register again, as if it had found a new ``kubelet.sock``."""
-        made = self._plugins[number % len(self._plugins)]
-
-        def register() -> None:
-            with suppress(grpc.RpcError):
-                made.register()
-            self._plugins = [each for each in self._plugins if each is not made] + [made]
-
-        return register
-
     def _end_plugin(self, number: int) -> Action:
         made = self._plugins.pop(number % len(self._plugins))
         return made.end
-
-    def _restart_kubelet(self) -> None:
-        self._kill_kubelet()
-        self._start_kubelet()
-
-    def _kill_kubelet(self) -> None:
-        self._node.kubelet.kill()
-        self._up = False
-
-    def _start_kubelet(self) -> None:
-        self._node.kubelet.start()
-        self._up = True
-
-    def _remove_sockets(self) -> None:
-        for each in self._node.kubelet_dir.glob("proxy-*.sock"):
-            each.unlink(missing_ok=True)
-
-    # --- rules --------------------------------------------------------------------------
 
     @rule(endpoint=ENDPOINTS)
     def plugin_starts(self, endpoint: str) -> None:
@@ -97,7 +60,11 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._plugins)
     @rule(number=st.integers(0, 9))
     def plugin_registers_again(self, number: int) -> None:
-        self._register_again(number)()
+        """As if it had found a new ``kubelet.sock``."""
+        made = self._plugins[number % len(self._plugins)]
+        with suppress(grpc.RpcError):
+            made.register()
+        self._plugins = [each for each in self._plugins if each is not made] + [made]
 
     @precondition(lambda self: self._plugins)
     @rule(number=st.integers(0, 9))
@@ -107,32 +74,36 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self._up)
     @rule()
     def kubelet_restarts(self) -> None:
-        self._restart_kubelet()
+        self.kubelet_is_killed()
+        self.kubelet_starts()
 
     @precondition(lambda self: self._up)
     @rule()
     def kubelet_is_killed(self) -> None:
-        self._kill_kubelet()
+        self._node.kubelet.kill()
+        self._up = False
 
     @precondition(lambda self: not self._up)
     @rule()
     def kubelet_starts(self) -> None:
-        self._start_kubelet()
+        self._node.kubelet.start()
+        self._up = True
 
     @precondition(lambda self: self._up)
     @rule()
     def sockets_are_removed(self) -> None:
-        self._remove_sockets()
+        for each in self._node.kubelet_dir.glob("proxy-*.sock"):
+            each.unlink(missing_ok=True)
 
     @precondition(lambda self: self._up)
     @rule(endpoint=ENDPOINTS)
     def plugin_starts_while_the_kubelet_restarts(self, endpoint: str) -> None:
-        self._together(self._start_plugin(endpoint), self._restart_kubelet)
+        self._together(self._start_plugin(endpoint), self.kubelet_restarts)
 
     @precondition(lambda self: self._up and self._plugins)
     @rule(number=st.integers(0, 9))
     def plugin_ends_while_the_kubelet_restarts(self, number: int) -> None:
-        self._together(self._end_plugin(number), self._restart_kubelet)
+        self._together(self._end_plugin(number), self.kubelet_restarts)
 
     @precondition(lambda self: self._plugins)
     @rule(endpoint=ENDPOINTS, number=st.integers(0, 9))
@@ -166,7 +137,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if not self._up:
-                self._start_kubelet()
+                self.kubelet_starts()
             if self._plugins:
                 self.the_newest_serves()
             assert self._node.defect is None

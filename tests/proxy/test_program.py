@@ -4,12 +4,9 @@ import json
 import logging
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +17,7 @@ from click.testing import CliRunner
 from proxy.__main__ import main
 from proxy.program import HUNG_SECONDS
 from simulator.kubelet.errors import PluginCallFailed
-from tests.proxy.conftest import MakePlugin
+from tests.common.serving.through import fetch
 from tests.proxy.plugin import RESOURCE, WITHIN, Plugin
 from tests.proxy.site import PATIENCE, Site, wait
 
@@ -42,35 +39,25 @@ def _proxy(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def _get(port: int, path: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WITHIN) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
 @pytest.mark.slow
 def test_the_process_serves_pages_logs_json_and_ends_at_sigterm(short_folder: Path) -> None:
     with _proxy(short_folder) as process:
         assert process.stderr is not None
         port = json.loads(process.stderr.readline())["http_port"]
         wait("it listens", (short_folder / "p" / "kubelet.sock").exists)
-        assert _get(port, "/healthz") == (200, "ok\n")
-        assert _get(port, "/nothing") == (404, "not found\n")
+        assert fetch(port, "/healthz") == (200, "ok\n")
+        assert fetch(port, "/nothing") == (404, "not found\n")
         running = Site(short_folder)  # the proxy is the process
         made = Plugin(running.plugin_dir, "a").register()
         missing = f"{RESOURCE} is not registered with the kubelet: no kubelet is running\n"
-        assert _get(port, "/readyz") == (503, missing)
+        assert fetch(port, "/readyz") == (503, missing)
         running.kubelet.start()
         running.wait_known()
-        wait("it is ready", lambda: _get(port, "/readyz") == (200, "ok\n"))
-        assert (
-            f'gpu_turnstile_proxy_kubelet_registered{{resource="{RESOURCE}"}} 1.0'
-            in (_get(port, "/metrics")[1])
-        )
+        wait("it is ready", lambda: fetch(port, "/readyz") == (200, "ok\n"))
+        line = f'gpu_turnstile_proxy_kubelet_registered{{resource="{RESOURCE}"}} 1.0'
+        assert line in fetch(port, "/metrics")[1]
         running.kubelet.kill()
-        wait("the kubelet's end is noticed", lambda: _get(port, "/readyz")[0] == 503)
+        wait("the kubelet's end is noticed", lambda: fetch(port, "/readyz")[0] == 503)
         process.send_signal(signal.SIGTERM)
         lines = [json.loads(each) for each in process.stderr if each.startswith("{")]
         assert process.wait(WITHIN) == 0
@@ -87,11 +74,10 @@ def test_the_process_serves_pages_logs_json_and_ends_at_sigterm(short_folder: Pa
 
 
 def test_metrics_and_log_show_connections_and_waiting_calls(
-    running: Site, plugin: MakePlugin, caplog: pytest.LogCaptureFixture
+    running: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "proxy")
-    first = plugin("a").register()
-    running.wait_known()
+    first = running.serve("a")
     registered = running.metrics()
     first.end()
     (call,) = running.begin_waiting()
@@ -100,9 +86,7 @@ def test_metrics_and_log_show_connections_and_waiting_calls(
     with pytest.raises(PluginCallFailed):
         call.result(WITHIN)
     given_up = running.metrics()
-    plugin("b").register()
-    running.wait_known()
-
+    running.serve("b")
     assert (registered["connected_plugins"], registered["kubelet_registered"]) == (1, 1)
     assert (waiting["connected_plugins"], waiting["waiting_calls"]) == (0, 1)
     assert given_up["longest_wait_seconds"] == pytest.approx(PATIENCE, rel=0.01)
@@ -125,24 +109,17 @@ def test_metrics_and_log_show_connections_and_waiting_calls(
     ]
 
 
-def test_a_port_in_use_is_reported_on_one_line(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        found = CliRunner().invoke(
-            main,
-            ["--kubelet-dir", str(tmp_path / "k"), "--plugin-dir", str(tmp_path / "p"),
-             "--http-host", "127.0.0.1", "--http-port", str(port)],
-        )  # fmt: skip
-
+def test_both_folders_may_not_be_one(tmp_path: Path) -> None:
+    folders = ["--kubelet-dir", str(tmp_path), "--plugin-dir", f"{tmp_path}/."]
+    found = CliRunner().invoke(main, [*folders, "--http-host", "127.0.0.1", "--http-port", "0"])
+    rule = "must not be the kubelet's own folder"
     assert found.exit_code == 2
-    assert found.stderr.startswith(f"error: http-port: cannot listen on 127.0.0.1:{port}: ")
-    assert found.stderr.count("\n") == 1
+    assert found.stderr == f"error: plugin-dir: Invalid value: {tmp_path}: {rule}\n"
 
 
 @pytest.mark.parametrize("patience", ["0", "26"])
 def test_patience_has_bounds(patience: str) -> None:
     found = CliRunner().invoke(main, ["--patience", patience])
-
     assert found.exit_code == 2
     assert "Invalid value for '--patience'" in found.output
 
@@ -164,7 +141,6 @@ def test_a_hung_event_loop_ends_the_process(short_folder: Path) -> None:
     found = subprocess.run(
         [sys.executable, "-c", hang], capture_output=True, text=True, timeout=WITHIN, check=False
     )
-
     assert found.returncode == 1
     assert "Timeout (0:00:00.500000)!" in found.stderr
     assert "in hang" in found.stderr
@@ -192,6 +168,5 @@ def test_a_defect_of_a_task_ends_the_proxy_in_order(running: Site) -> None:
 
     running._loop.call_soon_threadsafe(lambda: running.proxy._spawn(fail()))
     wait("it ends", lambda: not running.proxy_runs)
-
     assert repr(running.defect) == "RuntimeError('a defect')"
     running.defect = None

@@ -30,7 +30,6 @@ def credential(status: object, version: str = EXEC) -> str:
 
 
 def printing(status: object, version: str = EXEC, **more: object) -> Json:
-    """A plugin that prints an ExecCredential."""
     args = [credential(status, version)]
     plugin = {"apiVersion": EXEC, "command": "echo", "args": args, "interactiveMode": "Never"}
     return {"exec": plugin | more}
@@ -42,13 +41,7 @@ def bearer(token: str) -> Headers:
 
 @dataclass
 class Row:
-    """A user and a cluster of a kubeconfig, flags, and the result.
-
-    Attributes:
-        sent: headers of credentials and impersonation; ``None`` if nothing is sent.
-        error: our error without the name of the file.
-        alike: whether kubectl sends the same, or nothing.
-    """
+    """A user and a cluster of a kubeconfig, flags, and the headers that are sent, or our error."""
 
     user: Json
     sent: Headers | None = None
@@ -58,12 +51,14 @@ class Row:
     alike: bool = True
 
 
-CERT = {
-    "client-certificate-data": encoded(USER.cert_chain_pems[0].bytes()),
-    "client-key-data": encoded(USER.private_key_pem.bytes()),
-}
+CHAIN, KEY = USER.cert_chain_pems[0].bytes(), USER.private_key_pem.bytes()
+CERT = {"client-certificate-data": encoded(CHAIN), "client-key-data": encoded(KEY)}
+PRINTED_CERT = {"clientCertificateData": CHAIN.decode(), "clientKeyData": KEY.decode()}
 CERT_FILES = {"client-certificate": "u.crt", "client-key": "u.key"}
 T = {"token": "t"}
+TEXT = {"name": "TEXT", "value": credential({"token": "%s"})}
+SCRIPT: Json = {"command": "sh", "args": ["-c", 'printf "$TEXT" x"$A"']}
+SCRIPT["env"] = [{"name": "A", "value": "1"}, TEXT]
 AS = T | {"as": "alice", "as-groups": ["g1", "g2"], "as-uid": "7"}
 AS_SENT = bearer("t") | {"impersonate-user": ["alice"], "impersonate-uid": ["7"]}
 CA_DATA = encoded(CA.cert_pem.bytes())
@@ -202,33 +197,13 @@ ROWS = {
     ),
     # exec.
     "exec": Row(printing(T), bearer("t")),
-    "exec with a certificate": Row(
-        printing(
-            {
-                "clientCertificateData": USER.cert_chain_pems[0].bytes().decode(),
-                "clientKeyData": USER.private_key_pem.bytes().decode(),
-            }
-        ),
-        {},
-    ),
+    "exec with a certificate": Row(printing(PRINTED_CERT), {}),
     "exec beside a token": Row(printing({"token": "x"}) | T, bearer("t")),
     "exec beside an auth-provider": refused(
         printing({"token": "x"}) | {"auth-provider": {"name": "oidc"}},
         'user "u": exec must not be given together with auth-provider',
     ),
-    "exec: env": Row(
-        printing(
-            {},
-            command="sh",
-            args=["-c", 'printf "$TEXT" x"$A"'],
-            env=[
-                {"name": "A", "value": "1"},
-                {"name": "TEXT", "value": credential({"token": "%s"})},
-            ],
-            interactiveMode="IfAvailable",
-        ),
-        bearer("x1"),
-    ),
+    "exec: env": Row(printing({}, **SCRIPT, interactiveMode="IfAvailable"), bearer("x1")),
     "exec: relative path": Row(printing({}, command="./plugin", args=[]), bearer("relative")),
     "exec: default of interactiveMode": Row(
         printing(T, f"{EXEC}beta1", apiVersion=f"{EXEC}beta1", interactiveMode=""), bearer("t")

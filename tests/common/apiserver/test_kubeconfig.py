@@ -1,8 +1,4 @@
-"""What is sent with a kubeconfig, field by field, and that kubectl sends the same.
-
-The server is the simulated API server over TLS; it demands a client certificate where a row needs
-one. Each row also runs with kubectl itself, where there is one.
-"""
+"""What is sent with a kubeconfig over TLS, field by field, and that kubectl sends the same."""
 
 import json
 import os
@@ -43,8 +39,6 @@ from tests.deploy.kustomize import kubectl
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Mapping[bool, ApiServer]]:
-    """A server that demands a client certificate, and one that does not."""
-
     def tls(*, demanded: bool) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         CA.issue_cert("127.0.0.1", NAME).configure_cert(context)
@@ -62,7 +56,6 @@ def servers() -> Iterator[Mapping[bool, ApiServer]]:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The folder of the files that rows name."""
     (tmp_path / "token").write_text("tok1\n")
     (tmp_path / "empty").write_text("\n")
     CA.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -75,7 +68,6 @@ def files(tmp_path: Path) -> Path:
 
 
 def write(path: Path, user: object, cluster: Json, *, name: str = "c", ca: str = "ca.pem") -> Path:
-    """Write a kubeconfig with one context."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -89,7 +81,6 @@ def write(path: Path, user: object, cluster: Json, *, name: str = "c", ca: str =
 
 
 def prepare(row: Row, files: Path, servers: Mapping[bool, ApiServer]) -> tuple[ApiServer, Path]:
-    """Write the kubeconfig of a row; return it with the server that it is for."""
     demanded = row.user.keys() >= CERT.keys() or row.user.keys() >= CERT_FILES.keys()
     server = servers[demanded or "clientKeyData" in json.dumps(row.user)]
     return server, write(files / "config", row.user, {"server": server.url} | row.cluster)
@@ -111,7 +102,6 @@ def last_sent(server: ApiServer, since: int) -> Headers | None:
 
 
 def send(path: Path, flags: Impersonation = NOBODY) -> str:
-    """Send a request as our programs do; return the error, empty without one."""
     try:
         access, _ = load_context([path], impersonation=flags, environment={})
         response = Rest(access, user_agent="test").request("GET", "/api/v1/pods", timeout=60)
@@ -154,9 +144,6 @@ def test_kubectl_sends_the_same_or_nothing_too(
     )
     assert (done.returncode == 0) == (row.sent is not None), done.stderr
     assert last_sent(server, since) == row.sent
-
-
-# --- files and contexts -----------------------------------------------------------------
 
 
 def test_the_first_of_several_files_decides_and_paths_are_relative_to_their_own(
@@ -248,9 +235,6 @@ def test_a_file_that_is_no_yaml_is_one_line(files: Path, content: bytes, text: s
         load_context([path])
 
 
-# --- tokens that expire -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("valid", [True, False])
 def test_an_oidc_token_is_sent_until_it_expires(files: Path, *, valid: bool) -> None:
     expires = datetime.now(UTC) + timedelta(hours=1 if valid else -1)
@@ -305,9 +289,6 @@ def test_provide_cluster_info_has_the_clusters_fields_and_its_extension(files: P
             },
         },
     }
-
-
-# --- proxies of the environment ---------------------------------------------------------
 
 
 PROXY = {"HTTPS_PROXY": "http://p:1"}

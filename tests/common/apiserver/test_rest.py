@@ -1,22 +1,27 @@
-"""Credentials of a pod's service account, over TLS; retries; messages of errors."""
+"""Credentials of a pod's service account, over TLS; retries; messages of errors; large lists."""
 
+import json
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.apiserver import access
 from common.apiserver.access import ServerAccess, service_account
 from common.apiserver.errors import CredentialsError
-from common.apiserver.kubeconfig import load_context
+from common.apiserver.lists import decode_without_managed_fields
 from common.apiserver.rest import Rest, SharedTimeout, Timeout
 from common.errors import Unavailable
 from simulator.api.faults import SILENCE, Fault, Outage
-from simulator.api.server import ApiServer, Settings, kubeconfig_for
+from simulator.api.server import ApiServer, Settings
+from tests.agent.builders import patient
 
 SECONDS = 60
 """Timeout of requests that have a response; one without has its own."""
@@ -36,7 +41,6 @@ def server(authority: trustme.CA) -> Iterator[ApiServer]:
 
 
 def tokens(server: ApiServer) -> list[str | None]:
-    """Return the header of each request."""
     return [each.headers.get("authorization") for each in server.requests]
 
 
@@ -44,22 +48,12 @@ def tokens(server: ApiServer) -> list[str | None]:
 def account(
     tmp_path: Path, authority: trustme.CA, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A service account as a pod finds it."""
     (tmp_path / "token").write_text("first")
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
     monkeypatch.setattr(access, "SERVICE_ACCOUNT", tmp_path)
     return tmp_path
-
-
-def test_in_a_pod_the_service_accounts_token_is_sent_over_tls(
-    account: Path, server: ApiServer
-) -> None:
-    assert (
-        Rest(None, user_agent="test").request("GET", "/api/v1/pods", timeout=SECONDS).status == 200
-    )
-    assert tokens(server) == ["Bearer first"]
 
 
 def test_a_token_is_read_again_when_it_is_due(account: Path, server: ApiServer) -> None:
@@ -106,15 +100,8 @@ def test_a_service_account_without_its_files_is_named(account: Path, name: str, 
         Rest(None, user_agent="test")
 
 
-# --- retries ----------------------------------------------------------------------------
-
-
 class Waits:
-    """Stands for the waits before a retry; calls *then* after some of them.
-
-    Attributes:
-        seconds: the waits so far.
-    """
+    """Stands for the waits before a retry; calls *then* after some of them."""
 
     def __init__(self, then: Callable[[], None] = lambda: None, after: int = 0) -> None:
         self.seconds: list[float] = []
@@ -128,7 +115,6 @@ class Waits:
         return closed.is_set()
 
     def clock(self) -> float:
-        """Return a time in which only waits take time."""
         return sum(self.seconds)
 
 
@@ -136,90 +122,6 @@ class Waits:
 def plain() -> Iterator[ApiServer]:
     with ApiServer() as running:
         yield running
-
-
-def access_to(server: ApiServer, folder: Path) -> ServerAccess:
-    (folder / "kubeconfig").write_text(kubeconfig_for(server.url))
-    return load_context([folder / "kubeconfig"])[0]
-
-
-def connect(server: ApiServer, folder: Path, waits: Waits) -> Rest:
-    access = access_to(server, folder)
-    return Rest(access, user_agent="test", wait=waits, clock=waits.clock)
-
-
-_EACH: Timeout = (60.0, 60.0)
-"""For the connection and for each read, and so none for all of a request."""
-
-
-@pytest.mark.parametrize("status", [429, 500, 503, 504])
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
-def test_a_request_is_sent_again_after_the_time_that_the_server_names(
-    plain: ApiServer, tmp_path: Path, status: int, method: str
-) -> None:
-    plain.fail(Fault(status, retry_after="7"))
-    waits = Waits(plain.restore, after=3)
-    rest = connect(plain, tmp_path, waits)
-    path, body = "/api/v1/namespaces/default/configmaps/a", {"metadata": {"name": "a"}}
-    assert rest.request(method, path, timeout=_EACH, body=body).status < 500
-    assert waits.seconds == [7, 7, 7]
-    assert [each.method for each in plain.requests] == [method] * 4
-
-
-def test_after_ten_retries_the_response_is_returned(plain: ApiServer, tmp_path: Path) -> None:
-    plain.fail(Fault(429, retry_after="1"))
-    waits = Waits()
-    rest = connect(plain, tmp_path, waits)
-    assert rest.request("GET", "/api/v1/pods", timeout=_EACH).status == 429
-    assert (len(waits.seconds), len(plain.requests)) == (10, 11)
-
-
-@pytest.mark.parametrize(
-    ("status", "header"),
-    [(429, ""), (503, "Fri, 27 Nov 2026 00:00:00 GMT"), (503, "-1"), (404, "1"), (409, "1")],
-)
-def test_no_other_request_is_sent_again(
-    plain: ApiServer, tmp_path: Path, status: int, header: str
-) -> None:
-    plain.fail(Fault(status, retry_after=header))
-    waits = Waits()
-    rest = connect(plain, tmp_path, waits)
-    assert rest.request("GET", "/api/v1/pods", timeout=_EACH).status == status
-    assert waits.seconds == []
-
-
-@pytest.mark.parametrize(("pause", "waits_made"), [(60, 0), (30, 0), (20, 1), (9, 3)])
-def test_a_timeout_for_all_of_a_request_bounds_its_retries(
-    plain: ApiServer, tmp_path: Path, pause: int, waits_made: int
-) -> None:
-    plain.fail(Fault(429, retry_after=str(pause)))
-    waits = Waits()
-    rest = connect(plain, tmp_path, waits)
-    assert rest.request("GET", "/api/v1/pods", timeout=30.0).status == 429
-    assert waits.seconds == [pause] * waits_made
-
-
-def test_a_retry_has_the_rest_of_the_timeout_as_the_servers_own(
-    plain: ApiServer, tmp_path: Path
-) -> None:
-    plain.fail(Fault(429, retry_after="8"))
-    rest = connect(plain, tmp_path, Waits(plain.restore, after=1))
-    rest.request("GET", "/api/v1/pods", timeout=SharedTimeout(30))
-    assert [each.query for each in plain.requests] == ["timeout=30.000s", "timeout=22.000s"]
-
-
-def test_a_closed_client_does_not_wait(plain: ApiServer, tmp_path: Path) -> None:
-    plain.fail(Fault(429, retry_after="3600"))
-
-    def wait(closed: threading.Event, seconds: float) -> bool:
-        rest.close()
-        return threading.Event.wait(closed, seconds)
-
-    rest = Rest(access_to(plain, tmp_path), user_agent="test", wait=wait)
-    assert rest.request("GET", "/api/v1/pods", timeout=_EACH).status == 429
-
-
-# --- messages ---------------------------------------------------------------------------
 
 
 class NoCredentials:
@@ -230,9 +132,72 @@ class NoCredentials:
         pass
 
 
+def connect(url: str, waits: Waits | None = None) -> Rest:
+    access = ServerAccess(url, NoCredentials())
+    if waits is None:
+        return Rest(access, user_agent="test")
+    return Rest(access, user_agent="test", wait=waits, clock=waits.clock)
+
+
+_EACH: Timeout = (60.0, 60.0)
+"""For the connection and for each read, and so none for all of a request."""
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_a_request_is_sent_again_after_the_time_that_the_server_names(
+    plain: ApiServer, status: int, method: str
+) -> None:
+    plain.fail(Fault(status, retry_after="7"))
+    waits = Waits(plain.restore, after=3)
+    rest = connect(plain.url, waits)
+    path, body = "/api/v1/namespaces/default/configmaps/a", {"metadata": {"name": "a"}}
+    assert rest.request(method, path, timeout=_EACH, body=body).status < 500
+    assert waits.seconds == [7, 7, 7]
+    assert [each.method for each in plain.requests] == [method] * 4
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "timeout", "waited"),
+    [
+        *((status, "1", _EACH, []) for status in (404, 409)),
+        *((503, header, _EACH, []) for header in ("", "Fri, 27 Nov 2026 00:00:00 GMT", "-1")),
+        (429, "1", _EACH, [1] * 10),  # never more
+        *((429, "60", 30.0, []), (429, "30", 30.0, []), (429, "20", 30.0, [20])),
+        (429, "9", 30.0, [9] * 3),
+    ],
+)
+def test_retries_end_within_the_timeout_of_the_whole_request_or_after_ten(
+    plain: ApiServer, status: int, header: str, timeout: Timeout, waited: list[int]
+) -> None:
+    plain.fail(Fault(status, retry_after=header))
+    waits = Waits()
+    rest = connect(plain.url, waits)
+    assert rest.request("GET", "/api/v1/pods", timeout=timeout).status == status
+    assert waits.seconds == waited
+    assert len(plain.requests) == len(waited) + 1
+
+
+def test_a_retry_has_the_rest_of_the_timeout_as_the_servers_own(plain: ApiServer) -> None:
+    plain.fail(Fault(429, retry_after="8"))
+    rest = connect(plain.url, Waits(plain.restore, after=1))
+    rest.request("GET", "/api/v1/pods", timeout=SharedTimeout(30))
+    assert [each.query for each in plain.requests] == ["timeout=30.000s", "timeout=22.000s"]
+
+
+def test_a_closed_client_does_not_wait(plain: ApiServer) -> None:
+    plain.fail(Fault(429, retry_after="3600"))
+
+    def wait(closed: threading.Event, seconds: float) -> bool:
+        rest.close()
+        return threading.Event.wait(closed, seconds)
+
+    rest = Rest(ServerAccess(plain.url, NoCredentials()), user_agent="test", wait=wait)
+    assert rest.request("GET", "/api/v1/pods", timeout=_EACH).status == 429
+
+
 def test_https_to_a_port_without_tls_is_reported_in_words(plain: ApiServer) -> None:
-    url = plain.url.replace("http:", "https:")
-    rest = Rest(ServerAccess(url, NoCredentials()), user_agent="test")
+    rest = connect(plain.url.replace("http:", "https:"))
     text = "TLS: (wrong version number|record layer failure)"
     with pytest.raises(Unavailable, match=f"^API server: {text}$"):
         rest.request("GET", "/api/v1/pods", timeout=SECONDS)
@@ -243,13 +208,13 @@ def test_a_name_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    rest = Rest(ServerAccess("https://api.example:6443", NoCredentials()), user_agent="test")
+    rest = connect("https://api.example:6443")
     with pytest.raises(Unavailable, match=r"^API server: no such host: api\.example$"):
         rest.request("GET", "/api/v1/pods", timeout=SECONDS)
 
 
-def test_a_server_that_refuses_or_is_silent_is_named(plain: ApiServer, tmp_path: Path) -> None:
-    rest = Rest(access_to(plain, tmp_path), user_agent="test")
+def test_a_server_that_refuses_or_is_silent_is_named(plain: ApiServer) -> None:
+    rest = connect(plain.url)
     where = plain.url.rpartition("/")[2]
     plain.fail(SILENCE)
     with pytest.raises(Unavailable, match=f"^API server: no response from {where} in time$"):
@@ -257,3 +222,74 @@ def test_a_server_that_refuses_or_is_silent_is_named(plain: ApiServer, tmp_path:
     plain.set_outage(Outage.REFUSED)
     with pytest.raises(Unavailable, match=f"^API server: connection refused by {where}$"):
         rest.request("GET", "/api/v1/pods", timeout=SECONDS)
+
+
+_TEXTS = st.sampled_from(
+    [
+        *('"managedFields":[{', ',"managedFields":[{"', "}],", '}],"', "}]},", '}]},"spec":{'),
+        *('\\",', '"metadata":{', "\\", '"', "\u00e9", "managedFields", "a"),
+    ]
+)
+_LEAVES = st.none() | st.booleans() | st.integers() | _TEXTS
+_JSON = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+_FIELDS: st.SearchStrategy[Any] = st.recursive(
+    st.just({}), lambda inner: st.dictionaries(_TEXTS, inner, max_size=3), max_leaves=6
+)
+_MANAGED = st.fixed_dictionaries({"manager": _TEXTS, "time": _TEXTS, "fieldsV1": _FIELDS})
+
+
+@st.composite
+def _objects(draw: st.DrawFn) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": draw(_TEXTS), "annotations": draw(_JSON)}
+    if draw(st.booleans()):
+        metadata["managedFields"] = draw(st.lists(_MANAGED, min_size=1, max_size=2))
+    if draw(st.booleans()):  # not as an API server sorts them
+        metadata["uid"] = draw(_TEXTS)
+    rest = {"spec": draw(_JSON)} if draw(st.integers(0, 4)) else {}
+    return {"metadata": metadata, **rest, "status": draw(_JSON)}
+
+
+def _bare(value: Any) -> Any:
+    """The list without what may be left out, of nested objects too."""
+    if isinstance(value, list):
+        return [_bare(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _bare(each)
+        for key, each in value.items()
+        if key != "managedFields" or not isinstance(each, list)
+    }
+
+
+def _encoded(items: list[Any], **how: Any) -> bytes:
+    found = {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items}
+    return json.dumps(found, separators=(",", ":"), **how).encode()
+
+
+@patient
+@given(st.lists(_objects(), max_size=3), st.booleans(), st.booleans())
+def test_nothing_but_managed_fields_is_left_out(
+    items: list[Any], ascii_only: bool, sort: bool
+) -> None:
+    content = _encoded(items, ensure_ascii=ascii_only, sort_keys=sort)
+    assert _bare(decode_without_managed_fields(content)) == _bare(json.loads(content))
+
+
+def test_managed_fields_are_left_out_where_they_stand_as_an_api_server_writes_them() -> None:
+    managed = [{"manager": "kubelet", "fieldsV1": {"f:spec": {'k:{"a":"b"}': {".": {}}}}}]
+    item = {"metadata": {"name": "a", "managedFields": managed}, "spec": {"nodeName": "n1"}}
+    assert (
+        decode_without_managed_fields(_encoded([item, item]))["items"]
+        == [{"metadata": {"name": "a"}, "spec": {"nodeName": "n1"}}] * 2
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b'{"items":[', b'{"a":1,"managedFields":[{'])
+def test_invalid_json_is_an_error(content: bytes) -> None:
+    with pytest.raises(ValueError, match="Expecting"):
+        decode_without_managed_fields(content)

@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import http.client
+import itertools
 import logging
 import os
 import resource
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 from common.serving.server import GunicornServer, Worker
 from common.serving.tls import Files
@@ -25,12 +27,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 class HttpsClient:
-    """What clients of a server need.
-
-    Attributes:
-        port: its port on this machine.
-        certificates: the directory with the CA that its clients trust.
-    """
+    """What clients of a server on this machine need, with the CA that they trust."""
 
     port: int
     certificates: Path
@@ -63,7 +60,6 @@ class HttpsClient:
     def post(
         self, body: Any, *, chunked: bool = False, context: ssl.SSLContext | None = None
     ) -> tuple[int, str]:
-        """Send a review of a pod."""
         with contextlib.closing(self.http(context)) as connection:
             connection.request("POST", "/mutate/pods", body, JSON, encode_chunked=chunked)
             response = connection.getresponse()
@@ -113,16 +109,12 @@ class InProcessServer(HttpsClient):
         self._thread.start()
 
     def call(self, act: Callable[[], object]) -> None:
-        """Call *act* on the event loop."""
-
         async def run() -> None:
             act()
 
         asyncio.run_coroutine_threadsafe(run(), self.loop).result(DEADLINE)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and let the server do what is due."""
-
         async def run() -> None:
             self.loop.now += seconds
             for _ in range(10):
@@ -133,16 +125,7 @@ class InProcessServer(HttpsClient):
     def advance_until_received(
         self, client: socket.socket, *, step: float = 1.0, sends: bytes = b""
     ) -> tuple[float, bytes]:
-        """Let time pass until the server ends a connection.
-
-        Args:
-            client: the connection.
-            step: seconds that pass at a time.
-            sends: bytes that the client sends each time.
-
-        Returns:
-            The seconds, at least as many as the server waited, and what the client received.
-        """
+        """Let time pass until the server ends a connection; return time and received bytes."""
         client.settimeout(0.005)
         passed, received = 0.0, b""
         while passed < 100 * step:
@@ -164,7 +147,6 @@ class InProcessServer(HttpsClient):
         self.call(self.worker.handle_exit_signal)
 
     def ends(self) -> bool:
-        """Let time pass until the worker has ended; return whether it has."""
         for _ in range(1000):
             if not self._thread.is_alive():
                 return True
@@ -194,11 +176,7 @@ def served(app: GunicornServer, certificates: Path) -> Iterator[InProcessServer]
 
 
 class MountedSecret:
-    """A Secret as the kubelet mounts it: files are links through one link, which changes at once.
-
-    Attributes:
-        files: certificate and key.
-    """
+    """A Secret as the kubelet mounts it: links through one link, which changes at once."""
 
     def __init__(self, directory: Path) -> None:
         self.files = Files(directory / "tls.crt", directory / "tls.key")
@@ -214,3 +192,51 @@ class MountedSecret:
             if not (self._directory / name).is_symlink():
                 (self._directory / name).symlink_to(Path("..data") / name)
         link.replace(self._directory / "..data")
+
+
+class Load:
+    """Clients that call again at every response; *call* gets a unique number."""
+
+    def __init__(self, call: Callable[[int], None], *, clients: int = 8) -> None:
+        self._call = call
+        self._over = threading.Event()
+        self._numbers = itertools.count(1)
+        self._began = time.monotonic()
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
+        self.seconds: list[float] = []
+        self.failures: list[str] = []
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join()
+
+    def __str__(self) -> str:
+        took = sorted(self.seconds) or [0.0]
+        middle, late, longest = (
+            took[at] * 1000 for at in (len(took) // 2, len(took) * 99 // 100, -1)
+        )
+        return (
+            f"{len(self.seconds)} calls of {len(self._threads)} clients, {len(self.failures)} "
+            f"failed; p50 {middle:.0f} ms, p99 {late:.0f} ms, longest {longest:.0f} ms"
+        )
+
+    def more(self, calls: int) -> Callable[[], bool]:
+        until = len(self.seconds) + calls
+        return lambda: len(self.seconds) >= until
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            try:
+                self._call(next(self._numbers))
+            # Whatever it was: a load that ended early and silently would prove nothing.
+            except Exception as error:  # noqa: BLE001
+                after = began - self._began
+                self.failures.append(f"after {after:.1f} s: {type(error).__name__}: {error}")
+            self.seconds.append(time.monotonic() - began)

@@ -89,13 +89,11 @@ def plain(certificates: Path) -> Iterator[InProcessServer]:
 
 
 def ended(server: InProcessServer, reason: str) -> float:
-    """Return how many connections the server ended first, for this reason."""
     name = "test_connections_ended_total"
     return server.app.metrics.registry.get_sample_value(name, {"reason": reason}) or 0.0
 
 
 def _read_response(client: socket.socket) -> tuple[bytes, bytes]:
-    """Read the head and the body of one response."""
     head = b""
     while b"\r\n\r\n" not in head:
         piece = client.recv(65536)
@@ -111,7 +109,6 @@ def _read_response(client: socket.socket) -> tuple[bytes, bytes]:
 
 
 def _rest(client: socket.socket) -> bytes:
-    """Read until the server closes."""
     received = b""
     with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
         while piece := client.recv(65536):
@@ -162,9 +159,6 @@ def test_tls_1_1_is_refused(https: InProcessServer) -> None:
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(OSError, match=r"EOF|reset"):  # by the other side
         https.connect(context)
-
-
-# --- deadlines -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,9 +219,6 @@ def test_a_handshake_has_10_seconds(https: InProcessServer, sent: bytes) -> None
         assert received == b""
 
 
-# --- bounds ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "framing",
     [
@@ -286,9 +277,6 @@ def test_a_failed_handshake_is_counted(https: InProcessServer) -> None:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert b"HTTP" not in _rest(client)
     eventually(lambda: ended(https, "tls") == 1, "it is counted")
-
-
-# --- the end ---------------------------------------------------------------------------
 
 
 def test_readiness_ends_first_and_late_requests_are_still_served(https: InProcessServer) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -146,13 +146,6 @@ def test_a_broken_pair_is_refused_once_and_the_earlier_one_is_served(
     mount.renew()
     assert certificate.refresh() is ReloadResult.LOADED
     assert certificate.context is not first
-
-
-def test_the_expiry_of_the_first_certificate_is_read() -> None:
-    now = datetime(2030, 1, 1, tzinfo=UTC)
-    issued = issue(parse_subject(["localhost"], [], 7), now=now)
-    expected = (now + timedelta(days=7)).timestamp()
-    assert not_after(issued.serving.certificate) == pytest.approx(expected, abs=60)
 
 
 @pytest.mark.parametrize(

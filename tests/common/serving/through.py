@@ -1,6 +1,8 @@
 """An ASGI application as a WSGI one, for werkzeug's test client: no server, no socket."""
 
 import asyncio
+import urllib.error
+import urllib.request
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +15,6 @@ Message = dict[str, Any]
 
 
 def scope_of(environ: Message) -> Message:
-    """Return the scope of the request of a WSGI environment."""
     headers = [
         (key.removeprefix("HTTP_").replace("_", "-").lower().encode(), str(value).encode("latin-1"))
         for key, value in environ.items()
@@ -36,7 +37,6 @@ def scope_of(environ: Message) -> Message:
 
 
 async def call(application: Any, scope: Message, pieces: Iterable[bytes]) -> list[Message]:
-    """Send one request in pieces; return the messages of its response."""
     arriving, sent = list(pieces), list[Message]()
 
     async def receive() -> Message:
@@ -52,8 +52,6 @@ async def call(application: Any, scope: Message, pieces: Iterable[bytes]) -> lis
 
 
 def client_of(application: Any) -> TestClient:
-    """Return a client whose requests go to an ASGI application."""
-
     def through(environ: Message, start_response: Any) -> list[bytes]:
         body = environ["wsgi.input"].read()
         start, *rest = asyncio.run(call(application, scope_of(environ), [body]))
@@ -62,3 +60,11 @@ def client_of(application: Any) -> TestClient:
         return [each.get("body", b"") for each in rest]
 
     return TestClient(through, Response)
+
+
+def fetch(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()

@@ -1,0 +1,220 @@
+"""Annotations of ours: what containers have, the cards of a node, and cordoned cards."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.allocation import Allocation, Evidence, decode_allocations, encode_allocations
+from contract.cordon import read_cordon, write_cordon
+from contract.errors import InvalidRecord
+from contract.inventory import (
+    Amounts,
+    Card,
+    Link,
+    PublishedInventory,
+    decode_inventory,
+    encode_inventory,
+)
+from contract.names import Names
+from tests.examples import any_json
+
+Codec = tuple[Callable[[Any], str], Callable[[str], Any]]
+ALLOCATIONS: Codec = (encode_allocations, decode_allocations)
+INVENTORY: Codec = (encode_inventory, decode_inventory)
+NAMES = Names()
+
+ONE = {"c0": Allocation(("GPU-a",), 50, 4, Evidence.WITNESS)}
+ONE_TEXT = '{"c0":{"cards":["GPU-a"],"cores":50,"memoryBlocks":4,"evidence":"witness"}}'
+HEALTHY = Card("GPU-a", 0, "A100", 80 << 30, 1)
+UNHEALTHY = Card("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01")
+TWO = PublishedInventory(
+    256 << 20,
+    (HEALTHY, UNHEALTHY),
+    (Link((0, 1), "NV12"),),
+    (Amounts(70, 312), Amounts(100, 320)),
+)
+TWO_TEXT = (
+    '{"memoryBlock":268435456,"cards":['
+    '{"uuid":"GPU-a","index":0,"model":"A100","memory":85899345920,"numa":1,'
+    '"health":"Healthy","reason":"","freeCores":70,"freeBlocks":312},'
+    '{"uuid":"GPU-b","index":1,"model":"A100","memory":85899345920,"numa":null,'
+    '"health":"Unhealthy","reason":"Xid 79 at 12:00:01","freeCores":100,"freeBlocks":320}],'
+    '"links":[{"cards":[0,1],"kind":"NV12"}]}'
+)
+
+_whole = st.integers(0, 2**60)
+_text = st.text(max_size=8)
+_allocations = st.builds(
+    Allocation,
+    st.lists(_text, max_size=3).map(tuple),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.sampled_from(Evidence),
+)
+_nodes = st.builds(
+    lambda block, cards, links: PublishedInventory(
+        block, tuple(card for card, _ in cards), links, tuple(free for _, free in cards)
+    ),
+    _whole,
+    st.lists(
+        st.tuples(
+            st.builds(Card, _text, _whole, _text, _whole, st.none() | _whole, _text),
+            st.builds(Amounts, _whole, _whole),
+        )
+    ),
+    st.lists(st.builds(Link, st.tuples(_whole, _whole), _text)).map(tuple),
+)
+
+
+@pytest.mark.parametrize(
+    ("codec", "record", "text"), [(ALLOCATIONS, ONE, ONE_TEXT), (INVENTORY, TWO, TWO_TEXT)]
+)
+def test_a_record_is_compact_json_with_the_names_of_the_contract(
+    codec: Codec, record: object, text: str
+) -> None:
+    encode, decode = codec
+    assert encode(record) == text
+    assert decode(text) == record
+
+
+@given(st.dictionaries(_text, _allocations, max_size=4), _nodes)
+def test_a_record_survives_encoding(
+    allocations: dict[str, Allocation], node: PublishedInventory
+) -> None:
+    text = encode_allocations(allocations)
+    assert decode_allocations(text) == allocations
+    assert encode_allocations(dict(reversed(allocations.items()))) == text
+    assert decode_inventory(encode_inventory(node)) == node
+
+
+def test_a_cordoned_card_is_withheld_by_readers_that_know_no_cordon() -> None:
+    """An extender of an older version gives it to no pod; ours reads it as healthy."""
+    cordoned = PublishedInventory(1, (replace(HEALTHY, cordoned=True),), free=(Amounts(100, 320),))
+    (written,) = json.loads(encode_inventory(cordoned))["cards"]
+    assert (written["health"], written["reason"]) == ("Unhealthy", "cordoned")
+    assert decode_inventory(encode_inventory(cordoned)) == cordoned
+
+
+def _allocation(**changed: object) -> str:
+    return json.dumps({"c0": json.loads(ONE_TEXT)["c0"] | changed})
+
+
+def _node(**changed: object) -> str:
+    return json.dumps(json.loads(TWO_TEXT) | changed)
+
+
+def _card(**changed: object) -> str:
+    healthy, unhealthy = json.loads(TWO_TEXT)["cards"]
+    return _node(cards=[healthy, unhealthy | changed])
+
+
+def _link(**changed: object) -> str:
+    return _node(links=[{"cards": [0, 1], "kind": "NV12"} | changed])
+
+
+_FIELDS = "[c0]: must have exactly the fields cards, cores, memoryBlocks, evidence"
+_CARD_FIELDS = (
+    ".cards[1]: must have exactly the fields uuid, index, model, memory, numa, health, reason, "
+    "freeCores, freeBlocks"
+)
+_HEALTH = "must be Unhealthy with a reason, or Healthy without one"
+_WHOLE = "must be a whole number, 0 or more"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", ": must be a JSON object"),
+        ('{"c0":[]}', _FIELDS),
+        (_allocation(more=1), _FIELDS),
+        (_allocation(cards=[1]), "[c0].cards: must be a list of card UUIDs"),
+        (_allocation(cores=True), "[c0].cores: must be a whole number"),
+        (_allocation(cores=-1), "[c0].cores: must be a whole number"),
+        (_allocation(memoryBlocks=-1), "[c0].memoryBlocks: must be a whole number"),
+        (
+            _allocation(evidence=["witness"]),
+            "[c0].evidence: must be one of claim, ticket, record, witness, order",
+        ),
+    ],
+)
+def test_an_allocation_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(InvalidRecord) as caught:
+        decode_allocations(text)
+    assert str(caught.value) == f"gpu-allocation{message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", ": must have exactly the fields memoryBlock, cards, links"),
+        (_node(cards=None), ".cards: Invalid value: null: must be a list"),
+        (_card(more=1), _CARD_FIELDS),
+        (_card(uuid=1), ".cards[1].uuid: Invalid value: 1: must be text"),
+        (_card(index=-1), f".cards[1].index: Invalid value: -1: {_WHOLE}"),
+        (_card(health="Healthy"), f'.cards[1].health: Invalid value: "Healthy": {_HEALTH}'),
+        (_card(reason=""), f'.cards[1].health: Invalid value: "Unhealthy": {_HEALTH}'),
+        (_node(cards=[{}] * 129), ".cards: must be at most 128 cards"),
+        (_link(more=1), ".links[0]: must have exactly the fields cards, kind"),
+        (
+            _link(cards=[0, "1"]),
+            ".links[0].cards: Invalid value: a list: must be the indices of two cards",
+        ),
+    ],
+)
+def test_an_inventory_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(InvalidRecord) as caught:
+        decode_inventory(text)
+    assert str(caught.value) == f"gpu-cards{message}"
+
+
+@pytest.mark.parametrize("decode", [decode_allocations, decode_inventory])
+@pytest.mark.parametrize("text", ["", "[" * 100_000, "9" * 5000], ids=["empty", "deep", "long"])
+def test_a_record_that_is_not_json_is_refused(decode: Callable[[str], Any], text: str) -> None:
+    with pytest.raises(InvalidRecord, match=r"\Agpu-(cards|allocation): not JSON: .*\Z"):
+        decode(text)
+
+
+_json = any_json("c0", "cards", "cores", "memoryBlocks", "evidence")
+_hostile = _json | st.dictionaries(st.just("c0"), _json) | any_json("memoryBlock", "cards", "links")
+
+
+@pytest.mark.parametrize("codec", [ALLOCATIONS, INVENTORY])
+@given(st.text() | _hostile.map(json.dumps))
+def test_a_hostile_record_is_read_or_refused_without_another_error(codec: Codec, text: str) -> None:
+    encode, decode = codec
+    try:
+        record = decode(text)
+    except InvalidRecord:
+        return
+    assert decode(encode(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("GPU-1", {"GPU-1"}),
+        (" GPU-2, GPU-1,GPU-2,", {"GPU-1", "GPU-2"}),
+        ("", set()),
+        (7, set()),
+        (None, set()),
+    ],
+)
+def test_cordoned_uuids_are_read(text: Any, expected: set[str]) -> None:
+    assert read_cordon({NAMES.gpu_cordoned: text}, NAMES) == expected
+    assert read_cordon({}, NAMES) == set()
+
+
+@given(st.frozensets(st.from_regex(r"GPU-[0-9a-f]{1,8}", fullmatch=True), max_size=20))
+def test_a_written_cordon_is_read_back(uuids: frozenset[str]) -> None:
+    text = write_cordon(uuids)
+    assert (text is None) == (not uuids)
+    assert read_cordon({NAMES.gpu_cordoned: text}, NAMES) == uuids
+
+
+def test_a_hostile_cordon_is_parsed_in_little_time() -> None:
+    assert len(read_cordon({NAMES.gpu_cordoned: ",".join(map(str, range(10**5)))}, NAMES)) <= 256
